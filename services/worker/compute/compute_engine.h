@@ -1,0 +1,118 @@
+// The seam between the worker's protocol and the library that differentiates: what a trainer may
+// ask of a model.
+//
+// Intuition. The engine keeps the model's tensors in up to three buffers of host memory. Training
+// reads `kCurrent` while the network fills `kIncoming` with the next version, straight from the
+// received slices; adopting it swaps the two. A version that is to be evaluated lies in
+// `kEvaluation`, so that evaluation and training do not wait for each other's parameters. Gradients
+// leave through a sink while backward still runs, as references to their memory.
+//
+// Tensors are known by their index in Describe(), elements by their row-major index, bytes are
+// little endian in the tensor's dtype.
+//
+// Threads: ComputeGradients, Evaluate and Adopt are for one thread at a time (the compute thread).
+// Everything else may be called from any thread at any time, with two limits: nobody writes the
+// ranges of a buffer that the compute thread reads (kCurrent always; kEvaluation during Evaluate;
+// kIncoming during Adopt), and no two threads write one range.
+#ifndef SLUICE_SERVICES_WORKER_COMPUTE_COMPUTE_ENGINE_H_
+#define SLUICE_SERVICES_WORKER_COMPUTE_COMPUTE_ENGINE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/model.pb.h"
+#include "services/worker/data/batch.h"
+
+namespace sluice {
+
+// Receives what a step brings forth. Called on the compute thread, inside ComputeGradients: hand
+// over and return. Each tensor of kind PARAMETER is named exactly once, by OnGradient or
+// OnNoGradient. If ComputeGradients fails, what was received before must be dropped.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+
+  // The gradient of a whole tensor, in the tensor's dtype, in the order in which backward finishes
+  // them. The memory stays as it is until the last reference to the cord is gone, from whatever
+  // thread, also after the engine.
+  virtual void OnGradient(uint32_t tensor, absl::Cord gradient) = 0;
+
+  // The loss does not depend on the parameter: it is not to be touched. After the last gradient.
+  virtual void OnNoGradient(uint32_t tensor) = 0;
+
+  // The sum over microbatches of the changes to a tensor of kind BUFFER (batch norm's running
+  // statistics), once for each. Microbatches computed as one batch make one change, which counts
+  // for each of them. After the last gradient.
+  virtual void OnBufferChange(uint32_t tensor, absl::Cord change) = 0;
+};
+
+// What is differentiated.
+enum class Reduction {
+  kSumOfSamples,          // for `aggregation: Mean`: the shards divide by the number of samples
+  kSumOfMicrobatchMeans,  // for `aggregation: Sum`
+};
+
+struct GradientRequest {
+  uint64_t step = 0;
+  // Index of the first microbatch within its step. Dropout is seeded by (job seed, step, this).
+  uint64_t first_microbatch = 0;
+  // The samples of one or more successive microbatches, computed as one batch: all have this many
+  // samples but the last, which may have fewer. With BitExact the caller gives one microbatch at a
+  // time.
+  uint64_t microbatch_size = 0;
+  const Batch* batch = nullptr;
+  Reduction reduction = Reduction::kSumOfSamples;
+};
+
+// Over the samples given, before any update.
+struct BatchMetrics {
+  double loss_sum = 0;  // the sum of the samples' losses, whatever the reduction
+  uint64_t samples = 0;
+  bool has_correct = false;  // whether the loss is one of classification
+  uint64_t correct = 0;      // samples whose class was predicted
+};
+
+class ComputeEngine {
+ public:
+  enum class Buffer { kCurrent, kIncoming, kEvaluation };
+
+  virtual ~ComputeEngine() = default;
+
+  // Parameters, float buffers and integer counters in state_dict order. Constant.
+  virtual const v1::TensorTable& Describe() const = 0;
+
+  // The value of version 0: a function of (job seed, tensor name), or what the model's file holds.
+  // Independent of what was computed or set before. OutOfRange if there is no such tensor.
+  virtual absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const = 0;
+
+  // Copies `bytes` into a tensor from element `offset` on. OutOfRange, with nothing written, if
+  // there is no such tensor or the bytes do not lie whole in it; InvalidArgument if they are not
+  // whole elements or the buffer is kCurrent (which is written by Adopt alone). The first write to
+  // kEvaluation allocates it.
+  virtual absl::Status SetTensorRange(Buffer buffer, uint32_t tensor, uint64_t offset,
+                                      const absl::Cord& bytes) = 0;
+
+  // A copy of a whole tensor.
+  virtual absl::StatusOr<absl::Cord> GetTensor(Buffer buffer, uint32_t tensor) const = 0;
+
+  // Swaps kCurrent and kIncoming, in microseconds. What was current is then the incoming
+  // buffer's content, to be overwritten whole before the next Adopt. Initially both hold zeros.
+  virtual absl::Status Adopt() = 0;
+
+  // Forward and backward in training mode over kCurrent, which is unchanged afterwards, buffers and
+  // counters included: the same request gives the same result. InvalidArgument if the batch does
+  // not fit the model, naming both shapes; FailedPrecondition with the library's message if the
+  // model fails by itself.
+  virtual absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                        GradientSink& sink) = 0;
+
+  // Forward in evaluation mode (no dropout, batch norm by its running statistics) over kCurrent or
+  // kEvaluation. Errors as above.
+  virtual absl::StatusOr<BatchMetrics> Evaluate(Buffer buffer, const Batch& batch) = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_COMPUTE_COMPUTE_ENGINE_H_

@@ -1,0 +1,34 @@
+// A TrainingJob as Sluice uses it: what goes to every process of the job, and what only decides
+// about processes.
+#ifndef SLUICE_OPERATOR_API_TRAINING_JOB_H_
+#define SLUICE_OPERATOR_API_TRAINING_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "proto/job.pb.h"
+
+namespace sluice::api {
+
+constexpr char kApiVersion[] = "sluice.dev/v1alpha1";
+constexpr char kKind[] = "TrainingJob";
+
+struct TrainingJob {
+  // With name and namespace, every default filled in. An empty `checkpoint.directory` leaves the
+  // place to the backend
+  // (`sluice run`: .sluice/<name>/checkpoints).
+  v1::JobSpec spec;
+
+  std::map<std::string, std::string> labels;
+  std::map<std::string, std::string> annotations;
+  std::string image;  // clusters only; empty: the operator's default
+  bool suspend = false;
+  // The job fails when it has been active for longer.
+  std::optional<int64_t> active_deadline_seconds;
+};
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_TRAINING_JOB_H_

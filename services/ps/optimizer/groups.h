@@ -1,0 +1,53 @@
+#ifndef SLUICE_SERVICES_PS_OPTIMIZER_GROUPS_H_
+#define SLUICE_SERVICES_PS_OPTIMIZER_GROUPS_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+#include "services/ps/optimizer/optimizer.h"
+
+namespace sluice {
+
+// The optimizer's parameter groups. A tensor belongs to the first group of which a pattern matches
+// its name, else to the default group. A group's own values replace the optimizer's; each group has
+// one Optimizer, so groups may differ in their slots (no momentum, no buffer).
+//
+// Immutable; thread-safe.
+class ParameterGroups {
+ public:
+  struct Group {
+    v1::OptimizerSpec spec;  // effective values; `groups` is empty
+    std::unique_ptr<const Optimizer> optimizer;
+  };
+
+  // INVALID_ARGUMENT names the group and the field: a value out of range, a group or a pattern that
+  // is empty.
+  static absl::StatusOr<ParameterGroups> Create(const v1::OptimizerSpec& spec);
+
+  // Of groups, the default one included, which is the last.
+  size_t size() const { return groups_.size(); }
+  const Group& operator[](size_t index) const { return groups_[index]; }
+
+  // The group of a tensor.
+  size_t IndexOf(absl::string_view tensor) const;
+  const Group& For(absl::string_view tensor) const { return groups_[IndexOf(tensor)]; }
+
+ private:
+  explicit ParameterGroups(v1::OptimizerSpec spec) : spec_(std::move(spec)) {}
+
+  v1::OptimizerSpec spec_;
+  std::vector<Group> groups_;
+};
+
+// Whether a whole name matches a glob: '*' stands for any characters (dots too), '?' for one, all
+// others for themselves.
+bool GlobMatches(absl::string_view pattern, absl::string_view name);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PS_OPTIMIZER_GROUPS_H_

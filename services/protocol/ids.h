@@ -1,0 +1,61 @@
+// How the protocol's identifiers are compared and printed (R1). Messages carry them as protobufs;
+// these are their orders.
+
+#ifndef SLUICE_SERVICES_PROTOCOL_IDS_H_
+#define SLUICE_SERVICES_PROTOCOL_IDS_H_
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+
+namespace sluice {
+
+// A term belongs to one coordinator: by counter, then by coordinator.
+inline std::tuple<uint64_t, uint64_t> Order(const v1::Term& term) {
+  return {term.counter(), term.coordinator()};
+}
+
+// Views, asks and pauses: by attempt, then term, then number. The order of the default value (no
+// view, no ask) is below all others.
+template <typename Id>
+std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> OrderOf(const Id& id) {
+  return {id.attempt(), id.term().counter(), id.term().coordinator(), id.number()};
+}
+
+inline auto Order(const v1::ViewId& id) { return OrderOf(id); }
+inline auto Order(const v1::AskId& id) { return OrderOf(id); }
+inline auto Order(const v1::PauseId& id) { return OrderOf(id); }
+
+// -1, 0 or 1. Works on any two of the same type that have an Order.
+template <typename Id>
+int Compare(const Id& a, const Id& b) {
+  const auto x = Order(a);
+  const auto y = Order(b);
+  return x < y ? -1 : y < x ? 1 : 0;
+}
+
+template <typename Id>
+bool Same(const Id& a, const Id& b) {
+  return Order(a) == Order(b);
+}
+
+// "1.2.7": attempt, the term's counter, number. Two coordinators of one counter print alike: for
+// people, not for comparison.
+template <typename Id>
+std::string ShortName(const Id& id) {
+  return std::to_string(id.attempt()) + "." + std::to_string(id.term().counter()) + "." +
+         std::to_string(id.number());
+}
+
+// "worker-0", "ps-1", "coordinator": the names that users see.
+std::string ProcessName(v1::Role role, uint32_t index);
+inline std::string ProcessName(const v1::ProcessId& id) {
+  return ProcessName(id.role(), id.index());
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PROTOCOL_IDS_H_

@@ -1,0 +1,84 @@
+// How a job's tensors are cut into blocks and placed on partitions.
+//
+// Intuition: a partition is what is owned, copied, moved and saved; it should hold about as many
+// bytes as the others, whatever the tensors' sizes. So tensors are cut into blocks of about total /
+// 64 bytes (small models: few blocks; large ones: 1 MiB), and blocks are dealt to partitions
+// largest first, each to the one that holds least. All of it is a pure function of the tensor
+// table, so that whoever computes it gets the same.
+
+#ifndef SLUICE_SERVICES_PROTOCOL_LAYOUT_H_
+#define SLUICE_SERVICES_PROTOCOL_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/frame.pb.h"
+#include "proto/model.pb.h"
+
+namespace sluice {
+
+inline constexpr uint32_t kDefaultPartitions = 64;
+inline constexpr uint32_t kMaxPartitions = 4096;
+inline constexpr uint64_t kMinBlockBytes = 16 << 10;
+inline constexpr uint64_t kMaxBlockBytes = 1 << 20;
+// A frame carries whole blocks of one partition, up to this many payload bytes.
+inline constexpr uint64_t kMaxFramePayloadBytes = 2 << 20;
+
+// Bytes of one element; 0 for a type that does not exist.
+uint64_t ElementBytes(v1::DataType dtype);
+
+// Product of the shape; 1 for a scalar.
+uint64_t ElementCount(const v1::TensorSpec& tensor);
+
+// Whether the table can be a job's state: names unique and not empty, types known, extents not
+// negative, no more than 2^40 bytes, and counters integer, everything else floating-point.
+// INVALID_ARGUMENT names the tensor.
+absl::Status ValidateTable(const v1::TensorTable& table);
+
+// Requires a valid table; INVALID_ARGUMENT otherwise, or for partitions outside [1,
+// kMaxPartitions].
+absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t partitions);
+
+// Whether every element of every tensor is in exactly one block and the blocks are in their order.
+absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layout);
+
+// Equal layouts of equal tables have equal hashes, on every machine.
+uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout);
+
+uint64_t BlockBytes(const v1::TensorTable& table, const v1::Block& block);
+
+// What is asked of a layout again and again, computed once. Refers to neither argument afterwards.
+class LayoutIndex {
+ public:
+  LayoutIndex(const v1::TensorTable& table, const v1::Layout& layout);
+
+  uint32_t partitions() const { return static_cast<uint32_t>(blocks_of_partition_.size()); }
+  uint32_t blocks() const { return static_cast<uint32_t>(bytes_.size()); }
+
+  // Blocks of a partition, ascending; those of a tensor, by offset.
+  const std::vector<uint32_t>& BlocksOfPartition(uint32_t partition) const {
+    return blocks_of_partition_[partition];
+  }
+  const std::vector<uint32_t>& BlocksOfTensor(uint32_t tensor) const {
+    return blocks_of_tensor_[tensor];
+  }
+  uint64_t bytes(uint32_t block) const { return bytes_[block]; }
+  uint64_t PartitionBytes(uint32_t partition) const { return partition_bytes_[partition]; }
+  bool IsEmpty(uint32_t partition) const { return blocks_of_partition_[partition].empty(); }
+
+ private:
+  std::vector<std::vector<uint32_t>> blocks_of_partition_;
+  std::vector<std::vector<uint32_t>> blocks_of_tensor_;
+  std::vector<uint64_t> bytes_;
+  std::vector<uint64_t> partition_bytes_;
+};
+
+// Partition -> position in a list of `shards` shards, by bytes: largest partition first, each to
+// the shard that holds least.
+std::vector<uint32_t> PlacePartitions(const LayoutIndex& index, uint32_t shards);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PROTOCOL_LAYOUT_H_

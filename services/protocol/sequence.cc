@@ -1,0 +1,126 @@
+#include "services/protocol/sequence.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/splitmix64.h"
+
+namespace sluice {
+namespace {
+
+uint64_t DivideRoundingUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+
+absl::Status CheckRange(const char* what, uint64_t value) {
+  if (value >= 1 && value <= kMaxSamples) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is ", value, ": should be from 1 to ", kMaxSamples));
+}
+
+}  // namespace
+
+absl::StatusOr<SampleOrder> SampleOrder::Create(const Options& options) {
+  if (absl::Status status = CheckRange("number of samples", options.samples); !status.ok()) {
+    return status;
+  }
+  return SampleOrder(options);
+}
+
+SampleOrder::SampleOrder(const Options& options) : options_(options), half_bits_(1) {
+  while (uint64_t{1} << (2 * half_bits_) < options.samples) ++half_bits_;
+}
+
+SampleOrder::Keys SampleOrder::KeysOf(uint64_t epoch) const {
+  const uint64_t seed = SplitMix64At(options_.seed, epoch);
+  Keys keys;
+  for (int r = 0; r < kRounds; ++r) keys.round[r] = SplitMix64At(seed, r);
+  return keys;
+}
+
+uint64_t SampleOrder::Permute(const Keys& keys, uint64_t place) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t x = place;
+  do {
+    uint64_t left = x >> half_bits_;
+    uint64_t right = x & mask;
+    for (uint64_t key : keys.round) {
+      left ^= SplitMix64Mix(right + key) & mask;
+      std::swap(left, right);
+    }
+    x = left << half_bits_ | right;
+  } while (x >= options_.samples);
+  return x;
+}
+
+uint64_t SampleOrder::IndexAt(uint64_t position) const {
+  const uint64_t place = position % options_.samples;
+  return options_.shuffle ? Permute(KeysOf(EpochOf(position)), place) : place;
+}
+
+std::vector<uint64_t> SampleOrder::IndicesOf(PositionRange positions) const {
+  std::vector<uint64_t> indices;
+  indices.reserve(positions.size());
+  for (uint64_t p = positions.begin; p < positions.end;) {
+    const uint64_t epoch = EpochOf(p);
+    const uint64_t first = epoch * options_.samples;
+    const uint64_t end = p + std::min(positions.end - p, options_.samples - (p - first));
+    const Keys keys = KeysOf(epoch);
+    for (; p < end; ++p) {
+      indices.push_back(options_.shuffle ? Permute(keys, p - first) : p - first);
+    }
+  }
+  return indices;
+}
+
+absl::StatusOr<StepPlan> StepPlan::Create(const Options& options) {
+  const std::pair<const char*, uint64_t> fields[] = {{"number of samples", options.samples},
+                                                     {"globalBatchSize", options.global_batch_size},
+                                                     {"microbatchSize", options.microbatch_size}};
+  for (const auto& [name, value] : fields) {
+    if (absl::Status status = CheckRange(name, value); !status.ok()) return status;
+  }
+  return StepPlan(options);
+}
+
+uint64_t StepPlan::StepsPerEpoch() const {
+  return DivideRoundingUp(options_.samples, options_.global_batch_size);
+}
+
+uint64_t StepPlan::StepsOfEpochs(uint64_t epochs) const {
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  const uint64_t steps = StepsPerEpoch();
+  return epochs > kMax / steps ? kMax : epochs * steps;
+}
+
+uint64_t StepPlan::MicrobatchesPerStep() const {
+  return DivideRoundingUp(options_.global_batch_size, options_.microbatch_size);
+}
+
+uint64_t StepPlan::MicrobatchesOfStep(uint64_t step) const {
+  return DivideRoundingUp(PositionsOf(step).size(), options_.microbatch_size);
+}
+
+PositionRange StepPlan::PositionsOf(uint64_t step) const {
+  const uint64_t steps = StepsPerEpoch();
+  const uint64_t epoch_begin = step / steps * options_.samples;
+  const uint64_t begin = step % steps * options_.global_batch_size;
+  const uint64_t end = std::min(begin + options_.global_batch_size, options_.samples);
+  return {epoch_begin + begin, epoch_begin + end};
+}
+
+PositionRange StepPlan::PositionsOf(uint64_t step, PositionRange microbatches) const {
+  const PositionRange batch = PositionsOf(step);
+  // Past the last microbatch every product would only grow; bounding first keeps it from
+  // overflowing.
+  const uint64_t count = MicrobatchesOfStep(step);
+  const auto border = [&](uint64_t microbatch) {
+    const uint64_t bounded = std::min(microbatch, count);
+    return batch.begin + std::min(bounded * options_.microbatch_size, batch.size());
+  };
+  return {border(microbatches.begin), border(microbatches.end)};
+}
+
+}  // namespace sluice

@@ -1,0 +1,116 @@
+// The worker's part of the protocol: what it sends when, what it keeps, what it throws away.
+//
+// Intuition. A worker is a loop (pull a version, compute, push) in a world in which streams break,
+// views change under its feet, and any message may have been lost or be answered twice. So it is
+// written as what it *holds* (the version in its current buffer, what arrived of the next one,
+// gradients by microbatch, the update that is not answered yet) and what the view *wants* from it;
+// whatever happens, it sends what is wanted, held and not sent on this stream in this view, and
+// computes what is wanted and not held.
+//
+// Synchronous (DESIGN 4.2): see synchronous_worker.h. Asynchronous and bounded staleness (4.3): see
+// asynchronous_worker.h; there every update is one worker's batch of training.globalBatchSize
+// samples.
+//
+// Pure: events and the time in, actions out. For one thread. No call blocks; each takes time in
+// proportion to what it is given and returns.
+#ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
+#define SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/model.pb.h"
+#include "services/worker/core/worker_actions.h"
+
+namespace sluice {
+
+struct WorkerOptions {
+  v1::ProcessId process;  // role WORKER, index, incarnation: a new one in every life
+  std::string job;        // "<namespace>/<name>/<uid>"
+  std::string host;
+  uint64_t pid = 0;
+  std::string metrics_address;
+};
+
+// Of one Compute or EvaluateSamples.
+struct ComputeResult {
+  absl::Status status;  // not OK: the model or the data failed, which fails the job
+  uint64_t samples = 0;
+  double loss_sum = 0;
+  double correct = 0;
+  absl::Duration data_time;     // reading and assembling the batch
+  absl::Duration compute_time;  // forward and backward
+};
+
+// For metrics and the process's log.
+struct WorkerStatus {
+  std::string view;  // "1.1.7"; empty: none
+  bool member = false;
+  uint64_t step = 0;     // synchronous: the version in use; asynchronous: the last clock applied
+  uint64_t samples = 0;  // in updates that went out, in this life
+  uint64_t recomputed_samples = 0;  // computed again because of a view change
+  uint64_t queued_bytes = 0;        // payload that waits for credit
+  uint64_t pending_computes = 0;
+};
+
+class WorkerCore {
+ public:
+  explicit WorkerCore(WorkerOptions options);
+  ~WorkerCore();
+
+  WorkerCore(const WorkerCore&) = delete;
+  WorkerCore& operator=(const WorkerCore&) = delete;
+
+  // ---- coordinator. The shell keeps trying to connect; the core registers on each new stream.
+  WorkerActions OnCoordinatorConnected(absl::Time now);
+  WorkerActions OnCoordinatorBroken(absl::Time now);
+  WorkerActions OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
+
+  // ---- shards. Events of a shard that was disconnected are ignored.
+  WorkerActions OnShardConnected(ShardId shard, absl::Time now);
+  WorkerActions OnShardBroken(ShardId shard, const absl::Status& status, absl::Time now);
+  // A frame that breaks the contract breaks the stream (DisconnectShard with the reason), no more.
+  WorkerActions OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
+                             absl::Time now);
+
+  // ---- model and compute
+  WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
+                             uint64_t evaluation_samples, absl::Time now);
+  WorkerActions OnModelFailed(const absl::Status& status, absl::Time now);
+  WorkerActions OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+                                absl::StatusOr<absl::Cord> content, absl::Time now);
+  // Of the Compute in progress, in the order in which the engine reports them (GradientSink). The
+  // cord's memory must stay as it is for as long as it is referred to.
+  WorkerActions OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
+  WorkerActions OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
+  WorkerActions OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
+  WorkerActions OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
+  WorkerActions OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
+
+  // ---- the rest
+  // Asks to be let go (SIGTERM): goes on until a view without it, at most `grace`, then exits.
+  WorkerActions OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  // To be called at NextDeadline() at the latest; earlier does no harm.
+  WorkerActions OnTick(absl::Time now);
+  // InfiniteFuture: nothing to wait for but events.
+  absl::Time NextDeadline() const;
+
+  WorkerStatus Status() const;
+  // The newest view that it knows (empty: none), for the log and tests.
+  const v1::View& view() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_

@@ -1,0 +1,96 @@
+// What the coordinator's core asks its shell to do. Data only.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_ACTIONS_H_
+#define SLUICE_SERVICES_COORDINATOR_ACTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice {
+
+// A control stream of one process. Numbered by the shell, from 1; a number is never used twice.
+using StreamId = uint64_t;
+
+// What a coordinator must know of the checkpoint storage to begin an attempt (R11).
+struct StorageContents {
+  std::vector<v1::Claim> claims;  // all; the end record too
+  // With what the next attempt begins: the newest good checkpoint of the highest claimed attempt,
+  // else that claim's parent, and so on.
+  bool has_newest = false;
+  v1::Manifest newest;
+  std::vector<v1::CheckpointRef> checkpoints;  // all that have a manifest
+  std::vector<std::string> damaged;  // one sentence for each better one that was passed over
+};
+
+enum class ExitReason {
+  kSucceeded,   // the job has ended, now or before
+  kSuspended,   // all processes left after the checkpoint
+  kFailed,      // the job failed
+  kSuperseded,  // another coordinator has taken over, or won the claim: start another one
+};
+
+namespace action {
+
+// Messages of one stream are sent in the order of the actions. Sending on a stream that is gone is
+// no error: nothing happens.
+struct Send {
+  StreamId stream = 0;
+  v1::CoordinatorMessage message;
+};
+
+// After what was sent before it. No OnDisconnected is needed for it, nor does one harm.
+struct CloseStream {
+  StreamId stream = 0;
+  absl::Status status;
+};
+
+// Answered by OnStorageRead.
+struct ReadStorage {};
+
+// Exclusive create. Answered by OnClaimResult.
+struct ClaimAttempt {
+  v1::Claim claim;
+};
+
+// Answered by OnClaimsRead.
+struct ReadClaims {};
+
+// Durable before it is answered by OnManifestWritten.
+struct WriteManifest {
+  v1::Manifest manifest;
+};
+
+// Not answered; a failure is only worth a log line.
+struct DeleteCheckpoint {
+  v1::CheckpointRef checkpoint;
+};
+
+// Answers OnOpenSnapshot.
+struct AnswerSnapshot {
+  uint64_t request = 0;
+  absl::StatusOr<v1::Snapshot> snapshot;
+};
+
+// The last action ever: end the process.
+struct Exit {
+  ExitReason reason = ExitReason::kFailed;
+  std::string message;  // one sentence
+};
+
+}  // namespace action
+
+using Action = std::variant<action::Send, action::CloseStream, action::ReadStorage,
+                            action::ClaimAttempt, action::ReadClaims, action::WriteManifest,
+                            action::DeleteCheckpoint, action::AnswerSnapshot, action::Exit>;
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COORDINATOR_ACTIONS_H_

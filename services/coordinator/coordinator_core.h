@@ -1,0 +1,114 @@
+// The coordinator of one job: who is a member, which view holds, what is saved and evaluated when,
+// and how the job ends. It decides; shards and workers do.
+//
+// Intuition. Everything that the members must agree on is a view, and a view changes in one way
+// only: Pause, replies, a decision, Install. So the core is a small set of facts (who lives, who is
+// in the view, how far the shards are, which cut is open) and one function that, after each event,
+// looks at the facts and starts what is due. Nothing is remembered about *why* something is due.
+//
+// Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
+// and restores from the newest checkpoint (R11). Views and asks carry (attempt, term, number), so
+// that whatever an older one has still under way is refused (R1).
+//
+//   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> Prepare (and Birth)
+//              -> Whole from all shards -> first view
+//   each view: Pause -> PauseReply of all shards -> Install -> Installed; NewView to the workers
+//   a shard's death: the same as start, with the processes that live
+//   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish
+//              to the workers -> they leave -> Finish to the shards -> they leave -> Exit
+//
+// Pure: no threads, clocks, sockets, files. Not thread-safe: the shell calls it from one thread at
+// a time. After each event take the actions and carry them out in order; call OnTick not later than
+// NextDeadline(). Times must not go backwards.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_CORE_H_
+#define SLUICE_SERVICES_COORDINATOR_COORDINATOR_CORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/actions.h"
+
+namespace sluice {
+
+struct CoordinatorOptions {
+  v1::JobSpec job;
+  uint64_t incarnation = 0;   // of this coordinator; random, not 0
+  uint32_t wire_version = 1;  // members with another one are refused
+  // Name of a checkpoint's folder in the storage (services/checkpoint).
+  std::function<std::string(const v1::CheckpointRef&)> checkpoint_folder;
+  std::string build;  // recorded in manifests
+  std::string isa;    // recorded in manifests
+};
+
+// "<namespace>/<name>/<uid>", as members say it.
+std::string JobName(const v1::JobSpec& job);
+
+class CoordinatorCore {
+ public:
+  // The first action is ReadStorage. Nothing of `options` may be missing.
+  CoordinatorCore(CoordinatorOptions options, absl::Time now);
+  ~CoordinatorCore();
+
+  CoordinatorCore(const CoordinatorCore&) = delete;
+  CoordinatorCore& operator=(const CoordinatorCore&) = delete;
+
+  // ---- events
+
+  // Answer to ReadStorage. An error is tried again after a while.
+  void OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
+
+  // A process has opened a control stream. It must register on it.
+  void OnConnected(StreamId stream, absl::Time now);
+  // A message that breaks the contract closes the stream with INVALID_ARGUMENT.
+  void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
+  void OnDisconnected(StreamId stream, absl::Time now);
+
+  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again).
+  void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
+  // Answer to ReadClaims.
+  void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
+  // Answer to WriteManifest.
+  void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                         absl::Time now);
+
+  // JobControl. Repeating a call has no effect.
+  void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
+  // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
+  void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
+  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+
+  void OnTick(absl::Time now);
+
+  // ---- what to do
+
+  std::vector<Action> TakeActions();
+  // InfiniteFuture: none.
+  absl::Time NextDeadline() const;
+
+  // ---- what is
+
+  // For JobControl.GetProgress; events with a sequence above `events_after` only.
+  v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
+  // Of the asynchronous and synchronous modes alike: the newest view that was decided; its id is
+  // the default value before the first one.
+  const v1::View& view() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COORDINATOR_COORDINATOR_CORE_H_

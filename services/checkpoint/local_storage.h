@@ -1,0 +1,21 @@
+// A job's checkpoint storage in a folder of a file system that all of its processes see.
+
+#ifndef SLUICE_SERVICES_CHECKPOINT_LOCAL_STORAGE_H_
+#define SLUICE_SERVICES_CHECKPOINT_LOCAL_STORAGE_H_
+
+#include <memory>
+#include <string>
+
+#include "services/checkpoint/storage.h"
+#include "services/common/file_util.h"
+
+namespace sluice {
+
+// `files` must outlive the storage. `writer` keeps the temporary names of concurrent processes
+// apart: use the process's incarnation.
+std::unique_ptr<CheckpointStorage> MakeLocalStorage(FileSystem* files, std::string folder,
+                                                    std::string writer);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_CHECKPOINT_LOCAL_STORAGE_H_

@@ -1,0 +1,93 @@
+// Where a job's claims, manifests and partition files lie (docs/checkpoints.md).
+//
+//   claims/000001.json                     exclusive create: who gives attempt 1 (R11); the last
+//   may be the end record attempt-0001-step-000000000500/        one checkpoint
+//       partition-00000.safetensors ...
+//       manifest.json                      written last: a folder without one is no checkpoint
+//
+// Intuition: a storage has only two operations that matter. Exclusive create decides between
+// coordinators that do not know of each other. A manifest that is written after all that it names
+// makes a checkpoint appear whole or not at all. Nothing is ever rewritten.
+
+#ifndef SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
+#define SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "proto/checkpoint.pb.h"
+
+namespace sluice {
+
+inline constexpr uint32_t kCheckpointFormatVersion = 1;
+
+// "attempt-0001-step-000000000500"; sorts by attempt, then step, as text.
+std::string CheckpointFolder(const v1::CheckpointRef& ref);
+// INVALID_ARGUMENT if it is not such a name.
+absl::StatusOr<v1::CheckpointRef> ParseCheckpointFolder(absl::string_view folder);
+
+// Thread-safe. Calls block for as long as the medium takes. Errors name the file; NOT_FOUND,
+// ALREADY_EXISTS, RESOURCE_EXHAUSTED (full), PERMISSION_DENIED, DATA_LOSS (damaged), else
+// UNAVAILABLE.
+class CheckpointStorage {
+ public:
+  virtual ~CheckpointStorage() = default;
+
+  // Whether it can be written: creates what is missing, then makes and removes a file.
+  virtual absl::Status Probe() = 0;
+
+  // ALREADY_EXISTS if a claim of this attempt number exists; then nothing is changed.
+  virtual absl::Status CreateClaim(const v1::Claim& claim) = 0;
+  // Ascending. DATA_LOSS if one cannot be understood: who claimed what is not guessed.
+  virtual absl::StatusOr<std::vector<v1::Claim>> ReadClaims() = 0;
+
+  // Those that have a manifest, ascending by (attempt, step). Does not read them.
+  virtual absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() = 0;
+  // Checks that it is the manifest of `ref`.
+  virtual absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) = 0;
+  // Durable when it returns.
+  virtual absl::Status WriteManifest(const v1::Manifest& manifest) = 0;
+
+  // Writes one file of a checkpoint that has no manifest yet; durable when it returns. A file that
+  // exists whole is replaced whole.
+  virtual absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
+                                 const absl::Cord& content) = 0;
+  // DATA_LOSS if size or CRC32C differ from the manifest's.
+  virtual absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
+                                              const v1::PartitionFile& file) = 0;
+
+  // Removes the manifest first, so that a half-removed checkpoint is none. OK if there is none.
+  virtual absl::Status Remove(const v1::CheckpointRef& ref) = 0;
+  // Removes folders without a manifest that belong to attempts below `attempt`.
+  virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
+};
+
+// The checkpoints to try, best first (R11): the newest of the highest claimed attempt, older ones
+// of it, then the same of that claim's parent (from the parent checkpoint downwards), and so on.
+// Checkpoints of attempts that nobody claimed are left out.
+std::vector<v1::CheckpointRef> RestoreCandidates(const std::vector<v1::Claim>& claims,
+                                                 const std::vector<v1::CheckpointRef>& checkpoints);
+
+struct RestorePoint {
+  bool found = false;
+  v1::Manifest manifest;
+  std::vector<std::string> damaged;  // one sentence for each better candidate that was passed over
+};
+
+// The best candidate of which the manifest and every file are whole. Reads all of its files.
+absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
+
+// Manifest and claim as JSON with the proto's field names. DATA_LOSS on text that is not one, or of
+// a newer format version.
+std::string ManifestToJson(const v1::Manifest& manifest);
+absl::StatusOr<v1::Manifest> ManifestFromJson(absl::string_view json);
+std::string ClaimToJson(const v1::Claim& claim);
+absl::StatusOr<v1::Claim> ClaimFromJson(absl::string_view json);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_CHECKPOINT_STORAGE_H_

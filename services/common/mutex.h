@@ -22,7 +22,8 @@ namespace sluice {
 // Why not absl::Mutex itself: the system's Abseil is not compiled with ThreadSanitizer, which then
 // sees neither its locks nor its condition waits and reports correctly locked data as a race.
 // These classes are absl::Mutex, absl::MutexLock and absl::CondVar, plus the calls that tell
-// ThreadSanitizer (in builds with it only; elsewhere they cost nothing), and clang's lock annotations.
+// ThreadSanitizer (in builds with it only; elsewhere they cost nothing), and clang's lock
+// annotations.
 //
 // absl::Mutex::Await is left out on purpose: it runs the waiter's predicate on whichever thread
 // unlocks. Wait in a loop on a CondVar instead:
@@ -30,8 +31,8 @@ namespace sluice {
 //   MutexLock lock(&mutex_);
 //   while (queue_.empty()) not_empty_.Wait(&mutex_);
 //
-// A Mutex is not recursive. Declare its order with ABSL_ACQUIRED_BEFORE or ABSL_ACQUIRED_AFTER where
-// two are ever held together, and guard fields with ABSL_GUARDED_BY.
+// A Mutex is not recursive. Declare its order with ABSL_ACQUIRED_BEFORE or ABSL_ACQUIRED_AFTER
+// where two are ever held together, and guard fields with ABSL_GUARDED_BY.
 class ABSL_LOCKABLE Mutex {
  public:
 #ifdef SLUICE_THREAD_SANITIZER
@@ -103,8 +104,8 @@ inline bool Mutex::TryLock() {
 #ifdef SLUICE_THREAD_SANITIZER
   __tsan_mutex_pre_lock(this, __tsan_mutex_try_lock);
   const bool locked = mutex_.TryLock();
-  __tsan_mutex_post_lock(
-      this, __tsan_mutex_try_lock | (locked ? 0u : __tsan_mutex_try_lock_failed), 0);
+  __tsan_mutex_post_lock(this, __tsan_mutex_try_lock | (locked ? 0u : __tsan_mutex_try_lock_failed),
+                         0);
   return locked;
 #else
   return mutex_.TryLock();
@@ -139,8 +140,9 @@ class ABSL_SCOPED_LOCKABLE ReaderMutexLock {
   Mutex* const mutex_;
 };
 
-// A condition variable. Each wait gives up the mutex (held alone by the caller), blocks, and holds it
-// again when it returns; it may return for no reason, so callers wait in a loop on their condition.
+// A condition variable. Each wait gives up the mutex (held alone by the caller), blocks, and holds
+// it again when it returns; it may return for no reason, so callers wait in a loop on their
+// condition.
 class CondVar {
  public:
   CondVar() = default;

@@ -9,7 +9,8 @@
 namespace sluice {
 namespace {
 
-// Every test here is also a test of what ThreadSanitizer is told: it must find nothing in this file.
+// Every test here is also a test of what ThreadSanitizer is told: it must find nothing in this
+// file.
 
 TEST(MutexTest, LockKeepsOtherThreadsOut) {
   Mutex mutex;

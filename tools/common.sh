@@ -1,0 +1,33 @@
+# Shared by the scripts in this folder; sourced, never run.
+# shellcheck shell=bash
+
+# What the user sees says how long the script has been at it.
+say() { printf '[%3dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# The root of the repository that holds the script.
+repository_root() { (cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P); }
+
+# Prints the leading comment of the calling script, which is its manual.
+usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
+
+# Bazel without a terminal's cursor tricks: a line about twice a minute while it works, and whatever
+# went wrong. The status is Bazel's (the scripts set pipefail).
+quiet_bazel() {
+  local command=$1
+  shift
+  bazel "$command" --curses=no --show_progress_rate_limit=30 --noshow_loading_progress "$@" 2>&1 |
+    awk '
+      /^(Loading|Analyzing|DEBUG):/ { next }
+      /BazelWorkspaceStatusAction/ { next }
+      /^INFO: (Invocation|Elapsed|Found|Analyzed|[0-9]+ process|Build |From (Compiling|Linking))/ { next }
+      /^$/ && blank { next }
+      { blank = /^$/; print; fflush() }'
+}
+
+# A Bazel query without its chatter. The expression may span lines.
+bazel_query() { bazel query --noshow_progress --ui_event_filters=-info "$@"; }

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Installs what Sluice is built, tested and run with: Debian 12 packages.
+#
+#   tools/install_dependencies.sh [--extras] [--check] [--list]
+#
+#   --extras   also tools that help a developer but that no build or test needs
+#   --check    install nothing; say what is missing, and fail if something is
+#   --list     print the package names
+#
+# It may be run any number of times and does nothing when nothing is missing. Installing needs root.
+set -euo pipefail
+# shellcheck source=tools/common.sh
+source "$(dirname "$0")/common.sh"
+
+packages() {
+  sed 's/#.*//' <<'END'
+    # Building
+    bazel-bootstrap           # the build system
+    bazel-platforms           # and what it expects to find
+    bazel-rules-java
+    bazel-rules-proto
+    bazel-skylib
+    g++                       # the compiler
+    git
+    protobuf-compiler         # .proto files to C++
+    protobuf-compiler-grpc
+    python3                   # small tools of the build and the tests; the client package
+
+    # Linked by the product
+    libabsl-dev               # status, time, synchronization, containers
+    libcli11-dev              # command lines
+    libcurl4-openssl-dev      # the operator's HTTP
+    libfmt-dev
+    libgrpc++-dev             # the wire
+    libhwy-dev                # SIMD kernels
+    libopenblas0-pthread      # LibTorch's matrix products; 30 times slower without
+    libprotobuf-dev
+    libspdlog-dev             # logs
+    libtorch-dev              # models, gradients, data types
+    libxxhash-dev             # checksums
+    libyaml-cpp-dev           # job files
+    libzstd-dev               # compression
+    nlohmann-json3-dev        # Kubernetes objects, statistics
+    prometheus-cpp-dev        # metrics
+    zlib1g-dev                # datasets
+
+    # Data
+    dataset-fashion-mnist     # the images of the first example
+
+    # Testing
+    ca-certificates
+    iproute2                  # network namespaces of the integration tests
+    libbenchmark-dev
+    libgmock-dev
+    libgtest-dev
+    librapidcheck-dev         # properties of the protocol's state machines
+    openssl                   # certificates for tests of TLS
+    prometheus                # metrics are scraped by a real one; promtool checks the rules
+    python3-yaml
+    spin                      # model checking
+
+    # Verifying
+    clang-14                  # checks of lock annotations
+    clang-format-14
+    clang-tidy-14
+    shellcheck
+END
+}
+
+extras() {
+  sed 's/#.*//' <<'END'
+    gdb                       # debugging
+    libgloo-dev               # a peer in the benchmarks
+    linux-perf                # profiles
+    strace
+    valgrind
+END
+}
+
+missing_of() {
+  local package
+  for package in "$@"; do
+    # A package that was removed but not purged is still known; only "installed" counts.
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+      printf '%s\n' "$package"
+  done
+}
+
+main() {
+  local with_extras=false check=false list=false
+  while (($#)); do
+    case $1 in
+      --extras) with_extras=true ;;
+      --check) check=true ;;
+      --list) list=true ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown argument '$1' (--help says more)" ;;
+    esac
+    shift
+  done
+
+  local wanted missing
+  mapfile -t wanted < <({
+    packages
+    if $with_extras; then extras; fi
+  } | xargs -n1)
+  if $list; then
+    printf '%s\n' "${wanted[@]}"
+    exit 0
+  fi
+
+  [[ -n $(command -v dpkg-query) && -n $(command -v apt-get) ]] ||
+    die "this is not Debian; Sluice is built on Debian 12 (for instance in a container). --list names the packages."
+  mapfile -t missing < <(missing_of "${wanted[@]}")
+  if ((${#missing[@]} == 0)); then
+    say "all ${#wanted[@]} packages are installed"
+    exit 0
+  fi
+  say "missing: ${missing[*]}"
+  if $check; then exit 1; fi
+  [[ $(id -u) == 0 ]] ||
+    die "installing packages needs root; run: sudo tools/install_dependencies.sh"
+
+  export DEBIAN_FRONTEND=noninteractive
+  # Package lists are fetched only when the ones here do not know every package, or know versions
+  # that are no longer to be had.
+  if ! apt-get install --simulate -qq "${missing[@]}" >/dev/null 2>&1; then
+    say "fetching package lists"
+    apt-get update -qq
+  fi
+  say "installing ${#missing[@]} packages (a first time takes about five minutes)"
+  install_all "${missing[@]}" || {
+    say "that failed; once more with fresh package lists"
+    apt-get update -qq
+    install_all "${missing[@]}"
+  }
+
+  mapfile -t missing < <(missing_of "${wanted[@]}")
+  ((${#missing[@]} == 0)) || die "still missing after the installation: ${missing[*]}"
+  say "done"
+}
+
+install_all() {
+  # Another installation may be under way: wait for it, rather than fail. RUNLEVEL=1 keeps packages
+  # that bring a service from starting it: the tests start their own.
+  RUNLEVEL=1 apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 \
+    -o Dpkg::Use-Pty=0 "$@" | awk '
+      /^Setting up/ { printf "  %s\n", $3; fflush() }
+      /^E:/ { print; fflush() }'
+}
+
+main "$@"

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# From a fresh checkout to a trained model: installs what is missing, builds, and trains the first
+# example on this machine, with a coordinator, parameter servers and workers as processes.
+#
+#   tools/quickstart.sh [arguments for `sluice run`]
+#
+# Without arguments it trains examples/fashion-mnist.yaml.
+set -euo pipefail
+# shellcheck source=tools/common.sh
+source "$(dirname "$0")/common.sh"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit 0; fi
+cd "$(repository_root)"
+
+say "installing what is missing"
+tools/install_dependencies.sh
+say "building sluice (a first build takes several minutes)"
+quiet_bazel build //services/cli:sluice
+sluice=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)/services/cli/sluice
+
+if (($# == 0)); then set -- examples/fashion-mnist.yaml; fi
+say "training: sluice run $*"
+exec "$sluice" run "$@"

@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# Checks what a compiler of the product does not: formatting, scripts, lock annotations, lint.
+#
+#   tools/verify.sh [--fix] [--base REV] [CHECK...]
+#
+# Without a CHECK all of them, in this order:
+#   format         C++ and .proto files are as clang-format writes them
+#   shell          shellcheck finds nothing in the scripts
+#   build-files    BUILD and .bzl files are as buildifier writes them
+#   size           no tracked file is over 1 MiB
+#   thread-safety  clang finds nothing wrong with the locking of targets that do not link LibTorch
+#   tidy           clang-tidy finds nothing in the C++ files changed since REV
+#
+#   --fix          format files rather than complain
+#   --base REV     what `tidy` compares with; by default where this branch left origin's main branch,
+#                  or the commit before this one
+#
+# `tidy` starts no further file after TIDY_SECONDS (default 240) and says how many it has left out.
+# The last line is "verify: N ok, N failed, N skipped".
+set -euo pipefail
+# shellcheck source=tools/common.sh
+source "$(dirname "$0")/common.sh"
+
+# buildifier has no Debian package; it is a Go program, pinned here and built once per machine.
+readonly BUILDIFIER_VERSION=v0.0.0-20240918101019-be1c24cc9a44
+readonly CHECKS=(format shell build-files size thread-safety tidy)
+readonly MAX_BYTES=$((1024 * 1024))
+
+fix=false
+base=
+skip_reason=
+
+# A check returns 0 for good, 1 for bad, and this, with skip_reason set, where it cannot run.
+readonly SKIPPED=77
+skip() {
+  skip_reason=$*
+  return $SKIPPED
+}
+
+# Files of the repository, those not added yet included, whose paths match one of the patterns.
+files() { git ls-files --cached --others --exclude-standard --deduplicate -- "$@" | existing; }
+
+existing() {
+  local path
+  while IFS= read -r path; do if [[ -f $path ]]; then printf '%s\n' "$path"; fi; done
+}
+
+check_format() {
+  local sources
+  mapfile -t sources < <(files '*.cc' '*.h' '*.proto')
+  ((${#sources[@]})) || return 0
+  if $fix; then
+    clang-format-14 -i "${sources[@]}"
+    return
+  fi
+  local path bad=0
+  for path in "${sources[@]}"; do
+    clang-format-14 "$path" | cmp -s - "$path" || { echo "  $path is not formatted" && bad=1; }
+  done
+  return $bad
+}
+
+scripts() {
+  local path
+  files '*.sh' '*.bash'
+  # And what has no such name but says in its first line that it is one.
+  files | grep -v '\.[a-z]*$' | while IFS= read -r path; do
+    if head -c 64 "$path" | head -n 1 | tr -d '\0' | grep -qE '^#!.*\b(ba|da)?sh\b'; then
+      printf '%s\n' "$path"
+    fi
+  done
+}
+
+check_shell() {
+  local list
+  mapfile -t list < <(scripts | sort -u)
+  ((${#list[@]})) || return 0
+  shellcheck -x "${list[@]}"
+}
+
+find_buildifier() {
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/buildifier-$BUILDIFIER_VERSION
+  if [[ ! -x $cache/buildifier ]]; then
+    local go
+    go=$(command -v go || ls /usr/local/go/bin/go 2>/dev/null) ||
+      { skip "there is no Go on this machine to build buildifier with" || return; }
+    # Built aside and moved: an interrupted build leaves nothing that looks whole.
+    local log
+    mkdir -p "$cache.new"
+    log=$(GOBIN=$cache.new "$go" install \
+      "github.com/bazelbuild/buildtools/buildifier@$BUILDIFIER_VERSION" 2>&1) ||
+      { skip "buildifier could not be built: $(tail -n 1 <<<"$log")" || return; }
+    mkdir -p "$cache"
+    mv "$cache.new/buildifier" "$cache/buildifier"
+  fi
+  buildifier=$cache/buildifier
+}
+
+check_build_files() {
+  local buildifier list
+  find_buildifier || return
+  mapfile -t list < <(files 'BUILD' '*/BUILD' '*.bzl' 'WORKSPACE' '*/WORKSPACE')
+  if $fix; then
+    "$buildifier" -mode=fix "${list[@]}"
+  else
+    "$buildifier" -mode=check "${list[@]}"
+  fi
+}
+
+check_size() {
+  local large
+  large=$(git ls-files -z | xargs -0 -r stat --format='%s %n' 2>/dev/null |
+    awk -v max=$MAX_BYTES '$1 > max { printf "  %s: %d KiB\n", substr($0, index($0, " ") + 1), $1 / 1024 }')
+  [[ -z $large ]] || {
+    printf 'over 1 MiB; files of that size do not belong into the repository:\n%s\n' "$large"
+    return 1
+  }
+}
+
+check_thread_safety() {
+  command -v clang++-14 >/dev/null || { skip "there is no clang++-14" || return; }
+  local targets
+  # Compiled only: what the analysis says is said before anything is linked.
+  targets=$(mktemp)
+  bazel_query 'kind("cc_(library|binary|test) rule", //...) except rdeps(//..., //third_party:torch)' \
+    >"$targets" || return 1
+  quiet_bazel build --config=thread-safety --keep_going --output_groups=compilation_outputs \
+    --target_pattern_file="$targets"
+}
+
+default_base() {
+  local main
+  for main in origin/HEAD origin/main; do
+    if git rev-parse -q --verify "$main^{commit}" >/dev/null &&
+      [[ $(git rev-parse "$main^{commit}") != $(git rev-parse HEAD) ]]; then
+      git merge-base "$main" HEAD && return
+    fi
+  done
+  git rev-parse -q --verify HEAD~1
+}
+
+# The translation units to look at for the changed files: a header is seen through a source beside it.
+changed_units() {
+  local path stem
+  {
+    git diff --name-only --diff-filter=d "$1" -- '*.cc' '*.h'
+    git ls-files --others --exclude-standard -- '*.cc' '*.h'
+  } | while IFS= read -r path; do
+    stem=${path%.*}
+    if [[ $path == *.cc ]]; then
+      printf '%s\n' "$path"
+    elif [[ -f $stem.cc ]]; then
+      printf '%s.cc\n' "$stem"
+    elif [[ -f ${stem}_test.cc ]]; then
+      printf '%s_test.cc\n' "$stem"
+    fi
+  done | sort -u | existing
+}
+
+check_tidy() {
+  command -v clang-tidy-14 >/dev/null || { skip "there is no clang-tidy-14" || return; }
+  local since=$base units generators bin deadline left_out
+  [[ -n $since ]] || since=$(default_base) ||
+    { skip "there is no earlier commit to compare with; --base names one" || return; }
+  mapfile -t units < <(changed_units "$since")
+  if ((${#units[@]} == 0)); then
+    echo "no C++ file has changed since $(git rev-parse --short "$since")"
+    return 0
+  fi
+
+  # The generated headers must be there.
+  mapfile -t generators < <(bazel_query 'kind("_proto_gen rule", //...)')
+  if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
+  bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
+
+  deadline=$(($(date +%s) + ${TIDY_SECONDS:-240}))
+  left_out=$(mktemp)
+  echo "${#units[@]} files have changed since $(git rev-parse --short "$since")"
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c '
+    unit=$4
+    if (($(date +%s) > $1)); then
+      echo "$unit" >>"$3"
+      exit 0
+    fi
+    # Prints findings only; the counts of what system headers would have given are noise.
+    clang-tidy-14 --quiet "$unit" -- -x c++ -std=c++17 -iquote . -iquote "$2" \
+      -isystem /usr/include/torch/csrc/api/include 2>&1 |
+      grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter"
+    exit $((PIPESTATUS[0] ? 1 : 0))
+  ' tidy "$deadline" "$bin" "$left_out" || return 1
+  if [[ -s $left_out ]]; then
+    echo "out of time: $(wc -l <"$left_out") of ${#units[@]} files were not looked at"
+  fi
+}
+
+main() {
+  local wanted=() check status ok=0 failed=0 skipped=0 began
+  while (($#)); do
+    case $1 in
+      --fix) fix=true ;;
+      --base) base=${2:?--base needs a revision} && shift ;;
+      -h | --help) usage && exit 0 ;;
+      -*) die "unknown flag '$1' (--help says more)" ;;
+      *) [[ " ${CHECKS[*]} " == *" $1 "* ]] || die "no check '$1'; there are: ${CHECKS[*]}"
+        wanted+=("$1") ;;
+    esac
+    shift
+  done
+  ((${#wanted[@]})) || wanted=("${CHECKS[@]}")
+  cd "$(repository_root)"
+  [[ -z $base ]] || git rev-parse -q --verify "$base^{commit}" >/dev/null || die "no revision '$base'"
+
+  for check in "${wanted[@]}"; do
+    began=$SECONDS status=0 skip_reason=
+    "check_${check//-/_}" || status=$?
+    case $status in
+      0) ok=$((ok + 1)) && say "$check: ok ($((SECONDS - began)) s)" ;;
+      "$SKIPPED") skipped=$((skipped + 1)) && say "$check: skipped: $skip_reason" ;;
+      *) failed=$((failed + 1)) && say "$check: FAILED ($((SECONDS - began)) s)" ;;
+    esac
+  done
+  if ((failed)) && ! $fix; then say "tools/verify.sh --fix formats; the rest is yours"; fi
+  echo "verify: $ok ok, $failed failed, $skipped skipped"
+  ((failed == 0))
+}
+
+main "$@"

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything, and runs all checks and tests.
+#
+#   tools/test.sh [--tier TIER]... [--config CONFIG] [--base REV] [--no-install]
+#
+# The tiers, in this order:
+#   verify       tools/verify.sh: formatting, lint, lock annotations
+#   unit         every test that is not under //tests
+#   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
+#   integration  the rest of //tests: real processes on this machine
+#
+#   --tier TIER      only this one (may be given several times)
+#   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
+#                    not instrumented, so a sanitizer leaves out the targets that link it
+#   --base REV       what verify compares with, see tools/verify.sh
+#   --no-install     do not look for missing packages
+#
+# A test target says by a tag what it needs of the machine (requires-root, requires-netns,
+# requires-cgroups, requires-cluster); where the machine lacks it, the target is skipped and counts as
+# one skipped case. A tier of which nothing can run is skipped with its reason. With CI=true a tier that
+# is left out although this machine can run it is a failure.
+#
+# The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
+# target that did not build count as one failed each. The exit status is 0 if nothing failed.
+set -euo pipefail
+# shellcheck source=tools/common.sh
+source "$(dirname "$0")/common.sh"
+
+readonly TIERS=(verify unit simulation integration)
+
+passed=0 failed=0 skipped=0
+config=()
+sanitizer=false
+build_failed=false
+base=
+
+# What became of each tier; printed together at the end.
+declare -A verdicts
+
+indent() { sed -u 's/^/  /'; }
+
+# The Bazel query for the tests of a tier.
+tests_of() {
+  local query
+  case $1 in
+    unit) query='tests(//...) except filter("^//tests[/:]", tests(//...))' ;;
+    simulation) query='filter("^//tests/simulation[/:]", tests(//...))' ;;
+    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/simulation[/:]", tests(//...))' ;;
+  esac
+  query="($query) except attr(tags, \"[\\[ ]manual[,\\]]\", tests(//...))"
+  if $sanitizer; then query="($query) except rdeps(//..., //third_party:torch)"; fi
+  printf '%s' "$query"
+}
+
+# What this machine lacks of what a tag asks for; prints nothing when it has it.
+lacks() {
+  case $1 in
+    requires-root) [[ $(id -u) == 0 ]] || echo "not root" ;;
+    requires-netns)
+      unshare --net true 2>/dev/null && command -v ip >/dev/null ||
+        echo "cannot make network namespaces" ;;
+    requires-cgroups)
+      [[ -w /sys/fs/cgroup || -w /sys/fs/cgroup/memory ]] || echo "cannot write to cgroups" ;;
+    requires-cluster)
+      if [[ -x tests/cluster/available.sh ]]; then
+        tests/cluster/available.sh 2>&1 >/dev/null | head -n 1 || true
+      else
+        echo "no test cluster"
+      fi ;;
+  esac
+}
+
+run_verify() {
+  local arguments=() log counts
+  log=$work/verify.log
+  [[ -z $base ]] || arguments=(--base "$base")
+  tools/verify.sh "${arguments[@]}" 2>&1 | tee "$log" | indent || true
+  counts=$(tail -n 1 "$log")
+  if [[ $counts =~ ^verify:\ ([0-9]+)\ ok,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    failed=$((failed + BASH_REMATCH[2]))
+    verdicts[verify]="${counts#verify: } (checks)"
+  else
+    failed=$((failed + 1))
+    verdicts[verify]="FAILED: verify.sh ended without a result"
+  fi
+}
+
+# Splits $work/TIER.all into $work/TIER.run and those this machine cannot run, which it counts.
+leave_out_impossible() {
+  local tier=$1 tag reason target
+  cp "$work/$tier.all" "$work/$tier.run"
+  for tag in requires-root requires-netns requires-cgroups requires-cluster; do
+    reason=$(lacks "$tag")
+    [[ -n $reason ]] || continue
+    bazel_query "attr(tags, \"[\\[ ]${tag}[,\\]]\", set($(tr '\n' ' ' <"$work/$tier.run")))" \
+      >"$work/$tier.$tag" 2>/dev/null || true
+    while IFS= read -r target; do
+      echo "  skipped $target: $reason ($tag)"
+      skipped=$((skipped + 1))
+    done <"$work/$tier.$tag"
+    grep -vxFf "$work/$tier.$tag" "$work/$tier.run" >"$work/$tier.rest" || true
+    mv "$work/$tier.rest" "$work/$tier.run"
+    [[ -s $work/$tier.run ]] || return 0
+  done
+}
+
+run_tests() {
+  local tier=$1 before status=0 counts
+  # A package that does not load is a failure, but no reason to leave out the others.
+  bazel_query --keep_going "$(tests_of "$tier")" >"$work/$tier.all" 2>"$work/$tier.errors" || {
+    grep -E '^ERROR' "$work/$tier.errors" | indent || true
+    failed=$((failed + 1))
+    verdicts[$tier]="FAILED: a BUILD file does not load; "
+  }
+  if [[ ! -s $work/$tier.all ]]; then
+    skip_tier "$tier" "there are no tests of this tier"
+    return
+  fi
+  before=$skipped
+  leave_out_impossible "$tier"
+  if [[ ! -s $work/$tier.run ]]; then
+    verdicts[$tier]+="skipped: this machine can run none of its $((skipped - before)) targets"
+    return
+  fi
+
+  quiet_bazel test "${config[@]}" --keep_going --test_summary=none \
+    --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
+    indent || status=$?
+  counts=$(python3 tools/test_results.py "$work/$tier.events" "$work/$tier.run" | tee "$work/$tier.cases" | tail -n 1)
+  sed '$d' "$work/$tier.cases"
+  local p f s
+  read -r p f s <<<"$counts"
+  # What Bazel itself found wrong must not be lost, whatever the results say.
+  if ((status != 0 && f == 0)); then
+    echo "  FAILED: bazel ended with status $status"
+    f=1
+  fi
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
+}
+
+skip_tier() {
+  local tier=$1 reason=$2
+  verdicts[$tier]+="skipped: $reason"
+  say "$tier: skipped: $reason"
+}
+
+# Nobody should believe a green run that left out what it could have run.
+left_out() {
+  local tier=$1
+  if [[ ${CI:-} != true ]]; then
+    skip_tier "$tier" "not asked for"
+    return
+  fi
+  failed=$((failed + 1))
+  verdicts[$tier]="FAILED: left out although this machine can run it (CI=true)"
+  say "$tier: ${verdicts[$tier]}"
+}
+
+build() {
+  local pattern=$work/build.targets query='//...'
+  if $sanitizer; then query='//... except rdeps(//..., //third_party:torch)'; fi
+  bazel_query --keep_going "kind(\"rule\", $query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
+    >"$pattern" 2>/dev/null || true
+  # A target that does not build and that no test needs would otherwise go unnoticed.
+  quiet_bazel build "${config[@]}" --keep_going --target_pattern_file="$pattern" 2>&1 |
+    indent || {
+    build_failed=true
+    say "build: FAILED"
+  }
+}
+
+main() {
+  local wanted=() tier began install=true
+  while (($#)); do
+    case $1 in
+      --tier)
+        [[ " ${TIERS[*]} " == *" ${2:-} "* ]] || die "--tier: one of ${TIERS[*]}"
+        wanted+=("$2") && shift ;;
+      --config)
+        config=("--config=${2:?--config needs a name}")
+        [[ $2 == *san* ]] && sanitizer=true
+        shift ;;
+      --base) base=${2:?--base needs a revision} && shift ;;
+      --no-install) install=false ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown argument '$1' (--help says more)" ;;
+    esac
+    shift
+  done
+  ((${#wanted[@]})) || wanted=("${TIERS[@]}")
+  cd "$(repository_root)"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+
+  if $install; then
+    say "install: what is missing"
+    tools/install_dependencies.sh | indent
+  fi
+  if [[ ${wanted[*]} != verify ]]; then
+    began=$SECONDS
+    say "build: everything (a first build takes several minutes)"
+    build
+    say "build: took $((SECONDS - began)) s"
+  fi
+  for tier in "${TIERS[@]}"; do
+    if [[ " ${wanted[*]} " != *" $tier "* ]]; then
+      left_out "$tier"
+      continue
+    fi
+    began=$SECONDS
+    verdicts[$tier]=
+    say "$tier: begins"
+    if [[ $tier == verify ]]; then run_verify; else run_tests "$tier"; fi
+    say "$tier: took $((SECONDS - began)) s"
+  done
+
+  # Tests that did not build are counted already; what only programs need is not.
+  if $build_failed && ((failed == 0)); then failed=1; fi
+  say "all of it took $((SECONDS / 60)) min $((SECONDS % 60)) s"
+  for tier in "${TIERS[@]}"; do printf '  %-12s %s\n' "$tier" "${verdicts[$tier]}"; done
+  echo "$passed passed, $failed failed, $skipped skipped"
+  ((failed == 0))
+}
+
+main "$@"

@@ -1,0 +1,95 @@
+// Memory of parameters, optimizer state and accumulators.
+//
+// Intuition. A block that anything refers to is never written again: a reply being sent, a snapshot
+// being written and the undo copy all share it. An update writes beside it, into a block that
+// nobody refers to any more. Such blocks come back to the pool and are used again, so that a shard
+// in its steady state takes no fresh pages from the system (which cost four times the copy itself).
+#ifndef SLUICE_SERVICES_PS_BLOCK_H_
+#define SLUICE_SERVICES_PS_BLOCK_H_
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
+#include "absl/types/span.h"
+#include "services/common/mutex.h"
+
+namespace sluice::ps {
+
+// Bytes of a fixed size, aligned to 64. Made by a BlockPool.
+class Block {
+ public:
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  size_t size() const { return size_; }
+  absl::Span<const char> bytes() const { return {data_.get(), size_}; }
+  absl::Span<char> mutable_bytes() { return {data_.get(), size_}; }
+
+  template <typename T>
+  absl::Span<const T> As() const {
+    return {reinterpret_cast<const T*>(data_.get()), size_ / sizeof(T)};
+  }
+  template <typename T>
+  absl::Span<T> MutableAs() {
+    return {reinterpret_cast<T*>(data_.get()), size_ / sizeof(T)};
+  }
+
+ private:
+  friend class BlockPool;
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(char* data) const { operator delete(data, kAlignment); }
+  };
+
+  explicit Block(size_t size)
+      : size_(size), data_(static_cast<char*>(operator new(size == 0 ? 1 : size, kAlignment))) {}
+
+  const size_t size_;
+  const std::unique_ptr<char, Free> data_;
+};
+
+// Being filled, by one owner.
+using MutableBlockRef = std::shared_ptr<Block>;
+// Filled: immutable from here on.
+using BlockRef = std::shared_ptr<const Block>;
+
+// The block's bytes without a copy; the Cord keeps the block alive, on whatever thread it ends.
+absl::Cord CordOver(BlockRef block);
+
+// Gives out blocks and takes them back when their last reference goes.
+//
+// Thread-safe (references may end on any thread). Blocks may outlive the pool's owner: they hold
+// the pool. Bounded: at most `max_idle_bytes` lie idle, what comes back beyond is freed.
+class BlockPool : public std::enable_shared_from_this<BlockPool> {
+ public:
+  static std::shared_ptr<BlockPool> Create(size_t max_idle_bytes);
+
+  // A block of exactly `size` bytes, with whatever is in it.
+  MutableBlockRef Take(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Frees all that is idle.
+  void Trim() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Blocks ever taken from the system; constant in a steady state.
+  size_t allocated() const ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t idle_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  explicit BlockPool(size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  void GiveBack(std::unique_ptr<Block> block) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const size_t max_idle_bytes_;
+  mutable Mutex mutex_;  // protects the idle lists; nothing is called with it held
+  std::map<size_t, std::vector<std::unique_ptr<Block>>> idle_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_BLOCK_H_

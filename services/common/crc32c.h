@@ -1,0 +1,20 @@
+#ifndef SLUICE_SERVICES_COMMON_CRC32C_H_
+#define SLUICE_SERVICES_COMMON_CRC32C_H_
+
+#include <cstdint>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// CRC-32C (Castagnoli, RFC 3720 appendix B.4): the checksum of the bytes that `crc` is of (0:
+// none), followed by `bytes`. Uses the processor's instruction where there is one.
+uint32_t ExtendCrc32c(uint32_t crc, absl::string_view bytes);
+
+inline uint32_t Crc32c(absl::string_view bytes) { return ExtendCrc32c(0, bytes); }
+uint32_t Crc32c(const absl::Cord& bytes);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_CRC32C_H_

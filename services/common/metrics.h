@@ -1,0 +1,106 @@
+#ifndef SLUICE_SERVICES_COMMON_METRICS_H_
+#define SLUICE_SERVICES_COMMON_METRICS_H_
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/common/mutex.h"
+
+class CivetServer;
+class CivetHandler;
+
+namespace sluice {
+
+// One row of a binary's table of metrics. All of a binary's names stand in one such table, so that
+// they can be listed, documented and held stable by a test.
+struct MetricDescriptor {
+  enum class Type { kCounter, kGauge, kHistogram };
+
+  std::string name;  // without the prefix `sluice_`; counters end in _total, units are base units
+                     // (_seconds, _bytes)
+  Type type;
+  std::string help;                 // one sentence
+  std::vector<std::string> labels;  // names; their values must be few
+  std::vector<double> buckets;      // histograms: upper bounds, ascending
+};
+
+// `count` buckets from `first`, each `factor` times the one before.
+std::vector<double> ExponentialBuckets(double first, double factor, int count);
+
+// The metrics of one process. Look them up once and keep the reference, which lives as long as this
+// object; updating is lock-free and may be done on any thread.
+class Metrics {
+ public:
+  // `constant_labels` stand on every metric (training_job, role, index). A table with a malformed
+  // or repeated name is a broken invariant and fatal.
+  Metrics(std::vector<MetricDescriptor> table, std::map<std::string, std::string> constant_labels);
+
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // The metric of that name with those label values, in the table's order. A name that is not in
+  // the table, another type or number of labels is fatal.
+  prometheus::Counter& counter(absl::string_view name, std::vector<std::string> label_values = {});
+  prometheus::Gauge& gauge(absl::string_view name, std::vector<std::string> label_values = {});
+  prometheus::Histogram& histogram(absl::string_view name,
+                                   std::vector<std::string> label_values = {});
+
+  // Forgets the series of these label values (a worker that has gone); its references are dead.
+  void RemoveGauge(absl::string_view name, const std::vector<std::string>& label_values);
+
+  // In Prometheus' text format.
+  std::string Serialize() const;
+
+ private:
+  struct Family;
+
+  Family& Find(absl::string_view name, MetricDescriptor::Type type, size_t labels);
+
+  prometheus::Registry registry_;
+  std::map<std::string, Family, std::less<>> families_;  // unchanged after construction
+};
+
+// The table as text, a line a metric, sorted by name: what a golden test keeps.
+std::string DescribeMetrics(const std::vector<MetricDescriptor>& table);
+
+// Serves /metrics, /healthz (200 while the process answers) and /readyz (200, or 503 and the
+// reason).
+class MetricsServer {
+ public:
+  struct Options {
+    std::string address = "127.0.0.1:0";  // host:port; port 0: any
+    // OK if the process is ready. Called on the server's threads; must not block. Null: always.
+    std::function<absl::Status()> ready;
+  };
+
+  // `metrics` must outlive the server. UNAVAILABLE, naming the address: it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(Options options,
+                                                              const Metrics* metrics);
+  ~MetricsServer();
+
+  int port() const { return port_; }
+
+ private:
+  MetricsServer();
+
+  std::vector<std::unique_ptr<CivetHandler>> handlers_;
+  std::unique_ptr<CivetServer> server_;
+  int port_ = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_METRICS_H_

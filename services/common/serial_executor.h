@@ -1,0 +1,94 @@
+#ifndef SLUICE_SERVICES_COMMON_SERIAL_EXECUTOR_H_
+#define SLUICE_SERVICES_COMMON_SERIAL_EXECUTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/functional/any_invocable.h"
+#include "services/common/mutex.h"
+
+namespace sluice {
+
+// Runs tasks one at a time, in the order in which they were given: what guards a pure core, in
+// place of a mutex.
+//
+// Intuition. A mutex makes every caller wait for its turn; a plain task queue costs every caller a
+// thread hop. This does neither: Run executes the task right on the caller's thread when nothing
+// else is running or waiting, and queues it otherwise; whoever is running then takes a few queued
+// tasks along ("combining"), and a thread of its own takes the rest.
+//
+// Order: one queue; nothing overtakes, so the tasks of one producer run in the order in which it
+// gave them, and each task sees what earlier ones wrote. No lock is held while a task runs. A task
+// may call Run and Post: what it gives runs after it. Threads: Run, Post from any thread.
+class SerialExecutor {
+ public:
+  using Task = absl::AnyInvocable<void() &&>;
+
+  struct Options {
+    std::string name = "executor";  // of the thread; at most 15 characters count
+    // Queued tasks that a caller of Run takes along after its own, before it leaves the rest to the
+    // thread.
+    int max_combined = 16;
+    // Called with the change of the bytes queued (what `bytes` said of tasks not begun yet); any
+    // thread, must not block.
+    std::function<void(int64_t)> on_queued_bytes;
+  };
+
+  explicit SerialExecutor(Options options);
+
+  // Stop().
+  ~SerialExecutor();
+
+  SerialExecutor(const SerialExecutor&) = delete;
+  SerialExecutor& operator=(const SerialExecutor&) = delete;
+
+  // Runs the task now on the calling thread if the executor is idle, else queues it. For short
+  // tasks. `bytes`: memory that the task holds while it waits, for the accounts only.
+  void Run(Task task, size_t bytes);
+  void Run(Task task) { Run(std::move(task), 0); }
+
+  // Queues the task for the executor's own thread. For long tasks. The queue's bound is the
+  // producers' business (credit, permits): queued_tasks() and queued_bytes() tell.
+  void Post(Task task, size_t bytes);
+  void Post(Task task) { Post(std::move(task), 0); }
+
+  // Runs what is queued, then ends the thread. Tasks given from then on are destroyed without being
+  // run. Not from a task. Repeatable.
+  void Stop();
+
+  // Blocks until everything given before has run. Not from a task.
+  void Flush();
+
+  size_t queued_tasks() const;
+  size_t queued_bytes() const;
+
+ private:
+  struct Entry {
+    Task task;
+    size_t bytes;
+    bool own_thread;  // Post
+  };
+
+  void Loop();
+  // Begins the first queued task. The caller runs it without the lock and then calls Done.
+  Entry Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Account(int64_t change);
+
+  const Options options_;
+  mutable Mutex
+      mutex_;     // protects the queue and the token `running_`; never held while a task runs
+  CondVar work_;  // the thread may have something to do
+  std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // someone is running tasks
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;  // last: starts when the rest is there
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_SERIAL_EXECUTOR_H_

@@ -1,0 +1,59 @@
+#ifndef SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_
+#define SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+
+// A frame's encoding, without gRPC: exactly `message Frame { Header header = 1; bytes payload = 2;
+// }`, so that code generated from proto/frame.proto reads what this writes and the other way round.
+// What is gained over generated code: the payload is a Cord and is never copied, neither into the
+// encoding nor out of it.
+
+namespace sluice {
+
+// The largest payload that Sluice puts into one frame.
+inline constexpr size_t kMaxPayloadBytes = size_t{2} << 20;
+// The largest header, and the room for it beside a payload in a gRPC message.
+inline constexpr size_t kMaxHeaderBytes = (size_t{64} << 10) - 64;
+inline constexpr size_t kMaxFrameBytes = kMaxPayloadBytes + (size_t{64} << 10);
+
+struct FrameLimits {
+  size_t max_header_bytes = kMaxHeaderBytes;
+  size_t max_payload_bytes = kMaxPayloadBytes;
+};
+
+struct DecodedFrame {
+  v1::Header header;
+  absl::Cord payload;
+};
+
+// What precedes the payload's bytes: the header field, then the payload's tag and length (nothing
+// of the payload if it is empty).
+std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes);
+
+// The whole frame; shares the payload's chunks.
+absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload);
+
+// The inverse, of what a peer sent: fields in any order, unknown fields are skipped, a missing
+// header is an empty one. The payload shares the chunks of `wire`. INVALID_ARGUMENT, saying what
+// and at which byte: anything that is not such a message, a field that is there twice, a header or
+// payload over its limit, and a payload that is not as long as the header's blocks together
+// (CheckPayloadSize).
+absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits = {});
+
+// The block headers of a body that has some; null if its kind has none.
+const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::Header& header);
+
+// A payload is its header's blocks back to back: OK if their sizes add up to `payload_bytes`, else
+// INVALID_ARGUMENT.
+absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_

@@ -1,0 +1,84 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_GRPC_SERVER_H_
+#define SLUICE_SERVICES_TRANSPORT_GRPC_SERVER_H_
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace sluice {
+
+// A gRPC server's life: bound to a port or an error that says why, stopped in an orderly way.
+class GrpcServer {
+ public:
+  // What is served. The calls come from the thread that starts and stops the server, in this order.
+  class Service {
+   public:
+    virtual ~Service() = default;
+    // Registers the service (and completion queues) with the builder.
+    virtual void Register(grpc::ServerBuilder* builder) = 0;
+    // The server listens.
+    virtual void Started() {}
+    // No new calls come; ends the ones that would last.
+    virtual void Stopping() {}
+    // All calls have ended; joins threads.
+    virtual void Stopped() {}
+  };
+
+  struct Options {
+    std::string address = "127.0.0.1:0";  // host:port; port 0: any
+    // Null: plain text.
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    // Default: a frame.
+    size_t max_message_bytes = 0;
+    // How long calls may go on once the server stops; then they are cancelled.
+    absl::Duration grace = absl::Seconds(2);
+  };
+
+  // The services must outlive the server. INVALID_ARGUMENT or UNAVAILABLE (names the address:
+  // taken, not of this machine, malformed).
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(Options options,
+                                                           std::vector<Service*> services);
+
+  // As Stop().
+  ~GrpcServer();
+
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  // That it listens on.
+  int port() const { return port_; }
+
+  // Ends every call within the grace period and waits for it. Not from a call's own thread.
+  // Repeatable.
+  void Stop();
+
+ private:
+  GrpcServer(Options options, std::vector<Service*> services);
+
+  const Options options_;
+  const std::vector<Service*> services_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+// A generated service as it is: unary calls, or reactors that end by themselves.
+class GeneratedService final : public GrpcServer::Service {
+ public:
+  explicit GeneratedService(grpc::Service* service) : service_(service) {}
+  void Register(grpc::ServerBuilder* builder) override { builder->RegisterService(service_); }
+
+ private:
+  grpc::Service* const service_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_GRPC_SERVER_H_

@@ -1,0 +1,18 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_GRPC_STATUS_H_
+#define SLUICE_SERVICES_TRANSPORT_GRPC_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace sluice {
+
+// The one mapping between the two kinds of status: codes are the same numbers, messages are kept
+// (cut to 4 KiB on the way out, so that they fit in trailers); a code that absl does not know is
+// UNKNOWN.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_GRPC_STATUS_H_

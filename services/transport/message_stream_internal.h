@@ -1,0 +1,316 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_INTERNAL_H_
+#define SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_INTERNAL_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "services/common/mutex.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/outbox.h"
+
+// The reactors behind message_stream.h.
+//
+// Intuition. gRPC wants one write at a time, nothing after the end, and the end exactly once;
+// Outbox decides who may do which, and the thread that it names does it, without a lock held. The
+// reactor lives until OnDone, which gRPC calls last.
+
+namespace sluice {
+
+struct MessageStreamOptions {
+  // Messages that may wait to be sent on one stream; over it the stream ends with
+  // RESOURCE_EXHAUSTED.
+  size_t max_queued_messages = 4096;
+  // How long a stream that was closed from here may take to send what was sent before, before it is
+  // cut.
+  absl::Duration close_timeout = absl::Seconds(1);
+};
+
+// What happens on the streams of a MessageStreamServer. For one stream the calls come one at a time
+// and in order: OnOpen, OnMessage..., OnClosed, each of the first and the last exactly once;
+// different streams' may come at the same time.
+template <typename In>
+class MessageStreamHandler {
+ public:
+  virtual ~MessageStreamHandler() = default;
+  // `peer` is gRPC's name of the other side, for messages only.
+  virtual void OnOpen(uint64_t stream, const std::string& peer) = 0;
+  virtual void OnMessage(uint64_t stream, In message) = 0;
+  // Why: OK if the peer finished; else what broke the stream, or the status that it was closed
+  // with.
+  virtual void OnClosed(uint64_t stream, const absl::Status& why) = 0;
+};
+
+namespace internal {
+
+inline absl::Status PeerBrokeOff() { return absl::UnavailableError("the peer broke off"); }
+
+template <typename In, typename Out>
+class ServerStreams {
+ public:
+  ServerStreams(const MessageStreamOptions& options, MessageStreamHandler<In>* handler)
+      : options_(options), handler_(handler) {}
+
+  static grpc::ServerBidiReactor<In, Out>* Accept(const std::shared_ptr<ServerStreams>& streams,
+                                                  grpc::CallbackServerContext* context) {
+    std::shared_ptr<Stream> stream;
+    {
+      MutexLock lock(&streams->mutex_);
+      if (!streams->stopping_) {
+        const uint64_t id = streams->next_id_++;
+        stream = std::make_shared<Stream>(streams, id, context);
+        streams->open_.emplace(id, stream);
+      }
+    }
+    if (stream == nullptr) return new Refusal(absl::UnavailableError("the server is stopping"));
+    return stream->Begin(stream);
+  }
+
+  void Send(uint64_t id, Out message) {
+    if (auto stream = Find(id)) stream->Send(std::move(message));
+  }
+
+  void Close(uint64_t id, absl::Status status) {
+    if (auto stream = Find(id)) stream->Close(std::move(status));
+  }
+
+  // Accepts no more, closes all.
+  void Stop(const absl::Status& status) {
+    std::vector<std::shared_ptr<Stream>> streams;
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      for (const auto& [id, stream] : open_) streams.push_back(stream);
+    }
+    for (const auto& stream : streams) stream->Close(status);
+  }
+
+  // Blocks until OnClosed has returned for every stream.
+  void WaitUntilNone() {
+    MutexLock lock(&mutex_);
+    while (!open_.empty()) closed_.Wait(&mutex_);
+  }
+
+ private:
+  class Refusal final : public grpc::ServerBidiReactor<In, Out> {
+   public:
+    explicit Refusal(const absl::Status& status) { this->Finish(ToGrpcStatus(status)); }
+    void OnDone() override { delete this; }
+  };
+
+  class Stream final : public grpc::ServerBidiReactor<In, Out>,
+                       public std::enable_shared_from_this<Stream> {
+   public:
+    Stream(std::shared_ptr<ServerStreams> streams, uint64_t id,
+           grpc::CallbackServerContext* context)
+        : streams_(std::move(streams)),
+          id_(id),
+          outbox_(streams_->options_.max_queued_messages, nullptr),
+          context_(context) {}
+
+    grpc::ServerBidiReactor<In, Out>* Begin(const std::shared_ptr<Stream>& self) {
+      self_ = self;
+      std::string peer;
+      {
+        MutexLock lock(&context_mutex_);
+        peer = context_->peer();
+      }
+      this->StartSendInitialMetadata();  // the client sees that it is connected
+      streams_->handler_->OnOpen(id_, peer);
+      this->StartRead(&in_);
+      return this;
+    }
+
+    void Send(Out message) { Act(outbox_.Push(std::move(message), 1)); }
+    void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
+
+    void OnReadDone(bool ok) override {
+      if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel says so
+      if (!outbox_.closing()) streams_->handler_->OnMessage(id_, std::move(in_));
+      in_ = In();
+      this->StartRead(&in_);
+    }
+
+    void OnWriteDone(bool ok) override {
+      if (!ok) Act(outbox_.Break(PeerBrokeOff()));
+      Act(outbox_.Sent());
+    }
+
+    void OnCancel() override { Act(outbox_.Break(PeerBrokeOff())); }
+
+    void OnDone() override {
+      {
+        MutexLock lock(&context_mutex_);
+        context_ = nullptr;
+      }
+      streams_->handler_->OnClosed(id_, outbox_.why());
+      const std::shared_ptr<Stream> self = std::move(self_);  // this
+      streams_->Forget(id_);
+    }
+
+   private:
+    using Action = typename Outbox<Out>::Action;
+
+    void Act(Action action) {
+      switch (action) {
+        case Action::kNothing:
+          return;
+        case Action::kWrite:
+          return this->StartWrite(&outbox_.front());
+        case Action::kCutLater:
+          return CutLater();
+        case Action::kFinish:
+          CutLater();
+          return this->Finish(ToGrpcStatus(outbox_.why()));
+      }
+    }
+
+    // A peer that does not read must not keep a closed stream alive.
+    void CutLater() {
+      if (cutting_.exchange(true)) return;
+      cut_.Set(absl::ToChronoTime(absl::Now() + streams_->options_.close_timeout),
+               [weak = this->weak_from_this()](bool expired) {
+                 const auto stream = weak.lock();
+                 if (!expired || stream == nullptr) return;
+                 MutexLock lock(&stream->context_mutex_);
+                 if (stream->context_ != nullptr) stream->context_->TryCancel();
+               });
+    }
+
+    const std::shared_ptr<ServerStreams> streams_;
+    const uint64_t id_;
+    Outbox<Out> outbox_;
+    In in_;  // the read's that is under way
+    std::atomic<bool> cutting_{false};
+    grpc::Alarm cut_;
+    // Protects the context's life: gRPC's is over after OnDone. Held while it is cancelled, which
+    // runs no reaction on this thread.
+    Mutex context_mutex_;
+    grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(context_mutex_);
+    std::shared_ptr<Stream> self_;  // until OnDone
+  };
+
+  std::shared_ptr<Stream> Find(uint64_t id) {
+    MutexLock lock(&mutex_);
+    const auto found = open_.find(id);
+    return found == open_.end() ? nullptr : found->second;
+  }
+
+  void Forget(uint64_t id) {
+    MutexLock lock(&mutex_);
+    open_.erase(id);
+    if (open_.empty()) closed_.SignalAll();
+  }
+
+  const MessageStreamOptions options_;
+  MessageStreamHandler<In>* const handler_;
+  Mutex mutex_;  // protects the table of streams; not held when streams or handlers are called
+  CondVar closed_;
+  std::map<uint64_t, std::shared_ptr<Stream>> open_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// The client's reactor. Its hold, released when the stream can take no more writes, keeps OnDone
+// away while other threads may start some.
+template <typename Out, typename In>
+class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
+ public:
+  ClientStream(const MessageStreamOptions& options, std::function<void(In)> on_message,
+               std::function<void(absl::Status)> on_broken)
+      : on_message_(std::move(on_message)),
+        on_broken_(std::move(on_broken)),
+        outbox_(options.max_queued_messages, nullptr) {}
+
+  template <typename StartRpc>
+  void Start(const std::shared_ptr<ClientStream>& self, const StartRpc& start) {
+    self_ = self;
+    start(&context_, this);
+    this->AddHold();
+    this->StartRead(&in_);
+    this->StartCall();
+  }
+
+  void Send(Out message) { Act(outbox_.Push(std::move(message), 1)); }
+
+  void Finish() { Act(outbox_.Close(absl::OkStatus())); }
+
+  void CancelAndWait() {
+    abandoned_.store(true);
+    context_.TryCancel();
+    MutexLock lock(&mutex_);
+    while (!done_) done_changed_.Wait(&mutex_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Act(outbox_.Break(absl::OkStatus()));  // OnDone tells why
+    if (!abandoned_.load()) on_message_(std::move(in_));
+    in_ = In();
+    this->StartRead(&in_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) Act(outbox_.Break(absl::OkStatus()));
+    Act(outbox_.Sent());
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    // A bound that was passed here is a better reason than the cancellation that followed.
+    absl::Status why = outbox_.why();
+    if (why.ok()) why = FromGrpcStatus(status);
+    if (!abandoned_.load()) on_broken_(std::move(why));
+    const std::shared_ptr<ClientStream> self = std::move(self_);
+    MutexLock lock(&mutex_);
+    done_ = true;
+    done_changed_.SignalAll();
+  }
+
+ private:
+  using Action = typename Outbox<Out>::Action;
+
+  void Act(Action action) {
+    switch (action) {
+      case Action::kNothing:
+        return;
+      case Action::kWrite:
+        return this->StartWrite(&outbox_.front());
+      case Action::kCutLater:
+        // Too much is queued: the server does not read, and would not read the rest either.
+        if (!outbox_.why().ok()) context_.TryCancel();
+        return;
+      case Action::kFinish:
+        this->StartWritesDone();
+        return this->RemoveHold();
+    }
+  }
+
+  const std::function<void(In)> on_message_;
+  const std::function<void(absl::Status)> on_broken_;
+  grpc::ClientContext context_;
+  Outbox<Out> outbox_;
+  In in_;  // the read's that is under way
+  std::atomic<bool> abandoned_{false};
+  std::shared_ptr<ClientStream> self_;  // until OnDone
+  Mutex mutex_;                         // protects done_
+  CondVar done_changed_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace internal
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_INTERNAL_H_

@@ -1,0 +1,188 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_OUTBOX_H_
+#define SLUICE_SERVICES_TRANSPORT_OUTBOX_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/mutex.h"
+
+namespace sluice::internal {
+
+// What waits to be sent on one stream, and who may touch the stream next.
+//
+// Intuition. A gRPC stream takes one write at a time, then one final operation, and nothing after
+// it. Every call here may come from any thread and returns at once with what the caller, and no one
+// else, must do now: so writes start on the thread that sends when the stream is free (no thread
+// hop), and follow each other on the stream's own thread when it is not, without a lock held while
+// gRPC is called.
+//
+//   idle --Push--> writing --Sent--> writing (next) or idle
+//   idle --Close or Break--> finished;  writing --Close, Break--> writing --Sent (queue empty, or
+//   broken)--> finished
+template <typename T>
+class Outbox {
+ public:
+  enum class Action {
+    kNothing,
+    kWrite,     // start writing front(); then call Sent
+    kFinish,    // the final operation; returned once
+    kCutLater,  // closing, but a write is under way: see that it does not take forever
+  };
+
+  // `on_queued` is told each change of the queued cost; any thread, under no lock; null: nobody.
+  Outbox(size_t max_cost, std::function<void(int64_t)> on_queued)
+      : max_cost_(max_cost), on_queued_(std::move(on_queued)) {}
+
+  // For a stream that cannot be written to yet: as if a write were under way, which Started ends.
+  void HoldUntilStarted() {
+    MutexLock lock(&mutex_);
+    writing_ = true;
+  }
+  Action Started() {
+    MutexLock lock(&mutex_);
+    return Next();
+  }
+
+  // Queues, or drops if the stream is closing. Over the bound the stream breaks with
+  // RESOURCE_EXHAUSTED.
+  Action Push(T item, size_t cost) {
+    Action action = Action::kNothing;
+    int64_t change = 0;
+    Queue dropped;
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return Action::kNothing;
+      if (cost > max_cost_ - std::min(queued_, max_cost_)) {
+        NoteReason(absl::ResourceExhaustedError(
+            absl::StrCat("what waits to be sent would pass the bound of ", max_cost_,
+                         "; the peer reads too slowly")));
+        change = -Drop(&dropped);
+        action = StartClosing();
+      } else {
+        queue_.push_back({std::move(item), cost});
+        queued_ += cost;
+        change = static_cast<int64_t>(cost);
+        if (!writing_) action = Next();
+      }
+    }
+    Report(change);
+    return action;
+  }
+
+  // The write has ended, well or not.
+  Action Sent() {
+    Entry sent;  // dies without the lock
+    Action action;
+    {
+      MutexLock lock(&mutex_);
+      std::swap(sent, front_);
+      queued_ -= sent.cost;
+      action = Next();
+    }
+    Report(-static_cast<int64_t>(sent.cost));
+    return action;
+  }
+
+  // Takes nothing more; finishes after what is queued. Of several reasons the first counts, but any
+  // failure before OK.
+  Action Close(absl::Status why) {
+    MutexLock lock(&mutex_);
+    NoteReason(std::move(why));
+    return closing_ ? Action::kNothing : StartClosing();
+  }
+
+  // Drops what is queued and finishes after the write that is under way.
+  Action Break(absl::Status why) {
+    Action action;
+    int64_t change;
+    Queue dropped;
+    {
+      MutexLock lock(&mutex_);
+      NoteReason(std::move(why));
+      change = -Drop(&dropped);
+      action = closing_ ? Action::kNothing : StartClosing();
+    }
+    Report(change);
+    return action;
+  }
+
+  // What kWrite refers to; stays until Sent.
+  T& front() ABSL_NO_THREAD_SAFETY_ANALYSIS { return front_.item; }
+
+  bool closing() const {
+    MutexLock lock(&mutex_);
+    return closing_;
+  }
+  absl::Status why() const {
+    MutexLock lock(&mutex_);
+    return why_;
+  }
+  // Cost of what was pushed and not yet Sent or dropped.
+  size_t queued() const {
+    MutexLock lock(&mutex_);
+    return queued_;
+  }
+
+ private:
+  struct Entry {
+    T item{};
+    size_t cost = 0;
+  };
+  using Queue = std::deque<Entry>;
+
+  Action StartClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    closing_ = true;
+    return writing_ ? Action::kCutLater : Next();
+  }
+
+  // The stream is free: what is next on it?
+  Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    writing_ = !queue_.empty();
+    if (writing_) {
+      front_ = std::move(queue_.front());
+      queue_.pop_front();
+      return Action::kWrite;
+    }
+    if (!closing_ || finished_) return Action::kNothing;
+    finished_ = true;
+    return Action::kFinish;
+  }
+
+  int64_t Drop(Queue* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    dropped->swap(queue_);
+    int64_t cost = 0;
+    for (const Entry& entry : *dropped) cost += static_cast<int64_t>(entry.cost);
+    queued_ -= cost;
+    return cost;
+  }
+
+  void NoteReason(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (why_.ok()) why_ = std::move(why);
+  }
+
+  void Report(int64_t change) {
+    if (on_queued_ && change != 0) on_queued_(change);
+  }
+
+  const size_t max_cost_;
+  const std::function<void(int64_t)> on_queued_;
+  mutable Mutex
+      mutex_;  // protects everything below; gRPC and callers are never called with it held
+  Queue queue_ ABSL_GUARDED_BY(mutex_);
+  Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: the writer's
+  size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice::internal
+
+#endif  // SLUICE_SERVICES_TRANSPORT_OUTBOX_H_

@@ -1,0 +1,72 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_STREAM_CLIENT_H_
+#define SLUICE_SERVICES_TRANSPORT_STREAM_CLIENT_H_
+
+#include <grpcpp/security/credentials.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/frame_wire.h"
+
+namespace sluice {
+
+// One stream of rpc Exchange to one shard: the other side of StreamServer. It lives as long as its
+// stream; whoever wants to reconnect makes a new one.
+class StreamClient {
+ public:
+  struct Options {
+    std::string address;  // host:port
+    // Null: plain text.
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    // Broken (DEADLINE_EXCEEDED or UNAVAILABLE) if there is no connection within this.
+    absl::Duration connect_timeout = absl::Seconds(5);
+    // As StreamServer's; over it the stream is broken with RESOURCE_EXHAUSTED.
+    size_t max_queued_bytes = size_t{4} << 30;
+    FrameLimits limits;
+    std::function<void(int64_t)> on_queued_bytes;
+  };
+
+  // Called one at a time on the stream's own reader thread.
+  struct Callbacks {
+    std::function<void(v1::Header header, absl::Cord payload)> on_frame;
+    // Exactly once, last, unless the client is destroyed before: why the stream ended. OK: the
+    // server ended it so.
+    std::function<void(absl::Status why)> on_broken;
+  };
+
+  // Begins to connect; frames sent meanwhile wait. Does not block.
+  static std::unique_ptr<StreamClient> Connect(Options options, Callbacks callbacks);
+
+  // Cancels what is left of the stream, waits for a running callback and makes no further one. Not
+  // from a callback.
+  ~StreamClient();
+
+  StreamClient(const StreamClient&) = delete;
+  StreamClient& operator=(const StreamClient&) = delete;
+
+  // As StreamServer::Send.
+  void Send(const v1::Header& header, absl::Cord payload = {});
+
+  // Says that nothing more will be sent, once what was sent before is through; the server's last
+  // frames and its status still arrive. Any thread; does not block. Later Sends are dropped.
+  void Finish();
+
+  size_t queued_bytes() const;
+
+ private:
+  class Impl;
+  explicit StreamClient(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_STREAM_CLIENT_H_

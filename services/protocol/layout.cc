@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/protocol/elements.h"
 
 namespace sluice {
 namespace {
@@ -67,21 +68,6 @@ absl::Status ValidateTensor(const v1::TensorSpec& tensor) {
 }
 
 }  // namespace
-
-uint64_t ElementBytes(v1::DataType dtype) {
-  switch (dtype) {
-    case v1::FLOAT32:
-      return 4;
-    case v1::FLOAT64:
-    case v1::INT64:
-      return 8;
-    case v1::BFLOAT16:
-    case v1::FLOAT16:
-      return 2;
-    default:
-      return 0;
-  }
-}
 
 uint64_t ElementCount(const v1::TensorSpec& tensor) {
   uint64_t count = 1;

@@ -26,9 +26,6 @@ inline constexpr uint64_t kMaxBlockBytes = 1 << 20;
 // A frame carries whole blocks of one partition, up to this many payload bytes.
 inline constexpr uint64_t kMaxFramePayloadBytes = 2 << 20;
 
-// Bytes of one element; 0 for a type that does not exist.
-uint64_t ElementBytes(v1::DataType dtype);
-
 // Product of the shape; 1 for a scalar.
 uint64_t ElementCount(const v1::TensorSpec& tensor);
 

@@ -1,0 +1,47 @@
+// Calls back once a deadline has passed: how a shell drives a pure core's OnTick.
+
+#ifndef SLUICE_SERVICES_COMMON_DEADLINE_TIMER_H_
+#define SLUICE_SERVICES_COMMON_DEADLINE_TIMER_H_
+
+#include <functional>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice {
+
+class DeadlineTimer {
+ public:
+  // `clock` must outlive the timer. `on_deadline` is called on the timer's own thread, without a
+  // lock, and may call Set. It may come a little early or for a deadline that was replaced
+  // meanwhile: whoever is called looks at the time.
+  DeadlineTimer(const Clock* clock, std::function<void()> on_deadline);
+  // Waits for a running callback; no further one comes. Not from the callback.
+  ~DeadlineTimer();
+
+  DeadlineTimer(const DeadlineTimer&) = delete;
+  DeadlineTimer& operator=(const DeadlineTimer&) = delete;
+
+  // Replaces the deadline; InfiniteFuture: none; the past: at once. Cheap when the new one is not
+  // earlier than the present one.
+  void Set(absl::Time deadline);
+
+ private:
+  void Loop();
+
+  const Clock* const clock_;
+  const std::function<void()> on_deadline_;
+  Mutex mutex_;  // protects what follows; not held while calling back
+  CondVar changed_;
+  absl::Time deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // The thread sleeps until then, and looks again at deadline_ when it wakes.
+  absl::Time wakes_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: starts when the rest is there
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_DEADLINE_TIMER_H_

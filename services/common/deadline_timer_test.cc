@@ -1,0 +1,64 @@
+#include "services/common/deadline_timer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "absl/synchronization/notification.h"
+
+namespace sluice {
+namespace {
+
+TEST(DeadlineTimerTest, CallsBackOnceADeadlineHasPassedAndNotBefore) {
+  const RealClock clock;
+  const absl::Time deadline = clock.Now() + absl::Milliseconds(20);
+  absl::Notification called;
+  absl::Time when;
+  DeadlineTimer timer(&clock, [&] {
+    when = clock.Now();
+    called.Notify();
+  });
+  timer.Set(deadline);
+  called.WaitForNotification();
+  EXPECT_GE(when, deadline);
+}
+
+TEST(DeadlineTimerTest, AnEarlierDeadlineReplacesALaterOne) {
+  const RealClock clock;
+  absl::Notification called;
+  DeadlineTimer timer(&clock, [&] { called.Notify(); });
+  timer.Set(clock.Now() + absl::Hours(1));
+  timer.Set(clock.Now() + absl::Milliseconds(1));
+  EXPECT_TRUE(called.WaitForNotificationWithTimeout(absl::Seconds(10)));
+}
+
+TEST(DeadlineTimerTest, ThePastIsAtOnceAndEachDeadlineIsCalledOnce) {
+  const RealClock clock;
+  std::atomic<int> calls{0};
+  absl::Notification third;
+  DeadlineTimer* self = nullptr;
+  DeadlineTimer timer(&clock, [&] {
+    if (++calls == 3) {
+      third.Notify();
+    } else {
+      self->Set(absl::InfinitePast());
+    }
+  });
+  self = &timer;
+  timer.Set(absl::InfinitePast());
+  EXPECT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(DeadlineTimerTest, EndsWithADeadlineStillAhead) {
+  const RealClock clock;
+  std::atomic<int> calls{0};
+  {
+    DeadlineTimer timer(&clock, [&] { ++calls; });
+    timer.Set(clock.Now() + absl::Hours(1));
+  }
+  EXPECT_EQ(calls, 0);
+}
+
+}  // namespace
+}  // namespace sluice

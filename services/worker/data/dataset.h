@@ -1,0 +1,55 @@
+// Training and evaluation data as numbered samples.
+#ifndef SLUICE_SERVICES_WORKER_DATA_DATASET_H_
+#define SLUICE_SERVICES_WORKER_DATA_DATASET_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/job.pb.h"
+#include "services/worker/data/batch.h"
+
+namespace sluice {
+
+enum class LabelKind {
+  kNone,     // for models that take no data
+  kClass,    // Batch.classes
+  kTargets,  // Batch.targets
+};
+
+struct DatasetInfo {
+  uint64_t samples = 0;               // at least 1
+  std::vector<int64_t> sample_shape;  // empty with kNone
+  LabelKind label_kind = LabelKind::kNone;
+  int64_t outputs = 0;  // number of classes, or of numbers in a target; 0 with kNone
+};
+
+// Immutable once open. Every sample was checked then, so reading cannot fail for the data's sake.
+// Any threads.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual const DatasetInfo& info() const = 0;
+
+  // The samples of these indices, in this order; an index may come twice. OutOfRange if one is not
+  // below info().samples.
+  virtual absl::StatusOr<Batch> Read(absl::Span<const uint64_t> indices) const = 0;
+};
+
+enum class Split { kTraining, kEvaluation };
+
+// Reads and checks the data of a job; files are read whole, so this takes their time and memory.
+// What is learnt from data (classes, vocabularies, means) is learnt from the training data for both
+// splits, so a model means the same on both.
+//
+// NotFound, PermissionDenied: a file cannot be read. DataLoss: a file is truncated or damaged.
+// InvalidArgument: a file is not what the spec says, or the spec contradicts itself. Each message
+// names the file and the place in it (row from 0 in IDX, line from 1 in CSV).
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_DATA_DATASET_H_

@@ -1,0 +1,74 @@
+#include "services/worker/data/file.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/worker/data/testing/data_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Message(const absl::StatusOr<std::string>& result) {
+  return std::string(result.status().message());
+}
+
+std::string Compressed(const std::string& folder, const std::string& content) {
+  // A name that does not end in .gz leaves a file as it is, so the compressed bytes can be read
+  // back.
+  const std::string path = WriteTestFile(folder, "scratch.gz", content);
+  FILE* file = fopen(path.c_str(), "rb");
+  std::string bytes(1 << 20, '\0');
+  bytes.resize(fread(&bytes[0], 1, bytes.size(), file));
+  fclose(file);
+  return bytes;
+}
+
+TEST(ReadFileTest, PlainAndCompressedContentReadAlikeWhateverTheName) {
+  const std::string folder = MakeTestFolder();
+  const std::string content(3'000'000, 'x');
+  EXPECT_EQ(*ReadFile(WriteTestFile(folder, "plain", content)), content);
+  EXPECT_EQ(*ReadFile(WriteTestFile(folder, "compressed.gz", content)), content);
+  EXPECT_EQ(*ReadFile(WriteTestFile(folder, "misnamed", Compressed(folder, content))), content);
+  EXPECT_EQ(*ReadFile(WriteTestFile(folder, "empty", "")), "");
+}
+
+TEST(ReadFileTest, AMissingFileIsNamed) {
+  const absl::StatusOr<std::string> result = ReadFile("/nowhere/images");
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(result), StartsWith("/nowhere/images: cannot be read"));
+}
+
+TEST(ReadFileTest, AFolderIsNotAFile) {
+  const absl::StatusOr<std::string> result = ReadFile(MakeTestFolder());
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ReadFileTest, ATruncatedCompressedFileIsToldFromAWholeOne) {
+  const std::string folder = MakeTestFolder();
+  std::string content;
+  for (int i = 0; i < 100'000; ++i) content += std::to_string(i);
+  const std::string bytes = Compressed(folder, content);
+  for (size_t size : {bytes.size() / 2, bytes.size() - 1, size_t{15}}) {
+    const absl::StatusOr<std::string> result =
+        ReadFile(WriteTestFile(folder, "truncated", bytes.substr(0, size)));
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss) << size;
+    EXPECT_THAT(Message(result), HasSubstr("truncated"));
+  }
+}
+
+TEST(ReadFileTest, ADamagedCompressedFileIsToldFromAWholeOne) {
+  const std::string folder = MakeTestFolder();
+  std::string bytes = Compressed(folder, "some content");
+  bytes[bytes.size() - 6] ^= 1;  // in the checksum
+  const absl::StatusOr<std::string> result = ReadFile(WriteTestFile(folder, "damaged", bytes));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(result), HasSubstr("damaged"));
+}
+
+}  // namespace
+}  // namespace sluice

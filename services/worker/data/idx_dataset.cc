@@ -1,0 +1,300 @@
+#include "services/worker/data/idx_dataset.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "services/worker/data/file.h"
+#include "services/worker/data/idx.h"
+#include "services/worker/data/normalize.h"
+
+namespace sluice {
+namespace {
+
+// More classes are taken for a mistake in the labels.
+constexpr int64_t kMaxClasses = int64_t{1} << 24;
+
+struct IdxFiles {
+  std::string samples;
+  std::string labels;
+};
+
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+absl::StatusOr<std::string> FirstThatExists(const std::vector<std::string>& candidates,
+                                            absl::string_view field) {
+  for (const std::string& path : candidates) {
+    if (Exists(path)) return path;
+  }
+  return absl::NotFoundError(
+      absl::StrCat(field, ": none of these files exists: ", absl::StrJoin(candidates, ", ")));
+}
+
+absl::StatusOr<std::string> FindInFolder(const std::string& folder, Split split,
+                                         absl::string_view what, absl::string_view rank,
+                                         absl::string_view field) {
+  const absl::string_view set = split == Split::kTraining ? "train" : "t10k";
+  std::vector<std::string> candidates;
+  for (const char* separator : {"-", "."}) {
+    for (const char* ending : {"", ".gz"}) {
+      candidates.push_back(
+          absl::StrCat(folder, "/", set, "-", what, separator, rank, "-ubyte", ending));
+    }
+  }
+  return FirstThatExists(candidates, field);
+}
+
+absl::StatusOr<std::string> FindLabelsBeside(const std::string& samples, absl::string_view field) {
+  const size_t slash = samples.rfind('/');
+  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+  const std::string name = samples.substr(begin);
+  std::string labels = absl::StrReplaceAll(name, {{"images", "labels"}, {"idx3", "idx1"}});
+  if (labels == name) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": the label file of ", samples,
+                                                   " cannot be told from its name; name it in ",
+                                                   field, ".labels"));
+  }
+  labels = samples.substr(0, begin) + labels;
+  const std::string other =
+      absl::EndsWith(labels, ".gz") ? labels.substr(0, labels.size() - 3) : labels + ".gz";
+  return FirstThatExists({labels, other}, field);
+}
+
+absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
+  const v1::DataSource& own =
+      split == Split::kTraining ? spec.source() : spec.evaluation().source();
+  const bool borrowed = own.path().empty() && split == Split::kEvaluation;
+  const v1::DataSource& source = borrowed ? spec.source() : own;
+  const absl::string_view field =
+      split == Split::kTraining || borrowed ? "data.source" : "data.evaluation.source";
+  if (source.path().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ".path is not set"));
+  }
+  IdxFiles files;
+  if (IsFolder(source.path())) {
+    absl::StatusOr<std::string> samples =
+        FindInFolder(source.path(), split, "images", "idx3", field);
+    if (!samples.ok()) return samples.status();
+    files.samples = *std::move(samples);
+  } else if (borrowed) {
+    return absl::InvalidArgumentError(
+        "data.evaluation.source.path is not set, and data.source.path is not a folder in which "
+        "evaluation data could be looked for");
+  } else {
+    files.samples = source.path();
+  }
+  if (!own.labels().empty()) {
+    files.labels = own.labels();
+    return files;
+  }
+  absl::StatusOr<std::string> labels =
+      IsFolder(source.path()) ? FindInFolder(source.path(), split, "labels", "idx1", field)
+                              : FindLabelsBeside(files.samples, field);
+  if (!labels.ok()) return labels.status();
+  files.labels = *std::move(labels);
+  return files;
+}
+
+absl::StatusOr<IdxArray> ReadIdx(const std::string& path) {
+  absl::StatusOr<std::string> content = ReadFile(path);
+  if (!content.ok()) return content.status();
+  return IdxArray::Parse(path, *std::move(content));
+}
+
+// Rows of a file that are used.
+uint64_t Limit(uint64_t rows, uint64_t max_samples) {
+  return max_samples == 0 ? rows : std::min(rows, max_samples);
+}
+
+// The largest of the first `rows` labels, plus one.
+absl::StatusOr<int64_t> CountClasses(const IdxArray& labels, uint64_t rows) {
+  int64_t largest = -1;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const auto label = static_cast<int64_t>(labels.At(row));
+    if (label < 0 || label >= kMaxClasses) {
+      return absl::InvalidArgumentError(absl::StrCat(labels.name(), ": row ", row, ": label ",
+                                                     label, " is not in [0, ", kMaxClasses, ")"));
+    }
+    largest = std::max(largest, label);
+  }
+  return largest + 1;
+}
+
+absl::StatusOr<int64_t> LearnClasses(const v1::DataSpec& spec, Split split, const IdxArray& labels,
+                                     uint64_t rows) {
+  if (spec.classes() > 0) return spec.classes();
+  if (split == Split::kTraining) return CountClasses(labels, rows);
+  absl::StatusOr<IdxFiles> files = Locate(spec, Split::kTraining);
+  if (!files.ok()) return files.status();
+  absl::StatusOr<IdxArray> training = ReadIdx(files->labels);
+  if (!training.ok()) return training.status();
+  if (!training->integral()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(labels.name(), " holds classes and ", training->name(), " targets"));
+  }
+  return CountClasses(*training, Limit(training->rows(), spec.max_samples()));
+}
+
+absl::Status CheckCounts(const IdxArray& samples, const IdxArray& labels) {
+  if (labels.integral() && labels.elements_per_row() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        labels.name(), ": has ", labels.elements_per_row(), " labels for a sample: should be one"));
+  }
+  if (samples.rows() != labels.rows()) {
+    return absl::InvalidArgumentError(absl::StrCat(samples.name(), " holds ", samples.rows(),
+                                                   " samples and ", labels.name(), " ",
+                                                   labels.rows(), " labels"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLabels(const IdxArray& labels, uint64_t rows, int64_t classes) {
+  if (!labels.integral()) {
+    for (uint64_t i = 0; i < rows * labels.elements_per_row(); ++i) {
+      if (std::isfinite(labels.At(i))) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          labels.name(), ": row ", i / labels.elements_per_row(), ": target is not finite"));
+    }
+    return absl::OkStatus();
+  }
+  for (uint64_t row = 0; row < rows; ++row) {
+    const auto label = static_cast<int64_t>(labels.At(row));
+    if (label >= 0 && label < classes) continue;
+    return absl::InvalidArgumentError(absl::StrCat(labels.name(), ": row ", row, ": label ", label,
+                                                   " is not in [0, ", classes, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFinite(const IdxArray& samples, uint64_t rows) {
+  if (samples.integral()) return absl::OkStatus();
+  for (uint64_t i = 0; i < rows * samples.elements_per_row(); ++i) {
+    if (std::isfinite(samples.At(i))) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        samples.name(), ": row ", i / samples.elements_per_row(), ": a value is not finite"));
+  }
+  return absl::OkStatus();
+}
+
+class IdxDataset final : public Dataset {
+ public:
+  IdxDataset(DatasetInfo info, IdxArray samples, IdxArray labels, Normalizer normalizer)
+      : info_(std::move(info)),
+        samples_(std::move(samples)),
+        labels_(std::move(labels)),
+        normalizer_(std::move(normalizer)) {
+    if (samples_.type() != IdxType::kUint8) return;
+    byte_values_.resize(normalizer_.channels());
+    for (uint64_t channel = 0; channel < byte_values_.size(); ++channel) {
+      for (int byte = 0; byte < 256; ++byte) {
+        byte_values_[channel][byte] =
+            normalizer_.Apply(channel * normalizer_.elements_per_channel(), byte / 255.0);
+      }
+    }
+  }
+
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::StatusOr<Batch> Read(absl::Span<const uint64_t> indices) const override {
+    Batch batch;
+    batch.samples = indices.size();
+    batch.shape = info_.sample_shape;
+    const uint64_t elements = samples_.elements_per_row();
+    batch.features.resize(indices.size() * elements);
+    float* out = batch.features.data();
+    for (uint64_t index : indices) {
+      if (index >= info_.samples) {
+        return absl::OutOfRangeError(
+            absl::StrCat("sample ", index, " of ", info_.samples, " in ", samples_.name()));
+      }
+      CopySample(index, out);
+      out += elements;
+      if (info_.label_kind == LabelKind::kClass) {
+        batch.classes.push_back(static_cast<int64_t>(labels_.At(index)));
+        continue;
+      }
+      for (int64_t k = 0; k < info_.outputs; ++k) {
+        batch.targets.push_back(static_cast<float>(labels_.At(index * info_.outputs + k)));
+      }
+    }
+    batch.target_width = info_.label_kind == LabelKind::kTargets ? info_.outputs : 0;
+    return batch;
+  }
+
+ private:
+  void CopySample(uint64_t index, float* out) const {
+    const uint64_t elements = samples_.elements_per_row();
+    if (byte_values_.empty()) {
+      for (uint64_t i = 0; i < elements; ++i) {
+        out[i] = normalizer_.Apply(i, samples_.At(index * elements + i));
+      }
+      return;
+    }
+    const uint8_t* bytes = samples_.Bytes(index);
+    for (const std::array<float, 256>& values : byte_values_) {
+      for (uint64_t i = 0; i < normalizer_.elements_per_channel(); ++i) *out++ = values[*bytes++];
+    }
+  }
+
+  const DatasetInfo info_;
+  const IdxArray samples_;
+  const IdxArray labels_;
+  const Normalizer normalizer_;
+  // Of samples of bytes, per channel: what each byte becomes.
+  std::vector<std::array<float, 256>> byte_values_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec, Split split) {
+  absl::StatusOr<IdxFiles> files = Locate(spec, split);
+  if (!files.ok()) return files.status();
+  absl::StatusOr<IdxArray> samples = ReadIdx(files->samples);
+  if (!samples.ok()) return samples.status();
+  absl::StatusOr<IdxArray> labels = ReadIdx(files->labels);
+  if (!labels.ok()) return labels.status();
+
+  DatasetInfo info;
+  info.samples =
+      Limit(samples->rows(),
+            split == Split::kTraining ? spec.max_samples() : spec.evaluation().max_samples());
+  const std::vector<int64_t>& dimensions = samples->dimensions();
+  info.sample_shape.assign(dimensions.begin() + 1, dimensions.end());
+  if (info.sample_shape.size() == 2) info.sample_shape.insert(info.sample_shape.begin(), 1);
+  if (info.sample_shape.empty()) info.sample_shape = {1};
+  info.label_kind = labels->integral() ? LabelKind::kClass : LabelKind::kTargets;
+  if (absl::Status status = CheckCounts(*samples, *labels); !status.ok()) return status;
+  info.outputs = static_cast<int64_t>(labels->elements_per_row());
+  if (info.label_kind == LabelKind::kClass) {
+    absl::StatusOr<int64_t> classes = LearnClasses(spec, split, *labels, info.samples);
+    if (!classes.ok()) return classes.status();
+    info.outputs = *classes;
+  }
+  absl::Status status = CheckLabels(*labels, info.samples, info.outputs);
+  if (status.ok()) status = CheckFinite(*samples, info.samples);
+  if (!status.ok()) return status;
+  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), info.sample_shape);
+  if (!normalizer.ok()) return normalizer.status();
+  return std::make_unique<IdxDataset>(std::move(info), *std::move(samples), *std::move(labels),
+                                      *std::move(normalizer));
+}
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// (x - mean) / std, as a job's data.normalize asks for it.
+#ifndef SLUICE_SERVICES_WORKER_DATA_NORMALIZE_H_
+#define SLUICE_SERVICES_WORKER_DATA_NORMALIZE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/job.pb.h"
+
+namespace sluice {
+
+// One affine map per index of a sample's first dimension. A value.
+class Normalizer {
+ public:
+  // InvalidArgument, naming the field, unless mean and std are empty, or have one number, or as
+  // many as the first dimension, and each std is above 0. `shape` is that of a sample, of rank 1 or
+  // more.
+  static absl::StatusOr<Normalizer> Create(const v1::DataSpec::Normalize& spec,
+                                           absl::Span<const int64_t> shape);
+
+  // The value of the element at row-major index `i` of a sample.
+  float Apply(uint64_t i, double x) const {
+    const uint64_t c = i / elements_per_channel_;
+    return static_cast<float>((x - mean_[c]) / std_[c]);
+  }
+
+  uint64_t elements_per_channel() const { return elements_per_channel_; }
+  uint64_t channels() const { return mean_.size(); }
+
+ private:
+  Normalizer() = default;
+
+  uint64_t elements_per_channel_ = 1;
+  std::vector<double> mean_;
+  std::vector<double> std_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_DATA_NORMALIZE_H_

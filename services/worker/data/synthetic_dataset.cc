@@ -1,0 +1,147 @@
+#include "services/worker/data/synthetic_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/splitmix64.h"
+#include "services/worker/data/normalize.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMaxSyntheticSamples = uint64_t{1} << 40;
+constexpr int64_t kMaxElements = int64_t{1} << 24;  // of a sample
+constexpr uint32_t kMaxClasses = 1 << 24;
+
+// Mean 0, standard deviation 1, in [-3.47, 3.47].
+double Normal(uint64_t random) {
+  const uint64_t sum =
+      (random & 0xFFFF) + (random >> 16 & 0xFFFF) + (random >> 32 & 0xFFFF) + (random >> 48);
+  // Four uniform numbers of {0 .. 65535} have mean 2 * 65535 and standard deviation 65536 /
+  // sqrt(3).
+  return (static_cast<double>(sum) - 2.0 * 65535) * (1.7320508075688772 / 65536);
+}
+
+class SyntheticDataset final : public Dataset {
+ public:
+  SyntheticDataset(DatasetInfo info, uint64_t first, uint64_t seed, Normalizer normalizer)
+      : info_(std::move(info)),
+        first_(first),
+        label_seed_(SplitMix64At(seed, 0)),
+        centre_seed_(SplitMix64At(seed, 1)),
+        noise_seed_(SplitMix64At(seed, 2)),
+        weight_seed_(SplitMix64At(seed, 3)),
+        normalizer_(std::move(normalizer)) {
+    for (int64_t dimension : info_.sample_shape) elements_ *= dimension;
+    if (info_.label_kind == LabelKind::kNone) elements_ = 0;
+  }
+
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::StatusOr<Batch> Read(absl::Span<const uint64_t> indices) const override {
+    Batch batch;
+    batch.samples = indices.size();
+    batch.shape = info_.sample_shape;
+    batch.features.reserve(indices.size() * elements_);
+    batch.target_width = info_.label_kind == LabelKind::kTargets ? 1 : 0;
+    for (uint64_t index : indices) {
+      if (index >= info_.samples) {
+        return absl::OutOfRangeError(
+            absl::StrCat("sample ", index, " of ", info_.samples, " synthetic ones"));
+      }
+      if (info_.label_kind == LabelKind::kClass) AppendClassified(first_ + index, batch);
+      if (info_.label_kind == LabelKind::kTargets) AppendLinear(first_ + index, batch);
+    }
+    return batch;
+  }
+
+ private:
+  void AppendClassified(uint64_t sample, Batch& batch) const {
+    const uint64_t label = SplitMix64At(label_seed_, sample) % info_.outputs;
+    const uint64_t centre = SplitMix64At(centre_seed_, label);
+    const uint64_t noise = SplitMix64At(noise_seed_, sample);
+    for (uint64_t i = 0; i < elements_; ++i) {
+      const double x = 0.9 * Normal(SplitMix64At(centre, i)) + 0.3 * Normal(SplitMix64At(noise, i));
+      batch.features.push_back(normalizer_.Apply(i, x));
+    }
+    batch.classes.push_back(static_cast<int64_t>(label));
+  }
+
+  void AppendLinear(uint64_t sample, Batch& batch) const {
+    const uint64_t noise = SplitMix64At(noise_seed_, sample);
+    double target = Normal(SplitMix64At(weight_seed_, elements_));
+    for (uint64_t i = 0; i < elements_; ++i) {
+      const double x = Normal(SplitMix64At(noise, i));
+      target += x * Normal(SplitMix64At(weight_seed_, i)) / std::sqrt(elements_);
+      batch.features.push_back(normalizer_.Apply(i, x));
+    }
+    batch.targets.push_back(static_cast<float>(target));
+  }
+
+  const DatasetInfo info_;
+  const uint64_t first_;  // sample that has index 0
+  const uint64_t label_seed_;
+  const uint64_t centre_seed_;
+  const uint64_t noise_seed_;
+  const uint64_t weight_seed_;
+  const Normalizer normalizer_;
+  uint64_t elements_ = 1;
+};
+
+absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
+  if (synthetic.samples() == 0 || synthetic.samples() > kMaxSyntheticSamples) {
+    return absl::InvalidArgumentError(absl::StrCat("data.synthetic.samples is ",
+                                                   synthetic.samples(), ": should be from 1 to ",
+                                                   kMaxSyntheticSamples));
+  }
+  if (synthetic.classes() > kMaxClasses) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.synthetic.classes is ", synthetic.classes(), ": should be at most ", kMaxClasses));
+  }
+  int64_t elements = 1;
+  for (int64_t dimension : synthetic.shape()) {
+    if (dimension < 1 || dimension > kMaxElements / elements) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.synthetic.shape holds ", dimension,
+                       ": dimensions should be at least 1, and a sample have at most ",
+                       kMaxElements, " numbers"));
+    }
+    elements *= dimension;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec& spec,
+                                                              Split split) {
+  const v1::DataSpec::Synthetic& synthetic = spec.synthetic();
+  if (absl::Status status = Check(synthetic); !status.ok()) return status;
+  DatasetInfo info;
+  info.sample_shape.assign(synthetic.shape().begin(), synthetic.shape().end());
+  if (!info.sample_shape.empty()) {
+    info.label_kind = synthetic.classes() > 0 ? LabelKind::kClass : LabelKind::kTargets;
+    info.outputs = synthetic.classes() > 0 ? synthetic.classes() : 1;
+  }
+  uint64_t first = 0;
+  info.samples = synthetic.samples();
+  if (split == Split::kTraining) {
+    if (spec.max_samples() > 0) info.samples = std::min(info.samples, spec.max_samples());
+  } else {
+    first = synthetic.samples();
+    const uint64_t wanted = spec.evaluation().max_samples();
+    info.samples = wanted > 0 ? std::min(wanted, kMaxSyntheticSamples) : (info.samples + 9) / 10;
+  }
+  const std::vector<int64_t> shape =
+      info.sample_shape.empty() ? std::vector<int64_t>{1} : info.sample_shape;
+  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), shape);
+  if (!normalizer.ok()) return normalizer.status();
+  return std::make_unique<SyntheticDataset>(std::move(info), first, synthetic.seed(),
+                                            *std::move(normalizer));
+}
+
+}  // namespace sluice

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,14 +33,14 @@ class ParameterGroups {
   size_t size() const { return groups_.size(); }
   const Group& operator[](size_t index) const { return groups_[index]; }
 
-  // The group of a tensor.
+  // The group of a tensor. Looks at every pattern: ask once for each tensor.
   size_t IndexOf(absl::string_view tensor) const;
   const Group& For(absl::string_view tensor) const { return groups_[IndexOf(tensor)]; }
 
  private:
-  explicit ParameterGroups(v1::OptimizerSpec spec) : spec_(std::move(spec)) {}
+  ParameterGroups() = default;
 
-  v1::OptimizerSpec spec_;
+  std::vector<std::vector<std::string>> patterns_;  // of all groups but the default one
   std::vector<Group> groups_;
 };
 

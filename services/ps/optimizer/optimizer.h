@@ -73,6 +73,10 @@ class Optimizer {
   // The update itself; sizes have been checked.
   virtual void DoStep(const StepArguments& arguments, const StepRange<float>& range) const = 0;
   virtual void DoStep(const StepArguments& arguments, const StepRange<double>& range) const = 0;
+
+ private:
+  template <typename Half>
+  void StepHalf(const StepArguments& arguments, const StepRange<Half>& range) const;
 };
 
 // The optimizer that `spec` names, with exactly its values (a 0 is a 0, not a default; schedule,

@@ -1,0 +1,311 @@
+#include "services/ps/optimizer/optimizer.h"
+
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "services/common/arithmetic/kernels.h"
+#include "services/common/arithmetic/testing/instruction_sets.h"
+
+namespace sluice {
+namespace {
+
+using Spec = v1::OptimizerSpec;
+
+Spec Full(Spec::Name name) {
+  Spec spec;
+  spec.set_name(name);
+  spec.set_learning_rate(0.01);
+  spec.set_momentum(0.9);
+  spec.set_nesterov(true);
+  spec.set_weight_decay(0.01);
+  spec.set_beta1(0.9);
+  spec.set_beta2(0.999);
+  spec.set_eps(1e-8);
+  spec.set_lr_decay(0.01);
+  spec.set_initial_accumulator_value(0.1);
+  spec.set_amsgrad(true);
+  return spec;
+}
+
+std::vector<Spec> AllOptimizers() {
+  std::vector<Spec> specs = {Full(Spec::SGD), Full(Spec::ADAGRAD), Full(Spec::ADAM),
+                             Full(Spec::ADAM_W), Full(Spec::ADD)};
+  Spec heavy_ball = Full(Spec::SGD);
+  heavy_ball.set_nesterov(false);
+  heavy_ball.set_dampening(0.1);
+  Spec plain = Full(Spec::SGD);
+  plain.set_nesterov(false);
+  plain.set_momentum(0);
+  Spec adam = Full(Spec::ADAM);
+  adam.set_amsgrad(false);
+  specs.insert(specs.end(), {heavy_ball, plain, adam});
+  return specs;
+}
+
+std::unique_ptr<Optimizer> Make(const Spec& spec) {
+  auto optimizer = MakeOptimizer(spec);
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  return *std::move(optimizer);
+}
+
+float Widened(BFloat16 value) { return ToFloat(value); }
+float Widened(Float16 value) { return ToFloat(value); }
+void Assign(double value, float& to) { to = static_cast<float>(value); }
+void Assign(double value, double& to) { to = value; }
+void Assign(double value, BFloat16& to) { to = ToBFloat16(value); }
+void Assign(double value, Float16& to) { to = ToFloat16(value); }
+
+// A tensor with its state, stepped with gradients that depend on the count alone.
+template <typename T>
+struct Tensor {
+  using Compute = ComputeType<T>;
+
+  Tensor(const Optimizer& optimizer, size_t size)
+      : parameters(size), slots(optimizer.slots().size()) {
+    std::mt19937_64 random(1);
+    for (T& value : parameters) Assign(std::normal_distribution<double>()(random), value);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      slots[i].assign(size, static_cast<Compute>(optimizer.slots()[i].initial_value));
+    }
+  }
+
+  bool operator==(const Tensor& other) const {
+    return std::memcmp(parameters.data(), other.parameters.data(), parameters.size() * sizeof(T)) ==
+               0 &&
+           slots == other.slots;
+  }
+
+  std::vector<T> parameters;
+  std::vector<std::vector<Compute>> slots;
+};
+
+template <typename Compute>
+std::vector<Compute> Gradient(size_t size, uint64_t count) {
+  std::mt19937_64 random(count);
+  std::vector<Compute> gradient(size);
+  for (Compute& value : gradient) Assign(std::normal_distribution<double>()(random), value);
+  return gradient;
+}
+
+StepArguments Arguments(uint64_t count) {
+  StepArguments arguments;
+  arguments.learning_rate = 0.01 / static_cast<double>(count);
+  arguments.count = count;
+  arguments.gradient_scale = 1.0 / 3;
+  return arguments;
+}
+
+// Steps [begin, begin + count) of `from` to `to`, which may be the same tensor.
+template <typename T>
+void StepPart(const Optimizer& optimizer, const StepArguments& arguments,
+              const std::vector<ComputeType<T>>& gradient, const Tensor<T>& from, Tensor<T>& to,
+              size_t begin, size_t count) {
+  StepRange<T> range;
+  range.parameters = absl::MakeConstSpan(from.parameters).subspan(begin, count);
+  range.gradient = absl::MakeConstSpan(gradient).subspan(begin, count);
+  range.parameters_out = absl::MakeSpan(to.parameters).subspan(begin, count);
+  for (size_t i = 0; i < from.slots.size(); ++i) {
+    range.slots[i] = absl::MakeConstSpan(from.slots[i]).subspan(begin, count);
+    range.slots_out[i] = absl::MakeSpan(to.slots[i]).subspan(begin, count);
+  }
+  optimizer.Step(arguments, range);
+}
+
+constexpr size_t kSize = 5003;
+constexpr uint64_t kSteps = 4;
+
+// Whole tensors, each version beside the last one.
+template <typename T>
+Tensor<T> Trained(const Optimizer& optimizer) {
+  Tensor<T> tensor(optimizer, kSize);
+  for (uint64_t count = 1; count <= kSteps; ++count) {
+    Tensor<T> next(optimizer, kSize);
+    StepPart(optimizer, Arguments(count), Gradient<ComputeType<T>>(kSize, count), tensor, next, 0,
+             kSize);
+    tensor = next;
+  }
+  return tensor;
+}
+
+template <typename T>
+class OptimizerTest : public testing::Test {};
+using Types = testing::Types<float, double, BFloat16, Float16>;
+TYPED_TEST_SUITE(OptimizerTest, Types);
+
+TYPED_TEST(OptimizerTest, PiecesGiveTheBitsOfTheWhole) {
+  for (const Spec& spec : AllOptimizers()) {
+    const auto optimizer = Make(spec);
+    const Tensor<TypeParam> whole = Trained<TypeParam>(*optimizer);
+    Tensor<TypeParam> tensor(*optimizer, kSize);
+    for (uint64_t count = 1; count <= kSteps; ++count) {
+      const auto gradient = Gradient<ComputeType<TypeParam>>(kSize, count);
+      Tensor<TypeParam> next(*optimizer, kSize);
+      std::mt19937_64 random(count);
+      for (size_t begin = 0; begin < kSize;) {
+        const size_t part = std::min<size_t>(1 + random() % 2000, kSize - begin);
+        StepPart(*optimizer, Arguments(count), gradient, tensor, next, begin, part);
+        begin += part;
+      }
+      tensor = next;
+    }
+    EXPECT_TRUE(tensor == whole) << spec.ShortDebugString();
+  }
+}
+
+TYPED_TEST(OptimizerTest, InPlaceGivesTheBitsOfBeside) {
+  for (const Spec& spec : AllOptimizers()) {
+    const auto optimizer = Make(spec);
+    Tensor<TypeParam> tensor(*optimizer, kSize);
+    for (uint64_t count = 1; count <= kSteps; ++count) {
+      const auto gradient = Gradient<ComputeType<TypeParam>>(kSize, count);
+      StepPart(*optimizer, Arguments(count), gradient, tensor, tensor, 0, kSize);
+    }
+    EXPECT_TRUE(tensor == Trained<TypeParam>(*optimizer)) << spec.ShortDebugString();
+  }
+}
+
+TYPED_TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
+  for (const Spec& spec : AllOptimizers()) {
+    const auto optimizer = Make(spec);
+    const Tensor<TypeParam> best = Trained<TypeParam>(*optimizer);
+    ForEachInstructionSet(
+        [&] { EXPECT_TRUE(Trained<TypeParam>(*optimizer) == best) << spec.ShortDebugString(); });
+  }
+}
+
+TYPED_TEST(OptimizerTest, AStepBesideLeavesTheOldVersionAsItWas) {
+  for (const Spec& spec : AllOptimizers()) {
+    const auto optimizer = Make(spec);
+    const Tensor<TypeParam> tensor(*optimizer, kSize);
+    const Tensor<TypeParam> copy = tensor;
+    Tensor<TypeParam> next(*optimizer, kSize);
+    StepPart(*optimizer, Arguments(1), Gradient<ComputeType<TypeParam>>(kSize, 1), tensor, next, 0,
+             kSize);
+    EXPECT_TRUE(tensor == copy);
+    EXPECT_FALSE(next == tensor) << spec.ShortDebugString();
+  }
+}
+
+TYPED_TEST(OptimizerTest, AnEmptyRangeIsAllowed) {
+  for (const Spec& spec : AllOptimizers()) {
+    Make(spec)->Step(Arguments(1), StepRange<TypeParam>());
+  }
+}
+
+// Half-precision parameters: one step is a float's step from the widened value, rounded.
+template <typename Half>
+void CheckHalfStep() {
+  for (const Spec& spec : AllOptimizers()) {
+    const auto optimizer = Make(spec);
+    const Tensor<Half> half(*optimizer, kSize);
+    Tensor<float> wide(*optimizer, kSize);
+    for (size_t i = 0; i < kSize; ++i) wide.parameters[i] = Widened(half.parameters[i]);
+    const auto gradient = Gradient<float>(kSize, 1);
+    Tensor<Half> half_next(*optimizer, kSize);
+    Tensor<float> wide_next(*optimizer, kSize);
+    StepPart(*optimizer, Arguments(1), gradient, half, half_next, 0, kSize);
+    StepPart(*optimizer, Arguments(1), gradient, wide, wide_next, 0, kSize);
+    std::vector<Half> rounded(kSize);
+    Convert(absl::MakeConstSpan(wide_next.parameters), absl::MakeSpan(rounded));
+    EXPECT_TRUE(half_next.parameters == rounded) << spec.ShortDebugString();
+    EXPECT_TRUE(half_next.slots == wide_next.slots) << spec.ShortDebugString();
+  }
+}
+
+TEST(Optimizer, HalfPrecisionParametersAreUpdatedInFloatAndRounded) {
+  CheckHalfStep<BFloat16>();
+  CheckHalfStep<Float16>();
+}
+
+TEST(Optimizer, AddSumsIntegersExactly) {
+  Spec spec;
+  spec.set_name(Spec::ADD);
+  const auto optimizer = Make(spec);
+  Tensor<float> tensor(*optimizer, 3);
+  tensor.parameters = {1, 2, 3};
+  StepArguments arguments;  // scale 1, and no learning rate is needed
+  for (int step = 0; step < 100; ++step) {
+    StepPart(*optimizer, arguments, {1, -2, 1000}, tensor, tensor, 0, 3);
+  }
+  EXPECT_EQ(tensor.parameters, (std::vector<float>{101, -198, 100003}));
+}
+
+TEST(Optimizer, SpansOfUnequalSizeEndTheProcess) {
+  const auto optimizer = Make(Full(Spec::ADAM));
+  Tensor<float> tensor(*optimizer, 8);
+  const std::vector<float> gradient(8);
+  StepRange<float> range;
+  range.parameters = tensor.parameters;
+  range.parameters_out = absl::MakeSpan(tensor.parameters);
+  range.gradient = gradient;
+  EXPECT_DEATH(optimizer->Step(Arguments(1), range), "spans of a step range have one size");
+}
+
+TEST(Optimizer, SlotsAreNamedAsInPyTorch) {
+  const auto names = [](const Spec& spec) {
+    std::string names;
+    const auto optimizer = Make(spec);
+    for (const SlotSpec& slot : optimizer->slots()) {
+      names += std::string(slot.name) + "=" + std::to_string(slot.initial_value) + " ";
+    }
+    return names;
+  };
+  const std::vector<Spec> specs = AllOptimizers();
+  EXPECT_EQ(names(specs[0]), "momentum_buffer=0.000000 ");
+  EXPECT_EQ(names(specs[1]), "sum=0.100000 ");
+  EXPECT_EQ(names(specs[2]), "exp_avg=0.000000 exp_avg_sq=0.000000 max_exp_avg_sq=0.000000 ");
+  EXPECT_EQ(names(specs[3]), "exp_avg=0.000000 exp_avg_sq=0.000000 max_exp_avg_sq=0.000000 ");
+  EXPECT_EQ(names(specs[4]), "");
+  EXPECT_EQ(names(specs[5]), "momentum_buffer=0.000000 ");
+  EXPECT_EQ(names(specs[6]), "");
+  EXPECT_EQ(names(specs[7]), "exp_avg=0.000000 exp_avg_sq=0.000000 ");
+}
+
+TEST(Optimizer, ValuesThatPyTorchRefusesAreRefusedByName) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const struct {
+    Spec::Name name;
+    void (*set)(Spec&);
+    const char* message;
+  } kCases[] = {
+      {Spec::SGD, [](Spec& s) { s.set_learning_rate(-1); }, "optimizer.learningRate is -1"},
+      {Spec::ADAM, [](Spec& s) { s.set_learning_rate(kNan); }, "optimizer.learningRate is nan"},
+      {Spec::SGD, [](Spec& s) { s.set_momentum(-0.1); }, "optimizer.momentum is -0.1"},
+      {Spec::SGD, [](Spec& s) { s.set_weight_decay(-1); }, "optimizer.weightDecay is -1"},
+      {Spec::SGD, [](Spec& s) { s.set_momentum(0); }, "optimizer.nesterov needs a momentum"},
+      {Spec::SGD, [](Spec& s) { s.set_dampening(0.5); }, "optimizer.nesterov needs a momentum"},
+      {Spec::SGD, [](Spec& s) { s.set_dampening(kNan); }, "optimizer.dampening is nan"},
+      {Spec::ADAGRAD, [](Spec& s) { s.set_lr_decay(-1); }, "optimizer.lrDecay is -1"},
+      {Spec::ADAGRAD, [](Spec& s) { s.set_initial_accumulator_value(-1); },
+       "optimizer.initialAccumulatorValue is -1"},
+      {Spec::ADAGRAD, [](Spec& s) { s.set_eps(-1); }, "optimizer.eps is -1"},
+      {Spec::ADAM, [](Spec& s) { s.set_beta1(1); }, "optimizer.betas[0] is 1"},
+      {Spec::ADAM_W, [](Spec& s) { s.set_beta2(-0.5); }, "optimizer.betas[1] is -0.5"},
+      {Spec::ADAM_W, [](Spec& s) { s.set_beta2(kNan); }, "optimizer.betas[1] is nan"},
+      {Spec::ADAM, [](Spec& s) { s.set_eps(-1e-8); }, "optimizer.eps is -1e-08"},
+      {Spec::ADAM_W, [](Spec& s) { s.set_weight_decay(-1); }, "optimizer.weightDecay is -1"},
+      {Spec::SGD, [](Spec& s) { s.set_name(static_cast<Spec::Name>(99)); }, "optimizer.name is 99"},
+  };
+  for (const auto& test : kCases) {
+    Spec spec = Full(test.name);
+    ASSERT_TRUE(MakeOptimizer(spec).ok());
+    test.set(spec);
+    const absl::Status status = MakeOptimizer(spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.message;
+    EXPECT_EQ(std::string(status.message()).find(test.message), 0u) << status;
+  }
+}
+
+TEST(Optimizer, ValuesThatAnotherOptimizerReadsDoNotMatter) {
+  Spec spec = Full(Spec::ADAM);
+  spec.set_momentum(-1);
+  spec.set_lr_decay(-1);
+  EXPECT_TRUE(MakeOptimizer(spec).ok());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,463 @@
+#include "operator/api/codec.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "operator/api/enum_names.h"
+#include "operator/api/field_table.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::json;
+
+// An object that may be missing, or of another type; then it has no fields.
+class View {
+ public:
+  explicit View(const Json* json) : json_(json) {}
+
+  bool Has(const char* name) const { return Find(name) != nullptr; }
+  View operator[](const char* name) const { return View(Find(name)); }
+
+  std::string Str(const char* name) const {
+    const Json* value = Find(name);
+    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+  }
+  bool Bool(const char* name, bool unset) const {
+    const Json* value = Find(name);
+    return value != nullptr && value->is_boolean() ? value->get<bool>() : unset;
+  }
+  double Num(const char* name, double unset) const {
+    const Json* value = Find(name);
+    return value != nullptr && value->is_number() ? value->get<double>() : unset;
+  }
+  uint64_t Uint(const char* name, uint64_t unset) const {
+    const Json* value = Find(name);
+    return value != nullptr ? ToUint(*value, unset) : unset;
+  }
+  template <typename Enum>
+  Enum Named(const char* name, Enum unset) const {
+    FromName(Str(name), &unset);
+    return unset;
+  }
+  // The items of a list, or values of a map.
+  const Json& Items(const char* name) const {
+    static const Json& none = *new Json(Json::array());
+    const Json* value = Find(name);
+    return value != nullptr && value->is_structured() ? *value : none;
+  }
+
+  static uint64_t ToUint(const Json& value, uint64_t unset) {
+    if (value.is_number_unsigned()) return value.get<uint64_t>();
+    if (value.is_number_integer()) {
+      return value.get<int64_t>() < 0 ? unset : static_cast<uint64_t>(value.get<int64_t>());
+    }
+    if (!value.is_number()) return unset;
+    const double number = value.get<double>();  // 64.0
+    return number >= 0 && number <= 9007199254740992.0 ? static_cast<uint64_t>(number) : unset;
+  }
+
+ private:
+  const Json* Find(const char* name) const {
+    if (json_ == nullptr || !json_->is_object()) return nullptr;
+    const auto found = json_->find(name);
+    return found == json_->end() ? nullptr : &*found;
+  }
+
+  const Json* json_;
+};
+
+template <typename Repeated>
+void ReadStrings(const Json& items, Repeated* out) {
+  for (const Json& item : items) {
+    if (item.is_string()) *out->Add() = item.get<std::string>();
+  }
+}
+template <typename Repeated>
+void ReadNumbers(const Json& items, Repeated* out) {
+  for (const Json& item : items) {
+    if (item.is_number()) out->Add(item.get<double>());
+  }
+}
+
+void ReadModel(View view, v1::ModelSpec* model) {
+  model->set_type(view.Named("type", v1::ModelSpec::BUILTIN));
+  model->set_name(view.Str("name"));
+  model->set_path(view.Str("path"));
+  const Json& dimensions = view.Items("dimensions");
+  for (auto it = dimensions.begin(); dimensions.is_object() && it != dimensions.end(); ++it) {
+    (*model->mutable_dimensions())[it.key()] = static_cast<int64_t>(View::ToUint(it.value(), 0));
+  }
+  model->set_dtype(view.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
+  model->set_device(view.Str("device"));
+}
+
+void ReadSource(View view, v1::DataSource* source) {
+  source->set_path(view.Str("path"));
+  source->set_labels(view.Str("labels"));
+}
+
+void ReadCsv(View view, v1::DataSpec::Csv* csv) {
+  csv->set_label_column(view.Str("labelColumn"));
+  ReadStrings(view.Items("categoricalColumns"), csv->mutable_categorical_columns());
+  ReadStrings(view.Items("numericColumns"), csv->mutable_numeric_columns());
+  csv->set_no_header(!view.Bool("header", true));
+  csv->set_delimiter(view.Str("delimiter"));
+  csv->set_categories(view.Named("categories", v1::DataSpec::Csv::ONE_HOT));
+  csv->set_standardize(view.Bool("standardize", false));
+  csv->set_regression(view.Bool("regression", false));
+}
+
+void ReadSynthetic(View view, v1::DataSpec::Synthetic* synthetic) {
+  synthetic->set_samples(view.Uint("samples", 0));
+  for (const Json& size : view.Items("shape")) {
+    synthetic->add_shape(static_cast<int64_t>(View::ToUint(size, 0)));
+  }
+  synthetic->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
+  synthetic->set_seed(view.Uint("seed", 0));
+}
+
+void ReadData(View view, v1::DataSpec* data) {
+  data->set_format(view.Named("format", v1::DataSpec::SYNTHETIC));
+  if (view.Has("source")) ReadSource(view["source"], data->mutable_source());
+  if (view.Has("normalize")) {
+    ReadNumbers(view["normalize"].Items("mean"), data->mutable_normalize()->mutable_mean());
+    ReadNumbers(view["normalize"].Items("std"), data->mutable_normalize()->mutable_std());
+  }
+  if (view.Has("csv")) ReadCsv(view["csv"], data->mutable_csv());
+  if (data->format() == v1::DataSpec::SYNTHETIC) {
+    Json synthetic = view.Has("synthetic") ? view.Items("synthetic") : Json::object();
+    if (!synthetic.is_object()) synthetic = Json::object();
+    ApplyDefaults(*FindSchema("spec.data.synthetic"), &synthetic);
+    ReadSynthetic(View(&synthetic), data->mutable_synthetic());
+  }
+  data->set_no_shuffle(!view.Bool("shuffle", true));
+  data->set_max_samples(view.Uint("maxSamples", 0));
+  if (view.Has("evaluation")) {
+    const View from = view["evaluation"];
+    v1::DataSpec::Evaluation* evaluation = data->mutable_evaluation();
+    if (from.Has("source")) ReadSource(from["source"], evaluation->mutable_source());
+    evaluation->set_interval_steps(from.Uint("intervalSteps", 0));
+    evaluation->set_interval_seconds(from.Num("intervalSeconds", 0));
+    evaluation->set_max_samples(from.Uint("maxSamples", 0));
+  }
+}
+
+void ReadSchedule(View view, v1::Schedule* schedule) {
+  schedule->set_type(view.Named("type", v1::Schedule::CONSTANT));
+  schedule->set_warmup_steps(view.Uint("warmupSteps", 0));
+  schedule->set_step_size(view.Uint("stepSize", 0));
+  if (schedule->type() == v1::Schedule::STEP) schedule->set_gamma(view.Num("gamma", 0.1));
+  schedule->set_total_steps(view.Uint("totalSteps", 0));
+  schedule->set_min_factor(view.Num("minFactor", 0));
+}
+
+bool IsAdam(v1::OptimizerSpec::Name name) {
+  return name == v1::OptimizerSpec::ADAM || name == v1::OptimizerSpec::ADAM_W;
+}
+
+// The defaults are those of PyTorch 2.
+void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
+  const v1::OptimizerSpec::Name name = view.Named("name", v1::OptimizerSpec::SGD);
+  const bool adagrad = name == v1::OptimizerSpec::ADAGRAD;
+  optimizer->set_name(name);
+  // Add has no learning rate: its updates are taken as they are.
+  const double learning_rate = name == v1::OptimizerSpec::ADD ? 1 : adagrad ? 1e-2 : 1e-3;
+  optimizer->set_learning_rate(view.Num("learningRate", learning_rate));
+  optimizer->set_momentum(view.Num("momentum", 0));
+  optimizer->set_dampening(view.Num("dampening", 0));
+  optimizer->set_nesterov(view.Bool("nesterov", false));
+  optimizer->set_weight_decay(
+      view.Num("weightDecay", name == v1::OptimizerSpec::ADAM_W ? 1e-2 : 0));
+  if (IsAdam(name)) {
+    const Json& betas = view.Items("betas");
+    const bool given =
+        betas.is_array() && betas.size() == 2 && betas[0].is_number() && betas[1].is_number();
+    optimizer->set_beta1(given ? betas[0].get<double>() : 0.9);
+    optimizer->set_beta2(given ? betas[1].get<double>() : 0.999);
+  }
+  if (IsAdam(name) || adagrad) optimizer->set_eps(view.Num("eps", adagrad ? 1e-10 : 1e-8));
+  optimizer->set_lr_decay(view.Num("lrDecay", 0));
+  optimizer->set_initial_accumulator_value(view.Num("initialAccumulatorValue", 0));
+  optimizer->set_amsgrad(view.Bool("amsgrad", false));
+  if (view.Has("schedule")) ReadSchedule(view["schedule"], optimizer->mutable_schedule());
+  optimizer->set_clip_norm(view.Num("clipNorm", 0));
+  for (const Json& item : view.Items("groups")) {
+    const View from(&item);
+    v1::OptimizerSpec::Group* group = optimizer->add_groups();
+    ReadStrings(from.Items("patterns"), group->mutable_patterns());
+    if (from.Has("learningRate")) group->set_learning_rate(from.Num("learningRate", 0));
+    if (from.Has("weightDecay")) group->set_weight_decay(from.Num("weightDecay", 0));
+    if (from.Has("momentum")) group->set_momentum(from.Num("momentum", 0));
+  }
+}
+
+void ReadTraining(View view, v1::TrainingSpec* training) {
+  training->set_mode(view.Named("mode", v1::SYNCHRONOUS));
+  training->set_max_staleness(view["boundedStaleness"].Uint("maxStaleness", 0));
+  training->set_global_batch_size(view.Uint("globalBatchSize", 64));
+  // 16 microbatches: enough to balance a handful of workers of different speed.
+  training->set_microbatch_size(
+      view.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
+  training->set_steps(view.Uint("steps", 0));
+  training->set_epochs(view.Uint("epochs", 0));
+  training->set_seed(view.Uint("seed", 0));
+  training->set_bit_exact(view.Str("determinism") == "BitExact");
+  training->set_aggregation(view.Named("aggregation", v1::TrainingSpec::MEAN));
+  training->set_non_finite(view.Named("nonFinite", v1::TrainingSpec::FAIL));
+  training->set_push_codec(view["compression"].Named("push", v1::CODEC_RAW));
+  training->set_pull_codec(view["compression"].Named("pull", v1::CODEC_RAW));
+  training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
+  training->set_step_delay_seconds(view.Num("stepDelaySeconds", 0));
+  if (view.Has("target")) {
+    const View target = view["target"];
+    training->mutable_target()->set_metric(target.Str("metric"));
+    training->mutable_target()->set_goal(target.Str("goal"));
+    training->mutable_target()->set_value(target.Num("value", 0));
+  }
+}
+
+void ReadCheckpoint(View view, v1::CheckpointSpec* checkpoint) {
+  checkpoint->set_directory(view["storage"].Str("path"));
+  checkpoint->set_interval_steps(view.Uint("intervalSteps", 0));
+  checkpoint->set_interval_seconds(
+      view.Num("intervalSeconds", checkpoint->interval_steps() == 0 ? 300 : 0));
+  checkpoint->set_max_to_keep(static_cast<uint32_t>(view.Uint("maxToKeep", 3)));
+  checkpoint->set_restore_from(view.Str("restoreFrom"));
+}
+
+void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
+  timeouts->set_heartbeat(view.Num("heartbeatSeconds", 0));
+  timeouts->set_suspect(view.Num("suspectSeconds", 0));
+  timeouts->set_silence(view.Num("silenceSeconds", 0));
+  timeouts->set_pause(view.Num("pauseSeconds", 0));
+  timeouts->set_birth(view.Num("birthSeconds", 0));
+  timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
+}
+
+std::map<std::string, std::string> ReadMap(const Json& items) {
+  std::map<std::string, std::string> result;
+  for (auto it = items.begin(); items.is_object() && it != items.end(); ++it) {
+    if (it.value().is_string()) result[it.key()] = it.value().get<std::string>();
+  }
+  return result;
+}
+
+template <typename Repeated>
+Json ToList(const Repeated& items) {
+  Json list = Json::array();
+  for (const auto& item : items) list.push_back(item);
+  return list;
+}
+
+Json WriteSource(const v1::DataSource& source) {
+  Json json = {{"path", source.path()}};
+  if (!source.labels().empty()) json["labels"] = source.labels();
+  return json;
+}
+
+Json WriteModel(const v1::ModelSpec& model) {
+  Json json = {{"type", NameOf(model.type())}};
+  if (!model.name().empty()) json["name"] = model.name();
+  if (!model.path().empty()) json["path"] = model.path();
+  for (const auto& [name, size] : model.dimensions()) json["dimensions"][name] = size;
+  if (model.dtype() != v1::DATA_TYPE_UNSPECIFIED) json["dtype"] = NameOf(model.dtype());
+  if (!model.device().empty()) json["device"] = model.device();
+  return json;
+}
+
+Json WriteCsv(const v1::DataSpec::Csv& csv) {
+  Json json = {{"labelColumn", csv.label_column()},
+               {"categories", NameOf(csv.categories())},
+               {"standardize", csv.standardize()},
+               {"regression", csv.regression()},
+               {"header", !csv.no_header()}};
+  if (csv.numeric_columns_size() > 0) json["numericColumns"] = ToList(csv.numeric_columns());
+  if (csv.categorical_columns_size() > 0) {
+    json["categoricalColumns"] = ToList(csv.categorical_columns());
+  }
+  if (!csv.delimiter().empty()) json["delimiter"] = csv.delimiter();
+  return json;
+}
+
+Json WriteData(const v1::DataSpec& data) {
+  Json json = {{"format", NameOf(data.format())}, {"shuffle", !data.no_shuffle()}};
+  if (data.has_source()) json["source"] = WriteSource(data.source());
+  if (data.has_normalize()) {
+    json["normalize"] = {{"mean", ToList(data.normalize().mean())},
+                         {"std", ToList(data.normalize().std())}};
+  }
+  if (data.has_csv()) json["csv"] = WriteCsv(data.csv());
+  if (data.has_synthetic()) {
+    json["synthetic"] = {{"samples", data.synthetic().samples()},
+                         {"classes", data.synthetic().classes()},
+                         {"seed", data.synthetic().seed()}};
+    if (data.synthetic().shape_size() > 0) {
+      json["synthetic"]["shape"] = ToList(data.synthetic().shape());
+    }
+  }
+  if (data.max_samples() > 0) json["maxSamples"] = data.max_samples();
+  if (data.has_evaluation()) {
+    const v1::DataSpec::Evaluation& from = data.evaluation();
+    Json evaluation = Json::object();
+    if (from.has_source()) evaluation["source"] = WriteSource(from.source());
+    if (from.interval_steps() > 0) evaluation["intervalSteps"] = from.interval_steps();
+    if (from.interval_seconds() > 0) evaluation["intervalSeconds"] = from.interval_seconds();
+    if (from.max_samples() > 0) evaluation["maxSamples"] = from.max_samples();
+    json["evaluation"] = std::move(evaluation);
+  }
+  return json;
+}
+
+Json WriteSchedule(const v1::Schedule& schedule) {
+  Json json = {{"type", NameOf(schedule.type())}, {"warmupSteps", schedule.warmup_steps()}};
+  if (schedule.type() == v1::Schedule::STEP) {
+    json["stepSize"] = schedule.step_size();
+    json["gamma"] = schedule.gamma();
+  }
+  if (schedule.type() == v1::Schedule::COSINE) {
+    json["totalSteps"] = schedule.total_steps();
+    json["minFactor"] = schedule.min_factor();
+  }
+  return json;
+}
+
+Json WriteOptimizer(const v1::OptimizerSpec& optimizer) {
+  Json json = {{"name", NameOf(optimizer.name())}};
+  if (optimizer.name() != v1::OptimizerSpec::ADD) {
+    json["learningRate"] = optimizer.learning_rate();
+    json["weightDecay"] = optimizer.weight_decay();
+  }
+  if (optimizer.name() == v1::OptimizerSpec::SGD) {
+    json["momentum"] = optimizer.momentum();
+    json["dampening"] = optimizer.dampening();
+    json["nesterov"] = optimizer.nesterov();
+  }
+  if (IsAdam(optimizer.name())) {
+    json["betas"] = {optimizer.beta1(), optimizer.beta2()};
+    json["eps"] = optimizer.eps();
+    json["amsgrad"] = optimizer.amsgrad();
+  }
+  if (optimizer.name() == v1::OptimizerSpec::ADAGRAD) {
+    json["eps"] = optimizer.eps();
+    json["lrDecay"] = optimizer.lr_decay();
+    json["initialAccumulatorValue"] = optimizer.initial_accumulator_value();
+  }
+  if (optimizer.has_schedule()) json["schedule"] = WriteSchedule(optimizer.schedule());
+  if (optimizer.clip_norm() > 0) json["clipNorm"] = optimizer.clip_norm();
+  for (const v1::OptimizerSpec::Group& from : optimizer.groups()) {
+    Json group = {{"patterns", ToList(from.patterns())}};
+    if (from.has_learning_rate()) group["learningRate"] = from.learning_rate();
+    if (from.has_weight_decay()) group["weightDecay"] = from.weight_decay();
+    if (from.has_momentum()) group["momentum"] = from.momentum();
+    json["groups"].push_back(std::move(group));
+  }
+  return json;
+}
+
+Json WriteTraining(const v1::TrainingSpec& training) {
+  Json json = {{"mode", NameOf(training.mode())},
+               {"globalBatchSize", training.global_batch_size()},
+               {"microbatchSize", training.microbatch_size()},
+               {"seed", training.seed()},
+               {"determinism", training.bit_exact() ? "BitExact" : "Default"},
+               {"aggregation", NameOf(training.aggregation())},
+               {"nonFinite", NameOf(training.non_finite())},
+               {"compression",
+                {{"push", NameOf(training.push_codec())}, {"pull", NameOf(training.pull_codec())}}},
+               {"stepDelaySeconds", training.step_delay_seconds()}};
+  if (training.mode() == v1::BOUNDED_STALENESS) {
+    json["boundedStaleness"] = {{"maxStaleness", training.max_staleness()}};
+  }
+  if (training.steps() > 0) json["steps"] = training.steps();
+  if (training.epochs() > 0) json["epochs"] = training.epochs();
+  if (training.threads() > 0) json["threads"] = training.threads();
+  if (training.has_target()) {
+    json["target"] = {{"metric", training.target().metric()},
+                      {"goal", training.target().goal()},
+                      {"value", training.target().value()}};
+  }
+  return json;
+}
+
+Json WriteCheckpoint(const v1::CheckpointSpec& checkpoint) {
+  Json json = {{"storage", {{"type", "Local"}}}, {"maxToKeep", checkpoint.max_to_keep()}};
+  if (!checkpoint.directory().empty()) json["storage"]["path"] = checkpoint.directory();
+  if (checkpoint.interval_steps() > 0) json["intervalSteps"] = checkpoint.interval_steps();
+  if (checkpoint.interval_seconds() > 0) json["intervalSeconds"] = checkpoint.interval_seconds();
+  if (!checkpoint.restore_from().empty()) json["restoreFrom"] = checkpoint.restore_from();
+  return json;
+}
+
+}  // namespace
+
+TrainingJob FromJson(const Json& object) {
+  TrainingJob job;
+  const View root(&object);
+  const View metadata = root["metadata"];
+  const View spec = root["spec"];
+  job.spec.set_name(metadata.Str("name"));
+  job.spec.set_namespace_(metadata.Str("namespace"));
+  job.spec.set_uid(metadata.Str("uid"));
+  job.labels = ReadMap(metadata.Items("labels"));
+  job.annotations = ReadMap(metadata.Items("annotations"));
+  ReadModel(spec["model"], job.spec.mutable_model());
+  ReadData(spec["data"], job.spec.mutable_data());
+  job.spec.set_loss(spec.Str("loss"));
+  ReadOptimizer(spec["optimizer"], job.spec.mutable_optimizer());
+  ReadTraining(spec["training"], job.spec.mutable_training());
+  const View server = spec["parameterServer"];
+  job.spec.mutable_parameter_server()->set_replicas(
+      static_cast<uint32_t>(server.Uint("replicas", 1)));
+  job.spec.mutable_parameter_server()->set_partitions(
+      static_cast<uint32_t>(server.Uint("partitions", 64)));
+  job.spec.mutable_worker()->set_replicas(
+      static_cast<uint32_t>(spec["worker"].Uint("replicas", 1)));
+  ReadCheckpoint(spec["checkpoint"], job.spec.mutable_checkpoint());
+  ReadTimeouts(spec["timeouts"], job.spec.mutable_timeouts());
+  job.spec.set_backoff_limit(static_cast<uint32_t>(spec.Uint("backoffLimit", 6)));
+  job.image = spec.Str("image");
+  job.suspend = spec.Bool("suspend", false);
+  if (spec.Has("activeDeadlineSeconds")) {
+    job.active_deadline_seconds = static_cast<int64_t>(spec.Uint("activeDeadlineSeconds", 0));
+  }
+  return job;
+}
+
+Json ToJson(const TrainingJob& job) {
+  Json metadata = {{"name", job.spec.name()}, {"namespace", job.spec.namespace_()}};
+  if (!job.spec.uid().empty()) metadata["uid"] = job.spec.uid();
+  if (!job.labels.empty()) metadata["labels"] = job.labels;
+  if (!job.annotations.empty()) metadata["annotations"] = job.annotations;
+  Json spec = {{"model", WriteModel(job.spec.model())},
+               {"data", WriteData(job.spec.data())},
+               {"optimizer", WriteOptimizer(job.spec.optimizer())},
+               {"training", WriteTraining(job.spec.training())},
+               {"parameterServer",
+                {{"replicas", job.spec.parameter_server().replicas()},
+                 {"partitions", job.spec.parameter_server().partitions()}}},
+               {"worker", {{"replicas", job.spec.worker().replicas()}}},
+               {"checkpoint", WriteCheckpoint(job.spec.checkpoint())},
+               {"backoffLimit", job.spec.backoff_limit()},
+               {"suspend", job.suspend}};
+  const v1::TimeoutSpec& timeouts = job.spec.timeouts();
+  spec["timeouts"] = {{"heartbeatSeconds", timeouts.heartbeat()},
+                      {"suspectSeconds", timeouts.suspect()},
+                      {"silenceSeconds", timeouts.silence()},
+                      {"pauseSeconds", timeouts.pause()},
+                      {"birthSeconds", timeouts.birth()},
+                      {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
+  if (!job.image.empty()) spec["image"] = job.image;
+  if (!job.spec.loss().empty()) spec["loss"] = job.spec.loss();
+  if (job.active_deadline_seconds.has_value()) {
+    spec["activeDeadlineSeconds"] = *job.active_deadline_seconds;
+  }
+  return {{"apiVersion", kApiVersion},
+          {"kind", kKind},
+          {"metadata", std::move(metadata)},
+          {"spec", std::move(spec)}};
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,110 @@
+// The names that enumerations of the job have in a manifest. The table takes its values from here,
+// and the codec its numbers.
+#ifndef SLUICE_OPERATOR_API_ENUM_NAMES_H_
+#define SLUICE_OPERATOR_API_ENUM_NAMES_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+
+namespace sluice::api {
+
+template <typename Enum>
+using EnumNames = std::vector<std::pair<std::string, Enum>>;
+
+inline const EnumNames<v1::ModelSpec::Type>& NamesOf(v1::ModelSpec::Type) {
+  static const auto& names = *new EnumNames<v1::ModelSpec::Type>{
+      {"Builtin", v1::ModelSpec::BUILTIN}, {"TorchScript", v1::ModelSpec::TORCH_SCRIPT}};
+  return names;
+}
+// float16 is missing: no CPU computes it with LibTorch 1.13.
+inline const EnumNames<v1::DataType>& NamesOf(v1::DataType) {
+  static const auto& names = *new EnumNames<v1::DataType>{
+      {"float32", v1::FLOAT32}, {"float64", v1::FLOAT64}, {"bfloat16", v1::BFLOAT16}};
+  return names;
+}
+inline const EnumNames<v1::DataSpec::Format>& NamesOf(v1::DataSpec::Format) {
+  static const auto& names =
+      *new EnumNames<v1::DataSpec::Format>{{"IDX", v1::DataSpec::IDX},
+                                           {"CSV", v1::DataSpec::CSV},
+                                           {"Synthetic", v1::DataSpec::SYNTHETIC}};
+  return names;
+}
+inline const EnumNames<v1::DataSpec::Csv::Categories>& NamesOf(v1::DataSpec::Csv::Categories) {
+  static const auto& names = *new EnumNames<v1::DataSpec::Csv::Categories>{
+      {"OneHot", v1::DataSpec::Csv::ONE_HOT}, {"Index", v1::DataSpec::Csv::INDEX}};
+  return names;
+}
+inline const EnumNames<v1::OptimizerSpec::Name>& NamesOf(v1::OptimizerSpec::Name) {
+  static const auto& names =
+      *new EnumNames<v1::OptimizerSpec::Name>{{"SGD", v1::OptimizerSpec::SGD},
+                                              {"Adagrad", v1::OptimizerSpec::ADAGRAD},
+                                              {"Adam", v1::OptimizerSpec::ADAM},
+                                              {"AdamW", v1::OptimizerSpec::ADAM_W},
+                                              {"Add", v1::OptimizerSpec::ADD}};
+  return names;
+}
+inline const EnumNames<v1::Schedule::Type>& NamesOf(v1::Schedule::Type) {
+  static const auto& names =
+      *new EnumNames<v1::Schedule::Type>{{"Constant", v1::Schedule::CONSTANT},
+                                         {"Step", v1::Schedule::STEP},
+                                         {"Cosine", v1::Schedule::COSINE}};
+  return names;
+}
+inline const EnumNames<v1::Mode>& NamesOf(v1::Mode) {
+  static const auto& names = *new EnumNames<v1::Mode>{{"Synchronous", v1::SYNCHRONOUS},
+                                                      {"Asynchronous", v1::ASYNCHRONOUS},
+                                                      {"BoundedStaleness", v1::BOUNDED_STALENESS}};
+  return names;
+}
+inline const EnumNames<v1::TrainingSpec::Aggregation>& NamesOf(v1::TrainingSpec::Aggregation) {
+  static const auto& names = *new EnumNames<v1::TrainingSpec::Aggregation>{
+      {"Mean", v1::TrainingSpec::MEAN}, {"Sum", v1::TrainingSpec::SUM}};
+  return names;
+}
+inline const EnumNames<v1::TrainingSpec::NonFinite>& NamesOf(v1::TrainingSpec::NonFinite) {
+  static const auto& names = *new EnumNames<v1::TrainingSpec::NonFinite>{
+      {"Fail", v1::TrainingSpec::FAIL}, {"Skip", v1::TrainingSpec::SKIP}};
+  return names;
+}
+inline const EnumNames<v1::Codec>& NamesOf(v1::Codec) {
+  static const auto& names = *new EnumNames<v1::Codec>{
+      {"None", v1::CODEC_RAW}, {"Float16", v1::CODEC_FLOAT16}, {"BFloat16", v1::CODEC_BFLOAT16}};
+  return names;
+}
+
+// All names of an enumeration, for FieldBuilder::OneOf.
+template <typename Enum>
+std::vector<std::string> NamesOf() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : NamesOf(Enum{})) names.push_back(name);
+  return names;
+}
+
+// "" where `value` has no name.
+template <typename Enum>
+std::string NameOf(Enum value) {
+  for (const auto& [name, candidate] : NamesOf(Enum{})) {
+    if (candidate == value) return name;
+  }
+  return "";
+}
+
+// False, with `value` unchanged, where nothing has that name.
+template <typename Enum>
+bool FromName(absl::string_view name, Enum* value) {
+  for (const auto& [candidate, number] : NamesOf(Enum{})) {
+    if (candidate == name) {
+      *value = number;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_ENUM_NAMES_H_

@@ -1,0 +1,117 @@
+#include "operator/api/field_table.h"
+
+#include <deque>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "operator/api/field_builder.h"
+
+namespace sluice::api {
+namespace {
+
+struct SchemaTree {
+  SchemaTree() {
+    for (const Field& field : Fields()) Insert(field);
+  }
+
+  // Parents are inserted before their children.
+  void Insert(const Field& field) {
+    SchemaNode* node = &nodes.emplace_back();
+    node->field = &field;
+    by_path[field.path] = node;
+    if (absl::EndsWith(field.path, "[]") || absl::EndsWith(field.path, "{}")) {
+      node->name = field.path.substr(field.path.size() - 2);
+      by_path.at(field.path.substr(0, field.path.size() - 2))->item = node;
+      return;
+    }
+    const size_t dot = field.path.rfind('.');
+    node->name = dot == std::string::npos ? field.path : field.path.substr(dot + 1);
+    SchemaNode* parent = dot == std::string::npos ? &root : by_path.at(field.path.substr(0, dot));
+    parent->children.push_back(node);
+  }
+
+  SchemaNode root;
+  std::deque<SchemaNode> nodes;
+  std::unordered_map<std::string, SchemaNode*> by_path;
+};
+
+const SchemaTree& Tree() {
+  static const SchemaTree& tree = *new SchemaTree;
+  return tree;
+}
+
+}  // namespace
+
+absl::string_view FieldTypeName(FieldType type) {
+  switch (type) {
+    case FieldType::kObject:
+      return "object";
+    case FieldType::kList:
+      return "list";
+    case FieldType::kMap:
+      return "map";
+    case FieldType::kString:
+      return "string";
+    case FieldType::kInteger:
+      return "integer";
+    case FieldType::kNumber:
+      return "number";
+    case FieldType::kBoolean:
+      return "boolean";
+  }
+  return "unknown";
+}
+
+const std::vector<Field>& Fields() {
+  static const std::vector<Field>& all = *[] {
+    auto* fields = new std::vector<Field>(ObjectAndDataFields());
+    std::vector<Field> rest = TrainingFields();
+    fields->insert(fields->end(), std::make_move_iterator(rest.begin()),
+                   std::make_move_iterator(rest.end()));
+    return fields;
+  }();
+  return all;
+}
+
+nlohmann::json MinimalManifest() {
+  return nlohmann::json::parse(R"({
+    "apiVersion": "sluice.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "example"},
+    "spec": {
+      "model": {"name": "mlp"},
+      "data": {"format": "IDX", "source": {"path": "/data"}},
+      "optimizer": {"name": "SGD"},
+      "training": {"steps": 100}
+    }
+  })");
+}
+
+const SchemaNode* SchemaNode::Child(absl::string_view child) const {
+  for (const SchemaNode* candidate : children) {
+    if (candidate->name == child) return candidate;
+  }
+  return nullptr;
+}
+
+const SchemaNode& Schema() { return Tree().root; }
+
+const SchemaNode* FindSchema(absl::string_view path) {
+  const auto found = Tree().by_path.find(std::string(path));
+  return found == Tree().by_path.end() ? nullptr : found->second;
+}
+
+void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object) {
+  for (const SchemaNode* child : schema.children) {
+    const Field& field = *child->field;
+    if (object->contains(child->name) || field.default_json.empty()) continue;
+    nlohmann::json value = nlohmann::json::parse(field.default_json);
+    if (field.type == FieldType::kNumber) value = value.get<double>();
+    if (field.type == FieldType::kObject) ApplyDefaults(*child, &value);
+    (*object)[child->name] = std::move(value);
+  }
+}
+
+}  // namespace sluice::api

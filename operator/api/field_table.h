@@ -1,0 +1,111 @@
+// The one table of TrainingJob's fields and rules.
+//
+// Everything that knows the fields is made from it: the checks of `sluice run` and `sluice
+// validate` (validate.h), the reference and `sluice explain` (print/), and the schema of the custom
+// resource. A field or value that is not built is not here. A test sends every example through the
+// checks.
+//
+// Two kinds of entries. A Field bounds one value by itself (type, range, length, pattern), as an
+// OpenAPI schema can. A Rule relates fields: once as CEL text for API servers, once as a C++
+// predicate, with examples on which both must agree. Both see the object with its defaults filled
+// in.
+#ifndef SLUICE_OPERATOR_API_FIELD_TABLE_H_
+#define SLUICE_OPERATOR_API_FIELD_TABLE_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace sluice::api {
+
+enum class FieldType { kObject, kList, kMap, kString, kInteger, kNumber, kBoolean };
+
+// "string", "integer", ...: the names of OpenAPI; kMap is an "object" there.
+absl::string_view FieldTypeName(FieldType type);
+
+struct Example {
+  std::string yaml;
+  // Of an invalid example: a part of the problem's message.
+  std::string message;
+};
+
+struct Field {
+  // "spec.training.steps"; "[]" stands for the items of a list, "{}" for the values of a map.
+  std::string path;
+  FieldType type;
+  std::string description;
+  std::string since = "v0.1";
+
+  bool required = false;
+  // JSON; as in a schema, it is used where the parent object is there and this is not.
+  std::string default_json;
+  // A default that depends on other fields, in words; codec.cc fills it in.
+  std::string implied_default;
+
+  std::vector<std::string> values;  // of an enumeration; kString
+  std::optional<double> minimum;
+  std::optional<double> maximum;
+  bool exclusive_minimum = false;
+  bool exclusive_maximum = false;
+  size_t min_size = 0;  // characters of a string, items of a list, entries of a map
+  size_t max_size = 0;  // 0: only for types without a size
+  std::string pattern;  // regular expression for the schema,
+  bool (*matches)(absl::string_view) = nullptr;  // the same as a predicate,
+  std::string pattern_message;                   // and in words ("must be ...")
+  bool is_path = false;  // relative values are relative to the manifest's folder
+
+  // Other spellings that people bring along ("lr"); used for suggestions only.
+  std::vector<std::string> aliases;
+
+  std::vector<Example> examples;
+  std::vector<Example> invalid;
+  // What the examples need around them: a JSON merge patch on a minimal manifest.
+  std::string context;
+};
+
+struct Rule {
+  std::string scope;  // path of the object that is `self`
+  std::string field;  // what is blamed, relative to scope ("steps"); may be absent in the object
+  std::string cel;
+  // Called only when everything below `scope` is valid by itself.
+  bool (*holds)(const nlohmann::json& self);
+  std::string message;
+  // Examples: JSON merge patches on the scope of a minimal manifest,
+  std::vector<std::string> passing;
+  std::vector<std::string> failing;
+  // after this patch on the whole of it.
+  std::string context = {};
+  std::string since = "v0.1";
+};
+
+// Parents before children, in the order in which people should read them.
+const std::vector<Field>& Fields();
+const std::vector<Rule>& Rules();
+
+// The smallest manifest that is valid: what examples are tried on.
+nlohmann::json MinimalManifest();
+
+// The fields as a tree.
+struct SchemaNode {
+  const Field* field = nullptr;             // null for the root only
+  std::string name;                         // last part of the path
+  std::vector<const SchemaNode*> children;  // of an object, in the table's order
+  const SchemaNode* item = nullptr;         // of a list or map
+
+  const SchemaNode* Child(absl::string_view name) const;
+};
+const SchemaNode& Schema();
+// By path as in Field::path; null where there is none.
+const SchemaNode* FindSchema(absl::string_view path);
+
+// Fills in the defaults of fields that `object`, which is at `schema`, lacks. As in an API server,
+// those inside of an object that is missing and has no default itself stay away.
+void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object);
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_FIELD_TABLE_H_

@@ -1,0 +1,165 @@
+#include "operator/api/field_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+
+#include "absl/strings/str_split.h"
+#include "operator/api/validate.h"
+#include "operator/api/yaml_document.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+Json Patched(const std::string& patch) {
+  Json manifest = MinimalManifest();
+  if (!patch.empty()) manifest.merge_patch(Json::parse(patch));
+  return manifest;
+}
+
+// JSON is YAML; the value of an example is YAML that JSON text may hold in one place.
+std::string WithValue(const Field& field, const std::string& value) {
+  Json manifest = Patched(field.context);
+  Json* at = &manifest;
+  for (absl::string_view part : absl::StrSplit(field.path, '.')) at = &(*at)[std::string(part)];
+  *at = "@here@";
+  std::string text = manifest.dump();
+  return text.replace(text.find("\"@here@\""), 8, value);
+}
+
+std::vector<Problem> ProblemsOf(const std::string& yaml) {
+  const YamlDocument document = YamlDocument::Parse(yaml);
+  EXPECT_TRUE(document.problems().empty()) << yaml;
+  if (document.roots().size() != 1) return {};
+  return Validate(*document.roots()[0], "").problems;
+}
+
+std::string Text(const std::vector<Problem>& problems) {
+  std::string text;
+  for (const Problem& problem : problems) text += problem.ToString("") + "\n";
+  return text;
+}
+
+TEST(FieldTable, EveryExampleOfEveryFieldIsAccepted) {
+  for (const Field& field : Fields()) {
+    for (const Example& example : field.examples) {
+      const std::string yaml = WithValue(field, example.yaml);
+      EXPECT_EQ(Text(ProblemsOf(yaml)), "") << field.path << "\n" << yaml;
+    }
+  }
+}
+
+TEST(FieldTable, EveryInvalidExampleIsRefusedWithItsMessageAndNothingElse) {
+  for (const Field& field : Fields()) {
+    for (const Example& example : field.invalid) {
+      const std::string yaml = WithValue(field, example.yaml);
+      const std::vector<Problem> problems = ProblemsOf(yaml);
+      ASSERT_EQ(problems.size(), 1) << field.path << ": " << example.yaml << "\n" << Text(problems);
+      EXPECT_THAT(problems[0].path, HasSubstr(field.path));
+      EXPECT_THAT(problems[0].message, HasSubstr(example.message)) << field.path;
+    }
+  }
+}
+
+TEST(FieldTable, EveryLeafIsDescribedAndHasAnExampleOrLiesInOne) {
+  for (const Field& field : Fields()) {
+    EXPECT_FALSE(field.description.empty()) << field.path;
+    EXPECT_EQ(field.description.back(), '.') << field.path;
+    EXPECT_FALSE(field.since.empty()) << field.path;
+    const bool inside = field.path.find_first_of("[{") != std::string::npos;
+    if (field.type != FieldType::kObject && !inside && field.path != "metadata.annotations") {
+      EXPECT_FALSE(field.examples.empty()) << field.path;
+    }
+  }
+}
+
+TEST(FieldTable, PathsAreDistinctAndBoundedAsASchemaNeedsThem) {
+  std::set<std::string> paths;
+  for (const Field& field : Fields()) {
+    EXPECT_TRUE(paths.insert(field.path).second) << field.path;
+    const bool sized = field.type == FieldType::kList || field.type == FieldType::kMap ||
+                       (field.type == FieldType::kString && field.values.empty());
+    EXPECT_EQ(field.max_size > 0, sized) << field.path;
+    const bool has_items = field.type == FieldType::kList || field.type == FieldType::kMap;
+    EXPECT_EQ(FindSchema(field.path)->item != nullptr, has_items) << field.path;
+    EXPECT_FALSE(field.required && !field.default_json.empty()) << field.path;
+    EXPECT_TRUE(field.default_json.empty() || field.implied_default.empty()) << field.path;
+  }
+}
+
+TEST(FieldTable, DefaultsAreValidValues) {
+  for (const Field& field : Fields()) {
+    if (field.default_json.empty() || field.type == FieldType::kObject) continue;
+    EXPECT_EQ(Text(ProblemsOf(WithValue(field, field.default_json))), "") << field.path;
+  }
+}
+
+TEST(FieldTable, PatternsAndPredicatesAgreeOnEveryExample) {
+  int compared = 0;
+  for (const Field& field : Fields()) {
+    ASSERT_EQ(field.pattern.empty(), field.matches == nullptr) << field.path;
+    if (field.pattern.empty()) continue;
+    const std::regex regex(field.pattern);
+    std::vector<Example> examples = field.examples;
+    examples.insert(examples.end(), field.invalid.begin(), field.invalid.end());
+    for (const Example& example : examples) {
+      const YamlDocument value = YamlDocument::Parse(example.yaml);
+      const std::string& text = value.roots().at(0)->text;
+      EXPECT_EQ(std::regex_search(text, regex), field.matches(text)) << field.path << ": " << text;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 15);
+}
+
+class RuleTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  // A minimal manifest after the rule's context and, at its scope, the example.
+  static std::string Manifest(const Rule& rule, const std::string& example) {
+    Json manifest = Patched(rule.context);
+    Json patch = Json::parse(example);
+    std::vector<std::string> parts = absl::StrSplit(rule.scope, '.');
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) patch = {{*part, patch}};
+    manifest.merge_patch(patch);
+    return manifest.dump();
+  }
+};
+
+TEST_P(RuleTest, AcceptsItsPassingExamples) {
+  const Rule& rule = Rules()[GetParam()];
+  ASSERT_FALSE(rule.passing.empty());
+  for (const std::string& example : rule.passing) {
+    EXPECT_EQ(Text(ProblemsOf(Manifest(rule, example))), "") << rule.cel << "\n" << example;
+  }
+}
+
+TEST_P(RuleTest, RefusesItsFailingExamplesWithItsMessage) {
+  const Rule& rule = Rules()[GetParam()];
+  ASSERT_FALSE(rule.failing.empty());
+  for (const std::string& example : rule.failing) {
+    const std::vector<Problem> problems = ProblemsOf(Manifest(rule, example));
+    ASSERT_GE(problems.size(), 1) << rule.cel << "\n" << example;
+    bool found = false;
+    for (const Problem& problem : problems) {
+      found |= problem.message == rule.message && problem.path == rule.scope + "." + rule.field;
+    }
+    EXPECT_TRUE(found) << rule.cel << "\n" << example << "\n" << Text(problems);
+  }
+}
+
+TEST_P(RuleTest, BlamesAFieldOfTheTable) {
+  const Rule& rule = Rules()[GetParam()];
+  EXPECT_NE(FindSchema(rule.scope), nullptr) << rule.scope;
+  EXPECT_NE(FindSchema(rule.scope + "." + rule.field), nullptr) << rule.field;
+  EXPECT_THAT(rule.cel, HasSubstr("self."));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RuleTest, ::testing::Range<size_t>(0, Rules().size()));
+
+}  // namespace
+}  // namespace sluice::api

@@ -1,0 +1,342 @@
+// Rows of the table: the object itself, the model, the data.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "operator/api/enum_names.h"
+#include "operator/api/field_builder.h"
+#include "operator/api/training_job.h"
+
+namespace sluice::api {
+namespace {
+
+constexpr char kCsvData[] =
+    R"({"spec":{"data":{"format":"CSV","source":{"path":"/data/adult.csv"},"csv":{"labelColumn":"income"}}}})";
+constexpr char kSyntheticData[] =
+    R"({"spec":{"data":{"format":"Synthetic","source":null,"synthetic":{}}}})";
+constexpr char kNormalized[] =
+    R"({"spec":{"data":{"normalize":{"mean":[0.1307],"std":[0.3081]}}}})";
+constexpr char kEvaluated[] =
+    R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}}}})";
+
+bool IsDnsLabel(absl::string_view text) {
+  const auto alphanumeric = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
+  return !text.empty() && alphanumeric(text.front()) && alphanumeric(text.back()) &&
+         std::all_of(text.begin(), text.end(), [&](char c) { return c == '-' || alphanumeric(c); });
+}
+constexpr char kDnsLabel[] = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+constexpr char kDnsLabelMessage[] =
+    "must be lower-case letters, digits and `-`, with a letter or digit at both ends";
+
+bool IsDevice(absl::string_view text) {
+  if (text == "cpu" || text == "cuda") return true;
+  if (text.substr(0, 5) != "cuda:" || text.size() == 5) return false;
+  return std::all_of(text.begin() + 5, text.end(), absl::ascii_isdigit);
+}
+
+void AddMetadata(std::vector<Field>* fields) {
+  fields->push_back(String("apiVersion", "Version of this format.")
+                        .Required()
+                        .OneOf({kApiVersion})
+                        .Example("sluice.dev/v1alpha1")
+                        .Invalid("sluice.dev/v1", "must be sluice.dev/v1alpha1"));
+  fields->push_back(String("kind", "What the object is.")
+                        .Required()
+                        .OneOf({kKind})
+                        .Example("TrainingJob")
+                        .Invalid("Training", "must be TrainingJob"));
+  fields->push_back(Object("metadata", "Name and labels of the job.").Required());
+  fields->push_back(
+      String("metadata.name",
+             "Name of the job, unique in its namespace. Processes and pods are named after it: "
+             "`<name>-worker-0`.")
+          .Required()
+          .Size(1, 52)
+          .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
+          .Example("fashion-mnist")
+          .Invalid("Fashion_MNIST", "must be lower-case letters")
+          .Invalid("-a", "must be lower-case letters")
+          .Invalid("an-abundantly-and-unreasonably-long-name-of-a-training-job",
+                   "at most 52 characters")
+          .Invalid("123", "must be a string, not the number 123"));
+  fields->push_back(String("metadata.namespace", "Namespace of the job on a cluster.")
+                        .Default(R"("default")")
+                        .Size(1, 63)
+                        .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
+                        .Example("team-a")
+                        .Invalid("Team A", "must be lower-case letters"));
+  fields->push_back(Map("metadata.labels", "Labels, carried along.")
+                        .Size(0, 64)
+                        .Example("{team: vision}")
+                        .Invalid("[a]", "must be a map"));
+  fields->push_back(String("metadata.labels{}", "Value of a label.").Size(0, 63));
+  fields->push_back(Map("metadata.annotations", "Annotations, carried along.")
+                        .Size(0, 64)
+                        .Example("{note: first}"));
+  fields->push_back(String("metadata.annotations{}", "Value of an annotation.").Size(0, 65536));
+  fields->push_back(Object("spec", "What to train, on what, and how.").Required());
+  fields->push_back(
+      String("spec.image",
+             "Container image of the job's pods. Used on clusters only; unset: the operator's own.")
+          .Size(1, 512)
+          .Example("registry.example.com/sluice:v0.1")
+          .Invalid("\"\"", "must not be empty"));
+}
+
+void AddModel(std::vector<Field>* fields) {
+  fields->push_back(Object("spec.model", "The model to train.").Required());
+  fields->push_back(
+      String("spec.model.type",
+             "`Builtin`: one of the models that Sluice brings along. `TorchScript`: a file that "
+             "`torch.jit.save` wrote.")
+          .OneOf(NamesOf<v1::ModelSpec::Type>())
+          .Default(R"("Builtin")")
+          .Example("Builtin")
+          .Invalid("Torchscript", "did you mean `TorchScript`?"));
+  fields->push_back(
+      String(
+          "spec.model.name",
+          "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
+          "`mnist-net`: the "
+          "larger one of PyTorch's MNIST example. `mlp`: 784-256-10. `linear`: linear regression. "
+          "`logistic`: logistic regression. `additive`: w <- w + (1e-3 w + 1), whose result is "
+          "known "
+          "in advance; for tests.")
+          .OneOf({"convnet", "mnist-net", "mlp", "linear", "logistic", "additive"})
+          .Example("mnist-net")
+          .Invalid("mnistnet", "did you mean `mnist-net`?")
+          .Invalid("resnet50", "must be one of convnet, mnist-net"));
+  fields->push_back(String("spec.model.path", "The TorchScript file.")
+                        .Path()
+                        .Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})")
+                        .Example("models/net.pt")
+                        .Invalid("~/net.pt", "is not expanded"));
+  fields->push_back(Map("spec.model.dimensions",
+                        "Sizes of a built-in model, by name, where they differ from its own: "
+                        "`{dim: 10}` for `additive`, `{in: 8, out: 1}` for "
+                        "`linear`. Unset ones follow the data.")
+                        .Size(0, 16)
+                        .Example("{dim: 10}")
+                        .Invalid("{dim: ten}", "must be an integer"));
+  fields->push_back(Integer("spec.model.dimensions{}", "One size.").Min(1).Max(1e9));
+  fields->push_back(
+      String(
+          "spec.model.dtype",
+          "Type of the parameters. Unset: the model's own, which is float32 for built-in models.")
+          .OneOf(NamesOf<v1::DataType>())
+          .Example("float64")
+          .Invalid("float16", "must be one of float32, float64, bfloat16"));
+  fields->push_back(
+      String("spec.model.device",
+             "Where workers compute: `cpu`, `cuda` or `cuda:<number>`, where the LibTorch in use "
+             "has CUDA.")
+          .Default(R"("cpu")")
+          .Size(1, 16)
+          .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDevice, "must be `cpu`, `cuda` or `cuda:<number>`")
+          .Example("cuda:0")
+          .Invalid("gpu", "must be `cpu`, `cuda`"));
+}
+
+void AddDataBasics(std::vector<Field>* fields) {
+  fields->push_back(Object("spec.data", "The samples to train on.").Required());
+  fields->push_back(String("spec.data.format",
+                           "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Synthetic`: "
+                           "made from a seed. Files "
+                           "may be gzip-compressed (.gz).")
+                        .Required()
+                        .OneOf(NamesOf<v1::DataSpec::Format>())
+                        .Example("IDX")
+                        .Invalid("idx", "did you mean `IDX`?"));
+  fields->push_back(Object("spec.data.source", "Where the data is. For IDX and CSV."));
+  fields->push_back(
+      String("spec.data.source.path",
+             "A file, or a folder that holds files of the usual names (`train-images-idx3-ubyte`, "
+             "`train-labels-idx1-ubyte`, with or without .gz).")
+          .Required()
+          .Path()
+          .Example("/usr/share/datasets/fashion-mnist")
+          .Invalid("~/data", "is not expanded")
+          .Invalid("\"\"", "must not be empty"));
+  fields->push_back(
+      String("spec.data.source.labels",
+             "IDX: the file of the labels. Unset: found beside the images by its usual name.")
+          .Path()
+          .Example("/data/train-labels-idx1-ubyte.gz"));
+  fields->push_back(Object(
+      "spec.data.normalize",
+      "Features become (x - mean) / std; the bytes of IDX files are scaled to [0, 1] before. One "
+      "number for all, or one for each index of a sample's first dimension (channel, or column of "
+      "a CSV file)."));
+  for (const bool is_mean : {true, false}) {
+    const std::string path = is_mean ? "spec.data.normalize.mean" : "spec.data.normalize.std";
+    fields->push_back(List(path, is_mean ? "What is subtracted." : "What is divided by.")
+                          .Required()
+                          .Size(1, 4096)
+                          .Context(kNormalized)
+                          .Example(is_mean ? "[0.2860]" : "[0.3530]")
+                          .Invalid("[]", "must have at least 1 item")
+                          .Invalid("0.5", "must be a list"));
+    FieldBuilder item = Number(path + "[]", "One number.");
+    if (!is_mean) item.Above(0);
+    fields->push_back(item);
+  }
+  fields->push_back(
+      Boolean("spec.data.shuffle",
+              "Whether each epoch takes the samples in another order, drawn from `training.seed`.")
+          .Default("true")
+          .Example("false")
+          .Invalid("\"no\"", "must be true or false"));
+  fields->push_back(
+      Integer("spec.data.maxSamples", "Use only the first so many samples. Unset: all.")
+          .Min(1)
+          .Example("10000")
+          .Invalid("0", "at least 1"));
+}
+
+void AddCsv(std::vector<Field>* fields) {
+  fields->push_back(Object("spec.data.csv", "How to read a CSV file. Only with format CSV."));
+  fields->push_back(String("spec.data.csv.labelColumn", "The column to predict.")
+                        .Required()
+                        .Size(1, 253)
+                        .Context(kCsvData)
+                        .Example("income")
+                        .Invalid("3", "must be a string"));
+  for (const bool numeric : {true, false}) {
+    const std::string path =
+        numeric ? "spec.data.csv.numericColumns" : "spec.data.csv.categoricalColumns";
+    fields->push_back(List(path, numeric ? "Columns that are numbers."
+                                         : "Columns whose values are names; see `categories`.")
+                          .Size(0, 256)
+                          .Context(kCsvData)
+                          .Example(numeric ? "[age, hours-per-week]" : "[education, occupation]")
+                          .Invalid("[1]", "must be a string")
+                          .Invalid("age", "must be a list"));
+    fields->push_back(String(path + "[]", "Name of a column.").Size(1, 253));
+  }
+  fields->push_back(String("spec.data.csv.categories",
+                           "What a categorical column becomes. `OneHot`: one feature for each "
+                           "value. `Index`: one feature, the "
+                           "value's place in the vocabulary.")
+                        .OneOf(NamesOf<v1::DataSpec::Csv::Categories>())
+                        .Default(R"("OneHot")")
+                        .Context(kCsvData)
+                        .Example("Index")
+                        .Invalid("Onehot", "did you mean `OneHot`?"));
+  fields->push_back(
+      Boolean("spec.data.csv.standardize",
+              "Numeric columns become (x - mean) / standard deviation, both of the training data.")
+          .Default("false")
+          .Context(kCsvData)
+          .Example("true"));
+  fields->push_back(Boolean("spec.data.csv.regression",
+                            "The label is a number. Otherwise it is the name of a class.")
+                        .Default("false")
+                        .Context(kCsvData)
+                        .Example("true"));
+  fields->push_back(
+      Boolean(
+          "spec.data.csv.header",
+          "The first line names the columns. Without one they are named \"0\", \"1\", and so on.")
+          .Default("true")
+          .Context(kCsvData)
+          .Example("false"));
+  fields->push_back(String("spec.data.csv.delimiter", "The character between two values.")
+                        .Default(R"(",")")
+                        .Size(1, 1)
+                        .Pattern(
+                            "^[ -~\\t]$",
+                            [](absl::string_view text) {
+                              return text.size() == 1 && text[0] != '\n' && text[0] != '\r';
+                            },
+                            "must be one ASCII character")
+                        .Context(kCsvData)
+                        .Example("\";\"")
+                        .Example("\"\\t\"")
+                        .Invalid("\"||\"", "at most 1 character"));
+}
+
+void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.data.synthetic", "What samples to make up. Only with format Synthetic."));
+  fields->push_back(Integer("spec.data.synthetic.samples", "How many samples there are.")
+                        .Default("10000")
+                        .Min(1)
+                        .Context(kSyntheticData)
+                        .Example("1000")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(List("spec.data.synthetic.shape",
+                         "Shape of one sample. Unset: what the built-in model takes.")
+                        .Size(1, 8)
+                        .Context(kSyntheticData)
+                        .Example("[1, 28, 28]")
+                        .Invalid("[1, 0]", "at least 1")
+                        .Invalid("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 8 items"));
+  fields->push_back(
+      Integer("spec.data.synthetic.shape[]", "Size of one dimension.").Min(1).Max(1e6));
+  fields->push_back(Integer("spec.data.synthetic.classes",
+                            "Number of classes of the labels; 0: labels are numbers.")
+                        .Default("10")
+                        .Min(0)
+                        .Max(1e6)
+                        .Context(kSyntheticData)
+                        .Example("0")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(Integer("spec.data.synthetic.seed", "What the samples are drawn from.")
+                        .Default("0")
+                        .Min(0)
+                        .Context(kSyntheticData)
+                        .Example("7"));
+  fields->push_back(Object("spec.data.evaluation",
+                           "Evaluation on samples that are not trained on, at one version of the "
+                           "parameters, while training goes "
+                           "on. Without an interval the model is evaluated once, at the end; "
+                           "without this object, never."));
+  fields->push_back(Object("spec.data.evaluation.source",
+                           "Where the samples are; in the format of the training data.")
+                        .Context(kEvaluated));
+  fields->push_back(
+      String("spec.data.evaluation.source.path",
+             "A file, or a folder that holds files of the usual names (`t10k-images-idx3-ubyte`, "
+             "`t10k-labels-idx1-ubyte`, with or without .gz).")
+          .Required()
+          .Path()
+          .Context(kEvaluated)
+          .Example("/usr/share/datasets/fashion-mnist"));
+  fields->push_back(String("spec.data.evaluation.source.labels",
+                           "IDX: the file of the labels. Unset: found beside the images.")
+                        .Path()
+                        .Context(kEvaluated)
+                        .Example("/data/t10k-labels-idx1-ubyte.gz"));
+  fields->push_back(Integer("spec.data.evaluation.intervalSteps", "Evaluate every so many steps.")
+                        .Min(1)
+                        .Context(kEvaluated)
+                        .Alias("every")
+                        .Example("100")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Number("spec.data.evaluation.intervalSeconds", "Evaluate every so many seconds of training.")
+          .Above(0)
+          .Max(1e6)
+          .Context(kEvaluated)
+          .Example("30")
+          .Invalid("-1", "must be more than 0"));
+  fields->push_back(
+      Integer("spec.data.evaluation.maxSamples",
+              "Use only the first so many samples. Unset: all. A few hundred flatter.")
+          .Min(1)
+          .Context(kEvaluated)
+          .Example("2000"));
+}
+
+}  // namespace
+
+std::vector<Field> ObjectAndDataFields() {
+  std::vector<Field> fields;
+  AddMetadata(&fields);
+  AddModel(&fields);
+  AddDataBasics(&fields);
+  AddCsv(&fields);
+  AddSyntheticAndEvaluation(&fields);
+  return fields;
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,447 @@
+// Rows of the table: loss, optimizer, training, the sizes of the job, checkpoints, limits.
+#include "operator/api/enum_names.h"
+#include "operator/api/field_builder.h"
+
+namespace sluice::api {
+namespace {
+
+std::string WithOptimizer(const std::string& name) {
+  return R"({"spec":{"optimizer":{"name":")" + name + R"("}}})";
+}
+constexpr char kGroups[] =
+    R"({"spec":{"optimizer":{"groups":[{"patterns":["*"],"learningRate":1}]}}})";
+constexpr char kStepSchedule[] =
+    R"({"spec":{"optimizer":{"schedule":{"type":"Step","stepSize":100}}}})";
+constexpr char kCosineSchedule[] =
+    R"({"spec":{"optimizer":{"schedule":{"type":"Cosine","totalSteps":1000}}}})";
+constexpr char kTarget[] =
+    R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
+                "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
+
+void AddLossAndOptimizer(std::vector<Field>* fields) {
+  fields->push_back(String("spec.loss",
+                           "What is minimised. Unset: the model's own loss; a TorchScript module "
+                           "that returns its loss "
+                           "itself needs none.")
+                        .OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"})
+                        .Example("crossEntropy")
+                        .Invalid("cross_entropy", "did you mean `crossEntropy`?"));
+  fields->push_back(Object("spec.optimizer",
+                           "How gradients change parameters. Options have the names, meanings and "
+                           "defaults of PyTorch; those of "
+                           "another optimizer are refused.")
+                        .Required());
+  fields->push_back(String("spec.optimizer.name",
+                           "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
+                           "update, for exact sums.")
+                        .Required()
+                        .Alias("type")
+                        .OneOf(NamesOf<v1::OptimizerSpec::Name>())
+                        .Example("Adam")
+                        .Invalid("adam", "did you mean `Adam`?")
+                        .Invalid("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add"));
+  fields->push_back(Number("spec.optimizer.learningRate", "Step size. Not for Add.")
+                        .Implied("0.01 for Adagrad, else 0.001")
+                        .Alias("lr")
+                        .Min(0)
+                        .Example("1e-3")
+                        .Invalid("-0.1", "at least 0")
+                        .Invalid("fast", "must be a number"));
+  fields->push_back(Number("spec.optimizer.momentum", "SGD: factor on the previous step.")
+                        .Implied("0")
+                        .Min(0)
+                        .Example("0.9")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Number("spec.optimizer.dampening", "SGD: takes this part of the gradient off the momentum.")
+          .Implied("0")
+          .Example("0.1"));
+  fields->push_back(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.")
+                        .Implied("false")
+                        .Context(R"({"spec":{"optimizer":{"momentum":0.9}}})")
+                        .Example("true"));
+  fields->push_back(Number("spec.optimizer.weightDecay",
+                           "Pull towards 0: added to the gradient (L2), by AdamW taken off the "
+                           "parameter itself. Not for Add.")
+                        .Implied("0.01 for AdamW, else 0")
+                        .Min(0)
+                        .Example("1e-4")
+                        .Invalid("-1e-4", "at least 0"));
+  fields->push_back(
+      List("spec.optimizer.betas",
+           "Adam, AdamW: decay rates of the mean and of the mean square of gradients.")
+          .Implied("[0.9, 0.999]")
+          .Size(2, 2)
+          .Context(WithOptimizer("Adam"))
+          .Example("[0.9, 0.99]")
+          .Invalid("[0.9]", "must have at least 2 items")
+          .Invalid("[0.9, 1]", "must be less than 1"));
+  fields->push_back(Number("spec.optimizer.betas[]", "One rate.").Min(0).Below(1));
+  fields->push_back(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.")
+                        .Implied("1e-10 for Adagrad, else 1e-8")
+                        .Min(0)
+                        .Context(WithOptimizer("Adam"))
+                        .Example("1e-7"));
+  fields->push_back(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.")
+                        .Implied("0")
+                        .Min(0)
+                        .Context(WithOptimizer("Adagrad"))
+                        .Example("1e-4"));
+  fields->push_back(
+      Number("spec.optimizer.initialAccumulatorValue", "Adagrad: where the sum of squares begins.")
+          .Implied("0")
+          .Min(0)
+          .Context(WithOptimizer("Adagrad"))
+          .Example("0.1"));
+  fields->push_back(
+      Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.")
+          .Implied("false")
+          .Context(WithOptimizer("AdamW"))
+          .Example("true"));
+  fields->push_back(Number("spec.optimizer.clipNorm",
+                           "Gradients whose 2-norm over all parameters is larger are scaled down "
+                           "to it. Unset: they are "
+                           "left alone.")
+                        .Above(0)
+                        .Example("1.0")
+                        .Invalid("0", "must be more than 0"));
+}
+
+void AddScheduleAndGroups(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.optimizer.schedule",
+             "How the learning rate changes with the steps. Unset: it does not. Not for Add."));
+  fields->push_back(String("spec.optimizer.schedule.type",
+                           "`Constant`. `Step`: times `gamma` every `stepSize` steps. `Cosine`: "
+                           "half a cosine from 1 to "
+                           "`minFactor` over `totalSteps` steps, then constant.")
+                        .Default(R"("Constant")")
+                        .OneOf(NamesOf<v1::Schedule::Type>())
+                        .Example("Constant")
+                        .Invalid("Linear", "must be one of Constant, Step, Cosine"));
+  fields->push_back(
+      Integer("spec.optimizer.schedule.warmupSteps",
+              "Steps over which the learning rate rises from 0, in front of every type.")
+          .Default("0")
+          .Min(0)
+          .Example("500")
+          .Invalid("-5", "at least 0"));
+  fields->push_back(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.")
+                        .Min(1)
+                        .Context(kStepSchedule)
+                        .Example("1000"));
+  fields->push_back(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.")
+                        .Implied("0.1")
+                        .Above(0)
+                        .Context(kStepSchedule)
+                        .Example("0.5")
+                        .Invalid("0", "must be more than 0"));
+  fields->push_back(
+      Integer("spec.optimizer.schedule.totalSteps", "Cosine: steps until the lowest rate.")
+          .Min(1)
+          .Context(kCosineSchedule)
+          .Example("10000"));
+  fields->push_back(Number("spec.optimizer.schedule.minFactor",
+                           "Cosine: the lowest rate, as a multiple of the learning rate.")
+                        .Implied("0")
+                        .Min(0)
+                        .Max(1)
+                        .Context(kCosineSchedule)
+                        .Example("0.01")
+                        .Invalid("2", "at most 1"));
+  fields->push_back(List("spec.optimizer.groups",
+                         "Other options for some parameters. A parameter belongs to the first "
+                         "group of which a pattern matches its "
+                         "name; what the group leaves unset is the optimizer's. Not for Add.")
+                        .Size(0, 64)
+                        .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
+                        .Invalid("{patterns: [a]}", "must be a list"));
+  fields->push_back(Object("spec.optimizer.groups[]", "One group."));
+  fields->push_back(List("spec.optimizer.groups[].patterns",
+                         "Names of parameters, as in PyTorch's state_dict; `*` stands for any "
+                         "characters, `?` for one.")
+                        .Required()
+                        .Size(1, 64));
+  fields->push_back(String("spec.optimizer.groups[].patterns[]", "One pattern.").Size(1, 253));
+  fields->push_back(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.")
+                        .Min(0)
+                        .Alias("lr"));
+  fields->push_back(
+      Number("spec.optimizer.groups[].weightDecay", "Weight decay of these parameters.").Min(0));
+  fields->push_back(
+      Number("spec.optimizer.groups[].momentum", "SGD: momentum of these parameters.").Min(0));
+}
+
+void AddTrainingBasics(std::vector<Field>* fields) {
+  fields->push_back(Object("spec.training", "How to train, and until when.").Required());
+  fields->push_back(
+      String("spec.training.mode",
+             "`Synchronous`: each step applies the gradient of one global batch, whoever computed "
+             "it; the result "
+             "does not depend on the number of workers. `Asynchronous`: each worker applies "
+             "updates at its own "
+             "pace. `BoundedStaleness`: as Asynchronous, but nobody runs far ahead.")
+          .Default(R"("Synchronous")")
+          .OneOf(NamesOf<v1::Mode>())
+          .Example("Asynchronous")
+          .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
+  fields->push_back(
+      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there."));
+  fields->push_back(
+      Integer("spec.training.boundedStaleness.maxStaleness",
+              "A worker waits when it is more than so many updates ahead of the slowest.")
+          .Required()
+          .Min(0)
+          .Max(1e6)
+          .Context(
+              R"({"spec":{"training":{"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":1}}}})")
+          .Example("4")
+          .Invalid("-1", "at least 0"));
+  fields->push_back(Integer("spec.training.globalBatchSize",
+                            "Samples of one step, over all workers; of one update of one worker "
+                            "where the mode is not "
+                            "Synchronous.")
+                        .Default("64")
+                        .Min(1)
+                        .Max(1 << 24)
+                        .Alias("batchSize")
+                        .Alias("batch")
+                        .Example("256")
+                        .Invalid("0", "at least 1")
+                        .Invalid("64.5", "must be an integer"));
+  fields->push_back(Integer("spec.training.microbatchSize",
+                            "A global batch is cut into microbatches of so many samples (the last "
+                            "may be smaller), which are given to "
+                            "workers in proportion to their speed. Normally a worker computes all "
+                            "of its microbatches as one batch; with "
+                            "BitExact each by itself, so larger ones are faster.")
+                        .Implied("globalBatchSize / 16, rounded up")
+                        .Min(1)
+                        .Max(1 << 24)
+                        .Alias("microBatchSize")
+                        .Example("16")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer(
+          "spec.training.steps",
+          "Train for so many steps (updates, where the mode is not Synchronous). This or `epochs`.")
+          .Min(1)
+          .Alias("maxSteps")
+          .Example("10000")
+          .Invalid("0", "at least 1")
+          .Invalid("many", "must be an integer, not the string \"many\""));
+  fields->push_back(
+      Integer("spec.training.epochs", "Go over the data so many times. This or `steps`.")
+          .Min(1)
+          .Context(R"({"spec":{"training":{"steps":null}}})")
+          .Example("5")
+          .Invalid("1.5", "must be an integer"));
+  fields->push_back(
+      Integer("spec.training.seed",
+              "What initial parameters, the order of samples and dropout are drawn from.")
+          .Default("0")
+          .Min(0)
+          .Example("42")
+          .Invalid("-1", "at least 0"));
+}
+
+void AddTrainingDetails(std::vector<Field>* fields) {
+  fields->push_back(String("spec.training.determinism",
+                           "`BitExact`: gradients are added in a fixed order, so that the "
+                           "parameters have the same bits for every "
+                           "number of workers and shards and whatever crashes; costs speed. "
+                           "`Default`: the same but for rounding.")
+                        .Default(R"("Default")")
+                        .OneOf({"Default", "BitExact"})
+                        .Example("BitExact")
+                        .Invalid("Bitexact", "did you mean `BitExact`?"));
+  fields->push_back(String("spec.training.aggregation",
+                           "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
+                           "over microbatches of each one's "
+                           "mean gradient.")
+                        .Default(R"("Mean")")
+                        .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
+                        .Example("Sum"));
+  fields->push_back(String("spec.training.nonFinite",
+                           "What a gradient with NaN or infinity does. `Fail`: the job fails and "
+                           "names the tensor. `Skip`: the step "
+                           "is skipped, for all parameters.")
+                        .Default(R"("Fail")")
+                        .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
+                        .Example("Skip"));
+  fields->push_back(
+      Object("spec.training.compression", "How numbers are sent. None sends them as they are.")
+          .Default("{}"));
+  for (const bool push : {true, false}) {
+    fields->push_back(
+        String(push ? "spec.training.compression.push" : "spec.training.compression.pull",
+               push ? "Of gradients, from workers to shards."
+                    : "Of parameters, from shards to workers.")
+            .Default(R"("None")")
+            .OneOf(NamesOf<v1::Codec>())
+            .Example("BFloat16")
+            .Invalid("fp16", "must be one of None, Float16, BFloat16"));
+  }
+  fields->push_back(Integer("spec.training.threads",
+                            "Threads with which a worker computes. With more than one, BitExact "
+                            "holds only among runs "
+                            "of the same number.")
+                        .Implied("cores / processes of the job; 1 with BitExact")
+                        .Min(1)
+                        .Max(1024)
+                        .Example("2")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(Number("spec.training.stepDelaySeconds",
+                           "Waits so long in each step: slows a job down for demonstrations.")
+                        .Default("0")
+                        .Min(0)
+                        .Max(60)
+                        .Example("0.1")
+                        .Invalid("61", "at most 60"));
+  fields->push_back(Object("spec.training.target", "Stop early, when an evaluation reaches this."));
+  fields->push_back(String("spec.training.target.metric", "`accuracy` in percent, or `loss`.")
+                        .Required()
+                        .OneOf({"accuracy", "loss"})
+                        .Context(kTarget)
+                        .Example("loss")
+                        .Invalid("auc", "must be one of accuracy, loss"));
+  fields->push_back(String("spec.training.target.goal", "On which side of `value` the goal lies.")
+                        .Required()
+                        .OneOf({"AtLeast", "AtMost"})
+                        .Context(kTarget)
+                        .Example("AtMost")
+                        .Invalid("\">=\"", "must be one of AtLeast, AtMost"));
+  fields->push_back(Number("spec.training.target.value", "The value to reach.")
+                        .Required()
+                        .Context(kTarget)
+                        .Example("0.25")
+                        .Invalid("high", "must be a number"));
+}
+
+void AddSizesAndCheckpoint(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.parameterServer", "The shards that hold the parameters.").Default("{}"));
+  fields->push_back(Integer("spec.parameterServer.replicas", "How many shards.")
+                        .Default("1")
+                        .Min(1)
+                        .Max(1024)
+                        .Example("2")
+                        .Invalid("0", "at least 1")
+                        .Invalid("two", "must be an integer"));
+  fields->push_back(Integer("spec.parameterServer.partitions",
+                            "Parameters are cut into so many partitions, the units of ownership. "
+                            "Fixed for the life of the "
+                            "job, so it bounds the number of shards that it can grow to.")
+                        .Default("64")
+                        .Min(1)
+                        .Max(1024)
+                        .Example("256")
+                        .Invalid("2048", "at most 1024"));
+  fields->push_back(Object("spec.worker", "The workers that compute gradients.").Default("{}"));
+  fields->push_back(Integer("spec.worker.replicas", "How many workers.")
+                        .Default("1")
+                        .Min(1)
+                        .Max(1024)
+                        .Example("4")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Object("spec.checkpoint", "Checkpoints, from which the job goes on after a loss.")
+          .Default("{}"));
+  fields->push_back(Object("spec.checkpoint.storage", "Where checkpoints are kept.").Default("{}"));
+  fields->push_back(String("spec.checkpoint.storage.type", "`Local`: a folder of the file system.")
+                        .Default(R"("Local")")
+                        .OneOf({"Local"})
+                        .Example("Local")
+                        .Invalid("S3", "must be Local"));
+  fields->push_back(
+      String(
+          "spec.checkpoint.storage.path",
+          "The folder, which is made where it is missing. All processes of the job must reach it.")
+          .Implied("in the job's own folder, `.sluice/<name>/checkpoints`")
+          .Path()
+          .Example("/var/lib/checkpoints/fashion-mnist")
+          .Invalid("~/checkpoints", "is not expanded"));
+  fields->push_back(Integer("spec.checkpoint.intervalSteps",
+                            "A checkpoint every so many steps. This or `intervalSeconds`.")
+                        .Min(1)
+                        .Example("1000")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(Number("spec.checkpoint.intervalSeconds",
+                           "A checkpoint every so many seconds. This or `intervalSteps`.")
+                        .Implied("300 where `intervalSteps` is unset")
+                        .Above(0)
+                        .Max(1e6)
+                        .Example("60")
+                        .Invalid("0", "must be more than 0"));
+  fields->push_back(Integer("spec.checkpoint.maxToKeep", "The newest so many checkpoints are kept.")
+                        .Default("3")
+                        .Min(1)
+                        .Max(1000)
+                        .Example("5")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      String("spec.checkpoint.restoreFrom",
+             "Begin with the newest checkpoint in this folder of another job, in place of random "
+             "parameters.")
+          .Path()
+          .Example("/var/lib/checkpoints/pretrained"));
+}
+
+void AddLimits(std::vector<Field>* fields) {
+  fields->push_back(Integer("spec.backoffLimit",
+                            "How often the job may be restored from a checkpoint, after the loss "
+                            "of a shard or of the "
+                            "coordinator, before it fails.")
+                        .Default("6")
+                        .Min(0)
+                        .Max(1000)
+                        .Example("0")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Object("spec.timeouts", "When a process counts as lost. The defaults suit most jobs.")
+          .Default("{}"));
+  const auto timeout = [&](const char* name, const char* description, const char* value) {
+    fields->push_back(Number(std::string("spec.timeouts.") + name, description)
+                          .Default(value)
+                          .Above(0)
+                          .Max(86400)
+                          .Example(value)
+                          .Invalid("0", "must be more than 0")
+                          .Invalid("1s", "must be a number"));
+  };
+  timeout("heartbeatSeconds", "Time between two signs of life of a process.", "0.5");
+  timeout("suspectSeconds", "A worker whose connection broke has so long to return.", "1");
+  timeout("silenceSeconds", "A process that gives no sign of life for so long is lost.", "5");
+  timeout("pauseSeconds", "A shard that does not answer a pause for so long is lost.", "5");
+  timeout("birthSeconds",
+          "A worker that does not bring the initial parameters in so long is replaced.", "120");
+  timeout("suspendCheckpointSeconds",
+          "A job that is suspended has so long for its last checkpoint.", "60");
+  fields->push_back(Boolean("spec.suspend",
+                            "Save a checkpoint and stop all processes, until this is false again; "
+                            "the job then goes on at the same "
+                            "sample.")
+                        .Default("false")
+                        .Example("true"));
+  fields->push_back(
+      Integer("spec.activeDeadlineSeconds", "A job that runs for longer fails. Unset: no limit.")
+          .Min(1)
+          .Max(1e9)
+          .Example("86400")
+          .Invalid("0", "at least 1"));
+}
+
+}  // namespace
+
+std::vector<Field> TrainingFields() {
+  std::vector<Field> fields;
+  AddLossAndOptimizer(&fields);
+  AddScheduleAndGroups(&fields);
+  AddTrainingBasics(&fields);
+  AddTrainingDetails(&fields);
+  AddSizesAndCheckpoint(&fields);
+  AddLimits(&fields);
+  return fields;
+}
+
+}  // namespace sluice::api

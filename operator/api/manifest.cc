@@ -1,0 +1,105 @@
+#include "operator/api/manifest.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "operator/api/codec.h"
+#include "operator/api/validate.h"
+#include "operator/api/yaml_document.h"
+
+namespace sluice::api {
+namespace {
+
+// The kind of a document for a message; empty where it has none.
+std::string KindOf(const YamlNode& root) {
+  const YamlNode::Entry* kind = root.Find("kind");
+  if (kind == nullptr || kind->value->kind != YamlNode::Kind::kString) return "";
+  return kind->value->text.substr(0, 64);
+}
+
+// Everything but one TrainingJob.
+std::vector<Problem> CheckDocuments(const std::vector<const YamlNode*>& roots) {
+  if (roots.empty()) return {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
+  std::vector<Problem> problems;
+  size_t jobs = 0;
+  for (const YamlNode* root : roots) {
+    const std::string kind = KindOf(*root);
+    if (!kind.empty() && kind != kKind) {
+      problems.push_back(
+          {root->Find("kind")->key_place, "kind",
+           absl::StrCat("is ", YamlNode{YamlNode::Kind::kString, {}, kind, {}, {}}.Describe(),
+                        "; a manifest holds one TrainingJob and nothing else")});
+    } else if (++jobs > 1) {
+      problems.push_back(
+          {root->place, "", "a second TrainingJob begins here; put it in a file of its own"});
+    }
+  }
+  return problems;
+}
+
+absl::Status FileError(const std::string& path, const std::error_code& error) {
+  const std::string message = absl::StrCat(path, ": ", error.message());
+  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
+  if (error == std::errc::permission_denied) return absl::PermissionDeniedError(message);
+  return absl::FailedPreconditionError(message);
+}
+
+absl::StatusOr<std::string> ReadBounded(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a manifest"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return FileError(path, std::error_code(errno, std::generic_category()));
+  // One byte more shows that there is more.
+  std::string text(kMaxManifestBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return FileError(path, std::make_error_code(std::errc::io_error));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& source) {
+  ParsedManifest result;
+  if (text.size() > kMaxManifestBytes) {
+    result.problems.push_back(
+        {Place{}, "", absl::StrCat("a manifest has at most ", kMaxManifestBytes, " bytes")});
+    return result;
+  }
+  const YamlDocument document = YamlDocument::Parse(text);
+  result.problems = document.problems();
+  if (result.problems.empty()) result.problems = CheckDocuments(document.roots());
+  if (result.problems.empty()) {
+    ValidatedObject validated = Validate(*document.roots()[0], source.base_directory);
+    result.problems = std::move(validated.problems);
+    if (result.problems.empty()) result.job = FromJson(validated.object);
+  }
+  if (result.problems.size() > kMaxProblems) result.problems.resize(kMaxProblems);
+  return result;
+}
+
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadBounded(path);
+  if (!text.ok()) return text.status();
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return FileError(path, error);
+  ParsedManifest parsed = ParseManifest(*text, {path, absolute.parent_path().string()});
+  if (parsed.ok()) return std::move(parsed.job);
+  const auto format = [&](std::string* out, const Problem& problem) {
+    out->append(problem.ToString(path));
+  };
+  return absl::InvalidArgumentError(absl::StrJoin(parsed.problems, "\n", format));
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,232 @@
+#include "operator/api/manifest.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "operator/api/codec.h"
+#include "operator/api/testing/invalid_manifests.h"
+
+namespace sluice::api {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ProblemsOf(const std::string& yaml) {
+  std::string text;
+  for (const Problem& problem : ParseManifest(yaml, {}).problems) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", problem.ToString(""));
+  }
+  return text;
+}
+
+TrainingJob MustParse(const std::string& yaml, const std::string& base = "") {
+  ParsedManifest parsed = ParseManifest(yaml, {"job.yaml", base});
+  EXPECT_TRUE(parsed.ok()) << ProblemsOf(yaml);
+  return parsed.job;
+}
+
+std::string With(const std::string& from, const std::string& to) {
+  return absl::StrReplaceAll(ValidManifest(), {{from, to}});
+}
+
+class InvalidManifestTest : public ::testing::TestWithParam<InvalidManifest> {};
+
+TEST_P(InvalidManifestTest, IsRefusedWithPlaceAndReason) {
+  ASSERT_NE(GetParam().yaml, ValidManifest());
+  std::string problem = ProblemsOf(GetParam().yaml);
+  // Without a file there is no "file:" in front of the place.
+  if (!problem.empty() && problem[0] == ':') problem.erase(0, 1);
+  EXPECT_EQ(problem, GetParam().problem) << GetParam().yaml;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, InvalidManifestTest, ::testing::ValuesIn(InvalidManifests()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Manifest, AMinimalOneIsFilledWithDefaults) {
+  const v1::JobSpec spec = MustParse(ValidManifest()).spec;
+  EXPECT_EQ(spec.name(), "job");
+  EXPECT_EQ(spec.namespace_(), "default");
+  EXPECT_EQ(spec.uid(), "");
+  EXPECT_EQ(spec.model().device(), "cpu");
+  EXPECT_EQ(spec.model().dtype(), v1::DATA_TYPE_UNSPECIFIED);
+  EXPECT_FALSE(spec.data().no_shuffle());
+  EXPECT_FALSE(spec.data().has_evaluation());
+  EXPECT_EQ(spec.optimizer().learning_rate(), 1e-3);
+  EXPECT_EQ(spec.training().mode(), v1::SYNCHRONOUS);
+  EXPECT_EQ(spec.training().global_batch_size(), 64);
+  EXPECT_EQ(spec.training().microbatch_size(), 4);
+  EXPECT_EQ(spec.training().steps(), 100);
+  EXPECT_EQ(spec.training().epochs(), 0);
+  EXPECT_FALSE(spec.training().bit_exact());
+  EXPECT_EQ(spec.parameter_server().partitions(), 64);
+  EXPECT_EQ(spec.checkpoint().interval_seconds(), 300);
+  EXPECT_EQ(spec.checkpoint().max_to_keep(), 3);
+  EXPECT_EQ(spec.timeouts().suspect(), 1);
+  EXPECT_EQ(spec.timeouts().silence(), 5);
+  EXPECT_EQ(spec.backoff_limit(), 6);
+}
+
+TEST(Manifest, OptimizersHaveTheDefaultsOfPyTorch) {
+  const v1::OptimizerSpec adam = MustParse(With("SGD", "Adam")).spec.optimizer();
+  EXPECT_EQ(adam.learning_rate(), 1e-3);
+  EXPECT_EQ(adam.beta1(), 0.9);
+  EXPECT_EQ(adam.beta2(), 0.999);
+  EXPECT_EQ(adam.eps(), 1e-8);
+  EXPECT_EQ(adam.weight_decay(), 0);
+  EXPECT_EQ(MustParse(With("SGD", "AdamW")).spec.optimizer().weight_decay(), 1e-2);
+  const v1::OptimizerSpec adagrad = MustParse(With("SGD", "Adagrad")).spec.optimizer();
+  EXPECT_EQ(adagrad.learning_rate(), 1e-2);
+  EXPECT_EQ(adagrad.eps(), 1e-10);
+}
+
+TEST(Manifest, ACheckpointIntervalInStepsReplacesTheDefaultInSeconds) {
+  const v1::JobSpec spec =
+      MustParse(With("  worker:", "  checkpoint: {intervalSteps: 50}\n  worker:")).spec;
+  EXPECT_EQ(spec.checkpoint().interval_steps(), 50);
+  EXPECT_EQ(spec.checkpoint().interval_seconds(), 0);
+}
+
+TEST(Manifest, IntegersMayBeWrittenAsNumbers) {
+  EXPECT_EQ(MustParse(With("steps: 100", "steps: 1e4")).spec.training().steps(), 10000);
+  EXPECT_EQ(MustParse(With("steps: 100", "steps: 20.0")).spec.training().steps(), 20);
+}
+
+TEST(Manifest, RelativePathsAreRelativeToTheFolderOfTheManifest) {
+  const TrainingJob job = MustParse(
+      absl::StrReplaceAll(With("path: /data", "path: ../data/mnist"),
+                          {{"  worker:", "  checkpoint: {storage: {path: ckpt}}\n  worker:"}}),
+      "/home/me/jobs");
+  EXPECT_EQ(job.spec.data().source().path(), "/home/me/data/mnist");
+  EXPECT_EQ(job.spec.checkpoint().directory(), "/home/me/jobs/ckpt");
+  EXPECT_EQ(MustParse(ValidManifest(), "/home").spec.data().source().path(), "/data");
+}
+
+TEST(Manifest, AJobReadBackFromAClusterIsAccepted) {
+  const std::string yaml =
+      With("  name: job",
+           "  name: job\n  uid: abc\n  resourceVersion: \"5\"\n  generation: 2\n"
+           "  managedFields: [{manager: kubectl}]") +
+      "status: {summary: running, conditions: []}\n";
+  EXPECT_EQ(ProblemsOf(yaml), "");
+}
+
+TEST(Manifest, AllProblemsAreReportedInTheirOrderUpToABound) {
+  std::string yaml = absl::StrReplaceAll(
+      ValidManifest(),
+      {{"name: mlp", "nam: mlp"}, {"steps: 100", "steps: x"}, {"name: SGD", "name: Sgd"}});
+  EXPECT_EQ(ParseManifest(yaml, {}).problems.size(), 3);
+  EXPECT_THAT(ProblemsOf(yaml), ::testing::ContainsRegex("nam: (.|\n)*Sgd(.|\n)*steps: must"));
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&yaml, "unknown", i, ": 1\n");
+  EXPECT_EQ(ParseManifest(yaml, {}).problems.size(), kMaxProblems);
+}
+
+TEST(Manifest, RulesWaitUntilTheirFieldsAreValid) {
+  // An end is missing only because its name is misspelt.
+  EXPECT_EQ(ParseManifest(With("steps: 100", "stpes: 100"), {}).problems.size(), 1);
+}
+
+TEST(Manifest, AnOversizedTextIsRefusedUnread) {
+  EXPECT_THAT(ProblemsOf(std::string(kMaxManifestBytes + 1, '[')),
+              HasSubstr("at most 1048576 bytes"));
+}
+
+TEST(Manifest, JsonAndJobAreTheSameBothWays) {
+  for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add"}) {
+    const TrainingJob job = MustParse(With("SGD", optimizer));
+    const TrainingJob again = FromJson(ToJson(job));
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(job.spec, again.spec))
+        << job.spec.DebugString() << again.spec.DebugString();
+  }
+}
+
+TEST(Manifest, JsonOfTheWrongShapeIsAnEmptyJob) {
+  for (const char* text : {"null", "[]", "3", R"({"spec":[],"metadata":5})",
+                           R"({"spec":{"model":{"name":3,"dimensions":[1]},"data":{"synthetic":7},
+                              "optimizer":{"betas":"x","groups":{"a":1}},"training":{"steps":-5}}})"}) {
+    const TrainingJob job = FromJson(nlohmann::json::parse(text));
+    EXPECT_EQ(job.spec.training().steps(), 0) << text;
+    EXPECT_EQ(job.spec.model().name(), "") << text;
+  }
+}
+
+// Deletes, doubles and replaces pieces of a valid manifest at random. Whatever comes out is
+// accepted or refused with a reason; what is accepted makes the same job again.
+TEST(Manifest, MutatedTextsNeverDoHarm) {
+  const std::string pieces[] = {":",  "\n",     "  ",   "- ",   "[",     "]",    "{",    "}",
+                                "*a", "&a ",    "\"",   "'",    "#",     "|",    ">",    "---\n",
+                                "? ", "!!int ", "%",    "@",    "`",     "\t",   "\xff", "0",
+                                "-1", "1e999",  "null", "<<: ", "steps", "\r\n", ","};
+  std::mt19937 random(20240501);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = ValidManifest();
+    for (size_t change = below(3) + 1; change > 0; --change) {
+      const size_t at = below(text.size());
+      const size_t length = std::min(below(12) + 1, text.size() - at);
+      switch (below(4)) {
+        case 0:
+          text.erase(at, length);
+          break;
+        case 1:
+          text.insert(at, text.substr(at, length));
+          break;
+        case 2:
+          text.insert(at, pieces[below(std::size(pieces))]);
+          break;
+        default:
+          text[at] = static_cast<char>(' ' + below(95));
+      }
+      if (text.empty()) text = "x";
+    }
+    const ParsedManifest parsed = ParseManifest(text, {});
+    if (!parsed.ok()) {
+      ++refused;
+      for (const Problem& problem : parsed.problems) ASSERT_FALSE(problem.message.empty()) << text;
+      continue;
+    }
+    ++accepted;
+    const TrainingJob again = FromJson(ToJson(parsed.job));
+    ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(parsed.job.spec, again.spec))
+        << text;
+  }
+  // Both ways are really taken.
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 5000);
+}
+
+TEST(ReadManifest, NamesFileAndPlace) {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/bad.yaml";
+  std::ofstream(path) << With("steps: 100", "stpes: 100");
+  const absl::Status status = ReadManifest(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            path + ":15:5: spec.training.stpes: unknown field; did you mean `steps`?");
+}
+
+TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
+  const std::string folder = std::getenv("TEST_TMPDIR");
+  std::ofstream(folder + "/good.yaml") << With("path: /data", "path: data");
+  const absl::StatusOr<TrainingJob> job = ReadManifest(folder + "/good.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
+}
+
+TEST(ReadManifest, SaysWhatIsWrongWithTheFile) {
+  const std::string folder = std::getenv("TEST_TMPDIR");
+  const absl::Status missing = ReadManifest(folder + "/none.yaml").status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("none.yaml: No such file"));
+  EXPECT_THAT(std::string(ReadManifest(folder).status().message()), HasSubstr("is a directory"));
+}
+
+}  // namespace
+}  // namespace sluice::api

@@ -1,0 +1,519 @@
+// Rules that relate fields. The CEL text and the predicate of a rule say the same; examples hold
+// them together.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "operator/api/field_table.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::json;
+
+// The predicates are called on objects that are valid field by field and have their defaults, so
+// that types are known.
+bool Has(const Json& self, const char* name) { return self.contains(name); }
+bool Is(const Json& self, const char* name, const char* value) {
+  return self.contains(name) && self.at(name) == value;
+}
+int64_t Int(const Json& self, const char* name) { return self.at(name).get<int64_t>(); }
+double Num(const Json& self, const char* name) { return self.at(name).get<double>(); }
+bool Contains(const Json& list, const Json& value) {
+  for (const Json& item : list) {
+    if (item == value) return true;
+  }
+  return false;
+}
+
+constexpr char kIdx[] = R"({"spec":{"data":{"format":"IDX","source":{"path":"/data"}}}})";
+constexpr char kCsv[] =
+    R"({"spec":{"data":{"format":"CSV","source":{"path":"/d.csv"},"csv":{"labelColumn":"income"}}}})";
+constexpr char kSynthetic[] = R"({"spec":{"data":{"format":"Synthetic","source":null}}})";
+
+void AddModelRules(std::vector<Rule>* rules) {
+  rules->push_back(
+      {"spec.model",
+       "name",
+       "self.type != 'Builtin' || has(self.name)",
+       [](const Json& self) { return !Is(self, "type", "Builtin") || Has(self, "name"); },
+       "a Builtin model needs `name`, e.g. mnist-net",
+       {R"({})"},
+       {R"({"name":null})"}});
+  rules->push_back(
+      {"spec.model",
+       "name",
+       "self.type == 'Builtin' || !has(self.name)",
+       [](const Json& self) { return Is(self, "type", "Builtin") || !Has(self, "name"); },
+       "`name` chooses a Builtin model; a TorchScript model is chosen by `path`",
+       {R"({"type":"TorchScript","name":null,"path":"/m.pt"})"},
+       {R"({"type":"TorchScript","path":"/m.pt"})"}});
+  rules->push_back(
+      {"spec.model",
+       "path",
+       "self.type != 'TorchScript' || has(self.path)",
+       [](const Json& self) { return !Is(self, "type", "TorchScript") || Has(self, "path"); },
+       "a TorchScript model needs `path`, the file that torch.jit.save wrote",
+       {R"({"type":"TorchScript","name":null,"path":"/m.pt"})"},
+       {R"({"type":"TorchScript","name":null})"}});
+  rules->push_back(
+      {"spec.model",
+       "path",
+       "self.type == 'TorchScript' || !has(self.path)",
+       [](const Json& self) { return Is(self, "type", "TorchScript") || !Has(self, "path"); },
+       "`path` is for `type: TorchScript`; a Builtin model is chosen by `name`",
+       {R"({})"},
+       {R"({"path":"/m.pt"})"}});
+  rules->push_back(
+      {"spec.model",
+       "dimensions",
+       "self.type == 'Builtin' || !has(self.dimensions)",
+       [](const Json& self) { return Is(self, "type", "Builtin") || !Has(self, "dimensions"); },
+       "`dimensions` are of Builtin models; a TorchScript file has its own",
+       {R"({"name":"additive","dimensions":{"dim":10}})"},
+       {R"({"type":"TorchScript","name":null,"path":"/m.pt","dimensions":{"dim":10}})"}});
+}
+
+void AddDataRules(std::vector<Rule>* rules) {
+  rules->push_back(
+      {"spec.data",
+       "source",
+       "self.format == 'Synthetic' || has(self.source)",
+       [](const Json& self) { return Is(self, "format", "Synthetic") || Has(self, "source"); },
+       "IDX and CSV data need `source`, e.g. {path: /data/train.csv}",
+       {R"({})"},
+       {R"({"source":null})"}});
+  rules->push_back(
+      {"spec.data",
+       "source",
+       "self.format != 'Synthetic' || !has(self.source)",
+       [](const Json& self) { return !Is(self, "format", "Synthetic") || !Has(self, "source"); },
+       "Synthetic data is made up and has no `source`",
+       {R"({"format":"Synthetic","source":null})"},
+       {R"({"format":"Synthetic"})"}});
+  rules->push_back({"spec.data",
+                    "csv",
+                    "self.format != 'CSV' || has(self.csv)",
+                    [](const Json& self) { return !Is(self, "format", "CSV") || Has(self, "csv"); },
+                    "CSV data needs `csv` with the `labelColumn`",
+                    {R"({"format":"CSV","csv":{"labelColumn":"y"}})"},
+                    {R"({"format":"CSV"})"}});
+  rules->push_back({"spec.data",
+                    "csv",
+                    "self.format == 'CSV' || !has(self.csv)",
+                    [](const Json& self) { return Is(self, "format", "CSV") || !Has(self, "csv"); },
+                    "`csv` is for `format: CSV`",
+                    {R"({"format":"CSV","csv":{"labelColumn":"y"}})"},
+                    {R"({"csv":{"labelColumn":"y"}})"}});
+  rules->push_back(
+      {"spec.data",
+       "synthetic",
+       "self.format == 'Synthetic' || !has(self.synthetic)",
+       [](const Json& self) { return Is(self, "format", "Synthetic") || !Has(self, "synthetic"); },
+       "`synthetic` is for `format: Synthetic`",
+       {R"({"format":"Synthetic","source":null,"synthetic":{"samples":5}})"},
+       {R"({"synthetic":{"samples":5}})"}});
+  rules->push_back(
+      {"spec.data",
+       "source.labels",
+       "self.format == 'IDX' || !has(self.source) || !has(self.source.labels)",
+       [](const Json& self) {
+         return Is(self, "format", "IDX") || !Has(self, "source") || !Has(self["source"], "labels");
+       },
+       "a file of labels is for `format: IDX`; in a CSV file they are a column",
+       {R"({"source":{"labels":"/labels"}})"},
+       {R"({"format":"CSV","csv":{"labelColumn":"y"},"source":{"labels":"/labels"}})"}});
+  rules->push_back(
+      {"spec.data",
+       "evaluation.source",
+       "self.format == 'Synthetic' || !has(self.evaluation) || has(self.evaluation.source)",
+       [](const Json& self) {
+         return Is(self, "format", "Synthetic") || !Has(self, "evaluation") ||
+                Has(self["evaluation"], "source");
+       },
+       "evaluation needs `source`, data that is not trained on; for IDX it may be the same folder",
+       {R"({"evaluation":{"source":{"path":"/test"}}})",
+        R"({"format":"Synthetic","source":null,"evaluation":{"intervalSteps":5}})"},
+       {R"({"evaluation":{"intervalSteps":5}})"}});
+  rules->push_back(
+      {"spec.data",
+       "evaluation.source",
+       "self.format != 'Synthetic' || !has(self.evaluation) || !has(self.evaluation.source)",
+       [](const Json& self) {
+         return !Is(self, "format", "Synthetic") || !Has(self, "evaluation") ||
+                !Has(self["evaluation"], "source");
+       },
+       "Synthetic data is made up and has no `source`",
+       {R"({"format":"Synthetic","source":null,"evaluation":{"intervalSteps":5}})"},
+       {R"({"format":"Synthetic","source":null,"evaluation":{"source":{"path":"/test"}}})"}});
+  rules->push_back(
+      {"spec.data",
+       "evaluation.source.labels",
+       "self.format == 'IDX' || !has(self.evaluation) || !has(self.evaluation.source) || "
+       "!has(self.evaluation.source.labels)",
+       [](const Json& self) {
+         return Is(self, "format", "IDX") || !Has(self, "evaluation") ||
+                !Has(self["evaluation"], "source") || !Has(self["evaluation"]["source"], "labels");
+       },
+       "a file of labels is for `format: IDX`; in a CSV file they are a column",
+       {R"({"evaluation":{"source":{"path":"/test","labels":"/labels"}}})"},
+       {R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"source":{"path":"/t","labels":"/l"}}})"}});
+  rules->push_back({"spec.data.normalize",
+                    "std",
+                    "size(self.mean) == size(self.std)",
+                    [](const Json& self) { return self["mean"].size() == self["std"].size(); },
+                    "`mean` and `std` must have as many numbers as each other",
+                    {R"({"mean":[0.1,0.2],"std":[1,2]})"},
+                    {R"({"mean":[0.1],"std":[1,2]})"},
+                    kIdx});
+  rules->push_back(
+      {"spec.data.csv",
+       "labelColumn",
+       "(!has(self.numericColumns) || !(self.labelColumn in self.numericColumns)) && "
+       "(!has(self.categoricalColumns) || !(self.labelColumn in self.categoricalColumns))",
+       [](const Json& self) {
+         for (const char* list : {"numericColumns", "categoricalColumns"}) {
+           if (Has(self, list) && Contains(self[list], self["labelColumn"])) return false;
+         }
+         return true;
+       },
+       "the column to predict must not be among `numericColumns` or `categoricalColumns`",
+       {R"({"labelColumn":"y","numericColumns":["a"]})"},
+       {R"({"labelColumn":"y","numericColumns":["y"]})",
+        R"({"labelColumn":"y","categoricalColumns":["y"]})"},
+       kCsv});
+  rules->push_back({"spec.data.csv",
+                    "categoricalColumns",
+                    "!has(self.numericColumns) || !has(self.categoricalColumns) || "
+                    "self.categoricalColumns.all(c, !(c in self.numericColumns))",
+                    [](const Json& self) {
+                      if (!Has(self, "numericColumns") || !Has(self, "categoricalColumns"))
+                        return true;
+                      for (const Json& column : self["categoricalColumns"]) {
+                        if (Contains(self["numericColumns"], column)) return false;
+                      }
+                      return true;
+                    },
+                    "a column is either numeric or categorical, not both",
+                    {R"({"numericColumns":["a"],"categoricalColumns":["b"]})"},
+                    {R"({"numericColumns":["a","b"],"categoricalColumns":["b"]})"},
+                    kCsv});
+}
+
+// Options that belong to some optimizers only; the value is one that an example may use.
+struct OptimizerOption {
+  const char* name;
+  std::vector<std::string> optimizers;
+  const char* value;
+};
+const std::vector<OptimizerOption>& OptimizerOptions() {
+  static const auto& options = *new std::vector<OptimizerOption>{
+      {"learningRate", {"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"},
+      {"momentum", {"SGD"}, "0.9"},
+      {"dampening", {"SGD"}, "0.1"},
+      {"nesterov", {"SGD"}, "false"},
+      {"weightDecay", {"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"},
+      {"betas", {"Adam", "AdamW"}, "[0.9,0.99]"},
+      {"eps", {"Adagrad", "Adam", "AdamW"}, "1e-6"},
+      {"lrDecay", {"Adagrad"}, "0.1"},
+      {"initialAccumulatorValue", {"Adagrad"}, "0.1"},
+      {"amsgrad", {"Adam", "AdamW"}, "true"},
+      {"schedule", {"SGD", "Adagrad", "Adam", "AdamW"}, R"({"type":"Constant"})"},
+      {"groups", {"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"}};
+  return options;
+}
+constexpr size_t kOptimizerOptions = 12;
+
+// A predicate is a plain function: one is made for each option, by its place in the list.
+template <size_t kIndex>
+bool OptionFits(const Json& self) {
+  const OptimizerOption& option = OptimizerOptions()[kIndex];
+  if (!Has(self, option.name)) return true;
+  for (const std::string& name : option.optimizers) {
+    if (self.at("name") == name) return true;
+  }
+  return false;
+}
+template <size_t... kIndex>
+std::vector<bool (*)(const Json&)> OptionPredicates(std::index_sequence<kIndex...>) {
+  return {&OptionFits<kIndex>...};
+}
+
+void AddOptimizerOptionRules(std::vector<Rule>* rules) {
+  const auto predicates = OptionPredicates(std::make_index_sequence<kOptimizerOptions>());
+  for (size_t i = 0; i < kOptimizerOptions; ++i) {
+    const OptimizerOption& option = OptimizerOptions()[i];
+    const std::string name = option.name;
+    std::string listed, words;
+    for (size_t k = 0; k < option.optimizers.size(); ++k) {
+      listed += (k == 0 ? "'" : ", '") + option.optimizers[k] + "'";
+      words += k == 0 ? "" : k + 1 == option.optimizers.size() ? " and " : ", ";
+      words += option.optimizers[k];
+    }
+    Rule rule;
+    rule.scope = "spec.optimizer";
+    rule.field = name;
+    rule.cel = "!has(self." + name + ") || self.name in [" + listed + "]";
+    rule.holds = predicates[i];
+    rule.message = "`" + name + "` is an option of " + words + " only; leave it out";
+    const auto example = [&](const std::string& optimizer) {
+      return R"({"name":")" + optimizer + R"(",")" + name + R"(":)" + option.value + "}";
+    };
+    for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add"}) {
+      const bool fits = Contains(Json(option.optimizers), optimizer);
+      (fits ? rule.passing : rule.failing).push_back(example(optimizer));
+    }
+    rules->push_back(std::move(rule));
+  }
+}
+
+void AddOptimizerRules(std::vector<Rule>* rules) {
+  AddOptimizerOptionRules(rules);
+  rules->push_back(
+      {"spec.optimizer",
+       "nesterov",
+       "!has(self.nesterov) || !self.nesterov || (has(self.momentum) && self.momentum > 0.0 && "
+       "(!has(self.dampening) || self.dampening == 0.0))",
+       [](const Json& self) {
+         if (!Has(self, "nesterov") || !self["nesterov"].get<bool>()) return true;
+         return Has(self, "momentum") && Num(self, "momentum") > 0 &&
+                (!Has(self, "dampening") || Num(self, "dampening") == 0);
+       },
+       "Nesterov momentum needs `momentum` above 0 and no `dampening`",
+       {R"({"nesterov":true,"momentum":0.9})", R"({"nesterov":false})"},
+       {R"({"nesterov":true})", R"({"nesterov":true,"momentum":0.9,"dampening":0.1})"}});
+  rules->push_back({"spec.optimizer",
+                    "groups",
+                    "!has(self.groups) || self.groups.all(g, has(g.learningRate) || "
+                    "has(g.weightDecay) || has(g.momentum))",
+                    [](const Json& self) {
+                      if (!Has(self, "groups")) return true;
+                      for (const Json& group : self["groups"]) {
+                        if (!Has(group, "learningRate") && !Has(group, "weightDecay") &&
+                            !Has(group, "momentum")) {
+                          return false;
+                        }
+                      }
+                      return true;
+                    },
+                    "each group must set `learningRate`, `weightDecay` or `momentum`",
+                    {R"({"groups":[{"patterns":["a"],"momentum":0}]})"},
+                    {R"({"groups":[{"patterns":["a"]}]})"}});
+  rules->push_back(
+      {"spec.optimizer",
+       "groups",
+       "self.name == 'SGD' || !has(self.groups) || self.groups.all(g, !has(g.momentum))",
+       [](const Json& self) {
+         if (Is(self, "name", "SGD") || !Has(self, "groups")) return true;
+         for (const Json& group : self["groups"]) {
+           if (Has(group, "momentum")) return false;
+         }
+         return true;
+       },
+       "`momentum` is an option of SGD only; leave it out of the groups",
+       {R"({"groups":[{"patterns":["a"],"momentum":0}]})"},
+       {R"({"name":"Adam","groups":[{"patterns":["a"],"momentum":0}]})"}});
+  const std::string scope = "spec.optimizer.schedule";
+  rules->push_back(
+      {scope,
+       "stepSize",
+       "(self.type == 'Step') == has(self.stepSize)",
+       [](const Json& self) { return Is(self, "type", "Step") == Has(self, "stepSize"); },
+       "`stepSize` is needed by `type: Step`, and is for no other",
+       {R"({"type":"Step","stepSize":10})"},
+       {R"({"type":"Step"})", R"({"type":"Constant","stepSize":10})"}});
+  rules->push_back(
+      {scope,
+       "gamma",
+       "self.type == 'Step' || !has(self.gamma)",
+       [](const Json& self) { return Is(self, "type", "Step") || !Has(self, "gamma"); },
+       "`gamma` is for `type: Step`",
+       {R"({"type":"Step","stepSize":10,"gamma":0.5})"},
+       {R"({"gamma":0.5})"}});
+  rules->push_back(
+      {scope,
+       "totalSteps",
+       "(self.type == 'Cosine') == has(self.totalSteps)",
+       [](const Json& self) { return Is(self, "type", "Cosine") == Has(self, "totalSteps"); },
+       "`totalSteps` is needed by `type: Cosine`, and is for no other",
+       {R"({"type":"Cosine","totalSteps":10})"},
+       {R"({"type":"Cosine"})", R"({"totalSteps":10})"}});
+  rules->push_back(
+      {scope,
+       "minFactor",
+       "self.type == 'Cosine' || !has(self.minFactor)",
+       [](const Json& self) { return Is(self, "type", "Cosine") || !Has(self, "minFactor"); },
+       "`minFactor` is for `type: Cosine`",
+       {R"({"type":"Cosine","totalSteps":10,"minFactor":0.1})"},
+       {R"({"minFactor":0.1})"}});
+}
+
+// Microbatches of a step by the default of `microbatchSize`, where that is unset.
+int64_t MicrobatchSize(const Json& training) {
+  if (Has(training, "microbatchSize")) return Int(training, "microbatchSize");
+  return (Int(training, "globalBatchSize") + 15) / 16;
+}
+
+void AddTrainingRules(std::vector<Rule>* rules) {
+  const std::string scope = "spec.training";
+  rules->push_back({scope,
+                    "epochs",
+                    "has(self.steps) != has(self.epochs)",
+                    [](const Json& self) { return Has(self, "steps") != Has(self, "epochs"); },
+                    "exactly one of `steps` and `epochs` must be given",
+                    {R"({"steps":10})", R"({"steps":null,"epochs":2})"},
+                    {R"({"steps":null})", R"({"steps":10,"epochs":2})"}});
+  rules->push_back({scope,
+                    "microbatchSize",
+                    "!has(self.microbatchSize) || self.microbatchSize <= self.globalBatchSize",
+                    [](const Json& self) {
+                      return !Has(self, "microbatchSize") ||
+                             Int(self, "microbatchSize") <= Int(self, "globalBatchSize");
+                    },
+                    "`microbatchSize` must be at most `globalBatchSize` (64 where it is unset)",
+                    {R"({"globalBatchSize":32,"microbatchSize":32})"},
+                    {R"({"globalBatchSize":32,"microbatchSize":33})", R"({"microbatchSize":65})"}});
+  const std::string size =
+      "(has(self.microbatchSize) ? self.microbatchSize : (self.globalBatchSize + 15) / 16)";
+  rules->push_back({scope,
+                    "determinism",
+                    "self.determinism != 'BitExact' || (self.globalBatchSize % " + size +
+                        " == 0 && self.globalBatchSize / " + size +
+                        " in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, "
+                        "16384, 32768, 65536])",
+                    [](const Json& self) {
+                      if (!Is(self, "determinism", "BitExact")) return true;
+                      const int64_t size = MicrobatchSize(self);
+                      const int64_t count = Int(self, "globalBatchSize") / size;
+                      return Int(self, "globalBatchSize") % size == 0 &&
+                             (count & (count - 1)) == 0 && count >= 1 && count <= 65536;
+                    },
+                    "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, "
+                    "at most 65536 (where "
+                    "`microbatchSize` is unset: a multiple of 16, or a power of two)",
+                    {R"({"determinism":"BitExact"})",
+                     R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
+                    {R"({"determinism":"BitExact","globalBatchSize":100})",
+                     R"({"determinism":"BitExact","globalBatchSize":96,"microbatchSize":32})"}});
+  rules->push_back({scope,
+                    "determinism",
+                    "self.determinism != 'BitExact' || self.mode == 'Synchronous'",
+                    [](const Json& self) {
+                      return !Is(self, "determinism", "BitExact") ||
+                             Is(self, "mode", "Synchronous");
+                    },
+                    "BitExact is for `mode: Synchronous`",
+                    {R"({"determinism":"BitExact"})"},
+                    {R"({"determinism":"BitExact","mode":"Asynchronous"})"}});
+  rules->push_back(
+      {scope,
+       "boundedStaleness",
+       "(self.mode == 'BoundedStaleness') == has(self.boundedStaleness)",
+       [](const Json& self) {
+         return Is(self, "mode", "BoundedStaleness") == Has(self, "boundedStaleness");
+       },
+       "`boundedStaleness` is needed by `mode: BoundedStaleness`, and is for no other",
+       {R"({"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":4}})"},
+       {R"({"mode":"BoundedStaleness"})", R"({"boundedStaleness":{"maxStaleness":4}})"}});
+  rules->push_back(
+      {scope,
+       "target.value",
+       "!has(self.target) || self.target.metric != 'accuracy' || (self.target.value >= 0.0 && "
+       "self.target.value <= 100.0)",
+       [](const Json& self) {
+         if (!Has(self, "target") || !Is(self["target"], "metric", "accuracy")) return true;
+         return Num(self["target"], "value") >= 0 && Num(self["target"], "value") <= 100;
+       },
+       "accuracy is in percent, from 0 to 100",
+       {R"({"target":{"metric":"accuracy","goal":"AtLeast","value":98.5}})"},
+       {R"({"target":{"metric":"accuracy","goal":"AtLeast","value":985}})"},
+       R"({"spec":{"data":{"evaluation":{"source":{"path":"/test"},"intervalSteps":100}}}})"});
+}
+
+void AddJobRules(std::vector<Rule>* rules) {
+  rules->push_back(
+      {"spec",
+       "training.target",
+       "!has(self.training.target) || (has(self.data.evaluation) && "
+       "(has(self.data.evaluation.intervalSteps) || has(self.data.evaluation.intervalSeconds)))",
+       [](const Json& self) {
+         if (!Has(self["training"], "target")) return true;
+         if (!Has(self["data"], "evaluation")) return false;
+         const Json& evaluation = self["data"]["evaluation"];
+         return Has(evaluation, "intervalSteps") || Has(evaluation, "intervalSeconds");
+       },
+       "a target needs `data.evaluation` with `intervalSteps` or `intervalSeconds`",
+       {R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}},
+            "data":{"evaluation":{"source":{"path":"/t"},"intervalSeconds":5}}})"},
+       {R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}}})",
+        R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}},
+            "data":{"evaluation":{"source":{"path":"/t"}}}})"}});
+  rules->push_back(
+      {"spec",
+       "data.synthetic",
+       "self.data.format != 'Synthetic' || self.model.type == 'Builtin' || "
+       "(has(self.data.synthetic) && has(self.data.synthetic.shape))",
+       [](const Json& self) {
+         if (!Is(self["data"], "format", "Synthetic") || Is(self["model"], "type", "Builtin"))
+           return true;
+         return Has(self["data"], "synthetic") && Has(self["data"]["synthetic"], "shape");
+       },
+       "Synthetic data for a TorchScript model needs `synthetic.shape`",
+       {R"({"model":{"type":"TorchScript","name":null,"path":"/m.pt"},"data":{"synthetic":{"shape":[3]}}})",
+        R"({})"},
+       {R"({"model":{"type":"TorchScript","name":null,"path":"/m.pt"}})"},
+       kSynthetic});
+  rules->push_back(
+      {"spec.parameterServer",
+       "partitions",
+       "self.partitions >= self.replicas",
+       [](const Json& self) { return Int(self, "partitions") >= Int(self, "replicas"); },
+       "`partitions` (64 where it is unset) must be at least `replicas`: a shard owns whole "
+       "partitions",
+       {R"({"replicas":4,"partitions":4})"},
+       {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"}});
+  rules->push_back({"spec.checkpoint",
+                    "intervalSeconds",
+                    "!has(self.intervalSteps) || !has(self.intervalSeconds)",
+                    [](const Json& self) {
+                      return !Has(self, "intervalSteps") || !Has(self, "intervalSeconds");
+                    },
+                    "at most one of `intervalSteps` and `intervalSeconds` may be given",
+                    {R"({"intervalSteps":10})"},
+                    {R"({"intervalSteps":10,"intervalSeconds":10})"}});
+  rules->push_back({"spec.timeouts",
+                    "heartbeatSeconds",
+                    "self.heartbeatSeconds * 2.0 <= self.silenceSeconds",
+                    [](const Json& self) {
+                      return Num(self, "heartbeatSeconds") * 2.0 <= Num(self, "silenceSeconds");
+                    },
+                    "`heartbeatSeconds` must be at most half of `silenceSeconds`, or every process "
+                    "would seem lost",
+                    {R"({"heartbeatSeconds":1})"},
+                    {R"({"heartbeatSeconds":3})"}});
+  rules->push_back(
+      {"spec.timeouts",
+       "suspectSeconds",
+       "self.suspectSeconds <= self.silenceSeconds",
+       [](const Json& self) { return Num(self, "suspectSeconds") <= Num(self, "silenceSeconds"); },
+       "`suspectSeconds` must be at most `silenceSeconds`",
+       {R"({"suspectSeconds":2})"},
+       {R"({"suspectSeconds":6})"}});
+}
+
+}  // namespace
+
+const std::vector<Rule>& Rules() {
+  static const std::vector<Rule>& all = *[] {
+    auto* rules = new std::vector<Rule>;
+    AddModelRules(rules);
+    AddDataRules(rules);
+    AddOptimizerRules(rules);
+    AddTrainingRules(rules);
+    AddJobRules(rules);
+    return rules;
+  }();
+  return all;
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,29 @@
+// Checks a manifest's tree against the field table.
+#ifndef SLUICE_OPERATOR_API_VALIDATE_H_
+#define SLUICE_OPERATOR_API_VALIDATE_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "operator/api/problem.h"
+#include "operator/api/yaml_document.h"
+
+namespace sluice::api {
+
+struct ValidatedObject {
+  // With defaults, as an API server would hold it. Complete only without problems.
+  nlohmann::json object;
+  // Sorted by place.
+  std::vector<Problem> problems;
+};
+
+// All that is wrong with the TrainingJob `root`: unknown fields, types, bounds, what is missing,
+// rules across fields (each as soon as everything that it speaks of is valid by itself). What an
+// API server adds to an object (status, uid, ...) is passed over. Relative paths are joined to
+// `base_directory` unless that is empty.
+ValidatedObject Validate(const YamlNode& root, const std::string& base_directory);
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_VALIDATE_H_

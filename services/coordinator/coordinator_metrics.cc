@@ -1,0 +1,40 @@
+#include "services/coordinator/coordinator_server.h"
+
+namespace sluice {
+
+std::vector<MetricDescriptor> CoordinatorMetrics() {
+  using Type = MetricDescriptor::Type;
+  const auto gauge = [](std::string name, std::string help,
+                        std::vector<std::string> labels = {}) -> MetricDescriptor {
+    return {std::move(name), Type::kGauge, std::move(help), std::move(labels), {}};
+  };
+  const auto counter = [](std::string name, std::string help) -> MetricDescriptor {
+    return {std::move(name), Type::kCounter, std::move(help), {}, {}};
+  };
+  return {
+      gauge("attempt", "The attempt in progress: one more than the restorations so far."),
+      gauge("members", "Processes in the view, by role.", {"role"}),
+      gauge("step", "Committed steps; in asynchronous modes updates applied."),
+      gauge("steps_total_wanted", "Steps that the job will have made when it ends."),
+      gauge("samples", "Training samples applied."),
+      gauge("samples_per_second", "Training samples applied in a second, recently."),
+      gauge("recomputed_samples",
+            "Samples whose gradients were computed again after a change of the view."),
+      gauge("skipped_steps", "Steps skipped because a gradient was not finite."),
+      gauge("loss", "Mean training loss over recent steps."),
+      gauge("evaluation_loss", "Mean loss of the last evaluation on held-out data."),
+      gauge("evaluation_accuracy_ratio",
+            "Accuracy of the last evaluation on held-out data, from 0 to 1."),
+      gauge("checkpoint_step", "Step of the newest complete checkpoint."),
+      gauge("checkpoint_bytes", "Size of the newest complete checkpoint."),
+      gauge("checkpoint_duration_seconds",
+            "Time from opening the newest complete checkpoint's cut to its manifest."),
+      gauge("worker_time_seconds",
+            "Where the workers' time went, summed over workers, by part of a step.", {"part"}),
+      counter("view_changes_total", "Views decided by this process."),
+      counter("control_messages_received_total", "Messages from members."),
+      counter("control_messages_sent_total", "Messages to members."),
+  };
+}
+
+}  // namespace sluice

@@ -1,0 +1,389 @@
+#include "services/coordinator/coordinator_server.h"
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/clock.h"
+#include "services/common/deadline_timer.h"
+#include "services/common/mutex.h"
+#include "services/common/serial_executor.h"
+#include "services/protocol/ids.h"
+#include "services/transport/grpc_server.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/message_stream.h"
+
+namespace sluice {
+namespace {
+
+using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
+
+// Everything of a storage that the core wants to know before an attempt.
+absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage) {
+  if (absl::Status status = storage.Probe(); !status.ok()) return status;
+  StorageContents contents;
+  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
+  if (!claims.ok()) return claims.status();
+  contents.claims = *std::move(claims);
+  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
+  if (!checkpoints.ok()) return checkpoints.status();
+  contents.checkpoints = *std::move(checkpoints);
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
+  if (!point.ok()) return point.status();
+  contents.has_newest = point->found;
+  contents.newest = std::move(point->manifest);
+  contents.damaged = std::move(point->damaged);
+  if (!contents.claims.empty()) {
+    // What older attempts left behind without a manifest can never become a checkpoint.
+    (void)storage.RemoveIncomplete(contents.claims.back().attempt());
+  }
+  return contents;
+}
+
+}  // namespace
+
+class CoordinatorServer::Impl final : public Streams::Handler,
+                                      public v1::Coordinator::CallbackService,
+                                      public v1::JobControl::Service {
+ public:
+  Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
+      : options_(std::move(options)),
+        storage_(storage),
+        metrics_(metrics),
+        logger_(std::move(logger)),
+        core_(options_.core, clock_.Now()),
+        streams_({}, this),
+        join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
+        control_service_(static_cast<v1::JobControl::Service*>(this)),
+        executor_({.name = "coordinator"}),
+        storage_thread_({.name = "storage"}),
+        timer_(&clock_,
+               [this] { Event([](CoordinatorCore& core, absl::Time now) { core.OnTick(now); }); }) {
+    desired_.set_workers(options_.core.job.worker().replicas());
+    desired_.set_shards(options_.core.job.parameter_server().replicas());
+  }
+
+  ~Impl() override {
+    if (server_ != nullptr) server_->Stop();
+    storage_thread_.Stop();
+    executor_.Stop();
+  }
+
+  absl::Status StartServer() {
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
+        {.address = options_.address, .max_message_bytes = kMaxControlMessageBytes},
+        {&join_service_, &control_service_, &streams_});
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    Event([](CoordinatorCore&, absl::Time) {});  // its first actions
+    return absl::OkStatus();
+  }
+
+  int port() const { return server_->port(); }
+  bool ended() const { return ended_.HasBeenNotified(); }
+
+  void Suspend() {
+    Event([this](CoordinatorCore& core, absl::Time now) {
+      desired_.set_suspend(true);
+      core.OnSetDesired(desired_, now);
+    });
+  }
+
+  Result Wait() {
+    ended_.WaitForNotification();
+    final_progress_read_.WaitForNotificationWithTimeout(options_.linger);
+    server_->Stop();
+    executor_.Flush();
+    Result result;
+    Ask([&](CoordinatorCore& core, absl::Time now) {
+      result.reason = exit_.reason;
+      result.message = exit_.message;
+      result.progress = core.Progress(0, now);
+    });
+    return result;
+  }
+
+  // ---- v1::Coordinator
+
+  grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Join(
+      grpc::CallbackServerContext* context) override {
+    return streams_.Accept(context);
+  }
+
+  // ---- Streams::Handler
+
+  void OnOpen(Streams::StreamId stream, const std::string& peer) override {
+    logger_.Debug("A control stream opened", {{"stream", stream}, {"peer", peer}});
+    Event([stream](CoordinatorCore& core, absl::Time now) { core.OnConnected(stream, now); });
+  }
+  void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
+    messages_received_.Increment();
+    Event([stream, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
+      core.OnMessage(stream, message, now);
+    });
+  }
+  void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
+    logger_.Debug("A control stream closed", {{"stream", stream}, {"why", why.ToString()}});
+    Event([stream](CoordinatorCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
+  }
+
+  // ---- v1::JobControl
+
+  grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
+                          v1::SetDesiredResponse*) override {
+    Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
+      desired_ = request;
+      desired_.clear_deaths();  // said once; only sizes and the wish to suspend are kept
+      core.OnSetDesired(request, now);
+    });
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest* request,
+                           v1::JobProgress* progress) override {
+    const bool last = ended();
+    Ask([&](CoordinatorCore& core, absl::Time now) {
+      *progress = core.Progress(request->events_after(), now);
+    });
+    if (last && !final_progress_asked_.exchange(true)) final_progress_read_.Notify();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status OpenSnapshot(grpc::ServerContext*, const v1::OpenSnapshotRequest* request,
+                            v1::Snapshot* snapshot) override {
+    struct Waiting {
+      absl::Notification answered;
+      absl::StatusOr<v1::Snapshot> answer = absl::UnavailableError("the coordinator has ended");
+    };
+    auto waiting = std::make_shared<Waiting>();
+    Event([this, request = *request, waiting](CoordinatorCore& core, absl::Time now) {
+      const uint64_t number = ++last_snapshot_request_;
+      snapshots_[number] = [waiting](absl::StatusOr<v1::Snapshot> answer) {
+        waiting->answer = std::move(answer);
+        waiting->answered.Notify();
+      };
+      core.OnOpenSnapshot(number, request, now);
+    });
+    if (!waiting->answered.WaitForNotificationWithTimeout(absl::Seconds(30))) {
+      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
+                          "no version could be pinned within 30 s");
+    }
+    if (!waiting->answer.ok()) return ToGrpcStatus(waiting->answer.status());
+    *snapshot = *std::move(waiting->answer);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CloseSnapshot(grpc::ServerContext*, const v1::CloseSnapshotRequest* request,
+                             v1::CloseSnapshotResponse*) override {
+    Event([cut = request->cut()](CoordinatorCore& core, absl::Time now) {
+      core.OnCloseSnapshot(cut, now);
+    });
+    return grpc::Status::OK;
+  }
+
+ private:
+  // Lets the core see an event and carries out what follows from it. Any thread.
+  template <typename F>
+  void Event(F event) {
+    executor_.Run([this, event = std::move(event)]() mutable {
+      if (has_exit_) return;
+      event(core_, clock_.Now());
+      for (Action& action : core_.TakeActions()) {
+        std::visit([this](auto& a) { Perform(a); }, action);
+      }
+      const absl::Time now = clock_.Now();
+      timer_.Set(core_.NextDeadline());
+      NoteView();
+      if (now - last_publication_ >= absl::Seconds(1) || has_exit_) {
+        last_publication_ = now;
+        Publish(core_.Progress(UINT64_MAX, now));
+      }
+    });
+  }
+
+  // Reads from the core and waits for it. Not from the executor.
+  template <typename F>
+  void Ask(F question) {
+    absl::Notification done;
+    executor_.Run([&] {
+      question(core_, clock_.Now());
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
+
+  void Perform(action::Send& send) {
+    messages_sent_.Increment();
+    streams_.Send(send.stream, std::move(send.message));
+  }
+  void Perform(action::CloseStream& close) { streams_.Close(close.stream, close.status); }
+  void Perform(action::ReadStorage&) {
+    storage_thread_.Post([this] {
+      absl::StatusOr<StorageContents> contents = ReadContents(*storage_);
+      if (!contents.ok()) {
+        logger_.Warning("The checkpoint storage cannot be read",
+                        {{"why", contents.status().ToString()}});
+      }
+      Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
+        core.OnStorageRead(std::move(contents), now);
+      });
+    });
+  }
+  void Perform(action::ClaimAttempt& claim) {
+    storage_thread_.Post([this, claim = std::move(claim.claim)] {
+      const absl::Status status = storage_->CreateClaim(claim);
+      logger_.Info(claim.end() ? "Wrote the end record" : "Claimed an attempt",
+                   {{"attempt", claim.attempt()}, {"status", status.ToString()}});
+      Event([attempt = claim.attempt(), status](CoordinatorCore& core, absl::Time now) {
+        core.OnClaimResult(attempt, status, now);
+      });
+    });
+  }
+  void Perform(action::ReadClaims&) {
+    storage_thread_.Post([this] {
+      Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) mutable {
+        core.OnClaimsRead(std::move(claims), now);
+      });
+    });
+  }
+  void Perform(action::WriteManifest& write) {
+    storage_thread_.Post([this, manifest = std::move(write.manifest)] {
+      const absl::Status status = storage_->WriteManifest(manifest);
+      logger_.Info("Wrote a manifest", {{"checkpoint", CheckpointFolder(manifest.checkpoint())},
+                                        {"status", status.ToString()}});
+      Event([checkpoint = manifest.checkpoint(), status](CoordinatorCore& core, absl::Time now) {
+        core.OnManifestWritten(checkpoint, status, now);
+      });
+    });
+  }
+  void Perform(action::DeleteCheckpoint& remove) {
+    storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
+      const absl::Status status = storage_->Remove(checkpoint);
+      if (status.ok()) return;
+      logger_.Warning("An old checkpoint could not be removed",
+                      {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
+    });
+  }
+  void Perform(action::AnswerSnapshot& answer) {
+    const auto it = snapshots_.find(answer.request);
+    if (it == snapshots_.end()) return;
+    it->second(std::move(answer.snapshot));
+    snapshots_.erase(it);
+  }
+  void Perform(action::Exit& exit) {
+    logger_.Info("The coordinator ends", {{"why", exit.message}});
+    exit_ = exit;
+    has_exit_ = true;
+    for (auto& [request, answer] : snapshots_) {
+      answer(absl::UnavailableError("the job has ended"));
+    }
+    snapshots_.clear();
+    ended_.Notify();
+  }
+
+  void NoteView() {
+    const v1::View& view = core_.view();
+    if (Same(view.id(), last_view_)) return;
+    last_view_ = view.id();
+    view_changes_.Increment();
+    logger_.Info("A view was decided", {{"view", ShortName(view.id())},
+                                        {"first_step", view.first_step()},
+                                        {"workers", view.workers_size()},
+                                        {"shards", view.shards_size()}});
+    metrics_->gauge("members", {"worker"}).Set(view.workers_size());
+    metrics_->gauge("members", {"shard"}).Set(view.shards_size());
+  }
+
+  void Publish(const v1::JobProgress& progress) {
+    const auto set = [this](absl::string_view name, double value) {
+      metrics_->gauge(name).Set(value);
+    };
+    set("attempt", static_cast<double>(progress.attempt()));
+    set("step", static_cast<double>(progress.step()));
+    set("steps_total_wanted", static_cast<double>(progress.total_steps()));
+    set("samples", static_cast<double>(progress.samples()));
+    set("samples_per_second", progress.samples_per_second());
+    set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
+    set("skipped_steps", static_cast<double>(progress.skipped_steps()));
+    if (progress.has_loss()) set("loss", progress.loss());
+    if (progress.has_last_evaluation()) {
+      set("evaluation_loss", progress.last_evaluation().loss());
+      if (progress.last_evaluation().has_accuracy()) {
+        set("evaluation_accuracy_ratio", progress.last_evaluation().accuracy() / 100);
+      }
+    }
+    if (progress.checkpoint().has_last()) {
+      set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));
+      set("checkpoint_bytes", static_cast<double>(progress.checkpoint().bytes()));
+      set("checkpoint_duration_seconds", progress.checkpoint().seconds());
+    }
+    const auto time = [this](absl::string_view part, double seconds) {
+      metrics_->gauge("worker_time_seconds", {std::string(part)}).Set(seconds);
+    };
+    time("data", progress.data_seconds());
+    time("compute", progress.compute_seconds());
+    time("push", progress.push_seconds());
+    time("wait", progress.wait_seconds());
+    time("pull", progress.pull_seconds());
+  }
+
+  const Options options_;
+  CheckpointStorage* const storage_;
+  Metrics* const metrics_;
+  const Logger logger_;
+  const RealClock clock_;
+  prometheus::Counter& messages_received_ = metrics_->counter("control_messages_received_total");
+  prometheus::Counter& messages_sent_ = metrics_->counter("control_messages_sent_total");
+  prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
+
+  // Touched by the executor's tasks only.
+  CoordinatorCore core_;
+  v1::SetDesiredRequest desired_;
+  std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
+  uint64_t last_snapshot_request_ = 0;
+  action::Exit exit_;
+  bool has_exit_ = false;
+  v1::ViewId last_view_;
+  absl::Time last_publication_ = absl::InfinitePast();
+
+  absl::Notification ended_;
+  std::atomic<bool> final_progress_asked_{false};
+  absl::Notification final_progress_read_;
+
+  Streams streams_;
+  GeneratedService join_service_;
+  GeneratedService control_service_;
+  SerialExecutor executor_;
+  SerialExecutor storage_thread_;
+  DeadlineTimer timer_;
+  std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
+};
+
+CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CoordinatorServer::~CoordinatorServer() = default;
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger) {
+  auto impl = std::make_unique<Impl>(std::move(options), storage, metrics, std::move(logger));
+  if (absl::Status status = impl->StartServer(); !status.ok()) return status;
+  return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
+}
+
+int CoordinatorServer::port() const { return impl_->port(); }
+
+absl::Status CoordinatorServer::Ready() const {
+  return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
+}
+
+void CoordinatorServer::Suspend() { impl_->Suspend(); }
+
+CoordinatorServer::Result CoordinatorServer::Wait() { return impl_->Wait(); }
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// The coordinator's shell: threads, sockets and storage around CoordinatorCore.
+//
+// One serial executor guards the core. Control streams and JobControl calls hand what came to it; a
+// storage thread carries out what blocks and reports back. No lock is held while the core runs.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
+#define SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/checkpoint/storage.h"
+#include "services/common/logging.h"
+#include "services/common/metrics.h"
+#include "services/coordinator/coordinator_core.h"
+
+namespace sluice {
+
+class CoordinatorServer {
+ public:
+  struct Options {
+    CoordinatorOptions core;
+    std::string address = "127.0.0.1:0";  // host:port; port 0: any
+    // How long progress is still answered after the end, so that whoever follows the job sees how
+    // it ended.
+    absl::Duration linger = absl::Seconds(2);
+  };
+
+  struct Result {
+    ExitReason reason = ExitReason::kFailed;
+    std::string message;
+    v1::JobProgress progress;  // the last
+  };
+
+  // `storage`, `metrics` must outlive the server. UNAVAILABLE: the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(Options options,
+                                                                  CheckpointStorage* storage,
+                                                                  Metrics* metrics, Logger logger);
+  ~CoordinatorServer();
+
+  int port() const;
+
+  // OK while the core runs.
+  absl::Status Ready() const;
+
+  // Asks the job to checkpoint and end (SIGTERM): what SetDesired with suspend does. Any thread.
+  void Suspend();
+
+  // Blocks until the core has ended and the linger time is over.
+  Result Wait();
+
+ private:
+  class Impl;
+  explicit CoordinatorServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// All metrics of sluice-coordinator.
+std::vector<MetricDescriptor> CoordinatorMetrics();
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_

@@ -1,0 +1,143 @@
+// sluice-coordinator: one a job.
+
+#include <google/protobuf/util/json_util.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+#include "services/common/process.h"
+#include "services/common/program.h"
+#include "services/common/version.h"
+#include "services/coordinator/coordinator_server.h"
+#include "services/transport/grpc_settings.h"
+
+namespace sluice {
+namespace {
+
+struct Flags {
+  ProgramFlags program;
+  std::string job_file;
+  std::string address = "127.0.0.1:0";
+  std::string storage;
+  std::string status_file;
+  double linger_seconds = 2;
+};
+
+constexpr size_t kMaxJobBytes = 1 << 20;
+
+absl::StatusOr<v1::JobSpec> ReadJob(FileSystem* files, const std::string& path) {
+  absl::StatusOr<std::string> text = files->Read(path, kMaxJobBytes);
+  if (!text.ok()) return text.status();
+  v1::JobSpec job;
+  const auto status = google::protobuf::util::JsonStringToMessage(*text, &job);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.ToString()));
+  }
+  return job;
+}
+
+int ExitCodeOf(ExitReason reason) {
+  switch (reason) {
+    case ExitReason::kSucceeded:
+    case ExitReason::kSuspended:
+      return kExitOk;
+    case ExitReason::kSuperseded:
+      return kExitRetry;
+    case ExitReason::kFailed:
+      break;
+  }
+  return kExitFailed;
+}
+
+absl::Status WriteStatusFile(FileSystem* files, const std::string& path,
+                             const v1::JobProgress& progress) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(progress, &json, options);
+  return AtomicWriteFile(files, path, absl::Cord(json), "status");
+}
+
+absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  absl::StatusOr<v1::JobSpec> job = ReadJob(files.get(), flags.job_file);
+  if (!job.ok()) return job.status();
+  const Logger logger = base_logger.With({{"job", job->name()}, {"role", "coordinator"}});
+  const uint64_t incarnation = RandomIncarnation();
+  const std::string storage_folder =
+      flags.storage.empty() ? job->checkpoint().directory() : flags.storage;
+  if (storage_folder.empty()) {
+    return absl::InvalidArgumentError(
+        "no checkpoint storage: set --storage or the job's checkpoint directory");
+  }
+  const std::unique_ptr<CheckpointStorage> storage =
+      MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
+  Metrics metrics(CoordinatorMetrics(), {{"training_job", job->name()}});
+
+  CoordinatorServer::Options options;
+  options.core.job = *job;
+  options.core.incarnation = incarnation;
+  options.core.checkpoint_folder = [storage_folder](const v1::CheckpointRef& ref) {
+    return JoinPath(storage_folder, CheckpointFolder(ref));
+  };
+  options.core.build = std::string(Version());
+  options.core.isa = std::string(BuildDescription());
+  options.address = flags.address;
+  options.linger = absl::Seconds(flags.linger_seconds);
+  absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
+      CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);
+  if (!server.ok()) return server.status();
+  logger.Info("The coordinator listens", {{"port", (*server)->port()}});
+  if (!flags.program.port_file.empty()) {
+    if (absl::Status s = WritePortFile(flags.program.port_file, (*server)->port()); !s.ok()) {
+      return s;
+    }
+  }
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
+      ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
+  if (!metrics_server.ok()) return metrics_server.status();
+  stop->SetHandler([&](int) { (*server)->Suspend(); });
+  const CoordinatorServer::Result result = (*server)->Wait();
+  stop->SetHandler(nullptr);
+  if (!flags.status_file.empty()) {
+    if (absl::Status s = WriteStatusFile(files.get(), flags.status_file, result.progress);
+        !s.ok()) {
+      logger.Warning("The status file could not be written", {{"why", s.ToString()}});
+    }
+  }
+  return ExitCodeOf(result.reason);
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Decides what the shards and workers of one Sluice job do."};
+  app.add_option("--job", flags.job_file, "the job, as `sluice render` prints it (JSON)")
+      ->required();
+  app.add_option("--listen", flags.address, "host:port to listen on (port 0: any)")
+      ->capture_default_str();
+  app.add_option("--storage", flags.storage,
+                 "folder for claims and checkpoints, seen by all processes (default: the job's)");
+  app.add_option("--status-file", flags.status_file,
+                 "write the job's last progress to this file at the end (JSON)");
+  app.add_option("--linger", flags.linger_seconds,
+                 "seconds for which progress is answered after the end")
+      ->capture_default_str();
+  AddProgramFlags(&app, &flags.program);
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  StopRequests stop;
+  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
+  if (!logger.ok()) return ExitWith("sluice-coordinator", logger.status());
+  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
+  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  return code.ok() ? *code : ExitWith("sluice-coordinator", code.status());
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }

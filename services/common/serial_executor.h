@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "services/common/mutex.h"
@@ -69,23 +70,30 @@ class SerialExecutor {
  private:
   struct Entry {
     Task task;
-    size_t bytes;
-    bool own_thread;  // Post
+    size_t bytes = 0;
+    bool own_thread = false;  // Post
   };
 
   void Loop();
-  // Begins the first queued task. The caller runs it without the lock and then calls Done.
-  Entry Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TryStart(Task& task, size_t bytes);
+  bool EndAndTakeNext(int combined, Entry* next);
+  void Execute(Entry entry);
   void Account(int64_t change);
 
+  void Enqueue(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const Options options_;
-  mutable Mutex
-      mutex_;     // protects the queue and the token `running_`; never held while a task runs
-  CondVar work_;  // the thread may have something to do
+  mutable Mutex mutex_;  // protects what follows; never held while a task runs
+  CondVar work_;         // the thread may have something to do
+  CondVar progress_;     // a task has ended
   std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // someone is running tasks
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // some thread is running a task
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t given_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks taken in, and those that have ended
+  uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;  // last: starts when the rest is there
 };
 

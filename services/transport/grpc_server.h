@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/transport/grpc_settings.h"
 
 namespace sluice {
 
@@ -22,13 +23,16 @@ class GrpcServer {
   class Service {
    public:
     virtual ~Service() = default;
+    // The largest message that it wants to receive; the server's limit is that of its neediest
+    // service.
+    virtual size_t max_message_bytes() const { return kMaxControlMessageBytes; }
     // Registers the service (and completion queues) with the builder.
     virtual void Register(grpc::ServerBuilder* builder) = 0;
     // The server listens.
-    virtual void Started() {}
+    virtual void Started(grpc::Server*) {}
     // No new calls come; ends the ones that would last.
     virtual void Stopping() {}
-    // All calls have ended; joins threads.
+    // All calls have ended, or the server could not start; joins threads.
     virtual void Stopped() {}
   };
 
@@ -36,8 +40,6 @@ class GrpcServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // Null: plain text.
     std::shared_ptr<grpc::ServerCredentials> credentials;
-    // Default: a frame.
-    size_t max_message_bytes = 0;
     // How long calls may go on once the server stops; then they are cancelled.
     absl::Duration grace = absl::Seconds(2);
   };

@@ -36,6 +36,9 @@ struct ChannelOptions {
   ChannelKind kind = ChannelKind::kControl;
   // Null: plain text.
   std::shared_ptr<grpc::ChannelCredentials> credentials;
+  // One attempt to connect is given up after this; a call that waits for it then fails with
+  // UNAVAILABLE.
+  absl::Duration connect_timeout = absl::Seconds(5);
   // 0: a frame for kBulk, kMaxControlMessageBytes for kControl.
   size_t max_message_bytes = 0;
 };

@@ -289,13 +289,17 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
       case Action::kWrite:
         return this->StartWrite(&outbox_.front());
       case Action::kCutLater:
-        // Too much is queued: the server does not read, and would not read the rest either.
-        if (!outbox_.why().ok()) context_.TryCancel();
-        return;
+        return CutIfOverBound();
       case Action::kFinish:
+        CutIfOverBound();
         this->StartWritesDone();
         return this->RemoveHold();
     }
+  }
+
+  // The server does not read what waits, and would not read the rest.
+  void CutIfOverBound() {
+    if (!outbox_.why().ok()) context_.TryCancel();
   }
 
   const std::function<void(In)> on_message_;

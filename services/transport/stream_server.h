@@ -54,6 +54,9 @@ class StreamServer final : public GrpcServer::Service {
     // a copy, so this bounds what a slow reader can pin: at least twice what a peer may pull at
     // once. Over it the stream is closed with RESOURCE_EXHAUSTED.
     size_t max_queued_bytes = size_t{4} << 30;
+    // How long a stream that was closed from here may take to send what was sent before, before it
+    // is cut.
+    absl::Duration close_timeout = absl::Seconds(1);
     FrameLimits limits;
     // Called with the change (positive or negative) of the bytes queued over all streams; any
     // thread, must not block.
@@ -78,8 +81,9 @@ class StreamServer final : public GrpcServer::Service {
   size_t queued_bytes() const;
 
   // GrpcServer::Service
+  size_t max_message_bytes() const override;
   void Register(grpc::ServerBuilder* builder) override;
-  void Started() override;
+  void Started(grpc::Server* server) override;
   void Stopping() override;
   void Stopped() override;
 

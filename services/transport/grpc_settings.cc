@@ -1,0 +1,74 @@
+#include "services/transport/grpc_settings.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <stdlib.h>
+
+#include <algorithm>
+
+#include "services/protocol/frame_wire.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kExperiments[] =
+    "tcp_frame_size_tuning,tcp_rcv_lowat,flow_control_fixes,peer_state_based_framing,"
+    "memory_pressure_controller";
+
+// A peer that answers no ping for this long (frozen, or cut off without a word) has lost the
+// connection. Longer than the silence after which the coordinator expels it: who is a member is the
+// coordinator's to say.
+constexpr int kKeepaliveMs = 5000;
+constexpr int kKeepaliveTimeoutMs = 10000;
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, 3600 * 1000));
+}
+
+}  // namespace
+
+void ConfigureGrpcProcess(const GrpcProcessOptions& options) {
+  if (options.experiments) setenv("GRPC_EXPERIMENTS", kExperiments, /*overwrite=*/0);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
+  size_t max_message_bytes = options.max_message_bytes;
+  if (max_message_bytes == 0) {
+    max_message_bytes =
+        options.kind == ChannelKind::kBulk ? kMaxFrameBytes : kMaxControlMessageBytes;
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
+  // Connections are shared between channels only through the global pool.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The least backoff is also the longest that one attempt to connect may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A proxy for the web is none for our own processes.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(
+      options.address,
+      options.credentials == nullptr ? grpc::InsecureChannelCredentials() : options.credentials,
+      arguments);
+}
+
+void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  builder->SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients ping as often as set above; the default calls that an attack.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+}
+
+}  // namespace sluice

@@ -1,0 +1,400 @@
+#include "services/transport/stream_server.h"
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "proto/frame.grpc.pb.h"
+#include "services/common/mutex.h"
+#include "services/protocol/frame.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/outbox.h"
+
+// Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
+// everything that gRPC reports of it comes there, in order. Reads are handled on the spot. Writes
+// start on whichever thread calls Send, when the stream is free: gRPC then writes to the socket at
+// once and returns, whether the peer reads or not. Queues without a stream have no thread, since
+// threads that wait for the same sockets hand each other the work.
+
+namespace sluice {
+namespace {
+
+using RawService = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
+using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+using ByteOutbox = internal::Outbox<grpc::ByteBuffer>;
+
+// How often a reader thread looks for closed streams that do not end.
+constexpr absl::Duration kSweepInterval = absl::Milliseconds(250);
+
+absl::Status PeerBrokeOff() {
+  return absl::UnavailableError("the peer broke off, or sent a message over the size limit");
+}
+
+// What gRPC gives back when an operation has ended.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void Complete(bool ok) = 0;
+};
+
+template <typename Owner, void (Owner::*kMethod)(bool)>
+class MethodEvent final : public Event {
+ public:
+  explicit MethodEvent(Owner* owner) : owner_(owner) {}
+  void Complete(bool ok) override { (owner_->*kMethod)(ok); }
+
+ private:
+  Owner* const owner_;
+};
+
+// A completion queue and the thread that serves it.
+class Reader {
+ public:
+  explicit Reader(std::unique_ptr<grpc::ServerCompletionQueue> queue) : queue_(std::move(queue)) {}
+
+  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
+  int load() const { return load_.load(std::memory_order_relaxed); }
+  void AddLoad(int change) { load_.fetch_add(change, std::memory_order_relaxed); }
+
+  // `sweep` is called on the thread, every so often. From the server's thread or the acceptor's
+  // only.
+  void EnsureRunning(std::function<void()> sweep) {
+    if (thread_.joinable()) return;
+    thread_ = std::thread([this, sweep = std::move(sweep)] { Loop(sweep); });
+  }
+
+  void Stop() {
+    queue_->Shutdown();
+    if (thread_.joinable()) {
+      thread_.join();
+    } else {
+      Loop([] {});
+    }
+  }
+
+ private:
+  void Loop(const std::function<void()>& sweep) {
+    void* tag = nullptr;
+    bool ok = false;
+    absl::Time next_sweep = absl::Now() + kSweepInterval;
+    while (true) {
+      const auto next = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(next_sweep));
+      if (next == grpc::CompletionQueue::SHUTDOWN) return;
+      if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Event*>(tag)->Complete(ok);
+      const absl::Time now = absl::Now();
+      if (now < next_sweep) continue;
+      sweep();
+      next_sweep = now + kSweepInterval;
+    }
+  }
+
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::atomic<int> load_{0};  // streams
+  std::thread thread_;
+};
+
+}  // namespace
+
+class StreamServer::Impl {
+ public:
+  Impl(Options options, StreamHandler* handler)
+      : options_(std::move(options)), handler_(handler), accepted_(this) {}
+
+  void Register(grpc::ServerBuilder* builder) {
+    builder->RegisterService(&service_);
+    for (int i = 0; i < std::max(options_.reader_threads, 1); ++i) {
+      readers_.push_back(std::make_unique<Reader>(builder->AddCompletionQueue()));
+    }
+  }
+
+  void Started() {
+    {
+      MutexLock lock(&mutex_);
+      accepting_ = true;
+    }
+    readers_[0]->EnsureRunning([this] { Sweep(0); });
+    AcceptNext();
+  }
+
+  void Stopping();
+  void Stopped();
+
+  void Send(StreamId id, const v1::Header& header, const absl::Cord& payload);
+  void Close(StreamId id, absl::Status status);
+
+  size_t queued_bytes() const { return static_cast<size_t>(queued_bytes_.load()); }
+
+ private:
+  class Stream;
+
+  void AcceptNext();
+  void OnAccepted(bool ok);
+  void Sweep(size_t reader);
+
+  std::shared_ptr<Stream> Find(StreamId id) {
+    MutexLock lock(&mutex_);
+    const auto found = streams_.find(id);
+    return found == streams_.end() ? nullptr : found->second;
+  }
+
+  void OnQueued(int64_t change) {
+    queued_bytes_.fetch_add(change, std::memory_order_relaxed);
+    if (options_.on_queued_bytes) options_.on_queued_bytes(change);
+  }
+
+  const Options options_;
+  StreamHandler* const handler_;
+  RawService service_;
+  std::vector<std::unique_ptr<Reader>> readers_;
+  std::atomic<int64_t> queued_bytes_{0};
+
+  // The acceptor's, on the first reader's thread: the stream that waits for a client.
+  MethodEvent<Impl, &Impl::OnAccepted> accepted_;
+  std::shared_ptr<Stream> next_stream_;
+  StreamId next_id_ = 1;
+
+  Mutex mutex_;   // protects what follows; not held when gRPC or the handler is called
+  CondVar over_;  // nothing is accepted any more, or the last stream has ended
+  bool accepting_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<StreamId, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// One stream. Its On... functions run on its reader thread, Send and Close anywhere. It is open
+// until gRPC has given back every operation; then it is forgotten.
+class StreamServer::Impl::Stream {
+ public:
+  Stream(Impl* server, StreamId id, size_t reader)
+      : server_(server),
+        id_(id),
+        reader_(reader),
+        raw_(&context_),
+        outbox_(server->options_.max_queued_bytes,
+                [server](int64_t change) { server->OnQueued(change); }) {
+    context_.AsyncNotifyWhenDone(&ended_);
+    outbox_.HoldUntilStarted();
+  }
+
+  StreamId id() const { return id_; }
+  size_t reader() const { return reader_; }
+  grpc::ServerContext* context() { return &context_; }
+  RawStream* raw() { return &raw_; }
+
+  // A client has come. Headers go out at once: the client sees that it is connected.
+  void Begin() { raw_.SendInitialMetadata(&opened_); }
+
+  void Send(const v1::Header& header, const absl::Cord& payload) {
+    if (outbox_.closing()) return;
+    grpc::ByteBuffer message = EncodeFrame(header, payload);
+    const size_t bytes = message.Length();
+    Act(outbox_.Push(std::move(message), bytes));
+  }
+
+  void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
+
+  // Cuts the stream if it was closed long ago.
+  void CutIfOverdue(absl::Time now) {
+    const int64_t deadline = cut_at_nanos_.load();
+    if (deadline != 0 && absl::ToUnixNanos(now) >= deadline) context_.TryCancel();
+  }
+
+ private:
+  using Action = ByteOutbox::Action;
+
+  void OnOpened(bool ok) {
+    server_->handler_->OnOpen(id_, context_.peer());
+    if (!ok) Act(outbox_.Break(PeerBrokeOff()));
+    Read();
+    Act(outbox_.Started());
+  }
+
+  void Read() {
+    reading_ = true;
+    in_.Clear();
+    raw_.Read(&in_, &read_);
+  }
+
+  void OnRead(bool ok) {
+    reading_ = false;
+    if (!ok) {
+      // The peer has finished; if it broke off instead, OnEnded knows.
+      Act(outbox_.Close(absl::OkStatus()));
+      return ForgetIfOver();
+    }
+    if (outbox_.closing()) return Read();
+    absl::StatusOr<DecodedFrame> frame = DecodeFrame(in_, server_->options_.limits);
+    Read();  // the next frame comes in while this one is handled
+    if (!frame.ok()) return Close(frame.status());
+    server_->handler_->OnFrame(id_, std::move(frame->header), std::move(frame->payload));
+  }
+
+  void OnWritten(bool ok) {
+    if (!ok) Act(outbox_.Break(PeerBrokeOff()));
+    Act(outbox_.Sent());
+  }
+
+  void OnFinished(bool) {
+    finished_ = true;
+    ForgetIfOver();
+  }
+
+  // gRPC is done with the call, in whatever way.
+  void OnEnded(bool) {
+    ended_seen_ = true;
+    if (context_.IsCancelled()) Act(outbox_.Break(PeerBrokeOff()));
+    ForgetIfOver();
+  }
+
+  void Act(Action action) {
+    switch (action) {
+      case Action::kNothing:
+        return;
+      case Action::kWrite:
+        return raw_.Write(outbox_.front(), &written_);
+      case Action::kFinish:
+        CutLater();
+        return raw_.Finish(ToGrpcStatus(outbox_.why()), &finish_);
+      case Action::kCutLater:
+        return CutLater();
+    }
+  }
+
+  void CutLater() {
+    int64_t unset = 0;
+    cut_at_nanos_.compare_exchange_strong(
+        unset, absl::ToUnixNanos(absl::Now() + server_->options_.close_timeout));
+  }
+
+  void ForgetIfOver() {
+    if (reading_ || !finished_ || !ended_seen_) return;
+    server_->handler_->OnClosed(id_, outbox_.why());
+    server_->readers_[reader_]->AddLoad(-1);
+    std::shared_ptr<Stream> self;  // dies last
+    MutexLock lock(&server_->mutex_);
+    const auto found = server_->streams_.find(id_);
+    self = std::move(found->second);
+    server_->streams_.erase(found);
+    if (server_->streams_.empty()) server_->over_.SignalAll();
+  }
+
+  Impl* const server_;
+  const StreamId id_;
+  const size_t reader_;
+  grpc::ServerContext context_;
+  RawStream raw_;
+  ByteOutbox outbox_;
+  std::atomic<int64_t> cut_at_nanos_{0};  // 0: not closed
+
+  // The reader thread's.
+  grpc::ByteBuffer in_;
+  bool reading_ = false;
+  bool finished_ = false;
+  bool ended_seen_ = false;
+
+  MethodEvent<Stream, &Stream::OnOpened> opened_{this};
+  MethodEvent<Stream, &Stream::OnRead> read_{this};
+  MethodEvent<Stream, &Stream::OnWritten> written_{this};
+  MethodEvent<Stream, &Stream::OnFinished> finish_{this};
+  MethodEvent<Stream, &Stream::OnEnded> ended_{this};
+};
+
+void StreamServer::Impl::AcceptNext() {
+  size_t reader = 0;
+  for (size_t i = 1; i < readers_.size(); ++i) {
+    if (readers_[i]->load() < readers_[reader]->load()) reader = i;
+  }
+  next_stream_ = std::make_shared<Stream>(this, next_id_++, reader);
+  service_.RequestExchange(next_stream_->context(), next_stream_->raw(), readers_[reader]->queue(),
+                           readers_[0]->queue(), &accepted_);
+}
+
+void StreamServer::Impl::OnAccepted(bool ok) {
+  if (!ok) {  // the server stops
+    next_stream_ = nullptr;
+    MutexLock lock(&mutex_);
+    accepting_ = false;
+    return over_.SignalAll();
+  }
+  const std::shared_ptr<Stream> stream = std::move(next_stream_);
+  bool stopping = false;
+  {
+    MutexLock lock(&mutex_);
+    streams_.emplace(stream->id(), stream);
+    stopping = stopping_;
+  }
+  const size_t reader = stream->reader();
+  readers_[reader]->AddLoad(1);
+  readers_[reader]->EnsureRunning([this, reader] { Sweep(reader); });
+  stream->Begin();
+  if (stopping) stream->Close(absl::UnavailableError("the server is stopping"));
+  AcceptNext();
+}
+
+void StreamServer::Impl::Sweep(size_t reader) {
+  std::vector<std::shared_ptr<Stream>> mine;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [id, stream] : streams_) {
+      if (stream->reader() == reader) mine.push_back(stream);
+    }
+  }
+  const absl::Time now = absl::Now();
+  for (const auto& stream : mine) stream->CutIfOverdue(now);
+}
+
+void StreamServer::Impl::Stopping() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (const auto& [id, stream] : streams_) streams.push_back(stream);
+  }
+  for (const auto& stream : streams)
+    stream->Close(absl::UnavailableError("the server is stopping"));
+}
+
+void StreamServer::Impl::Stopped() {
+  {
+    // gRPC has ended every call; each stream still has to see it. Before that the queues must take
+    // operations.
+    MutexLock lock(&mutex_);
+    while (accepting_ || !streams_.empty()) over_.Wait(&mutex_);
+  }
+  for (const auto& reader : readers_) reader->Stop();
+  readers_.clear();
+}
+
+void StreamServer::Impl::Send(StreamId id, const v1::Header& header, const absl::Cord& payload) {
+  if (const auto stream = Find(id)) stream->Send(header, payload);
+}
+
+void StreamServer::Impl::Close(StreamId id, absl::Status status) {
+  if (const auto stream = Find(id)) stream->Close(std::move(status));
+}
+
+StreamServer::StreamServer(Options options, StreamHandler* handler)
+    : impl_(std::make_unique<Impl>(std::move(options), handler)) {}
+StreamServer::~StreamServer() = default;
+
+void StreamServer::Send(StreamId stream, const v1::Header& header, absl::Cord payload) {
+  impl_->Send(stream, header, payload);
+}
+void StreamServer::Close(StreamId stream, absl::Status status) {
+  impl_->Close(stream, std::move(status));
+}
+size_t StreamServer::queued_bytes() const { return impl_->queued_bytes(); }
+size_t StreamServer::max_message_bytes() const { return kMaxFrameBytes; }
+void StreamServer::Register(grpc::ServerBuilder* builder) { impl_->Register(builder); }
+void StreamServer::Started(grpc::Server*) { impl_->Started(); }
+void StreamServer::Stopping() { impl_->Stopping(); }
+void StreamServer::Stopped() { impl_->Stopped(); }
+
+}  // namespace sluice

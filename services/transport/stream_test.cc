@@ -1,0 +1,495 @@
+// StreamServer and StreamClient, against each other and against code generated from
+// proto/frame.proto, over loopback.
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/frame.grpc.pb.h"
+#include "services/common/mutex.h"
+#include "services/transport/grpc_server.h"
+#include "services/transport/stream_client.h"
+#include "services/transport/stream_server.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+v1::Header PullHeader(uint64_t version) {
+  v1::Header header;
+  header.mutable_pull()->set_version(version);
+  return header;
+}
+
+v1::Header DataHeader(uint64_t version, size_t bytes) {
+  v1::Header header;
+  header.mutable_data()->set_version(version);
+  if (bytes > 0) header.mutable_data()->add_blocks()->set_payload_bytes(bytes);
+  return header;
+}
+
+// What has happened, for tests to wait on.
+template <typename State>
+class Watched {
+ public:
+  void Change(const std::function<void(State*)>& change) {
+    MutexLock lock(&mutex_);
+    change(&state_);
+    changed_.SignalAll();
+  }
+  // The state once the condition holds; fails the test if it does not within the patience.
+  State WaitFor(const std::function<bool(const State&)>& condition) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    MutexLock lock(&mutex_);
+    while (!condition(state_)) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) {
+        ADD_FAILURE() << "waited in vain";
+        break;
+      }
+    }
+    return state_;
+  }
+  State Now() {
+    MutexLock lock(&mutex_);
+    return state_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  State state_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct ServerEvents {
+  std::vector<StreamId> opened;
+  std::map<StreamId, std::vector<DecodedFrame>> frames;
+  std::map<StreamId, std::vector<absl::Status>> closed;
+};
+
+// A server that notes what happens and answers as the test says.
+class TestServer final : public StreamHandler {
+ public:
+  using OnFrameFunction = std::function<void(StreamServer*, StreamId, const DecodedFrame&)>;
+
+  explicit TestServer(OnFrameFunction on_frame = nullptr, StreamServer::Options options = {},
+                      absl::Duration grace = absl::Seconds(2))
+      : on_frame_(std::move(on_frame)), streams_(std::move(options), this) {
+    GrpcServer::Options server_options;
+    server_options.grace = grace;
+    auto server = GrpcServer::Start(server_options, {&streams_});
+    if (!server.ok()) ADD_FAILURE() << server.status();
+    server_ = *std::move(server);
+  }
+
+  StreamServer* streams() { return &streams_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  void Stop() { server_->Stop(); }
+  Watched<ServerEvents>& events() { return events_; }
+
+  StreamId WaitForStream(size_t number = 1) {
+    return events_.WaitFor([=](const ServerEvents& e) { return e.opened.size() >= number; })
+        .opened[number - 1];
+  }
+  absl::Status WaitForClose(StreamId stream) {
+    return events_.WaitFor([=](const ServerEvents& e) { return e.closed.count(stream) > 0; })
+        .closed[stream]
+        .front();
+  }
+
+  void OnOpen(StreamId stream, const std::string& peer) override {
+    EXPECT_FALSE(peer.empty());
+    events_.Change([&](ServerEvents* e) { e->opened.push_back(stream); });
+  }
+  void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) override {
+    DecodedFrame frame{std::move(header), std::move(payload)};
+    if (on_frame_) on_frame_(&streams_, stream, frame);
+    events_.Change([&](ServerEvents* e) { e->frames[stream].push_back(std::move(frame)); });
+  }
+  void OnClosed(StreamId stream, const absl::Status& why) override {
+    events_.Change([&](ServerEvents* e) { e->closed[stream].push_back(why); });
+  }
+
+ private:
+  const OnFrameFunction on_frame_;
+  Watched<ServerEvents> events_;
+  StreamServer streams_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+struct ClientEvents {
+  std::vector<DecodedFrame> frames;
+  std::vector<absl::Status> broken;
+};
+
+class TestClient {
+ public:
+  explicit TestClient(const std::string& address, StreamClient::Options options = {}) {
+    options.address = address;
+    stream_ = StreamClient::Connect(
+        options, {[this](v1::Header header, absl::Cord payload) {
+                    events_.Change([&](ClientEvents* e) {
+                      e->frames.push_back({std::move(header), std::move(payload)});
+                    });
+                  },
+                  [this](const absl::Status& why) {
+                    events_.Change([&](ClientEvents* e) { e->broken.push_back(why); });
+                  }});
+  }
+
+  StreamClient* operator->() { return stream_.get(); }
+  void Destroy() { stream_ = nullptr; }
+  Watched<ClientEvents>& events() { return events_; }
+
+  std::vector<DecodedFrame> WaitForFrames(size_t count) {
+    return events_.WaitFor([=](const ClientEvents& e) { return e.frames.size() >= count; }).frames;
+  }
+  absl::Status WaitForBreak() {
+    return events_.WaitFor([](const ClientEvents& e) { return !e.broken.empty(); }).broken.front();
+  }
+
+ private:
+  Watched<ClientEvents> events_;
+  std::unique_ptr<StreamClient> stream_;
+};
+
+void Echo(StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
+  streams->Send(stream, frame.header, frame.payload);
+}
+
+std::unique_ptr<v1::ParameterServer::Stub> GeneratedStub(const std::string& address) {
+  return v1::ParameterServer::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+}
+
+TEST(StreamTest, AGeneratedClientTalksToTheRawServer) {
+  TestServer server(Echo);
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  for (size_t size : {size_t{0}, size_t{64}, size_t{2} << 20}) {
+    v1::Frame sent;
+    *sent.mutable_header() = DataHeader(size, size);
+    sent.set_payload(std::string(size, 'x'));
+    ASSERT_TRUE(stream->Write(sent));
+    v1::Frame received;
+    ASSERT_TRUE(stream->Read(&received));
+    EXPECT_EQ(received.SerializeAsString(), sent.SerializeAsString());
+  }
+  stream->WritesDone();
+  v1::Frame none;
+  EXPECT_FALSE(stream->Read(&none));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
+}
+
+// A server that knows nothing but the proto file.
+class GeneratedEchoService final : public v1::ParameterServer::Service {
+  grpc::Status Exchange(grpc::ServerContext*,
+                        grpc::ServerReaderWriter<v1::Frame, v1::Frame>* stream) override {
+    v1::Frame frame;
+    while (stream->Read(&frame)) stream->Write(frame);
+    return grpc::Status(grpc::StatusCode::ABORTED, "that was all");
+  }
+};
+
+TEST(StreamTest, TheRawClientTalksToAGeneratedServer) {
+  GeneratedEchoService echo;
+  GeneratedService service(&echo);
+  auto server = GrpcServer::Start({}, {&service});
+  ASSERT_TRUE(server.ok()) << server.status();
+  TestClient client(absl::StrCat("127.0.0.1:", (*server)->port()));
+  const absl::Cord payload(std::string(1 << 20, 'y'));
+  client->Send(PullHeader(1));
+  client->Send(DataHeader(2, payload.size()), payload);
+  const auto frames = client.WaitForFrames(2);
+  EXPECT_EQ(frames[0].header.pull().version(), 1u);
+  EXPECT_EQ(frames[1].payload, payload);
+  client->Finish();
+  EXPECT_EQ(client.WaitForBreak(), absl::AbortedError("that was all"));
+}
+
+TEST(StreamTest, FramesSentBeforeTheConnectionStandsArriveInOrder) {
+  TestServer server;
+  TestClient client(server.address());
+  for (uint64_t i = 0; i < 100; ++i) client->Send(PullHeader(i));
+  const StreamId stream = server.WaitForStream();
+  auto frames = server.events()
+                    .WaitFor([=](const ServerEvents& e) {
+                      const auto found = e.frames.find(stream);
+                      return found != e.frames.end() && found->second.size() == 100;
+                    })
+                    .frames[stream];
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(frames[i].header.pull().version(), i);
+}
+
+TEST(StreamTest, EachSendersOrderIsKeptUnderLoadInBothDirections) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kFrames = 400;
+  TestServer server(Echo);
+  TestClient client(server.address());
+  const absl::Cord large(std::string(100000, 'l'));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < kFrames; ++i) {
+        const absl::Cord payload = i % 7 == 0 ? large : absl::Cord();
+        v1::Header header = DataHeader(i, payload.size());
+        header.mutable_data()->set_partition(static_cast<uint32_t>(t));
+        client->Send(header, payload);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<uint64_t> next(kThreads, 0);
+  for (const DecodedFrame& frame : client.WaitForFrames(kThreads * kFrames)) {
+    EXPECT_EQ(frame.header.data().version(), next[frame.header.data().partition()]++);
+  }
+  EXPECT_EQ(client->queued_bytes(), 0u);
+}
+
+TEST(StreamTest, ManyStreamsAreServedAtOnce) {
+  TestServer server(Echo);
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<TestClient>(server.address()));
+  for (size_t i = 0; i < clients.size(); ++i) (*clients[i])->Send(PullHeader(i));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i]->WaitForFrames(1)[0].header.pull().version(), i);
+  }
+}
+
+TEST(StreamTest, AClientThatSendsGarbageIsRefusedAndTheOthersGoOn) {
+  TestServer server(Echo);
+  TestClient good(server.address());
+  good->Send(PullHeader(1));
+  good.WaitForFrames(1);
+
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame frame;
+  frame.set_payload("belongs to no block");
+  ASSERT_TRUE(stream->Write(frame));
+  EXPECT_FALSE(stream->Read(&frame));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("payload of 19 bytes"));
+  EXPECT_EQ(server.WaitForClose(server.WaitForStream(2)).code(),
+            absl::StatusCode::kInvalidArgument);
+
+  good->Send(PullHeader(2));
+  good.WaitForFrames(2);
+}
+
+TEST(StreamTest, AClientThatSendsAnOversizeMessageIsRefusedAndTheOthersGoOn) {
+  TestServer server(Echo);
+  TestClient good(server.address());
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame frame;
+  *frame.mutable_header() = DataHeader(1, 3 << 20);
+  frame.set_payload(std::string(3 << 20, 'x'));
+  stream->Write(frame);
+  EXPECT_FALSE(stream->Read(&frame));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  good->Send(PullHeader(1));
+  good.WaitForFrames(1);
+}
+
+TEST(StreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
+  TestServer server([](StreamServer* streams, StreamId stream, const DecodedFrame&) {
+    for (uint64_t i = 0; i < 50; ++i) streams->Send(stream, PullHeader(i));
+    streams->Close(stream, absl::NotFoundError("another life answers here"));
+    streams->Send(stream, PullHeader(1000));
+  });
+  TestClient client(server.address());
+  client->Send(PullHeader(0));
+  EXPECT_EQ(client.WaitForBreak(), absl::NotFoundError("another life answers here"));
+  EXPECT_THAT(client.events().Now().frames, SizeIs(50));
+  EXPECT_EQ(server.WaitForClose(server.WaitForStream()).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(StreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
+  TestServer server;
+  {
+    TestClient client(server.address());
+    client->Send(PullHeader(0));
+    server.WaitForStream();
+  }
+  const StreamId stream = server.WaitForStream();
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kUnavailable);
+  server.streams()->Send(stream, PullHeader(1));
+  server.streams()->Close(stream, absl::OkStatus());
+  server.Stop();
+  EXPECT_THAT(server.events().Now().closed[stream], SizeIs(1));
+  EXPECT_EQ(server.streams()->queued_bytes(), 0u);
+}
+
+TEST(StreamTest, AClientThatFinishesIsReportedAsDone) {
+  TestServer server(Echo);
+  TestClient client(server.address());
+  client->Send(PullHeader(0));
+  client.WaitForFrames(1);
+  client->Finish();
+  EXPECT_TRUE(client.WaitForBreak().ok());
+  EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
+}
+
+TEST(StreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
+  auto server = std::make_unique<TestServer>(Echo);
+  TestClient client(server->address());
+  client->Send(PullHeader(0));
+  client.WaitForFrames(1);
+  server->Stop();
+  EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(server->events().Now().closed[1], SizeIs(1));
+  server = nullptr;
+  client->Send(PullHeader(1));
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, SizeIs(1));
+}
+
+TEST(StreamTest, WhereNobodyListensTheClientBreaksOnce) {
+  std::string address;
+  {
+    TestServer server;
+    address = server.address();
+  }
+  TestClient client(address);
+  client->Send(PullHeader(0));
+  EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kUnavailable);
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, SizeIs(1));
+}
+
+TEST(StreamTest, ADestroyedClientMakesNoCallback) {
+  TestServer server(Echo);
+  TestClient client(server.address());
+  client->Send(PullHeader(0));
+  client.WaitForFrames(1);
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, IsEmpty());
+}
+
+// A generated client that opens a stream and does not read.
+class SilentReader {
+ public:
+  explicit SilentReader(const std::string& address) : stub_(GeneratedStub(address)) {
+    stream_ = stub_->Exchange(&context_);
+    v1::Frame frame;
+    *frame.mutable_header() = PullHeader(0);
+    stream_->Write(frame);
+  }
+  ~SilentReader() {
+    context_.TryCancel();
+    stream_->Finish();
+  }
+
+ private:
+  std::unique_ptr<v1::ParameterServer::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Frame>> stream_;
+};
+
+TEST(StreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {
+  StreamServer::Options options;
+  options.max_queued_bytes = size_t{64} << 20;
+  options.close_timeout = absl::Milliseconds(10);
+  TestServer server(Echo, options);
+  SilentReader silent(server.address());
+  const StreamId stream = server.WaitForStream();
+  const absl::Cord payload(std::string(kMaxPayloadBytes, 'x'));
+  // Twice the bound: none of these waits for the peer.
+  for (int i = 0; i < 64; ++i) {
+    server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
+    EXPECT_LE(server.streams()->queued_bytes(), options.max_queued_bytes);
+  }
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(server.streams()->queued_bytes(), 0u);
+
+  TestClient good(server.address());
+  good->Send(PullHeader(1));
+  good.WaitForFrames(1);
+}
+
+TEST(StreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
+  StreamServer::Options options;
+  options.close_timeout = absl::Milliseconds(10);
+  TestServer server(nullptr, options);
+  SilentReader silent(server.address());
+  const StreamId stream = server.WaitForStream();
+  const absl::Cord payload(std::string(kMaxPayloadBytes, 'x'));
+  for (int i = 0; i < 32; ++i)
+    server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
+  server.streams()->Close(stream, absl::AbortedError("expelled"));
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kAborted);
+}
+
+TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
+  TestServer server(Echo, {}, absl::Milliseconds(100));
+  SilentReader silent(server.address());
+  const StreamId stream = server.WaitForStream();
+  const absl::Cord payload(std::string(kMaxPayloadBytes, 'x'));
+  for (int i = 0; i < 32; ++i)
+    server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
+
+  TestClient client(server.address());
+  const absl::Cord large(std::string(100000, 'l'));
+  std::thread sender([&] {
+    while (client.events().Now().broken.empty()) client->Send(DataHeader(0, large.size()), large);
+  });
+  client.WaitForFrames(10);
+  server.Stop();
+  EXPECT_FALSE(client.WaitForBreak().ok());
+  sender.join();
+  for (const auto& [id, closed] : server.events().Now().closed)
+    EXPECT_THAT(closed, SizeIs(1)) << id;
+  EXPECT_THAT(server.events().Now().closed, SizeIs(2));
+}
+
+TEST(GrpcServerTest, APortInUseIsAnErrorThatNamesIt) {
+  TestServer server;
+  GrpcServer::Options options;
+  options.address = server.address();
+  GeneratedEchoService echo;
+  GeneratedService service(&echo);
+  const auto second = GrpcServer::Start(options, {&service});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(server.address()));
+}
+
+TEST(GrpcServerTest, AnAddressWithoutAPortIsRefused) {
+  GrpcServer::Options options;
+  options.address = "localhost";
+  EXPECT_EQ(GrpcServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcServerTest, AStreamServerWhosePortIsTakenCanBeDestroyed) {
+  TestServer server;
+  GrpcServer::Options options;
+  options.address = server.address();
+  TestServer handler;
+  StreamServer streams({}, &handler);
+  EXPECT_FALSE(GrpcServer::Start(options, {&streams}).ok());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -14,7 +14,7 @@
 #include "services/protocol/sequence.h"
 #include "services/worker/compute/compute_engine.h"
 
-namespace sluice {
+namespace sluice::worker {
 
 // A shard, by incarnation: another life of the same index is another shard.
 using ShardId = uint64_t;
@@ -127,6 +127,6 @@ using WorkerAction = std::variant<ConnectShard, DisconnectShard, SendFrame, Send
                                   CancelCompute, EvaluateSamples, Exit>;
 using WorkerActions = std::vector<WorkerAction>;
 
-}  // namespace sluice
+}  // namespace sluice::worker
 
 #endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_ACTIONS_H_

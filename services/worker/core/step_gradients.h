@@ -1,0 +1,99 @@
+// The gradients that a worker holds of one step, by microbatches.
+//
+// Intuition. What a worker pushes of a step is a few *units*: sums over contiguous microbatches.
+// Normally a unit is what was computed as one batch. With BitExact (DESIGN 4.2) units are the
+// maximal complete subtrees of its assignment in the fixed binary tree over the step's microbatches
+// (a power of two); each microbatch is computed by itself, and a node is the sum of its two
+// children. Sums are made here, tensor by tensor, as soon as both halves are there, so that a
+// unit's tensor can go out while backward still runs.
+//
+// When the view changes, Assign keeps what lies wholly inside the new assignment and says what is
+// left to be computed. A node that lies partly outside is never used again: it would overlap
+// another member's.
+#ifndef SLUICE_SERVICES_WORKER_CORE_STEP_GRADIENTS_H_
+#define SLUICE_SERVICES_WORKER_CORE_STEP_GRADIENTS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/model.pb.h"
+#include "services/protocol/sequence.h"
+#include "services/worker/core/worker_rules.h"
+
+namespace sluice::worker {
+
+// Microbatches [begin, end) of a step. (PositionRange is a plain pair of numbers; here they count
+// microbatches.)
+using MicrobatchRange = PositionRange;
+
+// The maximal complete subtrees of a set of microbatches, ascending: aligned ranges whose sizes are
+// powers of two. At most 2 log2(M) for one contiguous range of M microbatches. The ranges are
+// ascending and disjoint; adjacent ones count as one.
+std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>& ranges);
+
+class StepGradients {
+ public:
+  // A tensor of a unit: unresolved, without gradient, or with one.
+  struct TensorState {
+    bool resolved = false;
+    std::optional<absl::Cord> gradient;
+  };
+
+  // `table` and `rules` must outlive it. `tree`: BitExact.
+  StepGradients(const v1::TensorTable* table, bool tree, const WorkerRules* rules);
+
+  // Sets the assignment (ascending, disjoint), forgets what cannot be used for it, and returns what
+  // is to be computed now: ranges that were not asked for before or had to be forgotten. With
+  // `tree`, single microbatches.
+  std::vector<MicrobatchRange> Assign(const std::vector<MicrobatchRange>& assignment);
+
+  // Whether a range that Assign returned is still wanted.
+  bool Wants(const MicrobatchRange& computed) const { return nodes_.count(Key(computed)) != 0; }
+
+  // Counts the units' tensors that `tensor` of a computed range resolves: none or one. Called for
+  // each; nullopt: no gradient. A range that is not wanted and a tensor that is resolved are
+  // ignored. Returns the unit that has the tensor now, if one has.
+  absl::StatusOr<std::optional<MicrobatchRange>> Resolve(const MicrobatchRange& computed,
+                                                         uint32_t tensor,
+                                                         std::optional<absl::Cord> gradient);
+
+  // Ascending, disjoint; together the assignment.
+  const std::vector<MicrobatchRange>& units() const { return units_; }
+  const TensorState& Get(const MicrobatchRange& unit, uint32_t tensor) const;
+
+  // Whether every tensor of every unit is resolved.
+  bool IsComplete() const;
+
+ private:
+  using NodeKey = std::pair<uint64_t, uint64_t>;  // begin, end
+  struct Node {
+    std::vector<TensorState> tensors;
+    size_t unresolved = 0;
+    bool IsWhole() const { return unresolved == 0; }
+  };
+
+  static NodeKey Key(const MicrobatchRange& range) { return {range.begin, range.end}; }
+  bool IsUnit(const NodeKey& key) const;
+  bool IsInsideUnit(const NodeKey& key) const;
+  Node& MakeNode(const NodeKey& key);
+  // Sums a tensor upwards as far as both halves are there; the unit it arrives at, if any.
+  absl::StatusOr<std::optional<NodeKey>> MergeUp(NodeKey key, uint32_t tensor);
+  void DropInside(const NodeKey& key);
+  std::vector<MicrobatchRange> AssignTree(const std::vector<MicrobatchRange>& assignment);
+  std::vector<MicrobatchRange> AssignRanges(const std::vector<MicrobatchRange>& assignment);
+
+  const v1::TensorTable* table_;
+  const bool tree_;
+  const WorkerRules* rules_;
+  std::vector<MicrobatchRange> units_;
+  std::map<NodeKey, Node> nodes_;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_STEP_GRADIENTS_H_

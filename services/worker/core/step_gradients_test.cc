@@ -1,0 +1,206 @@
+#include "services/worker/core/step_gradients.h"
+
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+v1::TensorTable OneTensor(v1::DataType dtype = v1::FLOAT64) {
+  v1::TensorTable table;
+  v1::TensorSpec& tensor = *table.add_tensors();
+  tensor.set_name("w");
+  tensor.add_shape(1);
+  tensor.set_dtype(dtype);
+  return table;
+}
+
+absl::Cord Number(double value) {
+  return absl::Cord(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
+}
+
+double ValueOf(const absl::Cord& cord) {
+  const std::string bytes(cord);
+  double value = 0;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  return value;
+}
+
+MicrobatchRange Range(uint64_t begin, uint64_t end) { return {begin, end}; }
+
+class StepGradientsTest : public testing::Test {
+ protected:
+  // The gradient of a microbatch is a bit of its own, so a sum tells which ones are in it.
+  void Compute(StepGradients& gradients, const std::vector<MicrobatchRange>& ranges) {
+    for (const MicrobatchRange& range : ranges) {
+      double sum = 0;
+      for (uint64_t m = range.begin; m < range.end; ++m) sum += static_cast<double>(1ull << m);
+      ASSERT_TRUE(gradients.Resolve(range, 0, Number(sum)).ok());
+      computed_ += range.size();
+    }
+  }
+  static double Bits(const MicrobatchRange& range) {
+    return static_cast<double>((1ull << range.end) - (1ull << range.begin));
+  }
+
+  const v1::TensorTable table_ = OneTensor();
+  const WorkerRules rules_;
+  uint64_t computed_ = 0;
+};
+
+TEST(MaximalSubtreesTest, AlignedRangesOfPowersOfTwoCoverTheSet) {
+  EXPECT_THAT(MaximalSubtrees({Range(0, 8)}), ElementsAre(Range(0, 8)));
+  EXPECT_THAT(MaximalSubtrees({Range(3, 8)}), ElementsAre(Range(3, 4), Range(4, 8)));
+  EXPECT_THAT(MaximalSubtrees({Range(1, 6)}), ElementsAre(Range(1, 2), Range(2, 4), Range(4, 6)));
+  EXPECT_THAT(MaximalSubtrees({}), IsEmpty());
+}
+
+TEST(MaximalSubtreesTest, AdjacentRangesCountAsOne) {
+  EXPECT_THAT(MaximalSubtrees({Range(0, 2), Range(2, 4)}), ElementsAre(Range(0, 4)));
+}
+
+TEST(MaximalSubtreesTest, OneRangeHasAtMostTwiceTheLogarithmOfTheTree) {
+  for (uint64_t begin = 0; begin < 64; ++begin) {
+    for (uint64_t end = begin + 1; end <= 64; ++end) {
+      EXPECT_LE(MaximalSubtrees({Range(begin, end)}).size(), 12u) << begin << " " << end;
+    }
+  }
+}
+
+TEST_F(StepGradientsTest, ContiguousMicrobatchesAreOneUnit) {
+  StepGradients gradients(&table_, /*tree=*/false, &rules_);
+  EXPECT_THAT(gradients.Assign({Range(0, 3), Range(5, 6)}), ElementsAre(Range(0, 3), Range(5, 6)));
+  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 3), Range(5, 6)));
+}
+
+TEST_F(StepGradientsTest, AUnitIsCompleteWhenEveryTensorIsResolved) {
+  StepGradients gradients(&table_, /*tree=*/false, &rules_);
+  Compute(gradients, gradients.Assign({Range(0, 2)}));
+  EXPECT_TRUE(gradients.IsComplete());
+  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 3);
+}
+
+TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesTheRest) {
+  StepGradients gradients(&table_, /*tree=*/false, &rules_);
+  Compute(gradients, gradients.Assign({Range(2, 4)}));
+  EXPECT_THAT(gradients.Assign({Range(0, 6)}), ElementsAre(Range(0, 2), Range(4, 6)));
+  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
+}
+
+TEST_F(StepGradientsTest, AUnitThatLiesPartlyOutsideTheNewAssignmentIsComputedAgain) {
+  StepGradients gradients(&table_, /*tree=*/false, &rules_);
+  Compute(gradients, gradients.Assign({Range(0, 4)}));
+  EXPECT_THAT(gradients.Assign({Range(0, 3)}), ElementsAre(Range(0, 3)));
+  EXPECT_FALSE(gradients.Get(Range(0, 3), 0).resolved);
+}
+
+TEST_F(StepGradientsTest, ACountedTensorNeedsNoGradient) {
+  v1::TensorTable table = OneTensor();
+  table.mutable_tensors(0)->set_kind(v1::COUNTER);
+  StepGradients gradients(&table, /*tree=*/false, &rules_);
+  gradients.Assign({Range(0, 4)});
+  EXPECT_TRUE(gradients.IsComplete());
+}
+
+TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpwards) {
+  StepGradients gradients(&table_, /*tree=*/true, &rules_);
+  const auto leaves = gradients.Assign({Range(0, 3)});
+  EXPECT_THAT(leaves, ElementsAre(Range(0, 1), Range(1, 2), Range(2, 3)));
+  Compute(gradients, leaves);
+  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 3)));
+  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 3);
+  EXPECT_EQ(ValueOf(*gradients.Get(Range(2, 3), 0).gradient), 4);
+}
+
+TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnWhoSums) {
+  // In float32 these four have different sums in different orders.
+  const std::vector<float> values = {1e8f, 3.7f, -1e8f, 2.9f};
+  const auto number = [](float value) {
+    return absl::Cord(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
+  };
+  const v1::TensorTable table = OneTensor(v1::FLOAT32);
+  StepGradients whole(&table, /*tree=*/true, &rules_);
+  whole.Assign({Range(0, 4)});
+  for (uint64_t m : {3, 1, 0, 2}) {
+    ASSERT_TRUE(whole.Resolve(Range(m, m + 1), 0, number(values[m])).ok());
+  }
+  const float expected = (values[0] + values[1]) + (values[2] + values[3]);
+  EXPECT_EQ(*whole.Get(Range(0, 4), 0).gradient, number(expected));
+}
+
+TEST_F(StepGradientsTest, ATensorWithoutGradientInOneHalfIsTheOtherHalf) {
+  StepGradients gradients(&table_, /*tree=*/true, &rules_);
+  gradients.Assign({Range(0, 2)});
+  ASSERT_TRUE(gradients.Resolve(Range(0, 1), 0, std::nullopt).ok());
+  ASSERT_TRUE(gradients.Resolve(Range(1, 2), 0, Number(2)).ok());
+  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 2);
+}
+
+TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfALargerOne) {
+  StepGradients gradients(&table_, /*tree=*/true, &rules_);
+  Compute(gradients, gradients.Assign({Range(0, 2)}));
+  const auto rest = gradients.Assign({Range(0, 4)});
+  EXPECT_THAT(rest, ElementsAre(Range(2, 3), Range(3, 4)));
+  Compute(gradients, rest);
+  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 4), 0).gradient), 15);
+}
+
+TEST_F(StepGradientsTest, ASubtreePartlyOutsideTheNewAssignmentIsNeverSent) {
+  StepGradients gradients(&table_, /*tree=*/true, &rules_);
+  Compute(gradients, gradients.Assign({Range(0, 4)}));
+  EXPECT_THAT(gradients.Assign({Range(1, 4)}), ElementsAre(Range(1, 2), Range(2, 3), Range(3, 4)));
+  EXPECT_THAT(gradients.units(), ElementsAre(Range(1, 2), Range(2, 4)));
+}
+
+// The rule of the model (protocol/tree.cpp): over all pairs and triples of assignments, units are
+// exactly the maximal subtrees of the newest one, each holds its own microbatches once, and nothing
+// is computed that was held whole inside it.
+TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatchesOnce) {
+  constexpr uint64_t kMicrobatches = 8;
+  std::vector<MicrobatchRange> assignments;
+  for (uint64_t begin = 0; begin < kMicrobatches; ++begin) {
+    for (uint64_t end = begin + 1; end <= kMicrobatches; ++end) assignments.push_back({begin, end});
+  }
+  for (const MicrobatchRange& first : assignments) {
+    for (const MicrobatchRange& second : assignments) {
+      for (size_t done : {size_t{0}, size_t{1}, size_t{3}, size_t{8}}) {
+        StepGradients gradients(&table_, /*tree=*/true, &rules_);
+        auto leaves = gradients.Assign({first});
+        std::vector<MicrobatchRange> pending(leaves.begin() + std::min(done, leaves.size()),
+                                             leaves.end());
+        leaves.resize(std::min(done, leaves.size()));
+        Compute(gradients, leaves);
+        std::vector<MicrobatchRange> held;
+        for (const MicrobatchRange& unit : gradients.units()) {
+          if (gradients.Get(unit, 0).resolved) held.push_back(unit);
+        }
+        const auto rest = gradients.Assign({second});
+        for (const MicrobatchRange& leaf : rest) {
+          for (const MicrobatchRange& unit : held) {
+            const bool inside = second.begin <= unit.begin && unit.end <= second.end;
+            EXPECT_FALSE(inside && unit.begin <= leaf.begin && leaf.end <= unit.end);
+          }
+        }
+        Compute(gradients, rest);
+        Compute(gradients, pending);  // those that were under way; unwanted ones are ignored
+        EXPECT_EQ(gradients.units(), MaximalSubtrees({second}));
+        ASSERT_TRUE(gradients.IsComplete());
+        for (const MicrobatchRange& unit : gradients.units()) {
+          EXPECT_EQ(ValueOf(*gradients.Get(unit, 0).gradient), Bits(unit));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::worker

@@ -28,8 +28,9 @@
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
 #include "services/worker/core/worker_actions.h"
+#include "services/worker/core/worker_rules.h"
 
-namespace sluice {
+namespace sluice::worker {
 
 struct WorkerOptions {
   v1::ProcessId process;  // role WORKER, index, incarnation: a new one in every life
@@ -62,7 +63,8 @@ struct WorkerStatus {
 
 class WorkerCore {
  public:
-  explicit WorkerCore(WorkerOptions options);
+  // `rules` must outlive the core; null: all rules.
+  explicit WorkerCore(WorkerOptions options, const WorkerRules* rules = nullptr);
   ~WorkerCore();
 
   WorkerCore(const WorkerCore&) = delete;
@@ -111,6 +113,6 @@ class WorkerCore {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::worker
 
 #endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_

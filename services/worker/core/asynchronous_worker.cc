@@ -1,0 +1,341 @@
+#include "services/worker/core/asynchronous_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "services/protocol/ids.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr double kLeaseSeconds = 30;
+constexpr MicrobatchRange kWholeUpdate = {0, 1};
+
+}  // namespace
+
+AsynchronousWorker::AsynchronousWorker(WorkerContext* context)
+    : context_(context), bounded_(context->view.mode() == v1::BOUNDED_STALENESS), push_(context) {}
+
+// ---- views and streams
+
+void AsynchronousWorker::OnView(const v1::View& old) {
+  push_.Stop();
+  lease_asked_ = false;
+  done_ = false;
+  pulling_ = false;
+  pull_sent_.clear();
+  counted_.reset();
+  const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
+  if (!same_attempt || !context_->member) {
+    // Restored: leases and what was computed are of another history.
+    if (update_ && update_->computing) {
+      context_->actions.push_back(CancelCompute{*update_->computing});
+    }
+    if (update_) {
+      context_->CountRecomputed(update_->samples.size());
+      clock_ = std::max(clock_, update_->clock);
+    }
+    update_.reset();
+    lease_ = Interval();
+    fresh_ = false;
+    if (!context_->rules->NeverReuseClocks()) clock_ = 0;
+  }
+  if (update_) {
+    if (!context_->rules->KeepUpdate() && !update_->computing) {
+      clock_ = update_->clock;
+      update_.reset();
+      fresh_ = false;
+      return;
+    }
+    update_->permit_asked = false;
+    update_->permit.reset();
+    update_->staged.clear();
+    update_->apply_sent.clear();
+    update_->applied.clear();
+  }
+}
+
+void AsynchronousWorker::OnLinkReady(ShardLink& link) {
+  if (!context_->member) return;
+  const ShardId shard = link.id();
+  if (shard == context_->Arbiter()) {
+    lease_asked_ = false;
+    if (update_ && !update_->permit) update_->permit_asked = false;
+  }
+  if (!context_->rules->SendAgainAfterReconnect()) return;
+  if (update_ && update_->applied.count(shard) == 0) {
+    update_->apply_sent.erase(shard);
+    if (update_->staged.count(shard) == 0) push_.SendAgain(shard);
+  }
+  pull_sent_.erase(shard);
+}
+
+// ---- what has become due
+
+void AsynchronousWorker::Adopt() {
+  if (!context_->member || !pulling_ || update_ || !incoming_.IsWhole() ||
+      !context_->outstanding.empty()) {
+    return;
+  }
+  base_version_ = incoming_.version(0);
+  context_->actions.push_back(AdoptVersion{base_version_});
+  pulling_ = false;
+  fresh_ = true;
+}
+
+void AsynchronousWorker::Proceed() {
+  if (!context_->member) return;
+  ShardLink* arbiter = context_->ReadyLink(context_->Arbiter());
+  if (!update_ && fresh_ && !lease_.empty()) StartUpdate();
+  if (update_) {
+    if (arbiter != nullptr) AskForPermit(*arbiter);
+    Push();
+    SendApplies();
+  }
+  if (arbiter != nullptr) AskForLease(*arbiter);
+  const bool may_pull = !bounded_ || !lease_.empty() || !context_->rules->AskArbiterFirst();
+  if (!update_ && !fresh_ && !pulling_ && may_pull) BeginPull();
+  if (pulling_ && may_pull) SendPulls();
+}
+
+// ---- leases
+
+void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
+  if (lease_asked_ || done_ || !lease_.empty()) return;
+  // The update in progress is still part of the old lease, until it is applied.
+  if (update_ && update_->apply_sent.count(arbiter.id()) == 0) return;
+  lease_asked_ = true;
+  v1::Header header;
+  v1::LeaseRequest& request = *header.mutable_lease_request();
+  request.set_clock(update_ ? update_->clock : clock_);
+  request.set_samples(SamplesWished());
+  context_->Send(arbiter, std::move(header));
+}
+
+uint64_t AsynchronousWorker::SamplesWished() const {
+  const uint64_t batch = context_->job.training().global_batch_size();
+  const double samples = samples_per_second_ * kLeaseSeconds;
+  return std::max<uint64_t>(1, static_cast<uint64_t>(samples / static_cast<double>(batch))) * batch;
+}
+
+void AsynchronousWorker::OnLease(const v1::Lease& lease) {
+  if (!lease_asked_ || !lease_.empty()) return;
+  if (lease.done()) {
+    lease_asked_ = false;
+    done_ = true;
+  }
+  // `wait`: the shard answers the same request once more.
+  if (lease.samples().begin() >= lease.samples().end()) return;
+  lease_asked_ = false;
+  lease_ = FromProto(lease.samples());
+  clock_ = std::max(clock_, lease.clock());
+}
+
+// ---- an update
+
+void AsynchronousWorker::StartUpdate() {
+  const uint64_t batch = context_->job.training().global_batch_size();
+  update_.emplace(&context_->table, context_->rules);
+  update_->clock = clock_ + 1;
+  update_->samples = {lease_.begin, std::min(lease_.end, lease_.begin + batch)};
+  lease_.begin = update_->samples.end;
+  update_->base_version = base_version_;
+  update_->started = context_->now;
+  fresh_ = false;
+  update_->gradients.Assign({kWholeUpdate});
+  Compute compute;
+  compute.id = context_->NewCompute();
+  compute.step = update_->samples.begin;
+  compute.microbatch_size = context_->job.training().microbatch_size();
+  compute.positions = {update_->samples.begin, update_->samples.end};
+  update_->computing = compute.id;
+  context_->actions.push_back(compute);
+}
+
+void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
+  if (update_->permit || update_->permit_asked) return;
+  update_->permit_asked = true;
+  v1::Header header;
+  v1::PermitRequest& request = *header.mutable_permit_request();
+  request.set_clock(update_->clock);
+  request.set_base_version(update_->base_version);
+  context_->Send(arbiter, std::move(header));
+}
+
+v1::Apply AsynchronousWorker::MakeApply() const {
+  v1::Apply apply;
+  apply.set_clock(update_->clock);
+  *apply.mutable_samples() = ToProto(update_->samples);
+  if (update_->permit) {
+    apply.set_ordinal(update_->permit->ordinal());
+    apply.set_staleness(update_->permit->staleness());
+  }
+  apply.set_pull_next(!bounded_);
+  return apply;
+}
+
+void AsynchronousWorker::Push() {
+  if (!update_->permit && context_->rules->AwaitPermit()) return;
+  if (!push_.active()) {
+    PushSender::Common common;
+    common.clock = update_->clock;
+    common.samples = update_->samples.size();
+    const uint64_t microbatch = std::max<uint64_t>(1, context_->job.training().microbatch_size());
+    common.microbatches = (update_->samples.size() + microbatch - 1) / microbatch;
+    common.has_apply = context_->owned.size() == 1;
+    if (common.has_apply) common.apply = MakeApply();
+    push_.Start(&update_->gradients, std::move(common));
+  }
+  push_.Flush();
+  if (!push_.common().has_apply || update_->computing) return;
+  const ShardId only = context_->owned.begin()->first;
+  if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
+  if (!update_->apply_sent.insert(only).second) return;
+  if (!pulling_) BeginPull();
+  if (!bounded_) pull_sent_.insert(only);
+}
+
+bool AsynchronousWorker::AllStaged() const {
+  if (!context_->rules->AwaitAllStaged()) return push_.active() && push_.AllSent();
+  return std::all_of(context_->owned.begin(), context_->owned.end(), [&](const auto& owned) {
+    return update_->staged.count(owned.first) != 0 || update_->applied.count(owned.first) != 0;
+  });
+}
+
+void AsynchronousWorker::SendApplies() {
+  if (!push_.active() || push_.common().has_apply || update_->computing || !AllStaged()) return;
+  for (const auto& [shard, partitions] : context_->owned) {
+    ShardLink* link = context_->ReadyLink(shard);
+    if (link == nullptr || update_->applied.count(shard) != 0) continue;
+    if (!update_->apply_sent.insert(shard).second) continue;
+    if (!pulling_) BeginPull();
+    v1::Header header;
+    *header.mutable_apply() = MakeApply();
+    context_->Send(*link, std::move(header));
+    if (!bounded_) pull_sent_.insert(shard);
+  }
+}
+
+void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) {
+  if (!update_ || applied.clock() < update_->clock) return;
+  update_->applied.insert(link.id());
+  const bool everywhere =
+      std::all_of(context_->owned.begin(), context_->owned.end(),
+                  [&](const auto& owned) { return update_->applied.count(owned.first) != 0; });
+  // Before there is a permit in this view, the arbiter knows the clock from the Install, and what
+  // one shard applied then all did.
+  const bool by_install = !update_->permit && link.id() == context_->Arbiter();
+  if (everywhere || by_install) FinishUpdate();
+}
+
+void AsynchronousWorker::FinishUpdate() {
+  const double seconds = absl::ToDoubleSeconds(context_->now - update_->started);
+  if (seconds > 0) {
+    const double speed = static_cast<double>(update_->samples.size()) / seconds;
+    samples_per_second_ =
+        samples_per_second_ == 0 ? speed : 0.8 * samples_per_second_ + 0.2 * speed;
+  }
+  v1::WorkerProgress::Step& step = *context_->progress.add_steps();
+  step.set_step(update_->clock);
+  step.set_samples(update_->samples.size());
+  step.set_loss_sum(update_->result.loss_sum);
+  step.set_correct(update_->result.correct);
+  if (update_->permit) step.set_staleness(update_->permit->staleness());
+  context_->progress.set_data_seconds(context_->progress.data_seconds() +
+                                      absl::ToDoubleSeconds(update_->result.data_time));
+  context_->progress.set_compute_seconds(context_->progress.compute_seconds() +
+                                         absl::ToDoubleSeconds(update_->result.compute_time));
+  context_->samples_sent += update_->samples.size();
+  clock_ = std::max(clock_, update_->clock);
+  if (update_->computing) context_->actions.push_back(CancelCompute{*update_->computing});
+  update_.reset();
+  push_.Stop();
+}
+
+absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
+                                          std::optional<absl::Cord> gradient) {
+  if (!update_ || update_->computing != id) return absl::OkStatus();
+  auto unit = update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient));
+  if (!unit.ok()) return unit.status();
+  if (unit->has_value()) push_.OnResolved(**unit, tensor);
+  return absl::OkStatus();
+}
+
+absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& result) {
+  if (!update_ || update_->computing != id) return absl::OkStatus();
+  for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
+    absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
+    if (!status.ok()) return status;
+  }
+  update_->computing.reset();
+  update_->result = result;
+  return absl::OkStatus();
+}
+
+// ---- parameters
+
+void AsynchronousWorker::BeginPull() {
+  pulling_ = true;
+  pull_sent_.clear();
+  counted_.reset();
+  ++pull_request_;
+  incoming_.Reset(&context_->layout, &*context_->index);
+}
+
+void AsynchronousWorker::SendPulls() {
+  for (const auto& [shard, partitions] : context_->owned) {
+    ShardLink* link = context_->ReadyLink(shard);
+    if (link == nullptr || pull_sent_.count(shard) != 0) continue;
+    // Behind the Apply, so that the worker gets its own update.
+    if (update_ && update_->apply_sent.count(shard) == 0) continue;
+    const bool first = !bounded_ || shard == context_->Arbiter();
+    if (!first && !counted_ && context_->rules->AskArbiterFirst()) continue;
+    pull_sent_.insert(shard);
+    PullFrom(*link);
+  }
+}
+
+void AsynchronousWorker::PullFrom(ShardLink& link) {
+  v1::Header header;
+  v1::Pull& pull = *header.mutable_pull();
+  pull.set_clock(update_ ? std::max(clock_, update_->clock) : clock_);
+  pull.set_request(pull_request_);
+  for (uint32_t partition : context_->owned[link.id()]) {
+    if (incoming_.IsWhole(partition)) continue;
+    incoming_.ForgetPartial(partition);
+    pull.add_partitions(partition);
+  }
+  if (link.id() != context_->Arbiter() && counted_) {
+    pull.mutable_counted()->CopyFrom(counted_->counted());
+  }
+  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+}
+
+absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
+                                         const absl::Cord& payload) {
+  if (!context_->member) return absl::OkStatus();
+  switch (header.body_case()) {
+    case v1::Header::kData:
+      if (!pulling_) return absl::OkStatus();
+      return incoming_.Accept(header.data(), payload, &context_->actions);
+    case v1::Header::kPullAnswer:
+      if (header.pull_answer().request() == pull_request_) counted_ = header.pull_answer();
+      return absl::OkStatus();
+    case v1::Header::kLease:
+      OnLease(header.lease());
+      return absl::OkStatus();
+    case v1::Header::kPermit:
+      if (update_ && header.permit().clock() == update_->clock) update_->permit = header.permit();
+      return absl::OkStatus();
+    case v1::Header::kStaged:
+      if (update_ && header.staged().clock() == update_->clock) update_->staged.insert(link.id());
+      return absl::OkStatus();
+    case v1::Header::kApplied:
+      OnApplied(link, header.applied());
+      return absl::OkStatus();
+    default:
+      return absl::OkStatus();
+  }
+}
+
+}  // namespace sluice::worker

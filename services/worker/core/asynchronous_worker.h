@@ -1,0 +1,106 @@
+// Asynchronous and bounded-staleness training, as a worker does it (DESIGN 4.3).
+//
+// Intuition. The worker works through a lease, a range of the job's sample sequence, one *update*
+// at a time: the batch of the next training.globalBatchSize samples of the lease (fewer at its
+// end).
+//
+//   Lease -> Pull -> compute (meanwhile PermitRequest -> Permit) -> Push -> Staged by all shards
+//         -> Apply, and the next Pull behind it -> Applied by all shards -> next update
+//
+// The update is kept until every shard has applied it. In a new view it begins again at its permit,
+// with the same clock: a shard that has applied it acks it without effect. A clock is never used
+// for a second update, not even in another attempt.
+//
+// Bounded staleness (R13): a lease first, then the pull; the arbiter is asked first and names the
+// lease holders that it counted, the other shards are asked with those names.
+#ifndef SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
+#define SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "services/protocol/interval_set.h"
+#include "services/worker/core/push_sender.h"
+#include "services/worker/core/step_gradients.h"
+#include "services/worker/core/training_mode.h"
+#include "services/worker/core/version_receiver.h"
+#include "services/worker/core/worker_context.h"
+
+namespace sluice::worker {
+
+class AsynchronousWorker : public TrainingMode {
+ public:
+  explicit AsynchronousWorker(WorkerContext* context);
+
+  void OnView(const v1::View& old) override;
+  void OnLinkReady(ShardLink& link) override;
+  absl::Status OnFrame(ShardLink& link, const v1::Header& header,
+                       const absl::Cord& payload) override;
+  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) override;
+  absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  void Adopt() override;
+  void Proceed() override;
+  std::optional<uint64_t> CurrentVersion() const override { return std::nullopt; }
+  uint64_t Step() const override { return clock_; }
+
+ private:
+  struct Update {
+    Update(const v1::TensorTable* table, const WorkerRules* rules)
+        : gradients(table, /*tree=*/false, rules) {}
+
+    uint64_t clock = 0;
+    Interval samples;
+    uint64_t base_version = 0;
+    absl::Time started;
+    StepGradients gradients;
+    std::optional<ComputeId> computing;
+    ComputeResult result;
+    // In the present view:
+    bool permit_asked = false;
+    std::optional<v1::Permit> permit;
+    std::set<ShardId> staged;
+    std::set<ShardId> apply_sent;  // on the present stream
+    std::set<ShardId> applied;
+  };
+
+  void AskForLease(ShardLink& arbiter);
+  uint64_t SamplesWished() const;
+  void OnLease(const v1::Lease& lease);
+  void StartUpdate();
+  void AskForPermit(ShardLink& arbiter);
+  void Push();
+  void SendApplies();
+  v1::Apply MakeApply() const;
+  bool AllStaged() const;
+  void OnApplied(ShardLink& link, const v1::Applied& applied);
+  void FinishUpdate();
+
+  void BeginPull();
+  void SendPulls();
+  void PullFrom(ShardLink& link);
+
+  WorkerContext* const context_;
+  const bool bounded_;
+
+  uint64_t clock_ = 0;  // the highest that was applied, or to which it was raised
+  Interval lease_;      // what is left of it behind the update in progress
+  bool lease_asked_ = false;
+  bool done_ = false;  // no samples are left and nobody holds any
+  std::optional<Update> update_;
+  PushSender push_;
+
+  bool fresh_ = false;  // the current buffer is for the next update
+  uint64_t base_version_ = 0;
+  bool pulling_ = false;
+  VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};
+  std::set<ShardId> pull_sent_;  // on the present stream
+  uint64_t pull_request_ = 0;
+  std::optional<v1::PullAnswer> counted_;  // the arbiter's answer to the present pull
+
+  double samples_per_second_ = 0;  // 0: not known yet
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_

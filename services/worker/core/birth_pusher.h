@@ -1,0 +1,49 @@
+// Brings version 0 into the shards, when this worker is asked to (R12).
+#ifndef SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
+#define SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "services/worker/core/worker_context.h"
+
+namespace sluice::worker {
+
+// Reads the tensors one after the other, then pushes each shard's blocks on each new stream until
+// the shard has answered Birthed for this ask. A newer ask replaces an older one; the first view of
+// the attempt ends it.
+class BirthPusher {
+ public:
+  explicit BirthPusher(WorkerContext* context) : context_(context) {}
+
+  // False: an ask that is not newer than the present one. The context's table and layout are the
+  // ask's.
+  bool Start(const v1::Birth& birth);
+  void Stop();
+  bool active() const { return active_; }
+  const v1::Birth& birth() const { return birth_; }
+
+  void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::Cord content);
+  void OnLinkReady(ShardLink& link);
+  void OnBirthed(ShardLink& link, const v1::Birthed& birthed);
+
+ private:
+  void PushTo(ShardLink& link);
+  void PushPartition(ShardLink& link, uint32_t partition, bool last);
+
+  WorkerContext* const context_;
+  bool active_ = false;
+  v1::Birth birth_;
+  std::vector<absl::Cord> tensors_;  // read so far, by index
+  std::map<ShardId, std::vector<uint32_t>> owned_;
+  std::set<ShardId> answered_;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_

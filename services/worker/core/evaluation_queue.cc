@@ -1,0 +1,138 @@
+#include "services/worker/core/evaluation_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::worker {
+
+void EvaluationQueue::Add(const v1::Evaluate& request) {
+  const auto same = [&](const v1::Evaluate& other) {
+    return other.evaluation() == request.evaluation() &&
+           other.samples().begin() == request.samples().begin();
+  };
+  if (std::any_of(waiting_.begin(), waiting_.end(), same)) return;
+  if (std::any_of(running_.begin(), running_.end(),
+                  [&](const auto& running) { return same(running.second); })) {
+    return;
+  }
+  if (!context_->member || waiting_.size() >= kMaxWaiting ||
+      request.samples().begin() >= request.samples().end()) {
+    Fail(request, !context_->member                ? "not a member of the view"
+                  : waiting_.size() >= kMaxWaiting ? "too many evaluations wait"
+                                                   : "no samples");
+    return;
+  }
+  waiting_.push_back(request);
+}
+
+void EvaluationQueue::OnView(bool same_attempt) {
+  // A pin may have been taken anew in this view, and partitions have other owners.
+  cut_ = 0;
+  if (same_attempt && context_->member) return;
+  for (const v1::Evaluate& request : waiting_) Fail(request, "the version is gone: a new view");
+  waiting_.clear();
+}
+
+void EvaluationQueue::OnLinkReady(ShardLink& link) {
+  if (cut_ != 0 && !receiver_.IsWhole()) PullFrom(link);
+}
+
+absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& payload) {
+  if (cut_ == 0 || data.cut() != cut_) return absl::OkStatus();
+  return receiver_.Accept(data, payload, &context_->actions);
+}
+
+void EvaluationQueue::OnPullRefused(const std::string& reason) {
+  if (cut_ == 0 || receiver_.IsWhole()) return;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (it->cut() == cut_) {
+      Fail(*it, reason);
+      it = waiting_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  cut_ = 0;
+}
+
+bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
+  auto it = running_.find(id);
+  if (it == running_.end()) return false;
+  v1::EvaluationResult answer;
+  answer.set_evaluation(it->second.evaluation());
+  *answer.mutable_samples() = it->second.samples();
+  if (result.status.ok()) {
+    answer.set_loss_sum(result.loss_sum);
+    answer.set_correct(result.correct);
+    answer.set_count(result.samples);
+  } else {
+    answer.set_error(std::string(result.status.message()));
+  }
+  results_.push_back(std::move(answer));
+  running_.erase(it);
+  return true;
+}
+
+void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (current_version && *current_version == it->version()) {
+      Issue(*it, ComputeEngine::Buffer::kCurrent);
+    } else if (cut_ == it->cut() && cut_ != 0 && receiver_.IsWhole()) {
+      Issue(*it, ComputeEngine::Buffer::kEvaluation);
+    } else {
+      ++it;
+      continue;
+    }
+    it = waiting_.erase(it);
+  }
+  // The buffer is free for another cut once nobody reads or waits for the present one.
+  const bool wanted =
+      cut_ != 0 && std::any_of(waiting_.begin(), waiting_.end(),
+                               [&](const v1::Evaluate& request) { return request.cut() == cut_; });
+  if (!waiting_.empty() && !wanted && running_.empty()) StartPull(waiting_.front().cut());
+}
+
+std::vector<v1::EvaluationResult> EvaluationQueue::TakeResults() {
+  return std::exchange(results_, {});
+}
+
+void EvaluationQueue::Issue(const v1::Evaluate& request, ComputeEngine::Buffer buffer) {
+  EvaluateSamples evaluate;
+  evaluate.id = context_->NewCompute();
+  evaluate.buffer = buffer;
+  evaluate.samples = {request.samples().begin(), request.samples().end()};
+  running_[evaluate.id] = request;
+  context_->actions.push_back(evaluate);
+}
+
+void EvaluationQueue::Fail(const v1::Evaluate& request, const std::string& reason) {
+  v1::EvaluationResult answer;
+  answer.set_evaluation(request.evaluation());
+  *answer.mutable_samples() = request.samples();
+  answer.set_error(reason);
+  results_.push_back(std::move(answer));
+}
+
+void EvaluationQueue::StartPull(uint64_t cut) {
+  cut_ = cut;
+  receiver_.Reset(&context_->layout, &*context_->index);
+  for (auto& [shard, link] : context_->links) {
+    if (link.ready()) PullFrom(link);
+  }
+}
+
+void EvaluationQueue::PullFrom(ShardLink& link) {
+  auto owned = context_->owned.find(link.id());
+  if (owned == context_->owned.end()) return;
+  v1::Header header;
+  v1::Pull& pull = *header.mutable_pull();
+  pull.set_cut(cut_);
+  for (uint32_t partition : owned->second) {
+    if (receiver_.IsWhole(partition)) continue;
+    receiver_.ForgetPartial(partition);
+    pull.add_partitions(partition);
+  }
+  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,61 @@
+// Evaluations that the coordinator gave to this worker.
+#ifndef SLUICE_SERVICES_WORKER_CORE_EVALUATION_QUEUE_H_
+#define SLUICE_SERVICES_WORKER_CORE_EVALUATION_QUEUE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "services/worker/core/version_receiver.h"
+#include "services/worker/core/worker_context.h"
+#include "services/worker/core/worker_core.h"
+
+namespace sluice::worker {
+
+// If the current buffer holds the wanted version, it is evaluated there; else the version is pulled
+// by its cut into the evaluation buffer, one cut at a time. Results are kept until they can be
+// sent. At most kMaxWaiting wait; what comes beyond is answered with an error.
+class EvaluationQueue {
+ public:
+  static constexpr size_t kMaxWaiting = 1024;
+
+  explicit EvaluationQueue(WorkerContext* context) : context_(context) {}
+
+  void Add(const v1::Evaluate& request);
+  void OnView(bool same_attempt);
+  void OnLinkReady(ShardLink& link);
+  // Data with a cut.
+  absl::Status OnData(const v1::Data& data, const absl::Cord& payload);
+  // A shard does not have the cut (any more).
+  void OnPullRefused(const std::string& reason);
+  // False: the id is not of an evaluation.
+  bool OnEvaluated(ComputeId id, const ComputeResult& result);
+
+  // Gives the compute thread what can be evaluated now.
+  void Proceed(std::optional<uint64_t> current_version);
+  // Empties the list of answers.
+  std::vector<v1::EvaluationResult> TakeResults();
+
+ private:
+  void Issue(const v1::Evaluate& request, ComputeEngine::Buffer buffer);
+  void Fail(const v1::Evaluate& request, const std::string& reason);
+  void StartPull(uint64_t cut);
+  void PullFrom(ShardLink& link);
+
+  WorkerContext* const context_;
+  std::deque<v1::Evaluate> waiting_;
+  std::map<ComputeId, v1::Evaluate> running_;
+  std::vector<v1::EvaluationResult> results_;
+  VersionReceiver receiver_{ComputeEngine::Buffer::kEvaluation};
+  uint64_t cut_ = 0;  // in the evaluation buffer, or on the way there; 0: none
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_EVALUATION_QUEUE_H_

@@ -1,0 +1,156 @@
+#include "services/worker/core/push_sender.h"
+
+#include <algorithm>
+
+#include "services/protocol/interval_set.h"
+#include "services/worker/core/block_encoding.h"
+
+namespace sluice::worker {
+
+void PushSender::Stop() {
+  gradients_ = nullptr;
+  state_.clear();
+}
+
+void PushSender::Start(const StepGradients* gradients, Common common) {
+  gradients_ = gradients;
+  common_ = std::move(common);
+  state_.assign(context_->index->partitions(), Partition());
+  for (uint32_t partition = 0; partition < state_.size(); ++partition) ResetPartition(partition);
+}
+
+void PushSender::ResetPartition(uint32_t partition) {
+  Partition& state = state_[partition];
+  const bool closed = state.closed;
+  state = Partition();
+  state.closed = closed;
+  for (const MicrobatchRange& unit : gradients_->units()) {
+    for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
+      const auto& tensor =
+          gradients_->Get(unit, context_->layout.blocks(static_cast<int>(block)).tensor());
+      if (!tensor.resolved) {
+        ++state.unresolved;
+      } else if (tensor.gradient) {
+        state.pending.push_back({unit, block});
+        state.pending_bytes += context_->index->bytes(block);
+      }
+    }
+  }
+}
+
+void PushSender::OnResolved(const MicrobatchRange& unit, uint32_t tensor) {
+  if (!active()) return;
+  const bool has_gradient = gradients_->Get(unit, tensor).gradient.has_value();
+  for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
+    Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
+    if (state.unresolved > 0) --state.unresolved;
+    if (!has_gradient) continue;
+    state.pending.push_back({unit, block});
+    state.pending_bytes += context_->index->bytes(block);
+  }
+}
+
+void PushSender::SendAgain(ShardId shard) {
+  if (!active()) return;
+  auto owned = context_->owned.find(shard);
+  if (owned == context_->owned.end()) return;
+  for (uint32_t partition : owned->second) ResetPartition(partition);
+}
+
+void PushSender::Flush() {
+  if (!active()) return;
+  for (const auto& [shard, partitions] : context_->owned) {
+    if (ShardLink* link = context_->ReadyLink(shard)) FlushTo(*link, partitions);
+  }
+}
+
+void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions) {
+  std::vector<Frame> frames;
+  std::vector<uint32_t> bare;  // complete, with nothing (more) to send
+  for (uint32_t partition : partitions) {
+    Partition& state = state_[partition];
+    if (state.closed || state.named) continue;
+    const bool complete = state.unresolved == 0;
+    if (!complete && state.pending_bytes < kEagerBytes) continue;
+    const bool had_blocks = !state.pending.empty();
+    AppendFrames(partition, &frames);
+    if (!complete) continue;
+    state.named = true;
+    if (had_blocks) {
+      frames.back().header.mutable_push()->add_complete(partition);
+    } else {
+      bare.push_back(partition);
+    }
+  }
+  if (!bare.empty() && frames.empty()) frames.push_back(NewFrame());
+  if (!context_->rules->NameEveryPartition() && !bare.empty()) bare.pop_back();
+  for (uint32_t partition : bare) {
+    frames.back().header.mutable_push()->add_complete(partition);
+  }
+  for (Frame& frame : frames) {
+    v1::Push& push = *frame.header.mutable_push();
+    if (push.complete_size() == 0) continue;
+    push.set_samples(common_.samples);
+    push.set_microbatch_count(common_.microbatches);
+    push.set_pull_next(common_.pull_next);
+  }
+  if (!frames.empty() && common_.has_apply && AllSentTo(link.id())) {
+    *frames.back().header.mutable_push()->mutable_apply() = common_.apply;
+  }
+  for (Frame& frame : frames) {
+    context_->Send(link, std::move(frame.header), std::move(frame.payload));
+  }
+}
+
+PushSender::Frame PushSender::NewFrame() const {
+  Frame frame;
+  v1::Push& push = *frame.header.mutable_push();
+  push.set_step(common_.step);
+  push.set_clock(common_.clock);
+  return frame;
+}
+
+void PushSender::AppendFrames(uint32_t partition, std::vector<Frame>* frames) {
+  Partition& state = state_[partition];
+  // By unit, each in the order of the layout: that is how a shard likes to find them.
+  std::sort(state.pending.begin(), state.pending.end(), [](const Pending& a, const Pending& b) {
+    return std::make_pair(a.unit.begin, a.block) < std::make_pair(b.unit.begin, b.block);
+  });
+  const MicrobatchRange* unit = nullptr;
+  for (const Pending& pending : state.pending) {
+    const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
+    const auto& tensor = gradients_->Get(pending.unit, block.tensor());
+    EncodedBlock encoded =
+        EncodeBlock(context_->job.training(), context_->table, block, *tensor.gradient);
+    if (unit == nullptr || !(*unit == pending.unit) ||
+        frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
+      unit = &pending.unit;
+      frames->push_back(NewFrame());
+      v1::Push& push = *frames->back().header.mutable_push();
+      push.set_partition(partition);
+      *push.mutable_microbatches() = ToProto(Interval{unit->begin, unit->end});
+    }
+    v1::BlockHeader& header = *frames->back().header.mutable_push()->add_blocks();
+    header.set_block(pending.block);
+    header.set_payload_bytes(encoded.payload.size());
+    header.set_codec(encoded.codec);
+    frames->back().payload.Append(std::move(encoded.payload));
+  }
+  state.pending.clear();
+  state.pending_bytes = 0;
+}
+
+bool PushSender::AllSent() const {
+  return std::all_of(context_->owned.begin(), context_->owned.end(),
+                     [&](const auto& owned) { return AllSentTo(owned.first); });
+}
+
+bool PushSender::AllSentTo(ShardId shard) const {
+  auto owned = context_->owned.find(shard);
+  if (owned == context_->owned.end() || !active()) return true;
+  return std::all_of(owned->second.begin(), owned->second.end(), [&](uint32_t partition) {
+    return state_[partition].named || state_[partition].closed;
+  });
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,77 @@
+// A worker's stream to one shard: greeting, credit, and trying again.
+#ifndef SLUICE_SERVICES_WORKER_CORE_SHARD_LINK_H_
+#define SLUICE_SERVICES_WORKER_CORE_SHARD_LINK_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/frame.pb.h"
+#include "services/worker/core/worker_actions.h"
+
+namespace sluice::worker {
+
+// waiting -> connecting -> greeting -> ready; from each back to waiting when the stream breaks.
+// Frames go out in the order of Send; those with a payload wait for the shard's credit, and all
+// behind them. What is queued or on the way is lost with the stream: whoever sends learns from
+// ready() turning true again that it has to send again.
+//
+// The queue is bounded by what a worker can have to say in one view: its gradients of one step
+// (references to their memory, not copies) and a few requests.
+class ShardLink {
+ public:
+  ShardLink(ShardId id, std::string address, absl::Time now);
+
+  ShardId id() const { return id_; }
+  const std::string& address() const { return address_; }
+  bool ready() const { return state_ == State::kReady; }
+  // Counts the times it became ready.
+  uint64_t generation() const { return generation_; }
+
+  // Tries to connect if it is time to.
+  void Tick(absl::Time now, WorkerActions* actions);
+  // When Tick has something to do.
+  absl::Time NextDeadline() const;
+
+  void OnConnected(const v1::Header& hello, WorkerActions* actions);
+  // False: not expected now.
+  bool OnHelloReply(const v1::HelloReply& reply);
+  // Tries again after a growing pause (50 ms to 1 s).
+  void OnBroken(absl::Time now);
+  // Breaks it ourselves.
+  void Reset(const std::string& reason, absl::Time now, WorkerActions* actions);
+  void Close(const std::string& reason, WorkerActions* actions);
+
+  void Send(v1::Header header, absl::Cord payload, WorkerActions* actions);
+  void OnCredit(uint64_t bytes, WorkerActions* actions);
+  // Forgets what has not gone out (it is of an older view).
+  void DropQueue();
+
+  uint64_t queued_bytes() const { return queued_bytes_; }
+
+ private:
+  enum class State { kWaiting, kConnecting, kGreeting, kReady };
+  struct Queued {
+    v1::Header header;
+    absl::Cord payload;
+  };
+
+  void Pump(WorkerActions* actions);
+
+  const ShardId id_;
+  const std::string address_;
+  State state_ = State::kWaiting;
+  absl::Time retry_at_;
+  int failures_ = 0;
+  uint64_t generation_ = 0;
+  uint64_t window_ = 0;
+  uint64_t credit_ = 0;
+  std::deque<Queued> queue_;
+  uint64_t queued_bytes_ = 0;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_SHARD_LINK_H_

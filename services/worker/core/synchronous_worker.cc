@@ -1,0 +1,263 @@
+#include "services/worker/core/synchronous_worker.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "services/protocol/ids.h"
+
+namespace sluice::worker {
+
+SynchronousWorker::SynchronousWorker(WorkerContext* context)
+    : context_(context), tree_(context->job.training().bit_exact()), push_(context) {}
+
+bool SynchronousWorker::Finished() const {
+  const v1::TrainingSpec& training = context_->job.training();
+  return step_ >= (training.steps() != 0 ? training.steps()
+                                         : context_->plan->StepsOfEpochs(training.epochs()));
+}
+
+void SynchronousWorker::OnView(const v1::View& old) {
+  KeepOrDropVersions(old);
+  if (!context_->member) {
+    DropGradients();
+    push_.Stop();
+    return;
+  }
+  if (has_current_) {
+    Assign();
+  } else {
+    DropGradients();
+    push_.Stop();
+  }
+  for (auto& [shard, link] : context_->links) {
+    if (link.ready() && !has_current_) PullFrom(link);
+  }
+}
+
+void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
+  const WorkerRules& rules = *context_->rules;
+  const v1::View& view = context_->view;
+  const bool same_attempt = old.id().attempt() == view.id().attempt();
+  const bool skipped = !same_attempt || !Same(view.previous(), old.id());
+  const bool drop_all = !context_->member || !same_attempt || (skipped && rules.DropAllIfSkipped());
+  const uint64_t first = view.first_step();
+  const bool keep_current =
+      !drop_all && has_current_ && (step_ == first || !rules.DropOlderVersions());
+  const bool keep_incoming = !drop_all && incoming_version_ == first && !keep_current;
+  if (keep_current) {
+    // R9: what came of the next version is of the older view.
+    if (rules.DropOlderVersions()) {
+      ExpectIncoming(step_ + 1);
+    } else {
+      incoming_.ForgetPartial();
+    }
+    return;
+  }
+  has_current_ = false;
+  step_ = first;
+  if (keep_incoming) {
+    incoming_.ForgetPartial();
+  } else {
+    ExpectIncoming(first);
+  }
+}
+
+void SynchronousWorker::ExpectIncoming(uint64_t version) {
+  incoming_version_ = version;
+  incoming_.Reset(&context_->layout, &*context_->index);
+}
+
+void SynchronousWorker::DropGradients() {
+  for (const auto& [id, range] : computing_) context_->actions.push_back(CancelCompute{id});
+  computing_.clear();
+  results_.clear();
+  gradients_.reset();
+  assigned_ = false;
+}
+
+void SynchronousWorker::OnLinkReady(ShardLink& link) {
+  if (!context_->member) return;
+  auto owned = context_->owned.find(link.id());
+  if (owned == context_->owned.end()) return;
+  for (uint32_t partition : owned->second) incoming_.ForgetPartial(partition);
+  if (has_current_) {
+    if (context_->rules->SendAgainAfterReconnect()) push_.SendAgain(link.id());
+  } else {
+    PullFrom(link);
+  }
+}
+
+void SynchronousWorker::PullFrom(ShardLink& link) {
+  auto owned = context_->owned.find(link.id());
+  if (owned == context_->owned.end()) return;
+  v1::Header header;
+  v1::Pull& pull = *header.mutable_pull();
+  pull.set_version(incoming_version_);
+  for (uint32_t partition : owned->second) {
+    if (!incoming_.IsWhole(partition)) pull.add_partitions(partition);
+  }
+  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+}
+
+absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
+                                        const absl::Cord& payload) {
+  (void)link;
+  if (header.body_case() != v1::Header::kData || !context_->member) return absl::OkStatus();
+  const v1::Data& data = header.data();
+  if (data.version() != incoming_version_) return absl::OkStatus();
+  if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
+    return status;
+  }
+  times_.first_data = std::min(times_.first_data, context_->now);
+  if (push_.active() && incoming_.IsWhole(data.partition())) push_.Close(data.partition());
+  return absl::OkStatus();
+}
+
+void SynchronousWorker::Adopt() {
+  if (!context_->member || !incoming_.IsWhole() || !context_->outstanding.empty()) return;
+  if (has_current_) ReportStep();
+  step_ = incoming_version_;
+  has_current_ = true;
+  context_->actions.push_back(AdoptVersion{step_});
+  DropGradients();
+  push_.Stop();
+  ExpectIncoming(step_ + 1);
+}
+
+void SynchronousWorker::Proceed() {
+  if (!context_->member || !has_current_) return;
+  if (!assigned_ && !Finished()) {
+    times_ = Times();
+    Assign();
+  }
+  push_.Flush();
+  if (!push_.active() || times_.pushed != absl::InfiniteFuture() || !push_.AllSent()) return;
+  uint64_t queued = 0;
+  for (const auto& [shard, link] : context_->links) queued += link.queued_bytes();
+  if (queued > 0) return;
+  times_.pushed = context_->now;
+  if (!context_->rules->KeepGradient())
+    gradients_.emplace(&context_->table, tree_, context_->rules);
+}
+
+void SynchronousWorker::Assign() {
+  if (Finished()) return;
+  if (!gradients_) gradients_.emplace(&context_->table, tree_, context_->rules);
+  assigned_ = true;
+  const std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
+  for (auto it = computing_.begin(); it != computing_.end();) {
+    if (gradients_->Wants(it->second)) {
+      ++it;
+    } else {
+      context_->actions.push_back(CancelCompute{it->first});
+      it = computing_.erase(it);
+    }
+  }
+  for (const MicrobatchRange& range : ranges) Issue(range);
+  push_.Start(&*gradients_, CommonOfStep());
+}
+
+void SynchronousWorker::Issue(const MicrobatchRange& range) {
+  const PositionRange positions = context_->plan->PositionsOf(step_, range);
+  if (positions.empty()) {
+    for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
+      // Without gradients there is nothing that could not be added.
+      (void)gradients_->Resolve(range, static_cast<uint32_t>(tensor), std::nullopt);
+    }
+    return;
+  }
+  CountIfRecomputed(range, positions.size());
+  Compute compute;
+  compute.id = context_->NewCompute();
+  compute.step = step_;
+  compute.first_microbatch = range.begin;
+  compute.microbatch_size = context_->job.training().microbatch_size();
+  compute.positions = positions;
+  computing_[compute.id] = range;
+  context_->actions.push_back(compute);
+}
+
+void SynchronousWorker::CountIfRecomputed(const MicrobatchRange& range, uint64_t samples) {
+  if (step_ > begun_step_) begun_ = IntervalSet();
+  if (step_ < begun_step_) {
+    context_->CountRecomputed(samples);
+    return;
+  }
+  begun_step_ = step_;
+  for (uint64_t microbatch = range.begin; microbatch < range.end; ++microbatch) {
+    if (begun_.Contains(microbatch)) {
+      context_->CountRecomputed(
+          context_->plan->PositionsOf(step_, {microbatch, microbatch + 1}).size());
+    }
+  }
+  begun_.Add(Interval{range.begin, range.end});
+}
+
+PushSender::Common SynchronousWorker::CommonOfStep() const {
+  PushSender::Common common;
+  common.step = step_;
+  common.pull_next = true;
+  const uint64_t microbatches = context_->plan->MicrobatchesOfStep(step_);
+  for (const MicrobatchRange& range : context_->assignment) {
+    common.samples += context_->plan->PositionsOf(step_, range).size();
+    if (range.begin < microbatches) {
+      common.microbatches += std::min(range.end, microbatches) - range.begin;
+    }
+  }
+  return common;
+}
+
+absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
+                                         std::optional<absl::Cord> gradient) {
+  auto it = computing_.find(id);
+  if (it == computing_.end()) return absl::OkStatus();
+  auto unit = gradients_->Resolve(it->second, tensor, std::move(gradient));
+  if (!unit.ok()) return unit.status();
+  if (unit->has_value()) push_.OnResolved(**unit, tensor);
+  return absl::OkStatus();
+}
+
+absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& result) {
+  auto it = computing_.find(id);
+  if (it == computing_.end()) return absl::OkStatus();
+  for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
+    // Of what the engine did not name, there is no gradient.
+    absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
+    if (!status.ok()) return status;
+  }
+  results_[it->second.begin] = result;
+  computing_.erase(it);
+  if (computing_.empty()) times_.computed = context_->now;
+  return absl::OkStatus();
+}
+
+void SynchronousWorker::ReportStep() {
+  v1::WorkerProgress& progress = context_->progress;
+  v1::WorkerProgress::Step& step = *progress.add_steps();
+  step.set_step(step_);
+  double data = 0;
+  double compute = 0;
+  for (const auto& [begin, result] : results_) {
+    step.set_samples(step.samples() + result.samples);
+    step.set_loss_sum(step.loss_sum() + result.loss_sum);
+    step.set_correct(step.correct() + result.correct);
+    data += absl::ToDoubleSeconds(result.data_time);
+    compute += absl::ToDoubleSeconds(result.compute_time);
+  }
+  context_->samples_sent += step.samples();
+  progress.set_data_seconds(progress.data_seconds() + data);
+  progress.set_compute_seconds(progress.compute_seconds() + compute);
+  const auto seconds = [](absl::Time from, absl::Time to) {
+    const bool known = from != absl::InfiniteFuture() && to != absl::InfiniteFuture();
+    return known ? std::max(0.0, absl::ToDoubleSeconds(to - from)) : 0.0;
+  };
+  const absl::Time pushed = times_.pushed;
+  progress.set_push_seconds(progress.push_seconds() + seconds(times_.computed, pushed));
+  progress.set_wait_seconds(progress.wait_seconds() + seconds(pushed, times_.first_data));
+  const absl::Time pulling = times_.first_data == absl::InfiniteFuture()
+                                 ? pushed
+                                 : std::max(times_.first_data, times_.computed);
+  progress.set_pull_seconds(progress.pull_seconds() + seconds(pulling, context_->now));
+}
+
+}  // namespace sluice::worker

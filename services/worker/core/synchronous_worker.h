@@ -1,0 +1,87 @@
+// Synchronous training, as a worker does it (DESIGN 4.2).
+//
+// Intuition. The worker holds one version in its current buffer, the parts of one version in its
+// incoming buffer, and gradients of one step. Without a usable current version it pulls the view's
+// first step. With version s current it computes its microbatches of step s, pushes, and what comes
+// in is s + 1; once that is whole, it becomes current and the gradients of s are forgotten, not
+// earlier: until then a new stream or view may want them again.
+//
+//   no current version --Pull(m)--> incoming m whole --adopt--> current s
+//   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
+//   new view (m): current stays if it is m; what came in of m stays; everything else is dropped
+#ifndef SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
+#define SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "services/protocol/interval_set.h"
+#include "services/worker/core/push_sender.h"
+#include "services/worker/core/step_gradients.h"
+#include "services/worker/core/training_mode.h"
+#include "services/worker/core/version_receiver.h"
+#include "services/worker/core/worker_context.h"
+
+namespace sluice::worker {
+
+class SynchronousWorker : public TrainingMode {
+ public:
+  explicit SynchronousWorker(WorkerContext* context);
+
+  void OnView(const v1::View& old) override;
+  void OnLinkReady(ShardLink& link) override;
+  absl::Status OnFrame(ShardLink& link, const v1::Header& header,
+                       const absl::Cord& payload) override;
+  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) override;
+  absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  void Adopt() override;
+  void Proceed() override;
+  std::optional<uint64_t> CurrentVersion() const override {
+    return has_current_ ? std::optional<uint64_t>(step_) : std::nullopt;
+  }
+  uint64_t Step() const override { return step_; }
+
+ private:
+  struct Times {  // of the step in progress; InfiniteFuture: not yet
+    absl::Time computed = absl::InfiniteFuture();
+    absl::Time pushed = absl::InfiniteFuture();
+    absl::Time first_data = absl::InfiniteFuture();
+  };
+
+  bool Finished() const;
+  void DropGradients();
+  void KeepOrDropVersions(const v1::View& old);
+  void ExpectIncoming(uint64_t version);
+  // Computes what the assignment wants and is not held.
+  void Assign();
+  void Issue(const MicrobatchRange& range);
+  void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
+  PushSender::Common CommonOfStep() const;
+  void PullFrom(ShardLink& link);
+  void ReportStep();
+
+  WorkerContext* const context_;
+  const bool tree_;
+
+  bool has_current_ = false;
+  uint64_t step_ = 0;  // current version, or the one that is being pulled to become it
+  VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};
+  uint64_t incoming_version_ = 0;
+
+  bool assigned_ = false;
+  std::optional<StepGradients> gradients_;
+  std::map<ComputeId, MicrobatchRange> computing_;
+  std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
+  PushSender push_;
+  Times times_;
+
+  // The microbatches of the furthest step that were begun: what is begun again is waste.
+  uint64_t begun_step_ = 0;
+  IntervalSet begun_;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_

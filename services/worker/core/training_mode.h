@@ -1,0 +1,44 @@
+// What a WorkerCore hands on to whoever knows how the job trains.
+#ifndef SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+#define SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+#include "services/worker/core/shard_link.h"
+#include "services/worker/core/worker_core.h"
+
+namespace sluice::worker {
+
+class TrainingMode {
+ public:
+  virtual ~TrainingMode() = default;
+
+  // The context's view is new; `old` was the one before. The queues of all streams are empty.
+  virtual void OnView(const v1::View& old) = 0;
+  // A stream to a shard of the view is new: nothing that was sent to it before counts.
+  virtual void OnLinkReady(ShardLink& link) = 0;
+  // Of the present view, or of the mode's concern otherwise. An error breaks the stream.
+  virtual absl::Status OnFrame(ShardLink& link, const v1::Header& header,
+                               const absl::Cord& payload) = 0;
+  // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
+  virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
+                                std::optional<absl::Cord> gradient) = 0;
+  virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
+
+  // Two halves of what is done after each event. First: makes a version current that has come
+  // whole. Then: computes, sends and asks for what is due. Evaluations get their turn in between.
+  virtual void Adopt() = 0;
+  virtual void Proceed() = 0;
+
+  // The committed version that the current buffer holds; nullopt if that cannot be said.
+  virtual std::optional<uint64_t> CurrentVersion() const = 0;
+  virtual uint64_t Step() const = 0;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_

@@ -1,0 +1,82 @@
+// What the parts of a WorkerCore share: the job, the view, the streams, and the actions so far.
+#ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
+#define SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/protocol/layout.h"
+#include "services/protocol/sequence.h"
+#include "services/worker/core/shard_link.h"
+#include "services/worker/core/step_gradients.h"
+#include "services/worker/core/worker_actions.h"
+#include "services/worker/core/worker_rules.h"
+
+namespace sluice::worker {
+
+struct WorkerContext {
+  const WorkerRules* rules = nullptr;
+  uint64_t incarnation = 0;
+  v1::JobSpec job;
+  uint64_t training_samples = 0;
+  v1::TensorTable table;
+  v1::Layout layout;
+  std::optional<LayoutIndex> index;  // set with table and layout
+  std::optional<StepPlan> plan;
+
+  v1::View view;        // the newest; its id is the default value before there is one
+  bool member = false;  // of it
+  std::vector<MicrobatchRange> assignment;
+  // Partitions with content, by owner, ascending. Shards without any are left out.
+  std::map<ShardId, std::vector<uint32_t>> owned;
+
+  std::map<ShardId, ShardLink> links;
+  std::set<ComputeId> outstanding;  // given to the compute thread and not answered
+
+  absl::Time now;
+  WorkerActions actions;
+  v1::WorkerProgress progress;  // not sent yet
+  uint64_t samples_sent = 0;
+  uint64_t samples_recomputed = 0;
+
+  // Null if there is no such stream or it is not ready.
+  ShardLink* ReadyLink(ShardId shard) {
+    auto it = links.find(shard);
+    return it != links.end() && it->second.ready() ? &it->second : nullptr;
+  }
+  // The owner of partition 0.
+  ShardId Arbiter() const {
+    return view.shards(static_cast<int>(view.owner(0))).process().incarnation();
+  }
+
+  // Under the present view.
+  void Send(ShardLink& link, v1::Header header, absl::Cord payload = {}) {
+    *header.mutable_view() = view.id();
+    link.Send(std::move(header), std::move(payload), &actions);
+  }
+
+  ComputeId NewCompute() {
+    outstanding.insert(++last_compute_);
+    return last_compute_;
+  }
+  void CountRecomputed(uint64_t samples) {
+    samples_recomputed += samples;
+    progress.set_recomputed_samples(progress.recomputed_samples() + samples);
+  }
+
+ private:
+  ComputeId last_compute_ = 0;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_WORKER_CONTEXT_H_

@@ -1,0 +1,588 @@
+#include "services/worker/core/worker_core.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/layout.h"
+#include "services/worker/core/asynchronous_worker.h"
+#include "services/worker/core/birth_pusher.h"
+#include "services/worker/core/evaluation_queue.h"
+#include "services/worker/core/synchronous_worker.h"
+#include "services/worker/core/training_mode.h"
+#include "services/worker/core/worker_context.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr uint32_t kWireVersion = 1;
+constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
+constexpr absl::Duration kDefaultHeartbeat = absl::Milliseconds(500);
+
+absl::Status CheckView(const v1::View& view, const v1::Layout& layout) {
+  if (view.owner_size() != static_cast<int>(layout.partitions())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("view ", ShortName(view.id()), " maps ", view.owner_size(),
+                     " partitions, the layout has ", layout.partitions()));
+  }
+  for (uint32_t owner : view.owner()) {
+    if (owner >= static_cast<uint32_t>(view.shards_size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("view ", ShortName(view.id()), " has no shard ", owner));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class WorkerCore::Impl {
+ public:
+  Impl(WorkerOptions options, const WorkerRules* rules) : options_(std::move(options)) {
+    context_.rules = rules == nullptr ? &all_rules_ : rules;
+    context_.incarnation = options_.process.incarnation();
+  }
+
+  // Every event runs in here: sets the time, and does afterwards what has become due.
+  template <typename Event>
+  WorkerActions Handle(absl::Time now, Event event) {
+    context_.now = now;
+    if (!exited_) event();
+    if (!exited_) Proceed();
+    if (exited_ && exit_given_) context_.actions.clear();
+    exit_given_ = exited_;
+    return std::exchange(context_.actions, {});
+  }
+
+  void OnCoordinatorConnected();
+  void OnCoordinatorMessage(const v1::CoordinatorMessage& message);
+  void OnShardFrame(ShardId shard, const v1::Header& header, const absl::Cord& payload);
+  void OnShardBroken(ShardId shard);
+  void OnShardConnected(ShardId shard);
+  void OnModelReady(const v1::TensorTable& table, uint64_t training, uint64_t evaluation);
+  void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::StatusOr<absl::Cord> content);
+  void OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient);
+  void OnComputed(ComputeId id, const ComputeResult& result);
+  void OnEvaluated(ComputeId id, const ComputeResult& result);
+  void OnLeave(std::string reason, absl::Duration grace);
+  void OnCoordinatorBroken() { connected_ = registered_ = false; }
+  void Fail(const absl::Status& status);
+
+  absl::Time NextDeadline() const;
+  WorkerStatus Status() const;
+  const v1::View& view() const { return context_.view; }
+
+ private:
+  void Proceed();
+  void SendToCoordinator(v1::MemberMessage message);
+  void SendReady();
+  void SendLeave();
+  void SendProgress();
+  void OnRegistered(const v1::Registered& registered);
+  void OnRefusal(const v1::Refusal& refusal);
+  void OnBirth(const v1::Birth& birth);
+  void OnNewView(const v1::NewView& message);
+  void OnFinish(const v1::Finish& finish);
+  void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
+  void Adopt(const v1::View& view);
+  void ReadView();
+  void UpdateLinks();
+  absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
+  void OnRefused(ShardLink& link, const v1::Refused& refused);
+  void OnLinkReady(ShardLink& link);
+  void ExitNow(ExitReason reason, std::string message);
+
+  const WorkerRules all_rules_;
+  const WorkerOptions options_;
+  WorkerContext context_;
+  EvaluationQueue evaluations_{&context_};
+  BirthPusher birth_{&context_};
+  std::unique_ptr<TrainingMode> mode_;
+
+  bool connected_ = false;   // to the coordinator
+  bool registered_ = false;  // on this stream
+  bool opening_ = false;
+  std::optional<v1::Ready> ready_;
+  bool was_member_ = false;
+  bool exited_ = false;
+  bool exit_given_ = false;
+  std::optional<std::string> leave_reason_;
+  absl::Time leave_until_ = absl::InfiniteFuture();
+  uint64_t heartbeats_ = 0;
+  absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  absl::Time next_progress_ = absl::InfinitePast();
+};
+
+// ---- coordinator
+
+void WorkerCore::Impl::OnCoordinatorConnected() {
+  connected_ = true;
+  registered_ = false;
+  v1::MemberMessage message;
+  v1::Register& request = *message.mutable_register_();
+  *request.mutable_process() = options_.process;
+  request.set_job(options_.job);
+  request.set_host(options_.host);
+  request.set_pid(options_.pid);
+  request.set_wire_version(kWireVersion);
+  request.set_metrics_address(options_.metrics_address);
+  if (context_.view.has_id()) *request.mutable_newest_view() = context_.view.id();
+  SendToCoordinator(std::move(message));
+}
+
+void WorkerCore::Impl::SendToCoordinator(v1::MemberMessage message) {
+  if (connected_) context_.actions.push_back(worker::SendToCoordinator{std::move(message)});
+}
+
+void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
+  if (!connected_) return;
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kRegistered:
+      return OnRegistered(message.registered());
+    case v1::CoordinatorMessage::kRefusal:
+      return OnRefusal(message.refusal());
+    case v1::CoordinatorMessage::kBirth:
+      return OnBirth(message.birth());
+    case v1::CoordinatorMessage::kNewView:
+      return OnNewView(message.new_view());
+    case v1::CoordinatorMessage::kEvaluate:
+      return evaluations_.Add(message.evaluate());
+    case v1::CoordinatorMessage::kFinish:
+      return OnFinish(message.finish());
+    default:  // for shards, or of a later version
+      return;
+  }
+}
+
+void WorkerCore::Impl::OnRegistered(const v1::Registered& registered) {
+  registered_ = true;
+  next_heartbeat_ = context_.now;
+  if (!opening_) {
+    opening_ = true;
+    context_.job = registered.job();
+    context_.actions.push_back(OpenModel{registered.job()});
+  }
+  SendReady();
+  SendLeave();
+}
+
+void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
+  switch (refusal.code()) {
+    case v1::Refusal::FINISHED:
+      return ExitNow(ExitReason::kFinished, refusal.reason());
+    case v1::Refusal::EXPELLED:
+    case v1::Refusal::DUPLICATE:
+      return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled, refusal.reason());
+    default:
+      return ExitNow(ExitReason::kRefused, refusal.reason());
+  }
+}
+
+void WorkerCore::Impl::OnFinish(const v1::Finish& finish) {
+  SendProgress();
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason("the job has ended");
+  SendToCoordinator(std::move(leave));
+  ExitNow(finish.succeeded() ? ExitReason::kFinished : ExitReason::kFailed, finish.reason());
+}
+
+void WorkerCore::Impl::SetLayout(const v1::TensorTable& table, const v1::Layout& layout) {
+  context_.table = table;
+  context_.layout = layout;
+  context_.index.emplace(context_.table, context_.layout);
+}
+
+void WorkerCore::Impl::OnBirth(const v1::Birth& birth) {
+  if (context_.view.has_id() && birth.ask().attempt() <= context_.view.id().attempt()) return;
+  if (absl::Status status = ValidateLayout(birth.table(), birth.layout()); !status.ok()) {
+    return Fail(status);
+  }
+  if (birth.owner_size() != static_cast<int>(birth.layout().partitions()) ||
+      std::any_of(birth.owner().begin(), birth.owner().end(), [&](uint32_t owner) {
+        return owner >= static_cast<uint32_t>(birth.shards_size());
+      })) {
+    return Fail(absl::InvalidArgumentError("a birth without an owner for each partition"));
+  }
+  SetLayout(birth.table(), birth.layout());
+  if (birth_.Start(birth)) UpdateLinks();
+}
+
+void WorkerCore::Impl::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+                                       absl::StatusOr<absl::Cord> content) {
+  if (!content.ok()) return Fail(content.status());
+  const v1::TensorTable& table = context_.table;
+  if (tensor >= static_cast<uint32_t>(table.tensors_size())) return;
+  const v1::TensorSpec& spec = table.tensors(static_cast<int>(tensor));
+  if (content->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
+    return Fail(absl::InternalError(absl::StrCat("tensor ", spec.name(), " has ", content->size(),
+                                                 " bytes, which does not fit its shape")));
+  }
+  birth_.OnInitialTensor(ask, tensor, *std::move(content));
+}
+
+void WorkerCore::Impl::OnNewView(const v1::NewView& message) {
+  if (message.layout().partitions() != 0 && !context_.index) {
+    if (absl::Status status = ValidateLayout(message.table(), message.layout()); !status.ok()) {
+      return Fail(status);
+    }
+    SetLayout(message.table(), message.layout());
+  }
+  if (message.has_view()) Adopt(message.view());
+}
+
+// ---- views
+
+void WorkerCore::Impl::Adopt(const v1::View& view) {
+  if (!context_.index) return;  // the coordinator sends view and layout together
+  if (Compare(view.id(), context_.view.id()) <= 0 && context_.rules->CompareViews()) return;
+  if (absl::Status status = CheckView(view, context_.layout); !status.ok()) return Fail(status);
+  const v1::View old = std::exchange(context_.view, view);
+  birth_.Stop();
+  ReadView();
+  UpdateLinks();
+  if (!context_.member && was_member_) {
+    return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,
+                   absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
+  }
+  was_member_ = was_member_ || context_.member;
+  if (mode_ == nullptr) {
+    if (view.mode() == v1::SYNCHRONOUS) {
+      mode_ = std::make_unique<SynchronousWorker>(&context_);
+    } else {
+      mode_ = std::make_unique<AsynchronousWorker>(&context_);
+    }
+  }
+  mode_->OnView(old);
+  evaluations_.OnView(old.id().attempt() == view.id().attempt());
+}
+
+void WorkerCore::Impl::ReadView() {
+  const v1::View& view = context_.view;
+  context_.member = false;
+  context_.assignment.clear();
+  for (const v1::View::Member& member : view.workers()) {
+    if (member.process().incarnation() != context_.incarnation) continue;
+    context_.member = true;
+    for (const v1::Range& range : member.microbatches()) {
+      context_.assignment.push_back({range.begin(), range.end()});
+    }
+  }
+  context_.owned.clear();
+  for (int partition = 0; partition < view.owner_size(); ++partition) {
+    if (context_.index->IsEmpty(static_cast<uint32_t>(partition))) continue;
+    const v1::View::Shard& shard = view.shards(static_cast<int>(view.owner(partition)));
+    context_.owned[shard.process().incarnation()].push_back(static_cast<uint32_t>(partition));
+  }
+}
+
+void WorkerCore::Impl::UpdateLinks() {
+  std::map<ShardId, std::string> wanted;
+  const auto want = [&](const auto& shards) {
+    for (const v1::View::Shard& shard : shards) {
+      wanted[shard.process().incarnation()] = shard.address();
+    }
+  };
+  if (birth_.active()) want(birth_.birth().shards());
+  if (context_.member) want(context_.view.shards());
+  for (auto it = context_.links.begin(); it != context_.links.end();) {
+    it->second.DropQueue();  // of an older view
+    if (wanted.count(it->first) == 0) {
+      it->second.Close("the shard is not in the view", &context_.actions);
+      it = context_.links.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  for (const auto& [shard, address] : wanted) {
+    context_.links.try_emplace(shard, shard, address, context_.now);
+  }
+}
+
+// ---- shards
+
+void WorkerCore::Impl::OnShardConnected(ShardId shard) {
+  auto it = context_.links.find(shard);
+  if (it == context_.links.end()) return;
+  v1::Header header;
+  if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
+  v1::Hello& hello = *header.mutable_hello();
+  hello.set_min_wire_version(kWireVersion);
+  hello.set_max_wire_version(kWireVersion);
+  hello.set_job(options_.job);
+  *hello.mutable_sender() = options_.process;
+  hello.set_shard_incarnation(shard);
+  it->second.OnConnected(header, &context_.actions);
+}
+
+void WorkerCore::Impl::OnShardBroken(ShardId shard) {
+  auto it = context_.links.find(shard);
+  if (it != context_.links.end()) it->second.OnBroken(context_.now);
+}
+
+void WorkerCore::Impl::OnShardFrame(ShardId shard, const v1::Header& header,
+                                    const absl::Cord& payload) {
+  auto it = context_.links.find(shard);
+  if (it == context_.links.end()) return;
+  absl::Status status = HandleFrame(it->second, header, payload);
+  if (status.ok() || exited_) return;
+  it = context_.links.find(shard);
+  if (it == context_.links.end()) return;
+  it->second.Reset(std::string(status.message()), context_.now, &context_.actions);
+}
+
+absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& header,
+                                           const absl::Cord& payload) {
+  switch (header.body_case()) {
+    case v1::Header::kHelloReply:
+      if (!link.OnHelloReply(header.hello_reply())) {
+        return absl::InvalidArgumentError("a HelloReply that was not asked for");
+      }
+      OnLinkReady(link);
+      return absl::OkStatus();
+    case v1::Header::kCredit:
+      link.OnCredit(header.credit().bytes(), &context_.actions);
+      return absl::OkStatus();
+    case v1::Header::kRefused:
+      OnRefused(link, header.refused());
+      return absl::OkStatus();
+    case v1::Header::kBirthed:
+      birth_.OnBirthed(link, header.birthed());
+      return absl::OkStatus();
+    default:
+      break;
+  }
+  if (mode_ == nullptr) return absl::OkStatus();
+  if (!Same(header.view(), context_.view.id()) && context_.rules->IgnoreDataOfOtherViews()) {
+    return absl::OkStatus();
+  }
+  if (header.body_case() == v1::Header::kData && header.data().cut() != 0) {
+    return evaluations_.OnData(header.data(), payload);
+  }
+  return mode_->OnFrame(link, header, payload);
+}
+
+void WorkerCore::Impl::OnLinkReady(ShardLink& link) {
+  birth_.OnLinkReady(link);
+  if (mode_ != nullptr && context_.member) {
+    mode_->OnLinkReady(link);
+    evaluations_.OnLinkReady(link);
+  }
+}
+
+void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
+  (void)link;
+  if (Compare(refused.newest().id(), context_.view.id()) > 0) return Adopt(refused.newest());
+  // Of this view: the one thing that a shard may not have any more is a cut.
+  if (Same(refused.newest().id(), context_.view.id())) {
+    evaluations_.OnPullRefused(refused.reason());
+  }
+}
+
+// ---- model and compute
+
+void WorkerCore::Impl::OnModelReady(const v1::TensorTable& table, uint64_t training,
+                                    uint64_t evaluation) {
+  const v1::TrainingSpec& spec = context_.job.training();
+  auto plan = StepPlan::Create({training, spec.global_batch_size(), spec.microbatch_size()});
+  if (!plan.ok()) return Fail(plan.status());
+  context_.plan = *plan;
+  context_.training_samples = training;
+  ready_.emplace();
+  *ready_->mutable_table() = table;
+  ready_->set_training_samples(training);
+  ready_->set_evaluation_samples(evaluation);
+  SendReady();
+}
+
+void WorkerCore::Impl::SendReady() {
+  if (!registered_ || !ready_) return;
+  v1::MemberMessage message;
+  *message.mutable_ready() = *ready_;
+  SendToCoordinator(std::move(message));
+}
+
+void WorkerCore::Impl::Fail(const absl::Status& status) {
+  v1::MemberMessage message;
+  message.mutable_failure()->set_reason(std::string(status.message()));
+  SendToCoordinator(std::move(message));
+  ExitNow(ExitReason::kFailed, std::string(status.message()));
+}
+
+void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) {
+  if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
+  if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
+  const v1::TensorSpec& spec = context_.table.tensors(static_cast<int>(tensor));
+  if (gradient && gradient->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
+    return Fail(
+        absl::InternalError(absl::StrCat("the gradient of ", spec.name(), " has ", gradient->size(),
+                                         " bytes, which does not fit its shape")));
+  }
+  absl::Status status = mode_->OnTensor(id, tensor, std::move(gradient));
+  if (!status.ok()) Fail(status);
+}
+
+void WorkerCore::Impl::OnComputed(ComputeId id, const ComputeResult& result) {
+  if (context_.outstanding.erase(id) == 0 || mode_ == nullptr) return;
+  if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);
+  absl::Status status = mode_->OnComputed(id, result);
+  if (!status.ok()) Fail(status);
+}
+
+void WorkerCore::Impl::OnEvaluated(ComputeId id, const ComputeResult& result) {
+  if (context_.outstanding.erase(id) != 0) evaluations_.OnEvaluated(id, result);
+}
+
+// ---- leaving and time
+
+void WorkerCore::Impl::OnLeave(std::string reason, absl::Duration grace) {
+  if (leave_reason_) return;
+  leave_reason_ = std::move(reason);
+  leave_until_ = context_.now + grace;
+  SendLeave();
+  if (!context_.member) ExitNow(ExitReason::kLeft, *leave_reason_);
+}
+
+void WorkerCore::Impl::SendLeave() {
+  if (!leave_reason_) return;
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason(*leave_reason_);
+  SendToCoordinator(std::move(message));
+}
+
+void WorkerCore::Impl::SendProgress() {
+  const bool empty =
+      context_.progress.steps_size() == 0 && context_.progress.recomputed_samples() == 0;
+  if (empty || !registered_) return;
+  v1::MemberMessage message;
+  *context_.progress.mutable_view() = context_.view.id();
+  *message.mutable_worker_progress() = std::exchange(context_.progress, {});
+  SendToCoordinator(std::move(message));
+  next_progress_ = context_.now + kProgressPause;
+}
+
+void WorkerCore::Impl::Proceed() {
+  for (auto& [shard, link] : context_.links) link.Tick(context_.now, &context_.actions);
+  if (mode_ != nullptr && context_.plan) {
+    mode_->Adopt();
+    evaluations_.Proceed(mode_->CurrentVersion());
+    mode_->Proceed();
+  }
+  if (registered_) {
+    for (v1::EvaluationResult& result : evaluations_.TakeResults()) {
+      v1::MemberMessage message;
+      *message.mutable_evaluation_result() = std::move(result);
+      SendToCoordinator(std::move(message));
+    }
+  }
+  if (context_.now >= next_progress_) SendProgress();
+  if (registered_ && context_.now >= next_heartbeat_) {
+    v1::MemberMessage message;
+    message.mutable_heartbeat()->set_sequence(++heartbeats_);
+    SendToCoordinator(std::move(message));
+    const double seconds = context_.job.timeouts().heartbeat();
+    next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
+  }
+  if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
+}
+
+absl::Time WorkerCore::Impl::NextDeadline() const {
+  if (exited_) return absl::InfiniteFuture();
+  absl::Time next = leave_until_;
+  for (const auto& [shard, link] : context_.links) next = std::min(next, link.NextDeadline());
+  if (registered_) {
+    next = std::min(next, next_heartbeat_);
+    if (context_.progress.steps_size() > 0) next = std::min(next, next_progress_);
+  }
+  return next;
+}
+
+void WorkerCore::Impl::ExitNow(ExitReason reason, std::string message) {
+  if (exited_) return;
+  exited_ = true;
+  for (auto& [shard, link] : context_.links) link.Close("the worker exits", &context_.actions);
+  context_.links.clear();
+  context_.actions.push_back(Exit{reason, std::move(message)});
+}
+
+WorkerStatus WorkerCore::Impl::Status() const {
+  WorkerStatus status;
+  if (context_.view.has_id()) status.view = ShortName(context_.view.id());
+  status.member = context_.member;
+  status.step = mode_ == nullptr ? 0 : mode_->Step();
+  status.samples = context_.samples_sent;
+  status.recomputed_samples = context_.samples_recomputed;
+  for (const auto& [shard, link] : context_.links) status.queued_bytes += link.queued_bytes();
+  status.pending_computes = context_.outstanding.size();
+  return status;
+}
+
+// ---- the public face
+
+WorkerCore::WorkerCore(WorkerOptions options, const WorkerRules* rules)
+    : impl_(std::make_unique<Impl>(std::move(options), rules)) {}
+WorkerCore::~WorkerCore() = default;
+
+WorkerActions WorkerCore::OnCoordinatorConnected(absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnCoordinatorConnected(); });
+}
+WorkerActions WorkerCore::OnCoordinatorBroken(absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnCoordinatorBroken(); });
+}
+WorkerActions WorkerCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message,
+                                               absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnCoordinatorMessage(message); });
+}
+WorkerActions WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnShardConnected(shard); });
+}
+WorkerActions WorkerCore::OnShardBroken(ShardId shard, const absl::Status&, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnShardBroken(shard); });
+}
+WorkerActions WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
+                                       absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnShardFrame(shard, header, payload); });
+}
+WorkerActions WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
+                                       uint64_t evaluation_samples, absl::Time now) {
+  return impl_->Handle(now,
+                       [&] { impl_->OnModelReady(table, training_samples, evaluation_samples); });
+}
+WorkerActions WorkerCore::OnModelFailed(const absl::Status& status, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->Fail(status); });
+}
+WorkerActions WorkerCore::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+                                          absl::StatusOr<absl::Cord> content, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnInitialTensor(ask, tensor, std::move(content)); });
+}
+WorkerActions WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient,
+                                     absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(gradient)); });
+}
+WorkerActions WorkerCore::OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::nullopt); });
+}
+WorkerActions WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change,
+                                         absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(change)); });
+}
+WorkerActions WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnComputed(id, result); });
+}
+WorkerActions WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnEvaluated(id, result); });
+}
+WorkerActions WorkerCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnLeave(std::move(reason), grace); });
+}
+WorkerActions WorkerCore::OnTick(absl::Time now) {
+  return impl_->Handle(now, [] {});
+}
+absl::Time WorkerCore::NextDeadline() const { return impl_->NextDeadline(); }
+WorkerStatus WorkerCore::Status() const { return impl_->Status(); }
+const v1::View& WorkerCore::view() const { return impl_->view(); }
+
+}  // namespace sluice::worker

@@ -173,6 +173,7 @@ check_tidy() {
   if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
 
+  local status=0
   deadline=$(($(date +%s) + ${TIDY_SECONDS:-240}))
   left_out=$(mktemp)
   echo "${#units[@]} files have changed since $(git rev-parse --short "$since")"
@@ -188,10 +189,11 @@ check_tidy() {
       -isystem /usr/include/torch/csrc/api/include 2>&1 |
       grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter"
     exit $((PIPESTATUS[0] ? 1 : 0))
-  ' tidy "$deadline" "$bin" "$left_out" || return 1
+  ' tidy "$deadline" "$bin" "$left_out" || status=1
   if [[ -s $left_out ]]; then
     echo "out of time: $(wc -l <"$left_out") of ${#units[@]} files were not looked at"
   fi
+  return $status
 }
 
 main() {

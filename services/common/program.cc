@@ -1,0 +1,80 @@
+#include "services/common/program.h"
+
+#include <iostream>
+
+#include "services/common/exit_code.h"
+#include "services/common/process.h"
+#include "services/common/version.h"
+
+namespace sluice {
+
+void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
+  app->add_option("--log-level", flags->log_level, "debug, info, warning, error or off")
+      ->capture_default_str();
+  app->add_option("--log-format", flags->log_format, "logfmt or json")->capture_default_str();
+  app->add_option("--log-file", flags->log_file, "append the log to this file instead of stderr");
+  app->add_option("--metrics-address", flags->metrics_address,
+                  "serve /metrics, /healthz and /readyz on host:port (port 0: any)");
+  app->add_option("--port-file", flags->port_file,
+                  "write the port that the service listens on to this file");
+  app->add_option("--metrics-port-file", flags->metrics_port_file,
+                  "write the port that metrics are served on to this file");
+  app->add_option("--parent", flags->parent,
+                  "end when the process with this id, which must be the parent, ends");
+  app->add_flag("--grpc-experiments,!--no-grpc-experiments", flags->grpc_experiments,
+                "use gRPC's own faster flow control and framing (on unless turned off)");
+  app->set_version_flag("--version", std::string(Version()));
+}
+
+absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags) {
+  if (flags.parent != 0) {
+    if (absl::Status status = DieWithParent(flags.parent); !status.ok()) return status;
+  }
+  return Logger::Create(
+      {.level = flags.log_level, .format = flags.log_format, .file = flags.log_file});
+}
+
+int ParseFlags(CLI::App* app, int argc, char** argv) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Prints help, version or what is wrong.
+    return app->exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return -1;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& flags,
+                                                            const Metrics* metrics,
+                                                            std::function<absl::Status()> ready) {
+  if (flags.metrics_address.empty()) return nullptr;
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server =
+      MetricsServer::Start({.address = flags.metrics_address, .ready = std::move(ready)}, metrics);
+  if (!server.ok() || flags.metrics_port_file.empty()) return server;
+  absl::Status status = WritePortFile(flags.metrics_port_file, (*server)->port());
+  if (!status.ok()) return status;
+  return server;
+}
+
+StopRequests::StopRequests() : watcher_([this](int) { OnSignal(); }) {}
+
+void StopRequests::SetHandler(std::function<void(int)> handler) {
+  MutexLock lock(&mutex_);
+  handler_ = std::move(handler);
+  while (handler_ != nullptr && handled_ < received_) handler_(++handled_);
+}
+
+void StopRequests::OnSignal() {
+  MutexLock lock(&mutex_);
+  ++received_;
+  if (handler_ != nullptr) handler_(++handled_);
+}
+
+int ExitWith(const std::string& program, const absl::Status& status) {
+  std::cerr << program << ": " << status.message() << std::endl;
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
+  if (absl::IsUnavailable(status)) return kExitRetry;
+  return kExitFailed;
+}
+
+}  // namespace sluice

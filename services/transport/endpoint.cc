@@ -1,0 +1,70 @@
+#include "services/transport/endpoint.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+// Where the port's colon stands; npos: there is none. Colons inside of brackets belong to an IPv6
+// address.
+size_t PortColon(absl::string_view endpoint) {
+  const size_t colon = endpoint.rfind(':');
+  const size_t bracket = endpoint.rfind(']');
+  if (colon == absl::string_view::npos) return colon;
+  if (bracket != absl::string_view::npos && bracket > colon) return absl::string_view::npos;
+  return colon;
+}
+
+absl::Status CheckPort(absl::string_view text, absl::string_view source) {
+  int port = 0;
+  if (absl::SimpleAtoi(text, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, " has '", text, "' for a port; it must be a number from 1 to 65535"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const char* master_address,
+                                               const char* master_port) {
+  if (!flag.empty()) {
+    const size_t colon = PortColon(flag);
+    if (colon == absl::string_view::npos) return absl::StrCat(flag, ":", kDefaultCoordinatorPort);
+    if (colon == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--coordinator is '", flag, "' without a host; give host:port"));
+    }
+    absl::Status status = CheckPort(flag.substr(colon + 1), "--coordinator");
+    if (!status.ok()) return status;
+    return std::string(flag);
+  }
+  if (master_address == nullptr || *master_address == '\0') {
+    return absl::InvalidArgumentError(
+        "no coordinator: give --coordinator host:port, or set MASTER_ADDR (and MASTER_PORT)");
+  }
+  if (master_port == nullptr || *master_port == '\0') {
+    return absl::StrCat(master_address, ":", kDefaultCoordinatorPort);
+  }
+  if (absl::Status status = CheckPort(master_port, "MASTER_PORT"); !status.ok()) return status;
+  return absl::StrCat(master_address, ":", master_port);
+}
+
+absl::StatusOr<std::string> CoordinatorEndpoint(absl::string_view flag) {
+  return ResolveCoordinator(flag, std::getenv("MASTER_ADDR"), std::getenv("MASTER_PORT"));
+}
+
+std::string HostOfEndpoint(absl::string_view endpoint) {
+  return std::string(endpoint.substr(0, PortColon(endpoint)));
+}
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "unknown";
+  return name;
+}
+
+}  // namespace sluice

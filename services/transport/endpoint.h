@@ -1,0 +1,33 @@
+// Addresses as people give them: host:port.
+
+#ifndef SLUICE_SERVICES_TRANSPORT_ENDPOINT_H_
+#define SLUICE_SERVICES_TRANSPORT_ENDPOINT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Where a coordinator listens unless told otherwise.
+inline constexpr int kDefaultCoordinatorPort = 29500;
+
+// The coordinator's host:port: the flag's value if there is one (its port may be left out), else
+// MASTER_ADDR and MASTER_PORT of the environment, as PyTorch's launchers set them. INVALID_ARGUMENT
+// names what is missing or malformed. For main only.
+absl::StatusOr<std::string> CoordinatorEndpoint(absl::string_view flag);
+
+// The same without the environment: what the flag and the two variables (null: unset) amount to.
+absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const char* master_address,
+                                               const char* master_port);
+
+// "10.0.0.1" of "10.0.0.1:80", "[::1]" of "[::1]:80".
+std::string HostOfEndpoint(absl::string_view endpoint);
+
+// This machine's name.
+std::string HostName();
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_ENDPOINT_H_

@@ -1,0 +1,40 @@
+#include "services/transport/endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(EndpointTest, TheFlagWinsOverTheEnvironment) {
+  EXPECT_EQ(*ResolveCoordinator("a:1", "b", "2"), "a:1");
+}
+
+TEST(EndpointTest, AMissingPortIsTheDefault) {
+  EXPECT_EQ(*ResolveCoordinator("a", nullptr, nullptr), "a:29500");
+  EXPECT_EQ(*ResolveCoordinator("[::1]", nullptr, nullptr), "[::1]:29500");
+  EXPECT_EQ(*ResolveCoordinator("", "b", nullptr), "b:29500");
+}
+
+TEST(EndpointTest, TheEnvironmentOfPyTorchsLaunchersIsUnderstood) {
+  EXPECT_EQ(*ResolveCoordinator("", "b", "2"), "b:2");
+}
+
+TEST(EndpointTest, WhatIsMissingOrMalformedIsNamed) {
+  EXPECT_THAT(ResolveCoordinator("", nullptr, "2").status().message(), HasSubstr("MASTER_ADDR"));
+  EXPECT_THAT(ResolveCoordinator("", "b", "x").status().message(), HasSubstr("MASTER_PORT"));
+  EXPECT_THAT(ResolveCoordinator("a:0", nullptr, nullptr).status().message(), HasSubstr("'0'"));
+  EXPECT_THAT(ResolveCoordinator(":80", nullptr, nullptr).status().message(),
+              HasSubstr("without a host"));
+}
+
+TEST(EndpointTest, TheHostIsWhatStandsBeforeThePort) {
+  EXPECT_EQ(HostOfEndpoint("10.0.0.1:80"), "10.0.0.1");
+  EXPECT_EQ(HostOfEndpoint("[::1]:80"), "[::1]");
+  EXPECT_EQ(HostOfEndpoint("name"), "name");
+}
+
+}  // namespace
+}  // namespace sluice

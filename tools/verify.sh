@@ -15,7 +15,7 @@
 #   --base REV     what `tidy` compares with; by default where this branch left origin's main branch,
 #                  or the commit before this one
 #
-# `tidy` starts no further file after TIDY_SECONDS (default 240) and says how many it has left out.
+# `tidy` starts no further file after TIDY_SECONDS (default 200) and says how many it has left out.
 # The last line is "verify: N ok, N failed, N skipped".
 set -euo pipefail
 # shellcheck source=tools/common.sh
@@ -174,7 +174,7 @@ check_tidy() {
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
 
   local status=0
-  deadline=$(($(date +%s) + ${TIDY_SECONDS:-240}))
+  deadline=$(($(date +%s) + ${TIDY_SECONDS:-200}))
   left_out=$(mktemp)
   echo "${#units[@]} files have changed since $(git rev-parse --short "$since")"
   # shellcheck disable=SC2016 # expanded by the inner shell

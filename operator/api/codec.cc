@@ -135,6 +135,7 @@ void ReadData(View view, v1::DataSpec* data) {
   }
   data->set_no_shuffle(!view.Bool("shuffle", true));
   data->set_max_samples(view.Uint("maxSamples", 0));
+  data->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
   if (view.Has("evaluation")) {
     const View from = view["evaluation"];
     v1::DataSpec::Evaluation* evaluation = data->mutable_evaluation();
@@ -299,6 +300,7 @@ Json WriteData(const v1::DataSpec& data) {
     }
   }
   if (data.max_samples() > 0) json["maxSamples"] = data.max_samples();
+  if (data.classes() > 0) json["classes"] = data.classes();
   if (data.has_evaluation()) {
     const v1::DataSpec::Evaluation& from = data.evaluation();
     Json evaluation = Json::object();

@@ -12,7 +12,7 @@ namespace {
 constexpr char kCsvData[] =
     R"({"spec":{"data":{"format":"CSV","source":{"path":"/data/adult.csv"},"csv":{"labelColumn":"income"}}}})";
 constexpr char kSyntheticData[] =
-    R"({"spec":{"data":{"format":"Synthetic","source":null,"synthetic":{}}}})";
+    R"({"spec":{"data":{"format":"Synthetic","source":null,"synthetic":{"shape":[784]}}}})";
 constexpr char kNormalized[] =
     R"({"spec":{"data":{"normalize":{"mean":[0.1307],"std":[0.3081]}}}})";
 constexpr char kEvaluated[] =
@@ -190,6 +190,12 @@ void AddDataBasics(std::vector<Field>* fields) {
           .Min(1)
           .Example("10000")
           .Invalid("0", "at least 1"));
+  fields->push_back(Integer("spec.data.classes",
+                            "Number of classes. Unset: the largest label of the training data + 1.")
+                        .Min(1)
+                        .Max(1 << 24)
+                        .Example("10")
+                        .Invalid("0", "at least 1"));
 }
 
 void AddCsv(std::vector<Field>* fields) {
@@ -203,13 +209,15 @@ void AddCsv(std::vector<Field>* fields) {
   for (const bool numeric : {true, false}) {
     const std::string path =
         numeric ? "spec.data.csv.numericColumns" : "spec.data.csv.categoricalColumns";
-    fields->push_back(List(path, numeric ? "Columns that are numbers."
-                                         : "Columns whose values are names; see `categories`.")
-                          .Size(0, 256)
-                          .Context(kCsvData)
-                          .Example(numeric ? "[age, hours-per-week]" : "[education, occupation]")
-                          .Invalid("[1]", "must be a string")
-                          .Invalid("age", "must be a list"));
+    fields->push_back(
+        List(path, numeric ? "Columns that are numbers. Where no columns are listed at all, every "
+                             "column but the label is one."
+                           : "Columns whose values are names; see `categories`.")
+            .Size(0, 256)
+            .Context(kCsvData)
+            .Example(numeric ? "[age, hours-per-week]" : "[education, occupation]")
+            .Invalid("[1]", "must be a string")
+            .Invalid("age", "must be a list"));
     fields->push_back(String(path + "[]", "Name of a column.").Size(1, 253));
   }
   fields->push_back(String("spec.data.csv.categories",
@@ -263,13 +271,14 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                         .Context(kSyntheticData)
                         .Example("1000")
                         .Invalid("0", "at least 1"));
-  fields->push_back(List("spec.data.synthetic.shape",
-                         "Shape of one sample. Unset: what the built-in model takes.")
-                        .Size(1, 8)
-                        .Context(kSyntheticData)
-                        .Example("[1, 28, 28]")
-                        .Invalid("[1, 0]", "at least 1")
-                        .Invalid("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 8 items"));
+  fields->push_back(
+      List("spec.data.synthetic.shape",
+           "Shape of one sample. Unset: samples are empty, for models that take no data.")
+          .Size(1, 8)
+          .Context(kSyntheticData)
+          .Example("[1, 28, 28]")
+          .Invalid("[1, 0]", "at least 1")
+          .Invalid("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 8 items"));
   fields->push_back(
       Integer("spec.data.synthetic.shape[]", "Size of one dimension.").Min(1).Max(1e6));
   fields->push_back(Integer("spec.data.synthetic.classes",
@@ -291,7 +300,8 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                            "on. Without an interval the model is evaluated once, at the end; "
                            "without this object, never."));
   fields->push_back(Object("spec.data.evaluation.source",
-                           "Where the samples are; in the format of the training data.")
+                           "Where the samples are, in the format of the training data. IDX, unset: "
+                           "in the folder of the training data, by their usual names.")
                         .Context(kEvaluated));
   fields->push_back(
       String("spec.data.evaluation.source.path",

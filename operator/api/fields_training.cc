@@ -44,7 +44,7 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
                         .Implied("0.01 for Adagrad, else 0.001")
                         .Alias("lr")
                         .Min(0)
-                        .Example("1e-3")
+                        .Example("0.05")
                         .Invalid("-0.1", "at least 0")
                         .Invalid("fast", "must be a number"));
   fields->push_back(Number("spec.optimizer.momentum", "SGD: factor on the previous step.")
@@ -121,7 +121,7 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Invalid("Linear", "must be one of Constant, Step, Cosine"));
   fields->push_back(
       Integer("spec.optimizer.schedule.warmupSteps",
-              "Steps over which the learning rate rises from 0, in front of every type.")
+              "Steps over which the learning rate rises to its full value, in front of every type.")
           .Default("0")
           .Min(0)
           .Example("500")
@@ -136,11 +136,11 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Context(kStepSchedule)
                         .Example("0.5")
                         .Invalid("0", "must be more than 0"));
-  fields->push_back(
-      Integer("spec.optimizer.schedule.totalSteps", "Cosine: steps until the lowest rate.")
-          .Min(1)
-          .Context(kCosineSchedule)
-          .Example("10000"));
+  fields->push_back(Integer("spec.optimizer.schedule.totalSteps",
+                            "Cosine: steps until the lowest rate, those of the warm-up included.")
+                        .Min(1)
+                        .Context(kCosineSchedule)
+                        .Example("10000"));
   fields->push_back(Number("spec.optimizer.schedule.minFactor",
                            "Cosine: the lowest rate, as a multiple of the learning rate.")
                         .Implied("0")

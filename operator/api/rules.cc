@@ -89,7 +89,7 @@ void AddDataRules(std::vector<Rule>* rules) {
        "self.format != 'Synthetic' || !has(self.source)",
        [](const Json& self) { return !Is(self, "format", "Synthetic") || !Has(self, "source"); },
        "Synthetic data is made up and has no `source`",
-       {R"({"format":"Synthetic","source":null})"},
+       {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]}})"},
        {R"({"format":"Synthetic"})"}});
   rules->push_back({"spec.data",
                     "csv",
@@ -111,7 +111,7 @@ void AddDataRules(std::vector<Rule>* rules) {
        "self.format == 'Synthetic' || !has(self.synthetic)",
        [](const Json& self) { return Is(self, "format", "Synthetic") || !Has(self, "synthetic"); },
        "`synthetic` is for `format: Synthetic`",
-       {R"({"format":"Synthetic","source":null,"synthetic":{"samples":5}})"},
+       {R"({"format":"Synthetic","source":null,"synthetic":{"samples":5,"shape":[3]}})"},
        {R"({"synthetic":{"samples":5}})"}});
   rules->push_back(
       {"spec.data",
@@ -126,15 +126,15 @@ void AddDataRules(std::vector<Rule>* rules) {
   rules->push_back(
       {"spec.data",
        "evaluation.source",
-       "self.format == 'Synthetic' || !has(self.evaluation) || has(self.evaluation.source)",
+       "self.format != 'CSV' || !has(self.evaluation) || has(self.evaluation.source)",
        [](const Json& self) {
-         return Is(self, "format", "Synthetic") || !Has(self, "evaluation") ||
+         return !Is(self, "format", "CSV") || !Has(self, "evaluation") ||
                 Has(self["evaluation"], "source");
        },
-       "evaluation needs `source`, data that is not trained on; for IDX it may be the same folder",
-       {R"({"evaluation":{"source":{"path":"/test"}}})",
-        R"({"format":"Synthetic","source":null,"evaluation":{"intervalSteps":5}})"},
-       {R"({"evaluation":{"intervalSteps":5}})"}});
+       "evaluation needs `source`, a file of samples that are not trained on",
+       {R"({"evaluation":{"intervalSteps":5}})",
+        R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"source":{"path":"/test"}}})"},
+       {R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"intervalSteps":5}})"}});
   rules->push_back(
       {"spec.data",
        "evaluation.source",
@@ -144,7 +144,7 @@ void AddDataRules(std::vector<Rule>* rules) {
                 !Has(self["evaluation"], "source");
        },
        "Synthetic data is made up and has no `source`",
-       {R"({"format":"Synthetic","source":null,"evaluation":{"intervalSteps":5}})"},
+       {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]},"evaluation":{"intervalSteps":5}})"},
        {R"({"format":"Synthetic","source":null,"evaluation":{"source":{"path":"/test"}}})"}});
   rules->push_back(
       {"spec.data",
@@ -322,6 +322,16 @@ void AddOptimizerRules(std::vector<Rule>* rules) {
        "`stepSize` is needed by `type: Step`, and is for no other",
        {R"({"type":"Step","stepSize":10})"},
        {R"({"type":"Step"})", R"({"type":"Constant","stepSize":10})"}});
+  rules->push_back({scope,
+                    "totalSteps",
+                    "!has(self.totalSteps) || self.totalSteps > self.warmupSteps",
+                    [](const Json& self) {
+                      return !Has(self, "totalSteps") ||
+                             Int(self, "totalSteps") > Int(self, "warmupSteps");
+                    },
+                    "`totalSteps` must be more than `warmupSteps`",
+                    {R"({"type":"Cosine","totalSteps":10,"warmupSteps":9})"},
+                    {R"({"type":"Cosine","totalSteps":10,"warmupSteps":10})"}});
   rules->push_back(
       {scope,
        "gamma",
@@ -448,21 +458,22 @@ void AddJobRules(std::vector<Rule>* rules) {
        {R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}}})",
         R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}},
             "data":{"evaluation":{"source":{"path":"/t"}}}})"}});
-  rules->push_back(
-      {"spec",
-       "data.synthetic",
-       "self.data.format != 'Synthetic' || self.model.type == 'Builtin' || "
-       "(has(self.data.synthetic) && has(self.data.synthetic.shape))",
-       [](const Json& self) {
-         if (!Is(self["data"], "format", "Synthetic") || Is(self["model"], "type", "Builtin"))
-           return true;
-         return Has(self["data"], "synthetic") && Has(self["data"]["synthetic"], "shape");
-       },
-       "Synthetic data for a TorchScript model needs `synthetic.shape`",
-       {R"({"model":{"type":"TorchScript","name":null,"path":"/m.pt"},"data":{"synthetic":{"shape":[3]}}})",
-        R"({})"},
-       {R"({"model":{"type":"TorchScript","name":null,"path":"/m.pt"}})"},
-       kSynthetic});
+  rules->push_back({"spec",
+                    "data.synthetic",
+                    "self.data.format != 'Synthetic' || (has(self.data.synthetic) && "
+                    "has(self.data.synthetic.shape)) || "
+                    "(has(self.model.name) && self.model.name == 'additive')",
+                    [](const Json& self) {
+                      if (!Is(self["data"], "format", "Synthetic")) return true;
+                      if (Has(self["data"], "synthetic") && Has(self["data"]["synthetic"], "shape"))
+                        return true;
+                      return Is(self["model"], "name", "additive");
+                    },
+                    "Synthetic data needs `synthetic.shape`, e.g. [1, 28, 28]; only the model "
+                    "`additive` takes no data",
+                    {R"({"data":{"synthetic":{"shape":[3]}}})", R"({"model":{"name":"additive"}})"},
+                    {R"({})", R"({"data":{"synthetic":{"samples":3}}})"},
+                    kSynthetic});
   rules->push_back(
       {"spec.parameterServer",
        "partitions",

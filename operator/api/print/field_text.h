@@ -1,0 +1,22 @@
+// Fields of the table in words; for the reference and for explanations.
+#ifndef SLUICE_OPERATOR_API_PRINT_FIELD_TEXT_H_
+#define SLUICE_OPERATOR_API_PRINT_FIELD_TEXT_H_
+
+#include <string>
+
+#include "operator/api/field_table.h"
+
+namespace sluice::api {
+
+// "integer", "list of strings", "map of integers".
+std::string TypeText(const SchemaNode& node);
+
+// "at least 1, at most 1024"; empty where everything of the type will do.
+std::string BoundsText(const Field& field);
+
+// "64", "`Synchronous`", or in words; empty where there is no default.
+std::string DefaultText(const Field& field);
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_PRINT_FIELD_TEXT_H_

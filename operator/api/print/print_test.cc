@@ -1,0 +1,360 @@
+#include "operator/api/print/print.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "operator/api/field_table.h"
+#include "operator/api/manifest.h"
+#include "operator/api/print/yaml_scalar.h"
+#include "operator/api/testing/invalid_manifests.h"
+
+namespace sluice::api {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainingJob MustParse(const std::string& yaml) {
+  ParsedManifest parsed = ParseManifest(yaml, {"", "/jobs"});
+  for (const Problem& problem : parsed.problems)
+    ADD_FAILURE() << problem.ToString("") << "\n" << yaml;
+  return parsed.job;
+}
+
+void ExpectSameJob(const TrainingJob& a, const TrainingJob& b) {
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(a.spec, b.spec))
+      << a.spec.DebugString() << b.spec.DebugString();
+  EXPECT_EQ(a.labels, b.labels);
+  EXPECT_EQ(a.annotations, b.annotations);
+  EXPECT_EQ(a.image, b.image);
+  EXPECT_EQ(a.suspend, b.suspend);
+  EXPECT_EQ(a.active_deadline_seconds, b.active_deadline_seconds);
+}
+
+// Uses everything that the smallest manifest leaves out.
+constexpr char kRich[] = R"(
+apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata:
+  name: rich
+  namespace: team-a
+  labels: {team: vision, "on": "yes"}
+  annotations: {note: "a: b # c"}
+spec:
+  image: registry.example.com/sluice:v0.1
+  model: {type: TorchScript, path: net.pt, dtype: float64, device: "cuda:0"}
+  data:
+    format: CSV
+    source: {path: train.csv.gz}
+    normalize: {mean: [0, 0.5], std: [1, 2]}
+    csv: {labelColumn: "3", numericColumns: ["0", "1"], categoricalColumns: ["2"], header: false,
+          delimiter: "\t", categories: Index, standardize: true, regression: true}
+    shuffle: false
+    maxSamples: 100
+    classes: 3
+    evaluation: {source: {path: /data/test.csv}, intervalSteps: 10, intervalSeconds: 0.5, maxSamples: 5}
+  loss: mse
+  optimizer:
+    name: AdamW
+    betas: [0.5, 0.75]
+    eps: 1e-6
+    amsgrad: true
+    clipNorm: 2
+    schedule: {type: Step, stepSize: 10, warmupSteps: 3}
+    groups:
+    - {patterns: ["*.bias", a], weightDecay: 0}
+    - {patterns: [b], learningRate: 1e-5, weightDecay: 1}
+  training:
+    mode: BoundedStaleness
+    boundedStaleness: {maxStaleness: 4}
+    globalBatchSize: 32
+    microbatchSize: 8
+    epochs: 3
+    seed: 9007199254740993
+    aggregation: Sum
+    nonFinite: Skip
+    compression: {push: BFloat16, pull: Float16}
+    threads: 2
+    stepDelaySeconds: 0.25
+    target: {metric: loss, goal: AtMost, value: 0.1}
+  parameterServer: {replicas: 2, partitions: 16}
+  worker: {replicas: 3}
+  checkpoint: {storage: {path: ckpt}, intervalSteps: 100, maxToKeep: 2, restoreFrom: ../other}
+  backoffLimit: 0
+  timeouts: {silenceSeconds: 10}
+  suspend: true
+  activeDeadlineSeconds: 3600
+)";
+
+TEST(ToManifestYaml, WritesEveryFieldWithItsValueInTheOrderOfTheReference) {
+  EXPECT_EQ(ToManifestYaml(MustParse(kRich)), R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata:
+  name: rich
+  namespace: team-a
+  labels:
+    "on": "yes"
+    team: vision
+  annotations:
+    note: "a: b # c"
+spec:
+  image: "registry.example.com/sluice:v0.1"
+  model:
+    type: TorchScript
+    path: /jobs/net.pt
+    dtype: float64
+    device: "cuda:0"
+  data:
+    format: CSV
+    source:
+      path: /jobs/train.csv.gz
+    normalize:
+      mean: [0, 0.5]
+      std: [1, 2]
+    shuffle: false
+    maxSamples: 100
+    classes: 3
+    csv:
+      labelColumn: "3"
+      numericColumns: ["0", "1"]
+      categoricalColumns: ["2"]
+      categories: Index
+      standardize: true
+      regression: true
+      header: false
+      delimiter: "\t"
+    evaluation:
+      source:
+        path: /data/test.csv
+      intervalSteps: 10
+      intervalSeconds: 0.5
+      maxSamples: 5
+  loss: mse
+  optimizer:
+    name: AdamW
+    learningRate: 0.001
+    weightDecay: 0.01
+    betas: [0.5, 0.75]
+    eps: 1e-06
+    amsgrad: true
+    clipNorm: 2
+    schedule:
+      type: Step
+      warmupSteps: 3
+      stepSize: 10
+      gamma: 0.1
+    groups:
+      - patterns: ["*.bias", a]
+        weightDecay: 0
+      - patterns: [b]
+        learningRate: 1e-05
+        weightDecay: 1
+  training:
+    mode: BoundedStaleness
+    boundedStaleness:
+      maxStaleness: 4
+    globalBatchSize: 32
+    microbatchSize: 8
+    epochs: 3
+    seed: 9007199254740993
+    determinism: Default
+    aggregation: Sum
+    nonFinite: Skip
+    compression:
+      push: BFloat16
+      pull: Float16
+    threads: 2
+    stepDelaySeconds: 0.25
+    target:
+      metric: loss
+      goal: AtMost
+      value: 0.1
+  parameterServer:
+    replicas: 2
+    partitions: 16
+  worker:
+    replicas: 3
+  checkpoint:
+    storage:
+      type: Local
+      path: /jobs/ckpt
+    intervalSteps: 100
+    maxToKeep: 2
+    restoreFrom: /other
+  backoffLimit: 0
+  timeouts:
+    heartbeatSeconds: 0.5
+    suspectSeconds: 1
+    silenceSeconds: 10
+    pauseSeconds: 5
+    birthSeconds: 120
+    suspendCheckpointSeconds: 60
+  suspend: true
+  activeDeadlineSeconds: 3600
+)");
+}
+
+TEST(ToManifestYaml, FillsInWhatAMinimalManifestLeavesOpen) {
+  const std::string text = ToManifestYaml(MustParse(ValidManifest()));
+  EXPECT_THAT(text, HasSubstr("    learningRate: 0.001\n"));
+  EXPECT_THAT(text, HasSubstr("    microbatchSize: 4\n"));
+  EXPECT_THAT(text, HasSubstr("    intervalSeconds: 300\n"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("betas")));
+}
+
+TEST(ToManifestYaml, ReadsBackAsTheSameJob) {
+  for (const std::string& yaml : {std::string(kRich), ValidManifest()}) {
+    const TrainingJob job = MustParse(yaml);
+    ExpectSameJob(job, MustParse(ToManifestYaml(job)));
+  }
+}
+
+// A minimal manifest around the field, with `value` in its place; without the field where `value`
+// is empty.
+std::string ManifestWith(const Field& field, const std::string& value) {
+  nlohmann::json manifest = MinimalManifest();
+  if (!field.context.empty()) manifest.merge_patch(nlohmann::json::parse(field.context));
+  std::vector<std::string> parts = absl::StrSplit(field.path, '.');
+  const std::string leaf = parts.back();
+  parts.pop_back();
+  nlohmann::json* at = &manifest;
+  for (const std::string& part : parts) at = &(*at)[part];
+  (*at)[leaf] = "@here@";
+  if (value.empty()) at->erase(leaf);
+  std::string text = manifest.dump();
+  if (!value.empty()) text.replace(text.find("\"@here@\""), 8, value);
+  return text;
+}
+
+TEST(ToManifestYaml, EveryExampleOfTheTableReadsBackAsTheSameJob) {
+  for (const Field& field : Fields()) {
+    for (const Example& example : field.examples) {
+      const TrainingJob job = MustParse(ManifestWith(field, example.yaml));
+      ExpectSameJob(job, MustParse(ToManifestYaml(job)));
+    }
+  }
+}
+
+TEST(ToManifestYaml, NoFieldOfTheTableIsLostOnTheWay) {
+  int compared = 0;
+  for (const Field& field : Fields()) {
+    const ParsedManifest without = ParseManifest(ManifestWith(field, ""), {});
+    if (!without.ok()) continue;  // required, or by a rule
+    for (const Example& example : field.examples) {
+      const std::string fallback =
+          field.default_json.empty() ? "" : YamlScalar(nlohmann::json::parse(field.default_json));
+      if (example.yaml == fallback) continue;
+      EXPECT_NE(ToManifestYaml(MustParse(ManifestWith(field, example.yaml))),
+                ToManifestYaml(without.job))
+          << field.path;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 50);
+}
+
+TEST(YamlScalar, StringsReadAsThemselves) {
+  EXPECT_EQ(YamlString("net.pt"), "net.pt");
+  EXPECT_EQ(YamlString("/a/b-c_d"), "/a/b-c_d");
+  for (const char* text :
+       {"", "yes", "1", "1e3", "null", "- a", "-", "a: b", "#", "\t", "'", "...", "*"}) {
+    EXPECT_EQ(YamlString(text)[0], '"') << text;
+  }
+}
+
+TEST(YamlScalar, NumbersAreShortAndExact) {
+  EXPECT_EQ(YamlScalar(0.001), "0.001");
+  EXPECT_EQ(YamlScalar(1e-8), "1e-08");
+  EXPECT_EQ(YamlScalar(0.1 + 0.2), "0.30000000000000004");
+  EXPECT_EQ(YamlScalar(uint64_t{9007199254740993}), "9007199254740993");
+  EXPECT_EQ(YamlScalar(true), "true");
+}
+
+TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
+  for (const char* model :
+       {"convnet", "mnist-net", "mlp", "linear", "logistic", "additive", "my/net.pt"}) {
+    for (const char* data :
+         {"/usr/share/datasets/fashion-mnist", "table.csv", "table.csv.gz", "synthetic"}) {
+      TemplateOptions options;
+      options.name = "mine";
+      options.model = model;
+      options.data = data;
+      options.label_column = "yes";
+      const absl::StatusOr<std::string> text = ManifestTemplate(options);
+      ASSERT_TRUE(text.ok()) << text.status();
+      EXPECT_EQ(MustParse(*text).spec.name(), "mine");
+      EXPECT_THAT(*text, HasSubstr("  # "));
+    }
+  }
+}
+
+TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
+  TemplateOptions options;
+  options.name = "My Job";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr("metadata.name: must be lower-case"));
+  options = {};
+  options.model = "resnet";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr("spec.model.name"));
+  options = {};
+  options.data = "table.csv";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr("column to predict"));
+}
+
+TEST(ReferenceMarkdown, HasEveryFieldAndEveryRule) {
+  const std::string text = ReferenceMarkdown();
+  for (const Field& field : Fields()) {
+    if (absl::EndsWith(field.path, "]") || absl::EndsWith(field.path, "}")) continue;
+    const std::string leaf = field.path.substr(field.path.rfind('.') + 1);
+    EXPECT_THAT(text, HasSubstr("| `" + leaf + "` |")) << field.path;
+  }
+  for (const Rule& rule : Rules()) EXPECT_THAT(text, HasSubstr(rule.message));
+  EXPECT_THAT(text, HasSubstr("## spec.optimizer.groups[]"));
+}
+
+TEST(ExplainField, SaysWhatKubectlExplainSays) {
+  EXPECT_EQ(ExplainField("spec.training.steps").value(), R"(KIND:     TrainingJob
+VERSION:  sluice.dev/v1alpha1
+FIELD:    spec.training.steps <integer>
+
+DESCRIPTION:
+  Train for so many steps (updates, where the mode is not Synchronous). This or
+  `epochs`.
+
+ALLOWED:
+  at least 1
+
+EXAMPLE:
+  steps: 10000
+)");
+}
+
+TEST(ExplainField, FindsFieldsUnderTheNamesThatPeopleType) {
+  const std::string wanted = ExplainField("spec.training").value();
+  for (const char* path :
+       {"training", "stj.spec.training", "trainingjob.spec.training", "TrainingJob.training"}) {
+    EXPECT_EQ(ExplainField(path).value(), wanted) << path;
+  }
+  EXPECT_THAT(wanted, HasSubstr("RULES:"));
+  EXPECT_THAT(wanted, HasSubstr("  globalBatchSize <integer>\n"));
+  EXPECT_THAT(ExplainField("").value(), HasSubstr("  spec <object> required\n"));
+  EXPECT_THAT(ExplainField("optimizer.groups.patterns").value(), HasSubstr("<list of strings>"));
+  EXPECT_EQ(ExplainField("optimizer.groups[0].patterns").value(),
+            ExplainField("optimizer.groups.patterns").value());
+}
+
+TEST(ExplainField, NamesFieldsLikeTheOneThatIsNotThere) {
+  const absl::Status status = ExplainField("spec.training.stpes").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean spec.training.steps?"));
+}
+
+}  // namespace
+}  // namespace sluice::api

@@ -1,0 +1,67 @@
+// The reference of all fields, as Markdown.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "operator/api/field_table.h"
+#include "operator/api/print/field_text.h"
+#include "operator/api/print/print.h"
+#include "operator/api/training_job.h"
+
+namespace sluice::api {
+namespace {
+
+// Text for a cell of a table.
+std::string Cell(const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
+
+// The object that holds the fields of a node: itself, or the items of a list.
+const SchemaNode* FieldsOf(const SchemaNode& node) {
+  if (!node.children.empty()) return &node;
+  return node.item != nullptr && !node.item->children.empty() ? node.item : nullptr;
+}
+
+void AppendRow(const SchemaNode& node, std::string* out) {
+  const Field& field = *node.field;
+  std::string text = field.description;
+  const std::string bounds = BoundsText(field);
+  // The values of an enumeration are mostly explained by the description.
+  if (!bounds.empty()) absl::StrAppend(&text, " (", bounds, ")");
+  if (!field.examples.empty()) absl::StrAppend(&text, " Example: `", field.examples[0].yaml, "`");
+  const std::string fallback = field.required ? "*required*" : DefaultText(field);
+  absl::StrAppend(out, "| `", node.name, "` | ", TypeText(node), " | ", Cell(fallback), " | ",
+                  Cell(text), " |\n");
+}
+
+void AppendSection(const SchemaNode& node, std::string* out) {
+  const std::string path = node.field == nullptr ? "" : node.field->path;
+  absl::StrAppend(out, "## ", path.empty() ? "TrainingJob" : path, "\n\n");
+  if (!path.empty()) absl::StrAppend(out, node.field->description, "\n\n");
+  out->append("| field | type | default | meaning |\n| --- | --- | --- | --- |\n");
+  for (const SchemaNode* child : node.children) AppendRow(*child, out);
+  out->append("\n");
+  bool first = true;
+  for (const Rule& rule : Rules()) {
+    if (rule.scope != path) continue;
+    absl::StrAppend(out, first ? "Rules:\n\n" : "", "- `", rule.field, "`: ", rule.message, "\n");
+    first = false;
+  }
+  if (!first) out->append("\n");
+  for (const SchemaNode* child : node.children) {
+    if (const SchemaNode* below = FieldsOf(*child)) AppendSection(*below, out);
+  }
+}
+
+}  // namespace
+
+std::string ReferenceMarkdown() {
+  std::string text = absl::StrCat(
+      "# TrainingJob (", kApiVersion, ")\n\n",
+      "All fields of a manifest, made from the table that checks it. Relative paths are relative "
+      "to "
+      "the manifest's folder; `~` and variables of the environment are not expanded. Times are in "
+      "seconds.\n\n");
+  AppendSection(Schema(), &text);
+  return text;
+}
+
+}  // namespace sluice::api

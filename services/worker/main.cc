@@ -1,0 +1,117 @@
+// sluice-worker: computes gradients for a job.
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/exit_code.h"
+#include "services/common/process.h"
+#include "services/common/program.h"
+#include "services/transport/endpoint.h"
+#include "services/transport/grpc_settings.h"
+#include "services/worker/compute/torch_engine.h"
+#include "services/worker/worker_process.h"
+
+namespace sluice::worker {
+namespace {
+
+struct Flags {
+  ProgramFlags program;
+  std::string job;
+  std::string coordinator;
+  uint32_t index = 0;
+  int threads = 0;
+  double grace_seconds = 10;
+};
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
+                                                          const DatasetInfo& data, int threads) {
+  TorchEngineOptions options;
+  options.model = job.model();
+  options.loss = job.loss();
+  options.seed = job.training().seed();
+  options.threads = threads;
+  options.sample_shape = data.sample_shape;
+  options.outputs = data.outputs;
+  return CreateTorchEngine(options);
+}
+
+int ExitCodeOf(ExitReason reason) {
+  switch (reason) {
+    case ExitReason::kFinished:
+    case ExitReason::kLeft:
+      return kExitOk;
+    case ExitReason::kExpelled:
+      return kExitExpelled;
+    case ExitReason::kRefused:
+      return kExitRefused;
+    case ExitReason::kFailed:
+      break;
+  }
+  return kExitFailed;
+}
+
+absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
+  const Logger logger =
+      base_logger.With({{"job", flags.job}, {"role", "worker"}, {"index", flags.index}});
+  Metrics metrics(WorkerMetrics(),
+                  {{"training_job", flags.job}, {"index", absl::StrCat(flags.index)}});
+  absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
+  if (!coordinator.ok()) return coordinator.status();
+
+  WorkerProcess::Options options;
+  options.core.process.set_role(v1::WORKER);
+  options.core.process.set_index(flags.index);
+  options.core.process.set_incarnation(RandomIncarnation());
+  options.core.job = flags.job;
+  options.core.host = HostName();
+  options.core.pid = getpid();
+  options.coordinator = *coordinator;
+  options.threads = flags.threads;
+  options.make_engine = MakeEngine;
+  logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
+  const std::unique_ptr<WorkerProcess> process =
+      WorkerProcess::Start(std::move(options), &metrics, logger);
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
+      ServeMetrics(flags.program, &metrics, [&] { return process->Ready(); });
+  if (!metrics_server.ok()) return metrics_server.status();
+  stop->SetHandler([&](int count) {
+    // The second signal does not wait.
+    process->Leave("asked to stop by a signal",
+                   count == 1 ? absl::Seconds(flags.grace_seconds) : absl::ZeroDuration());
+  });
+  const WorkerProcess::Result result = process->Wait();
+  stop->SetHandler(nullptr);
+  return ExitCodeOf(result.reason);
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Computes gradients for a Sluice job."};
+  app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
+  app.add_option("--coordinator", flags.coordinator,
+                 "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
+  app.add_option("--index", flags.index, "of this worker among the job's, from 0")->required();
+  app.add_option("--threads", flags.threads,
+                 "threads within one operation (0: as the job says, else the machine's cores)")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--grace", flags.grace_seconds,
+                 "seconds within which SIGTERM lets the step end and the work be handed over")
+      ->capture_default_str();
+  AddProgramFlags(&app, &flags.program);
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  StopRequests stop;
+  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
+  if (!logger.ok()) return ExitWith("sluice-worker", logger.status());
+  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
+  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  return code.ok() ? *code : ExitWith("sluice-worker", code.status());
+}
+
+}  // namespace
+}  // namespace sluice::worker
+
+int main(int argc, char** argv) { return sluice::worker::Main(argc, argv); }

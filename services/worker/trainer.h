@@ -1,0 +1,49 @@
+// What the compute thread does: samples in, gradients and metrics out.
+#ifndef SLUICE_SERVICES_WORKER_TRAINER_H_
+#define SLUICE_SERVICES_WORKER_TRAINER_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+#include "services/protocol/sequence.h"
+#include "services/worker/core/worker_core.h"
+#include "services/worker/worker_process.h"
+
+namespace sluice::worker {
+
+// A job's model and data, open. ComputeEngine's rules say which calls may overlap.
+class Trainer {
+ public:
+  // Reads the data and makes the engine: takes its time. Errors name the file and place, or what is
+  // wrong with the model.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const v1::JobSpec& job, int threads,
+                                                       const EngineFactory& make_engine);
+
+  ComputeEngine& engine() { return *engine_; }
+  uint64_t training_samples() const { return order_.samples(); }
+  uint64_t evaluation_samples() const;
+
+  // On the compute thread. Gradients go to `sink` while it runs.
+  ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);
+  ComputeResult Evaluate(const EvaluateSamples& request);
+
+  // Decodes a received block and copies it into the engine. Any thread, within the engine's rules.
+  absl::Status Store(const StoreBlock& block);
+
+ private:
+  Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
+          std::unique_ptr<Dataset> evaluation, SampleOrder order,
+          std::unique_ptr<ComputeEngine> engine);
+
+  const Reduction reduction_;
+  const std::unique_ptr<Dataset> training_;
+  const std::unique_ptr<Dataset> evaluation_;  // null: none
+  const SampleOrder order_;
+  const std::unique_ptr<ComputeEngine> engine_;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_TRAINER_H_

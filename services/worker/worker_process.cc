@@ -1,0 +1,427 @@
+#include "services/worker/worker_process.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "services/common/clock.h"
+#include "services/common/deadline_timer.h"
+#include "services/common/mutex.h"
+#include "services/common/serial_executor.h"
+#include "services/transport/coordinator_link.h"
+#include "services/transport/stream_client.h"
+#include "services/worker/trainer.h"
+
+namespace sluice::worker {
+
+class WorkerProcess::Impl {
+ public:
+  Impl(Options options, Metrics* metrics, Logger logger)
+      : options_(std::move(options)),
+        metrics_(metrics),
+        logger_(std::move(logger)),
+        core_(options_.core),
+        executor_({.name = "worker"}),
+        compute_thread_({.name = "compute"}),
+        closing_thread_({.name = "closing"}),
+        timer_(&clock_, [this] {
+          Event([](WorkerCore& core, absl::Time now) { return core.OnTick(now); });
+        }) {
+    CoordinatorLink::Options link;
+    link.address = options_.coordinator;
+    link_ = CoordinatorLink::Start(
+        link, {.on_connected =
+                   [this] {
+                     Event([](WorkerCore& core, absl::Time now) {
+                       return core.OnCoordinatorConnected(now);
+                     });
+                   },
+               .on_message =
+                   [this](v1::CoordinatorMessage message) {
+                     Event([message = std::move(message)](WorkerCore& core, absl::Time now) {
+                       return core.OnCoordinatorMessage(message, now);
+                     });
+                   },
+               .on_broken =
+                   [this](absl::Status why) {
+                     logger_.Info("The coordinator's stream broke", {{"why", why.ToString()}});
+                     Event([](WorkerCore& core, absl::Time now) {
+                       return core.OnCoordinatorBroken(now);
+                     });
+                   }});
+    link_ready_.Notify();
+  }
+
+  ~Impl() {
+    executor_.Post([this] {
+      if (!ended_.HasBeenNotified()) End(ExitReason::kLeft, "the process ends");
+    });
+    executor_.Flush();  // from here on events do nothing
+    link_.reset();
+    {
+      MutexLock lock(&cancel_mutex_);
+      stopping_ = true;
+    }
+    cancel_changed_.SignalAll();
+    compute_thread_.Stop();
+    executor_.Flush();
+    executor_.Post([this] { shards_.clear(); });
+    executor_.Stop();
+    closing_thread_.Stop();
+  }
+
+  absl::Status Ready() const {
+    return member_ ? absl::OkStatus() : absl::UnavailableError("not a member of the view");
+  }
+
+  void Leave(std::string reason, absl::Duration grace) {
+    Event([reason = std::move(reason), grace](WorkerCore& core, absl::Time now) {
+      return core.OnLeave(reason, grace, now);
+    });
+  }
+
+  Result Wait() {
+    ended_.WaitForNotification();
+    link_->Finish(absl::Seconds(2));
+    return result_;
+  }
+
+ private:
+  // Hands gradients to the core as they become final.
+  class Sink final : public GradientSink {
+   public:
+    Sink(Impl* process, ComputeId id) : process_(process), id_(id) {}
+
+    void OnGradient(uint32_t tensor, absl::Cord gradient) override {
+      process_->Event([id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
+                                                                         absl::Time now) mutable {
+        return core.OnGradient(id, tensor, std::move(gradient), now);
+      });
+    }
+    void OnNoGradient(uint32_t tensor) override {
+      process_->Event([id = id_, tensor](WorkerCore& core, absl::Time now) {
+        return core.OnNoGradient(id, tensor, now);
+      });
+    }
+    void OnBufferChange(uint32_t tensor, absl::Cord change) override {
+      process_->Event(
+          [id = id_, tensor, change = std::move(change)](WorkerCore& core, absl::Time now) mutable {
+            return core.OnBufferChange(id, tensor, std::move(change), now);
+          });
+    }
+
+   private:
+    Impl* const process_;
+    const ComputeId id_;
+  };
+
+  // Lets the core see an event and carries out what follows from it. Any thread.
+  template <typename F>
+  void Event(F event) {
+    executor_.Run([this, event = std::move(event)]() mutable {
+      if (ended_.HasBeenNotified()) return;
+      const absl::Time now = clock_.Now();
+      WorkerActions actions = event(core_, now);
+      for (WorkerAction& action : actions) {
+        std::visit([this](auto& a) { Perform(a); }, action);
+        if (ended_.HasBeenNotified()) return;
+      }
+      if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
+      timer_.Set(std::min(core_.NextDeadline(), last_publication_ + absl::Seconds(1)));
+    });
+  }
+
+  // ---- streams
+
+  void Perform(ConnectShard& connect) {
+    const ShardId shard = connect.shard;
+    const uint64_t life = ++last_life_;
+    Shard& entry = shards_[shard];
+    entry.life = life;
+    StreamClient::Options options;
+    options.address = connect.address;
+    options.on_queued_bytes = [this](int64_t change) {
+      queued_send_.Increment(static_cast<double>(change));
+    };
+    entry.stream = StreamClient::Connect(
+        options,
+        {.on_frame =
+             [this, shard, life](v1::Header header, absl::Cord payload) {
+               frames_received_.Increment();
+               bytes_received_.Increment(static_cast<double>(payload.size()));
+               Event([this, shard, life, header = std::move(header), payload = std::move(payload)](
+                         WorkerCore& core, absl::Time now) mutable {
+                 if (!IsPresent(shard, life)) return WorkerActions();
+                 return core.OnShardFrame(shard, header, std::move(payload), now);
+               });
+             },
+         .on_broken =
+             [this, shard, life](absl::Status why) {
+               Event([this, shard, life, why](WorkerCore& core, absl::Time now) {
+                 if (!IsPresent(shard, life)) return WorkerActions();
+                 logger_.Info("A shard's stream broke", {{"why", why.ToString()}});
+                 Retire(shard);
+                 return core.OnShardBroken(shard, why, now);
+               });
+             }});
+    Event([this, shard, life](WorkerCore& core, absl::Time now) {
+      if (!IsPresent(shard, life)) return WorkerActions();
+      return core.OnShardConnected(shard, now);
+    });
+  }
+  void Perform(DisconnectShard& disconnect) {
+    logger_.Info("Leaves a shard's stream", {{"why", disconnect.reason}});
+    Retire(disconnect.shard);
+  }
+  void Perform(SendFrame& send) {
+    const auto it = shards_.find(send.shard);
+    if (it == shards_.end() || it->second.stream == nullptr) return;
+    frames_sent_.Increment();
+    bytes_sent_.Increment(static_cast<double>(send.payload.size()));
+    it->second.stream->Send(send.header, std::move(send.payload));
+  }
+  void Perform(SendToCoordinator& send) {
+    link_ready_.WaitForNotification();
+    if (send.message.has_worker_progress()) NoteProgress(send.message.worker_progress());
+    link_->Send(std::move(send.message));
+  }
+
+  bool IsPresent(ShardId shard, uint64_t life) const {
+    const auto it = shards_.find(shard);
+    return it != shards_.end() && it->second.life == life;
+  }
+
+  // A stream must not be destroyed by its own callback, which may be running us.
+  void Retire(ShardId shard) {
+    const auto it = shards_.find(shard);
+    if (it == shards_.end()) return;
+    closing_thread_.Post([stream = std::move(it->second.stream)] {});
+    shards_.erase(it);
+  }
+
+  // ---- model and compute
+
+  int Threads(const v1::JobSpec& job) const {
+    if (job.training().bit_exact() && job.training().threads() == 0) return 1;
+    if (job.training().threads() != 0) return static_cast<int>(job.training().threads());
+    if (options_.threads != 0) return options_.threads;
+    return std::max(1u, std::thread::hardware_concurrency());
+  }
+
+  void Perform(OpenModel& open) {
+    compute_thread_.Post([this, job = std::move(open.job)] {
+      step_delay_ = absl::Seconds(job.training().step_delay_seconds());
+      absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+          Trainer::Open(job, Threads(job), options_.make_engine);
+      if (!trainer.ok()) {
+        logger_.Error("Model or data cannot be opened", {{"why", trainer.status().ToString()}});
+        Event([status = trainer.status()](WorkerCore& core, absl::Time now) {
+          return core.OnModelFailed(status, now);
+        });
+        return;
+      }
+      logger_.Info("Model and data are open",
+                   {{"tensors", (*trainer)->engine().Describe().tensors_size()},
+                    {"training_samples", (*trainer)->training_samples()},
+                    {"evaluation_samples", (*trainer)->evaluation_samples()}});
+      trainer_ = *std::move(trainer);
+      Event([this](WorkerCore& core, absl::Time now) {
+        return core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
+                                 trainer_->evaluation_samples(), now);
+      });
+    });
+  }
+
+  void Perform(ReadInitialTensor& read) {
+    compute_thread_.Post([this, read = std::move(read)] {
+      absl::StatusOr<absl::Cord> content = trainer_->engine().InitialTensor(read.tensor);
+      Event([ask = read.ask, tensor = read.tensor, content = std::move(content)](
+                WorkerCore& core, absl::Time now) mutable {
+        return core.OnInitialTensor(ask, tensor, std::move(content), now);
+      });
+    });
+  }
+
+  void Perform(StoreBlock& store) {
+    if (absl::Status status = trainer_->Store(store); !status.ok()) {
+      Fail(absl::StrCat("a received block cannot be stored: ", status.message()));
+    }
+  }
+
+  void Perform(AdoptVersion&) {
+    if (absl::Status status = trainer_->engine().Adopt(); !status.ok()) {
+      Fail(absl::StrCat("a version cannot be adopted: ", status.message()));
+    }
+  }
+
+  void Perform(Compute& compute) {
+    compute_thread_.Post([this, compute = std::move(compute)] {
+      ComputeResult result;
+      if (WaitBeforeStep(compute.id)) {
+        Sink sink(this, compute.id);
+        result = trainer_->ComputeGradients(compute, sink);
+      }
+      {
+        MutexLock lock(&cancel_mutex_);
+        cancelled_.erase(compute.id);
+      }
+      Event([id = compute.id, result](WorkerCore& core, absl::Time now) {
+        return core.OnComputed(id, result, now);
+      });
+    });
+  }
+
+  void Perform(CancelCompute& cancel) {
+    MutexLock lock(&cancel_mutex_);
+    cancelled_.insert(cancel.id);
+    cancel_changed_.SignalAll();
+  }
+
+  void Perform(EvaluateSamples& evaluate) {
+    compute_thread_.Post([this, evaluate = std::move(evaluate)] {
+      const ComputeResult result = trainer_->Evaluate(evaluate);
+      evaluated_samples_.Increment(static_cast<double>(result.samples));
+      Event([id = evaluate.id, result](WorkerCore& core, absl::Time now) {
+        return core.OnEvaluated(id, result, now);
+      });
+    });
+  }
+
+  // The job's delay before each step. False: the work is not wanted any more.
+  bool WaitBeforeStep(ComputeId id) {
+    const absl::Time until = absl::Now() + step_delay_;
+    MutexLock lock(&cancel_mutex_);
+    while (true) {
+      if (stopping_ || cancelled_.count(id) != 0) return false;
+      if (step_delay_ <= absl::ZeroDuration() || absl::Now() >= until) return true;
+      cancel_changed_.WaitWithDeadline(&cancel_mutex_, until);
+    }
+  }
+
+  // ---- the end
+
+  void Perform(Exit& exit) { End(exit.reason, exit.message); }
+
+  void Fail(std::string message) {
+    v1::MemberMessage failure;
+    failure.mutable_failure()->set_reason(message);
+    link_->Send(std::move(failure));
+    End(ExitReason::kFailed, std::move(message));
+  }
+
+  void End(ExitReason reason, std::string message) {
+    logger_.Info("The worker ends", {{"why", message}});
+    result_ = {reason, std::move(message)};
+    ended_.Notify();
+  }
+
+  // ---- metrics
+
+  void NoteProgress(const v1::WorkerProgress& progress) {
+    for (const v1::WorkerProgress::Step& step : progress.steps()) {
+      steps_.Increment();
+      samples_.Increment(static_cast<double>(step.samples()));
+      staleness_.Observe(static_cast<double>(step.staleness()));
+      if (step.samples() > 0) {
+        loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
+      }
+    }
+    time_data_.Increment(progress.data_seconds());
+    time_compute_.Increment(progress.compute_seconds());
+    time_push_.Increment(progress.push_seconds());
+    time_wait_.Increment(progress.wait_seconds());
+    time_pull_.Increment(progress.pull_seconds());
+  }
+
+  void Publish(absl::Time now) {
+    last_publication_ = now;
+    const WorkerStatus status = core_.Status();
+    member_ = status.member;
+    metrics_->gauge("member").Set(status.member ? 1 : 0);
+    metrics_->gauge("step").Set(static_cast<double>(status.step));
+    metrics_->gauge("recomputed_samples").Set(static_cast<double>(status.recomputed_samples));
+    metrics_->gauge("credit_queue_bytes").Set(static_cast<double>(status.queued_bytes));
+    metrics_->gauge("pending_computes").Set(static_cast<double>(status.pending_computes));
+    if (status.view != last_view_) {
+      last_view_ = status.view;
+      metrics_->counter("view_changes_total").Increment();
+      logger_.Info("Works in a view",
+                   {{"view", status.view}, {"member", status.member}, {"step", status.step}});
+    }
+  }
+
+  struct Shard {
+    uint64_t life = 0;  // of this stream among all of ours
+    std::unique_ptr<StreamClient> stream;
+  };
+
+  const Options options_;
+  Metrics* const metrics_;
+  const Logger logger_;
+  const RealClock clock_;
+  prometheus::Counter& frames_received_ = metrics_->counter("frames_received_total");
+  prometheus::Counter& bytes_received_ = metrics_->counter("received_bytes_total");
+  prometheus::Counter& frames_sent_ = metrics_->counter("frames_sent_total");
+  prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
+  prometheus::Counter& steps_ = metrics_->counter("steps_total");
+  prometheus::Counter& samples_ = metrics_->counter("samples_total");
+  prometheus::Counter& evaluated_samples_ = metrics_->counter("evaluated_samples_total");
+  prometheus::Counter& time_data_ = metrics_->counter("step_time_seconds_total", {"data"});
+  prometheus::Counter& time_compute_ = metrics_->counter("step_time_seconds_total", {"compute"});
+  prometheus::Counter& time_push_ = metrics_->counter("step_time_seconds_total", {"push"});
+  prometheus::Counter& time_wait_ = metrics_->counter("step_time_seconds_total", {"wait"});
+  prometheus::Counter& time_pull_ = metrics_->counter("step_time_seconds_total", {"pull"});
+  prometheus::Gauge& loss_ = metrics_->gauge("loss");
+  prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
+  prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
+
+  // Touched by the executor's tasks only.
+  WorkerCore core_;
+  std::map<ShardId, Shard> shards_;
+  uint64_t last_life_ = 0;
+  absl::Time last_publication_ = absl::InfinitePast();
+  std::string last_view_;
+  Result result_;  // written before ended_ is notified
+
+  // Set on the compute thread before OnModelReady, constant from then on.
+  std::unique_ptr<Trainer> trainer_;
+  absl::Duration step_delay_;
+
+  Mutex cancel_mutex_;  // protects what follows
+  CondVar cancel_changed_;
+  std::set<ComputeId> cancelled_ ABSL_GUARDED_BY(cancel_mutex_);
+  bool stopping_ ABSL_GUARDED_BY(cancel_mutex_) = false;
+
+  std::atomic<bool> member_{false};
+  absl::Notification link_ready_;  // link_ is there
+  absl::Notification ended_;
+
+  SerialExecutor executor_;
+  SerialExecutor compute_thread_;
+  SerialExecutor closing_thread_;
+  DeadlineTimer timer_;
+  std::unique_ptr<CoordinatorLink> link_;
+};
+
+WorkerProcess::WorkerProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+WorkerProcess::~WorkerProcess() = default;
+
+std::unique_ptr<WorkerProcess> WorkerProcess::Start(Options options, Metrics* metrics,
+                                                    Logger logger) {
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(std::make_unique<Impl>(std::move(options), metrics, std::move(logger))));
+}
+
+absl::Status WorkerProcess::Ready() const { return impl_->Ready(); }
+void WorkerProcess::Leave(std::string reason, absl::Duration grace) {
+  impl_->Leave(std::move(reason), grace);
+}
+WorkerProcess::Result WorkerProcess::Wait() { return impl_->Wait(); }
+
+}  // namespace sluice::worker

@@ -1,0 +1,68 @@
+// The worker's shell: threads, sockets, data and LibTorch around WorkerCore.
+//
+// One serial executor guards the core; one compute thread reads samples and drives the
+// ComputeEngine, and hands gradients to the core while backward still runs. Received blocks are
+// copied into the engine's memory by the thread that read them.
+#ifndef SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
+#define SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "services/common/logging.h"
+#include "services/common/metrics.h"
+#include "services/worker/compute/compute_engine.h"
+#include "services/worker/core/worker_core.h"
+#include "services/worker/data/dataset.h"
+
+namespace sluice::worker {
+
+// Opens the model of a job for data of this form. `threads` within one operation.
+using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine>>(
+    const v1::JobSpec& job, const DatasetInfo& data, int threads)>;
+
+class WorkerProcess {
+ public:
+  struct Options {
+    WorkerOptions core;
+    std::string coordinator;  // host:port
+    int threads = 0;          // 0: as the job says; else the machine's cores
+    EngineFactory make_engine;
+  };
+
+  struct Result {
+    ExitReason reason = ExitReason::kFailed;
+    std::string message;
+  };
+
+  // Begins to look for the coordinator. `metrics` must outlive the process.
+  static std::unique_ptr<WorkerProcess> Start(Options options, Metrics* metrics, Logger logger);
+  ~WorkerProcess();
+
+  // OK while it is a member of the view.
+  absl::Status Ready() const;
+
+  // Asks to be let go, at most `grace` from now. Any thread.
+  void Leave(std::string reason, absl::Duration grace);
+
+  // Blocks until the core has ended.
+  Result Wait();
+
+ private:
+  class Impl;
+  explicit WorkerProcess(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// All metrics of sluice-worker.
+std::vector<MetricDescriptor> WorkerMetrics();
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_

@@ -1,0 +1,113 @@
+#include "services/protocol/codec/half_precision.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/arithmetic/cord_reader.h"
+#include "services/common/arithmetic/half.h"
+#include "services/common/arithmetic/kernels.h"
+#include "services/protocol/codec/checks.h"
+
+namespace sluice {
+namespace {
+
+// Writes values to a buffer that need not be aligned, by way of a scratch that is.
+template <typename Half, typename T>
+void EncodeTo(absl::Span<const T> values, char* to) {
+  constexpr size_t kPart = 4096;
+  alignas(64) Half scratch[kPart];
+  while (!values.empty()) {
+    const size_t count = std::min(kPart, values.size());
+    Convert(values.subspan(0, count), absl::MakeSpan(scratch, count));
+    std::memcpy(to, scratch, count * sizeof(Half));
+    to += count * sizeof(Half);
+    values.remove_prefix(count);
+  }
+}
+
+template <typename Half>
+class HalfPrecision final : public Codec {
+ public:
+  explicit HalfPrecision(v1::Codec id) : id_(id) {}
+
+  v1::Codec id() const override { return id_; }
+
+  absl::Status Supports(v1::DataType dtype) const override {
+    if (dtype == v1::FLOAT32 || dtype == v1::FLOAT64) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(v1::Codec_Name(id_), ": a block of ", v1::DataType_Name(dtype),
+                     ", only FLOAT32 and FLOAT64 are carried in half precision"));
+  }
+
+  absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const override {
+    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    return count * sizeof(Half);
+  }
+
+  size_t ResidualCount(size_t) const override { return 0; }
+
+  absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<float>,
+                                absl::Span<char> to) const override {
+    if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
+    const size_t bytes = values.count() * sizeof(Half);
+    if (absl::Status status = CheckRoom(*this, to.size(), bytes); !status.ok()) return status;
+    if (values.dtype() == v1::FLOAT64) {
+      EncodeTo<Half>(values.As<double>(), to.data());
+    } else {
+      EncodeTo<Half>(values.As<float>(), to.data());
+    }
+    return bytes;
+  }
+
+  absl::Status Decode(const absl::Cord& payload, Elements to) const override {
+    if (absl::Status status = Check(payload, to); !status.ok()) return status;
+    return ForEachRun<Half>(payload, [&to](size_t offset, absl::Span<const Half> run) {
+      if (to.dtype() == v1::FLOAT64) {
+        Convert(run, to.As<double>().subspan(offset, run.size()));
+      } else {
+        Convert(run, to.As<float>().subspan(offset, run.size()));
+      }
+    });
+  }
+
+  absl::Status DecodeAdd(const absl::Cord& payload, v1::DataType dtype,
+                         Elements accumulator) const override {
+    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
+      return status;
+    }
+    if (absl::Status status = Check(payload, accumulator); !status.ok()) return status;
+    return ForEachRun<Half>(payload, [&accumulator](size_t offset, absl::Span<const Half> run) {
+      if (accumulator.dtype() == v1::FLOAT64) {
+        Add(run, accumulator.As<double>().subspan(offset, run.size()));
+      } else {
+        Add(run, accumulator.As<float>().subspan(offset, run.size()));
+      }
+    });
+  }
+
+ private:
+  absl::Status Check(const absl::Cord& payload, Elements block) const {
+    if (absl::Status status = Supports(block.dtype()); !status.ok()) return status;
+    return CheckPayload(*this, payload.size(), block.count() * sizeof(Half));
+  }
+
+  const v1::Codec id_;
+};
+
+}  // namespace
+
+const Codec& Float16Codec() {
+  static const HalfPrecision<Float16> kCodec(v1::CODEC_FLOAT16);
+  return kCodec;
+}
+
+const Codec& BFloat16Codec() {
+  static const HalfPrecision<BFloat16> kCodec(v1::CODEC_BFLOAT16);
+  return kCodec;
+}
+
+}  // namespace sluice

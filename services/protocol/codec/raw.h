@@ -1,0 +1,14 @@
+#ifndef SLUICE_SERVICES_PROTOCOL_CODEC_RAW_H_
+#define SLUICE_SERVICES_PROTOCOL_CODEC_RAW_H_
+
+#include "services/protocol/codec/codec.h"
+
+namespace sluice {
+
+// v1::CODEC_RAW: the elements as they are in memory, little endian. Every data type; integers can
+// be decoded but not added.
+const Codec& RawCodec();
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PROTOCOL_CODEC_RAW_H_

@@ -12,7 +12,10 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kScratchBytes = 16 * 1024;
+// Small enough to share a first-level cache of 32 KiB with what is computed from it: then a
+// misaligned chunk costs no more than an aligned one, while with 16 KiB it costs a third more
+// (bench:arithmetic_benchmark).
+constexpr size_t kScratchBytes = 4 * 1024;
 
 template <typename T>
 bool IsAligned(const char* data) {

@@ -16,7 +16,7 @@ namespace sluice {
 //
 // A payload is a chain of chunks (~64 KiB, as the transport received them), which are cut and
 // placed without regard to the elements. A chunk whose elements happen to be aligned is visited in
-// place; others go, 16 KiB at a time, through a scratch that stays in the first-level cache; an
+// place; others go, a few KiB at a time, through a scratch that stays in the first-level cache; an
 // element that is cut by a border is put together. The payload is never copied as a whole.
 
 // Calls `visit` with runs of the payload's elements, in order and without gaps; `offset` is the

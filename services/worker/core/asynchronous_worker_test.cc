@@ -1,0 +1,346 @@
+// Asynchronous and bounded-staleness training by hand-driven messages.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/worker/core/worker_test_harness.h"
+
+namespace sluice::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+class AsynchronousTest : public testing::Test {
+ protected:
+  void Begin(v1::Mode mode = v1::ASYNCHRONOUS, std::vector<uint64_t> shards = {kShardA, kShardB}) {
+    shards_ = std::move(shards);
+    world_ = std::make_unique<WorkerHarness>(mode);
+    world_->Start();
+    world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {}}}, 0, shards_));
+    for (ShardId shard : shards_) world_->Connect(shard);
+  }
+  void InstallNext(uint64_t number, uint64_t attempt = 1) {
+    v1::View view = world_->MakeView(number, 0, {{kSelf, {}}, {kOther, {}}}, number - 1, shards_);
+    view.mutable_id()->set_attempt(attempt);
+    world_->Install(view);
+  }
+  void GiveLease(uint64_t begin, uint64_t end, uint64_t clock = 0) {
+    v1::Header header;
+    header.mutable_lease()->mutable_samples()->set_begin(begin);
+    header.mutable_lease()->mutable_samples()->set_end(end);
+    header.mutable_lease()->set_clock(clock);
+    world_->Receive(kShardA, header);
+  }
+  void GivePermit(uint64_t clock, uint64_t ordinal = 0) {
+    v1::Header header;
+    header.mutable_permit()->set_clock(clock);
+    header.mutable_permit()->set_ordinal(ordinal);
+    world_->Receive(kShardA, header);
+  }
+  void Stage(ShardId shard, uint64_t clock) {
+    v1::Header header;
+    header.mutable_staged()->set_clock(clock);
+    world_->Receive(shard, header);
+  }
+  void Applied(ShardId shard, uint64_t clock) {
+    v1::Header header;
+    header.mutable_applied()->set_clock(clock);
+    world_->Receive(shard, header);
+  }
+  // Until the update of clock 1 (positions [0, 8)) is computed and permitted.
+  void BeginUpdate(v1::Mode mode = v1::ASYNCHRONOUS) {
+    Begin(mode);
+    GiveLease(0, 16);
+    if (mode == v1::BOUNDED_STALENESS) Answer();
+    world_->ReceiveVersion(3);
+    world_->FinishAllComputes();
+    GivePermit(1, 7);
+  }
+  // The arbiter's answer to the newest pull.
+  void Answer() {
+    v1::Header header;
+    for (const SendFrame& frame : world_->sent_[kShardA]) {
+      if (frame.header.has_pull()) {
+        header.mutable_pull_answer()->set_request(frame.header.pull().request());
+      }
+    }
+    header.mutable_pull_answer()->add_counted(kOther);
+    world_->Receive(kShardA, header);
+  }
+  std::vector<std::string> Kinds(ShardId shard) {
+    std::vector<std::string> kinds;
+    for (const SendFrame& frame : world_->TakeSent(shard)) {
+      const v1::Header& header = frame.header;
+      kinds.push_back(header.has_push()             ? "push"
+                      : header.has_apply()          ? "apply"
+                      : header.has_pull()           ? "pull"
+                      : header.has_lease_request()  ? "lease"
+                      : header.has_permit_request() ? "permit"
+                                                    : "other");
+    }
+    return kinds;
+  }
+
+  std::vector<uint64_t> shards_;
+  std::unique_ptr<WorkerHarness> world_;
+};
+
+TEST_F(AsynchronousTest, AsksTheArbiterForOneUpdateFirst) {
+  Begin();
+  const auto sent = world_->TakeSent(kShardA);
+  int leases = 0;
+  for (const SendFrame& frame : sent) {
+    if (!frame.header.has_lease_request()) continue;
+    ++leases;
+    EXPECT_EQ(frame.header.lease_request().samples(), 8u);
+  }
+  EXPECT_EQ(leases, 1);
+  EXPECT_THAT(Kinds(kShardB), ElementsAre("pull"));
+}
+
+TEST_F(AsynchronousTest, AnUpdateIsOneGlobalBatchOfItsLease) {
+  Begin();
+  GiveLease(100, 120);
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 108)));
+}
+
+TEST_F(AsynchronousTest, TheEndOfALeaseIsASmallerUpdate) {
+  Begin();
+  GiveLease(100, 103);
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 103)));
+}
+
+TEST_F(AsynchronousTest, NothingIsPushedBeforeThePermit) {
+  Begin();
+  GiveLease(0, 16);
+  world_->ReceiveVersion(3);
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  world_->FinishAllComputes();
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());
+  GivePermit(1);
+  const auto pushes = world_->TakePushes(kShardB);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].clock(), 1u);
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(1));
+}
+
+TEST_F(AsynchronousTest, ThePermitIsAskedWhileComputingWithTheVersionItComputesOn) {
+  Begin();
+  GiveLease(0, 16);
+  world_->TakeSent(kShardA);
+  world_->ReceiveVersion(3);
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.permit_request().clock(), 1u);
+  EXPECT_EQ(sent[0].header.permit_request().base_version(), 3u);
+}
+
+TEST_F(AsynchronousTest, ApplyIsSentToAllOnceAllHaveStaged) {
+  BeginUpdate();
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  Stage(kShardA, 1);
+  EXPECT_THAT(Kinds(kShardA), IsEmpty());
+  Stage(kShardB, 1);
+  const auto sent = world_->TakeSent(kShardB);
+  ASSERT_THAT(sent, SizeIs(1));
+  const v1::Apply& apply = sent[0].header.apply();
+  EXPECT_EQ(apply.clock(), 1u);
+  EXPECT_EQ(apply.samples().begin(), 0u);
+  EXPECT_EQ(apply.samples().end(), 8u);
+  EXPECT_EQ(apply.ordinal(), 7u);
+  EXPECT_TRUE(apply.pull_next());
+  EXPECT_THAT(Kinds(kShardA), ElementsAre("apply"));
+}
+
+TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  Applied(kShardA, 1);
+  world_->ReceiveVersion(4);
+  EXPECT_THAT(world_->Positions(), IsEmpty());
+  Applied(kShardB, 1);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
+  EXPECT_EQ(world_->core_.Status().step, 1u);
+}
+
+TEST_F(AsynchronousTest, TheLastUpdateOfALeaseAsksForTheNextBehindItsApply) {
+  Begin();
+  GiveLease(0, 8);
+  world_->ReceiveVersion(3);
+  world_->FinishAllComputes();
+  GivePermit(1);
+  world_->TakeSent(kShardA);
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  EXPECT_THAT(Kinds(kShardA), ElementsAre("apply", "lease"));
+}
+
+TEST_F(AsynchronousTest, WithOneShardTheLastPushIsTheApply) {
+  Begin(v1::ASYNCHRONOUS, {kShardA});
+  GiveLease(0, 16);
+  world_->ReceiveData(kShardA, 3, 0, 0);
+  world_->ReceiveData(kShardA, 3, 1, 0);
+  world_->TakeSent(kShardA);
+  world_->FinishAllComputes();
+  GivePermit(1, 7);
+  const auto pushes = world_->TakePushes(kShardA);
+  ASSERT_THAT(pushes, SizeIs(2));
+  EXPECT_FALSE(pushes[0].has_apply());
+  EXPECT_EQ(pushes[1].apply().clock(), 1u);
+  EXPECT_EQ(pushes[1].apply().ordinal(), 7u);
+  Applied(kShardA, 1);
+  world_->ReceiveData(kShardA, 4, 0, 0);
+  world_->ReceiveData(kShardA, 4, 1, 0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
+}
+
+TEST_F(AsynchronousTest, AfterABrokenStreamAStagedUpdateIsOnlyAppliedAgain) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  world_->Break(kShardB);
+  world_->Connect(kShardB);
+  EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
+}
+
+TEST_F(AsynchronousTest, AfterABrokenStreamAnUpdateThatIsNotStagedIsPushedAgain) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  world_->Break(kShardB);
+  world_->Connect(kShardB);
+  EXPECT_THAT(Kinds(kShardB), ElementsAre("push"));
+}
+
+TEST_F(AsynchronousTest, InANewViewAnUnansweredUpdateBeginsAgainAtItsPermitWithTheSameClock) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  InstallNext(2);
+  EXPECT_THAT(Kinds(kShardA), ElementsAre("permit"));
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());
+  GivePermit(1);
+  EXPECT_THAT(world_->TakePushes(kShardB), SizeIs(1));
+  Stage(kShardA, 1);
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());  // acks of the older view do not count
+  Stage(kShardB, 1);
+  EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
+}
+
+TEST_F(AsynchronousTest, TheRestOfALeaseStaysInANewView) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  Applied(kShardA, 1);
+  Applied(kShardB, 1);
+  world_->TakeSent(kShardA);
+  InstallNext(2);
+  const auto kinds = Kinds(kShardA);
+  EXPECT_THAT(kinds, testing::Not(testing::Contains("lease")));
+  world_->ReceiveVersion(4);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
+}
+
+TEST_F(AsynchronousTest, AnUnansweredLeaseRequestIsSentAgainInANewView) {
+  Begin();
+  world_->TakeSent(kShardA);
+  InstallNext(2);
+  EXPECT_THAT(Kinds(kShardA), testing::Contains("lease"));
+}
+
+TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockGoesOn) {
+  BeginUpdate();
+  world_->TakeSent(kShardA);
+  InstallNext(2, /*attempt=*/2);
+  EXPECT_THAT(Kinds(kShardA), testing::Not(testing::Contains("permit")));
+  GiveLease(0, 8);
+  world_->ReceiveVersion(0);
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.permit_request().clock(), 2u);
+}
+
+TEST_F(AsynchronousTest, AnUpdateThatTheInstallAppliedIsFinishedByTheArbitersWord) {
+  BeginUpdate();
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  InstallNext(2);
+  Applied(kShardA, 1);
+  world_->ReceiveVersion(4);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
+}
+
+TEST_F(AsynchronousTest, ALeaseRaisesTheClock) {
+  Begin();
+  GiveLease(0, 8, /*clock=*/9);
+  world_->TakeSent(kShardA);
+  world_->ReceiveVersion(0);
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.permit_request().clock(), 10u);
+}
+
+TEST_F(AsynchronousTest, WithoutSamplesItWaitsAndWhenDoneAsksNoMore) {
+  Begin();
+  world_->TakeSent(kShardA);
+  v1::Header header;
+  header.mutable_lease()->set_wait(true);
+  world_->Receive(kShardA, header);
+  EXPECT_THAT(Kinds(kShardA), IsEmpty());
+  header.mutable_lease()->set_wait(false);
+  header.mutable_lease()->set_done(true);
+  world_->Receive(kShardA, header);
+  EXPECT_THAT(Kinds(kShardA), IsEmpty());
+}
+
+// ---- bounded staleness
+
+TEST_F(AsynchronousTest, BoundedTheLeaseComesFirstThenTheArbiterThenTheOtherShards) {
+  Begin(v1::BOUNDED_STALENESS);
+  EXPECT_THAT(Kinds(kShardA), ElementsAre("lease"));
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());
+  GiveLease(0, 16, /*clock=*/4);
+  ASSERT_THAT(world_->sent_[kShardA], SizeIs(1));
+  EXPECT_EQ(world_->sent_[kShardA][0].header.pull().clock(), 4u);
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());
+  Answer();
+  const auto sent = world_->TakeSent(kShardB);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.pull().clock(), 4u);
+  EXPECT_THAT(sent[0].header.pull().counted(), ElementsAre(kOther));
+}
+
+TEST_F(AsynchronousTest, BoundedThePullFollowsTheApplyWithTheNewClock) {
+  BeginUpdate(v1::BOUNDED_STALENESS);
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_FALSE(sent[0].header.apply().pull_next());
+  EXPECT_EQ(sent[1].header.pull().clock(), 1u);
+  EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
+}
+
+TEST_F(AsynchronousTest, BoundedAnAnswerToAnOlderPullIsIgnored) {
+  Begin(v1::BOUNDED_STALENESS);
+  GiveLease(0, 16);
+  v1::Header header;
+  header.mutable_pull_answer()->set_request(99);
+  world_->Receive(kShardA, header);
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());
+}
+
+}  // namespace
+}  // namespace sluice::worker

@@ -1,0 +1,394 @@
+// Synchronous training by hand-driven messages.
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/worker/core/worker_test_harness.h"
+
+namespace sluice::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+bool IsPush(const v1::Header& header) { return header.has_push(); }
+bool IsPull(const v1::Header& header) { return header.has_pull(); }
+
+// In view 1, which starts at step 5, with [0, 4) of 8 microbatches; connected, nothing pulled.
+class SynchronousTest : public testing::Test {
+ protected:
+  void Begin(bool bit_exact = false) {
+    world_ = std::make_unique<WorkerHarness>(v1::SYNCHRONOUS, bit_exact);
+    world_->Start();
+    world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+    world_->ConnectAll();
+  }
+  // ... and holds version 5, and computes.
+  void BeginStep(bool bit_exact = false) {
+    Begin(bit_exact);
+    world_->TakeSent(kShardA);
+    world_->TakeSent(kShardB);
+    world_->ReceiveVersion(5);
+  }
+
+  std::unique_ptr<WorkerHarness> world_;
+};
+
+TEST_F(SynchronousTest, PullsTheFirstVersionOfItsFirstView) {
+  Begin();
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.pull().version(), 5u);
+  EXPECT_THAT(sent[0].header.pull().partitions(), ElementsAre(0));
+  EXPECT_EQ(sent[0].header.view().number(), 1u);
+  EXPECT_THAT(world_->TakeSent(kShardB), SizeIs(1));
+}
+
+TEST_F(SynchronousTest, ComputesItsMicrobatchesOnceTheVersionIsWhole) {
+  Begin();
+  world_->ReceiveData(kShardA, 5, 0, 1);
+  EXPECT_THAT(world_->computes_, IsEmpty());
+  world_->ReceiveData(kShardB, 5, 1, 1);
+  EXPECT_THAT(world_->adopted_, ElementsAre(5));
+  // Global batches of 8: step 5 begins at position 40.
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(40, 44)));
+}
+
+TEST_F(SynchronousTest, AGradientGoesOutBeforeTheRestOfTheBackwardPass) {
+  BeginStep();
+  const ComputeId id = world_->computes_.begin()->first;
+  const uint32_t first = world_->tensor_of_[1];
+  world_->Do(world_->core_.OnGradient(id, first, Number(3), world_->now_));
+  const auto pushes = world_->TakePushes(kShardB);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].step(), 5u);
+  EXPECT_EQ(pushes[0].partition(), 1u);
+  EXPECT_EQ(pushes[0].microbatches().begin(), 0u);
+  EXPECT_EQ(pushes[0].microbatches().end(), 4u);
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(1));
+  EXPECT_EQ(pushes[0].samples(), 4u);
+  EXPECT_EQ(pushes[0].microbatch_count(), 4u);
+  EXPECT_TRUE(pushes[0].pull_next());
+  EXPECT_THAT(world_->TakePushes(kShardA), IsEmpty());
+}
+
+TEST_F(SynchronousTest, ATensorWithoutGradientIsNotSentButItsPartitionIsNamed) {
+  BeginStep();
+  const ComputeId id = world_->computes_.begin()->first;
+  world_->Do(world_->core_.OnNoGradient(id, world_->tensor_of_[0], world_->now_));
+  const auto pushes = world_->TakePushes(kShardA);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].blocks_size(), 0);
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(0));
+}
+
+TEST_F(SynchronousTest, AMemberWithoutMicrobatchesNamesItsPartitionsAtOnce) {
+  world_ = std::make_unique<WorkerHarness>();
+  world_->Start();
+  world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {{0, 8}}}}, 0));
+  world_->ConnectAll();
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->computes_, IsEmpty());
+  const auto pushes = world_->TakePushes(kShardA);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(0));
+  EXPECT_EQ(pushes[0].samples(), 0u);
+}
+
+TEST_F(SynchronousTest, TheNextVersionStartsTheNextStep) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(48, 52)));
+}
+
+TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) {
+  BeginStep();
+  world_->ReceiveVersion(6);  // the others' work; ours is not asked for any more
+  EXPECT_THAT(world_->adopted_, ElementsAre(5));
+  world_->computes_.clear();
+  ComputeResult result;
+  world_->Do(world_->core_.OnComputed(1, result, world_->now_));
+  EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
+}
+
+TEST_F(SynchronousTest, ABrokenStreamIsOpenedAgainAndEverythingOfItsPartitionsIsSentAgain) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  world_->Break(kShardA);
+  world_->Connect(kShardA);
+  const auto pushes = world_->TakePushes(kShardA);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].blocks_size(), 1);
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(0));
+  EXPECT_TRUE(pushes[0].pull_next());
+  EXPECT_EQ(world_->Count(kShardB, IsPush), 0);
+}
+
+TEST_F(SynchronousTest, APartitionWhoseNextVersionHasComeIsNotSentAgain) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  world_->Break(kShardA);
+  world_->Connect(kShardA);
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
+}
+
+TEST_F(SynchronousTest, DataThatComesTwiceIsStoredOnce) {
+  BeginStep();
+  world_->FinishAllComputes();
+  const size_t before = world_->stored_.size();
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  EXPECT_EQ(world_->stored_.size(), before + 1);
+}
+
+TEST_F(SynchronousTest, PayloadWaitsForCredit) {
+  world_ = std::make_unique<WorkerHarness>();
+  world_->Start();
+  // Both partitions on one shard, whose window takes one block.
+  world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0, {kShardA}));
+  world_->Connect(kShardA, /*window=*/8);
+  world_->ReceiveData(kShardA, 5, 0, 5);
+  world_->ReceiveData(kShardA, 5, 1, 5);
+  world_->TakeSent(kShardA);
+  world_->FinishAllComputes();
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);
+  EXPECT_EQ(world_->core_.Status().queued_bytes, 8u);
+  v1::Header credit;
+  credit.mutable_credit()->set_bytes(8);
+  world_->Receive(kShardA, credit);
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 2);
+}
+
+TEST_F(SynchronousTest, AFrameLargerThanTheWindowGoesAlone) {
+  world_ = std::make_unique<WorkerHarness>();
+  world_->Start();
+  world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0, {kShardA}));
+  world_->Connect(kShardA, /*window=*/4);
+  world_->ReceiveData(kShardA, 5, 0, 5);
+  world_->ReceiveData(kShardA, 5, 1, 5);
+  world_->FinishAllComputes();
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);
+}
+
+// ---- view changes
+
+TEST_F(SynchronousTest, ANewViewAtTheSameStepKeepsTheVersionAndSendsTheGradientAgain) {
+  BeginStep();
+  world_->FinishAllComputes(3);
+  world_->TakeSent(kShardA);
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
+  EXPECT_THAT(world_->adopted_, ElementsAre(5));
+  EXPECT_EQ(world_->Count(kShardA, IsPull), 0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(44, 48)));  // the rest only
+  world_->FinishAllComputes(5);
+  const auto frames = world_->TakeSent(kShardA);
+  ASSERT_THAT(frames, SizeIs(2));
+  EXPECT_EQ(frames[0].header.push().microbatches().begin(), 0u);
+  EXPECT_EQ(frames[1].header.push().microbatches().begin(), 4u);
+  EXPECT_THAT(frames[0].header.push().complete(), IsEmpty());
+  EXPECT_THAT(frames[1].header.push().complete(), ElementsAre(0));
+  EXPECT_EQ(frames[1].header.push().samples(), 8u);
+  EXPECT_EQ(frames[0].header.view().number(), 2u);
+}
+
+TEST_F(SynchronousTest, AComputationUnderWayIsUsedIfTheNewAssignmentContainsIt) {
+  BeginStep();
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
+  EXPECT_THAT(world_->cancelled_, IsEmpty());
+  EXPECT_THAT(world_->Positions(), UnorderedElementsAre(Pair(40, 44), Pair(44, 48)));
+}
+
+TEST_F(SynchronousTest, AComputationThatLiesPartlyOutsideIsCancelledAndCountedAsWaste) {
+  BeginStep();
+  const ComputeId old = world_->computes_.begin()->first;
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
+  EXPECT_THAT(world_->cancelled_, ElementsAre(old));
+  EXPECT_EQ(world_->core_.Status().recomputed_samples, 2u);
+  // What the cancelled one still brings is ignored.
+  world_->FinishCompute(old, 9);
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
+}
+
+TEST_F(SynchronousTest, WhatCameOfTheNextVersionInAnOlderViewIsDropped) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  world_->TakeSent(kShardA);
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it wants the gradient again
+  world_->ReceiveData(kShardB, 6, 1, 6);
+  EXPECT_THAT(world_->adopted_, ElementsAre(5));
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
+}
+
+TEST_F(SynchronousTest, WhatCameOfTheViewsFirstVersionStays) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
+  EXPECT_EQ(world_->Count(kShardA, IsPull), 0);
+  ASSERT_EQ(world_->Count(kShardB, IsPull), 1);
+  EXPECT_EQ(world_->sent_[kShardB][0].header.pull().version(), 6u);
+  world_->ReceiveData(kShardB, 6, 1, 6);
+  EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
+}
+
+TEST_F(SynchronousTest, AVersionAboveTheViewsFirstIsDroppedAndPulledAgain) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->ReceiveVersion(6);
+  world_->TakeSent(kShardA);
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
+  world_->FinishAllComputes();
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
+  ASSERT_EQ(world_->Count(kShardA, IsPull), 1);
+  EXPECT_EQ(world_->sent_[kShardA][0].header.pull().version(), 5u);
+}
+
+TEST_F(SynchronousTest, WhoSkippedAViewDropsEverything) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->TakeSent(kShardA);
+  world_->Install(world_->MakeView(3, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 2));
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
+  EXPECT_EQ(world_->Count(kShardA, IsPull), 1);
+}
+
+TEST_F(SynchronousTest, ANewAttemptDropsEverything) {
+  BeginStep();
+  world_->FinishAllComputes();
+  v1::View view = world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0);
+  view.mutable_id()->set_attempt(2);
+  world_->TakeSent(kShardA);
+  world_->Install(view);
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
+  EXPECT_EQ(world_->Count(kShardA, IsPull), 1);
+}
+
+TEST_F(SynchronousTest, DataOfAnOlderViewIsIgnored) {
+  BeginStep();
+  world_->FinishAllComputes();
+  const v1::View old = world_->view_;
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
+  const size_t before = world_->stored_.size();
+  world_->ReceiveData(kShardA, 6, 0, 6, &old);
+  EXPECT_EQ(world_->stored_.size(), before);
+}
+
+TEST_F(SynchronousTest, ARefusalBringsTheNewestView) {
+  BeginStep();
+  world_->FinishAllComputes();
+  world_->TakeSent(kShardB);
+  v1::Header header;
+  *header.mutable_refused()->mutable_newest() =
+      world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1);
+  world_->Receive(kShardA, header);
+  EXPECT_EQ(world_->core_.view().id().number(), 2u);
+  const auto frames = world_->TakeSent(kShardB);
+  ASSERT_THAT(frames, SizeIs(1));
+  EXPECT_EQ(frames[0].header.view().number(), 2u);
+}
+
+TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
+  BeginStep();
+  const v1::View old = world_->view_;
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
+  world_->Install(old);
+  EXPECT_EQ(world_->core_.view().id().number(), 2u);
+}
+
+TEST_F(SynchronousTest, AViewWithoutItIsTheEndOfThisLife) {
+  BeginStep();
+  world_->Install(world_->MakeView(2, 5, {{kOther, {{0, 8}}}}, 1));
+  ASSERT_THAT(world_->exits_, SizeIs(1));
+  EXPECT_EQ(world_->exits_[0].reason, ExitReason::kExpelled);
+}
+
+TEST_F(SynchronousTest, AShardThatIsReplacedIsConnectedAnew) {
+  BeginStep();
+  world_->FinishAllComputes();
+  v1::View view =
+      world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0, {kShardA, 203});
+  view.mutable_id()->set_attempt(2);
+  world_->Install(view);
+  EXPECT_THAT(world_->disconnects_, SizeIs(1));
+  EXPECT_EQ(world_->connecting_.count(203), 1u);
+}
+
+// ---- BitExact
+
+TEST_F(SynchronousTest, BitExactSendsTheRootsOfItsMaximalSubtrees) {
+  world_ = std::make_unique<WorkerHarness>(v1::SYNCHRONOUS, /*bit_exact=*/true);
+  world_->Start();
+  world_->Install(world_->MakeView(1, 0, {{kSelf, {{0, 3}}}, {kOther, {{3, 8}}}}, 0));
+  world_->ConnectAll();
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->computes_, SizeIs(3));
+  world_->TakeSent(kShardA);
+  world_->FinishAllComputes(1);
+  const auto frames = world_->TakeSent(kShardA);
+  ASSERT_THAT(frames, SizeIs(2));
+  EXPECT_EQ(frames[0].header.push().microbatches().end(), 2u);
+  EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 2);
+  EXPECT_EQ(frames[1].header.push().microbatches().begin(), 2u);
+  EXPECT_EQ(std::abs(ValueOf(frames[1].payload)), 1);
+  EXPECT_THAT(frames[1].header.push().complete(), ElementsAre(0));
+}
+
+TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
+  BeginStep(/*bit_exact=*/true);
+  world_->FinishAllComputes(1);
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
+  EXPECT_THAT(world_->computes_, SizeIs(4));
+  world_->TakeSent(kShardA);
+  world_->FinishAllComputes(1);
+  const auto frames = world_->TakeSent(kShardA);
+  ASSERT_THAT(frames, SizeIs(1));
+  EXPECT_EQ(frames[0].header.push().microbatches().end(), 8u);
+  EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
+}
+
+// ---- bad frames
+
+TEST_F(SynchronousTest, DataThatBreaksTheContractBreaksTheStreamAndNothingElse) {
+  Begin();
+  v1::Header header;
+  v1::Data& data = *header.mutable_data();
+  data.set_version(5);
+  data.set_partition(0);
+  data.set_last(true);
+  data.add_blocks()->set_block(world_->block_of_[1]);  // of another partition
+  data.mutable_blocks(0)->set_payload_bytes(8);
+  world_->Receive(kShardA, header, Number(1));
+  EXPECT_THAT(world_->disconnects_, ElementsAre(testing::HasSubstr("is not of partition 0")));
+  EXPECT_THAT(world_->stored_, IsEmpty());
+  world_->Advance(absl::Seconds(1));
+  EXPECT_EQ(world_->connecting_.count(kShardA), 1u);
+}
+
+TEST_F(SynchronousTest, DataOfAPartitionOrBlockThatDoesNotExistBreaksTheStream) {
+  for (const auto& [partition, block] :
+       std::vector<std::pair<uint32_t, uint32_t>>{{7, 0}, {0, 99}, {4000000000u, 4000000000u}}) {
+    Begin();
+    v1::Header header;
+    header.mutable_data()->set_version(5);
+    header.mutable_data()->set_partition(partition);
+    header.mutable_data()->add_blocks()->set_block(block);
+    world_->Receive(kShardA, header);
+    EXPECT_THAT(world_->disconnects_, SizeIs(1)) << partition;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::worker

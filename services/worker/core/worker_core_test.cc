@@ -1,0 +1,301 @@
+// What a worker does around training: registering, birth, evaluation, progress, leaving.
+#include "services/worker/core/worker_core.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/worker/core/worker_test_harness.h"
+
+namespace sluice::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::vector<int> BodiesOf(const std::vector<v1::MemberMessage>& messages) {
+  std::vector<int> bodies;
+  for (const v1::MemberMessage& message : messages) bodies.push_back(message.body_case());
+  return bodies;
+}
+
+v1::CoordinatorMessage BirthMessage(const WorkerHarness& world, uint64_t number) {
+  v1::CoordinatorMessage message;
+  v1::Birth& birth = *message.mutable_birth();
+  birth.mutable_ask()->set_attempt(1);
+  birth.mutable_ask()->set_number(number);
+  *birth.mutable_table() = world.table_;
+  *birth.mutable_layout() = world.layout_;
+  for (uint64_t shard : {kShardA, kShardB}) {
+    birth.add_shards()->mutable_process()->set_incarnation(shard);
+  }
+  birth.add_owner(0);
+  birth.add_owner(1);
+  return message;
+}
+
+TEST(WorkerCoreTest, RegistersAndSaysThatItIsReadyOnEveryStream) {
+  WorkerHarness world;
+  world.Start();
+  EXPECT_THAT(BodiesOf(world.told_),
+              ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kHeartbeat,
+                          v1::MemberMessage::kReady));
+  world.told_.clear();
+  world.Do(world.core_.OnCoordinatorBroken(world.now_));
+  world.Do(world.core_.OnCoordinatorConnected(world.now_));
+  v1::CoordinatorMessage message;
+  message.mutable_registered();
+  world.Tell(message);
+  EXPECT_THAT(BodiesOf(world.told_),
+              ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kReady,
+                          v1::MemberMessage::kHeartbeat));
+}
+
+TEST(WorkerCoreTest, HeartbeatsFollowTheJobsInterval) {
+  WorkerHarness world;
+  world.job_.mutable_timeouts()->set_heartbeat(0.25);
+  world.Start();
+  world.told_.clear();
+  EXPECT_EQ(world.core_.NextDeadline(), world.now_ + absl::Milliseconds(250));
+  world.Advance(absl::Milliseconds(249));
+  EXPECT_THAT(world.told_, IsEmpty());
+  world.Advance(absl::Milliseconds(1));
+  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kHeartbeat));
+}
+
+TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersWhenAsked) {
+  WorkerHarness world;
+  world.Start();
+  world.Tell(BirthMessage(world, 1));
+  world.ConnectAll();
+  ASSERT_THAT(world.reads_, SizeIs(1));
+  world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, 0, Number(1), world.now_));
+  ASSERT_THAT(world.reads_, SizeIs(2));
+  world.Do(world.core_.OnInitialTensor(world.reads_[1].ask, 1, Number(2), world.now_));
+  for (ShardId shard : {kShardA, kShardB}) {
+    const auto frames = world.TakeSent(shard);
+    ASSERT_THAT(frames, SizeIs(1));
+    EXPECT_TRUE(frames[0].header.birth_push().last());
+    EXPECT_EQ(frames[0].header.birth_push().ask().number(), 1u);
+    EXPECT_EQ(frames[0].payload.size(), 8u);
+  }
+}
+
+TEST(WorkerCoreTest, ABirthIsPushedAgainOnANewStreamUntilItIsAnswered) {
+  WorkerHarness world;
+  world.Start();
+  world.Tell(BirthMessage(world, 1));
+  world.ConnectAll();
+  for (uint32_t tensor : {0u, 1u}) {
+    world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, tensor, Number(1), world.now_));
+  }
+  world.TakeSent(kShardA);
+  v1::Header birthed;
+  *birthed.mutable_birthed()->mutable_ask() = world.reads_[0].ask;
+  world.Receive(kShardB, birthed);
+  world.TakeSent(kShardB);
+  for (ShardId shard : {kShardA, kShardB}) {
+    world.Break(shard);
+    world.Connect(shard);
+  }
+  EXPECT_THAT(world.TakeSent(kShardA), SizeIs(1));
+  EXPECT_THAT(world.TakeSent(kShardB), IsEmpty());
+}
+
+TEST(WorkerCoreTest, AnOlderAskIsIgnoredAndANewerOneBeginsAnew) {
+  WorkerHarness world;
+  world.Start();
+  world.Tell(BirthMessage(world, 2));
+  world.Tell(BirthMessage(world, 1));
+  EXPECT_THAT(world.reads_, SizeIs(1));
+  world.Tell(BirthMessage(world, 3));
+  ASSERT_THAT(world.reads_, SizeIs(2));
+  EXPECT_EQ(world.reads_[1].ask.number(), 3u);
+}
+
+TEST(WorkerCoreTest, AnInitialTensorOfTheWrongSizeFailsTheJobAndNamesIt) {
+  WorkerHarness world;
+  world.Start();
+  world.Tell(BirthMessage(world, 1));
+  world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, 0, absl::Cord("x"), world.now_));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
+  EXPECT_THAT(world.exits_[0].message, testing::HasSubstr("tensor a"));
+  EXPECT_EQ(world.told_.back().body_case(), v1::MemberMessage::kFailure);
+}
+
+// ---- evaluation
+
+class EvaluationTest : public testing::Test {
+ protected:
+  EvaluationTest() {
+    world_.Start();
+    world_.Install(world_.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+    world_.ConnectAll();
+    world_.ReceiveVersion(5);
+    world_.TakeSent(kShardA);
+    world_.told_.clear();
+  }
+  void Ask(uint64_t evaluation, uint64_t version, uint64_t cut) {
+    v1::CoordinatorMessage message;
+    message.mutable_evaluate()->set_evaluation(evaluation);
+    message.mutable_evaluate()->set_version(version);
+    message.mutable_evaluate()->set_cut(cut);
+    message.mutable_evaluate()->mutable_samples()->set_end(10);
+    world_.Tell(message);
+  }
+  void Send(uint64_t cut, uint32_t partition, ShardId shard) {
+    v1::Header header;
+    v1::Data& data = *header.mutable_data();
+    data.set_cut(cut);
+    data.set_version(4);
+    data.set_partition(partition);
+    data.set_last(true);
+    data.add_blocks()->set_block(world_.block_of_[partition]);
+    data.mutable_blocks(0)->set_payload_bytes(8);
+    world_.Receive(shard, header, Number(1));
+  }
+
+  WorkerHarness world_;
+};
+
+TEST_F(EvaluationTest, TheVersionAtHandIsEvaluatedWhereItIsBeforeTheNextStep) {
+  Ask(1, /*version=*/5, /*cut=*/9);
+  ASSERT_THAT(world_.evaluations_, SizeIs(1));
+  EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kCurrent);
+  world_.FinishAllComputes();
+  world_.ReceiveVersion(6);
+  EXPECT_THAT(world_.adopted_, ElementsAre(5));  // it is still being read
+  ComputeResult result;
+  result.loss_sum = 2.5;
+  result.samples = 10;
+  world_.Do(world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_));
+  EXPECT_THAT(world_.adopted_, ElementsAre(5, 6));
+  ASSERT_EQ(world_.told_.size(), 2u);
+  const v1::EvaluationResult& answer = world_.told_[1].has_evaluation_result()
+                                           ? world_.told_[1].evaluation_result()
+                                           : world_.told_[0].evaluation_result();
+  EXPECT_EQ(answer.evaluation(), 1u);
+  EXPECT_EQ(answer.loss_sum(), 2.5);
+  EXPECT_EQ(answer.count(), 10u);
+}
+
+TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {
+  Ask(1, /*version=*/4, /*cut=*/9);
+  EXPECT_THAT(world_.evaluations_, IsEmpty());
+  const auto sent = world_.TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.pull().cut(), 9u);
+  Send(9, 0, kShardA);
+  Send(9, 1, kShardB);
+  ASSERT_THAT(world_.evaluations_, SizeIs(1));
+  EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kEvaluation);
+  EXPECT_EQ(world_.stored_.back().buffer, ComputeEngine::Buffer::kEvaluation);
+}
+
+TEST_F(EvaluationTest, MorePiecesOfOneCutPullItOnce) {
+  Ask(1, 4, 9);
+  Ask(2, 4, 9);
+  EXPECT_THAT(world_.TakeSent(kShardA), SizeIs(1));
+  Send(9, 0, kShardA);
+  Send(9, 1, kShardB);
+  EXPECT_THAT(world_.evaluations_, SizeIs(2));
+}
+
+TEST_F(EvaluationTest, ACutThatIsGoneIsAnsweredWithTheReason) {
+  Ask(1, 4, 9);
+  v1::Header header;
+  *header.mutable_refused()->mutable_newest() = world_.view_;
+  header.mutable_refused()->set_reason("no cut 9");
+  world_.Receive(kShardA, header);
+  ASSERT_THAT(world_.told_, SizeIs(1));
+  EXPECT_EQ(world_.told_[0].evaluation_result().error(), "no cut 9");
+}
+
+// ---- the end
+
+TEST(WorkerCoreTest, FinishIsAnsweredByLeaveAndEndsTheProcess) {
+  WorkerHarness world;
+  world.Start();
+  world.told_.clear();
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(true);
+  world.Tell(message);
+  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kLeave));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
+}
+
+TEST(WorkerCoreTest, AMemberThatIsToLeaveGoesOnUntilAViewWithoutIt) {
+  WorkerHarness world;
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+  world.ConnectAll();
+  world.told_.clear();
+  world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kLeave));
+  EXPECT_THAT(world.exits_, IsEmpty());
+  world.ReceiveVersion(5);
+  EXPECT_THAT(world.computes_, SizeIs(1));
+  world.Install(world.MakeView(2, 6, {{kOther, {{0, 8}}}}, 1));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
+}
+
+TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
+  WorkerHarness world;
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+  world.Advance(absl::Seconds(9));
+  EXPECT_THAT(world.exits_, IsEmpty());
+  world.Advance(absl::Seconds(1));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
+}
+
+TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherOneCanCome) {
+  WorkerHarness world;
+  world.Start();
+  v1::CoordinatorMessage message;
+  message.mutable_refusal()->set_code(v1::Refusal::EXPELLED);
+  world.Tell(message);
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kExpelled);
+  EXPECT_THAT(world.core_.OnTick(world.now_), IsEmpty());
+}
+
+TEST(WorkerCoreTest, AFailedModelFailsTheJob) {
+  WorkerHarness world;
+  world.Start();
+  world.Do(world.core_.OnModelFailed(absl::NotFoundError("no operator foo"), world.now_));
+  EXPECT_EQ(world.told_.back().failure().reason(), "no operator foo");
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
+}
+
+TEST(WorkerCoreTest, StepsAreReportedWithTheirSamplesAndTimes) {
+  WorkerHarness world;
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.ConnectAll();
+  world.ReceiveVersion(5);
+  world.told_.clear();
+  world.Advance(absl::Milliseconds(20));
+  world.FinishAllComputes();
+  world.Advance(absl::Milliseconds(10));
+  world.ReceiveData(kShardA, 6, 0, 6);
+  world.Advance(absl::Milliseconds(5));
+  world.ReceiveData(kShardB, 6, 1, 6);
+  ASSERT_FALSE(world.told_.empty());
+  const v1::WorkerProgress& progress = world.told_.back().worker_progress();
+  ASSERT_EQ(progress.steps_size(), 1);
+  EXPECT_EQ(progress.steps(0).step(), 5u);
+  EXPECT_EQ(progress.steps(0).samples(), 8u);
+  EXPECT_NEAR(progress.wait_seconds(), 0.010, 1e-9);
+  EXPECT_NEAR(progress.pull_seconds(), 0.005, 1e-9);
+}
+
+}  // namespace
+}  // namespace sluice::worker

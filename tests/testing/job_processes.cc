@@ -1,0 +1,242 @@
+#include "tests/testing/job_processes.h"
+
+#include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/grpc_status.h"
+
+extern char** environ;
+
+namespace sluice::testing {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(10);
+
+// Bazel runs tests in their runfiles' root; `bazel run` too.
+std::string RunfilesRoot() {
+  const char* const source = std::getenv("TEST_SRCDIR");
+  return source == nullptr ? std::string(".") : absl::StrCat(source, "/sluice");
+}
+
+int ExitCodeOf(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+JobProcesses::JobProcesses(Options options) : options_(std::move(options)) {
+  v1::JobSpec& job = options_.job;
+  if (job.namespace_().empty()) job.set_namespace_("default");
+  if (job.uid().empty()) job.set_uid("test");
+  if (job.checkpoint().directory().empty()) {
+    job.mutable_checkpoint()->set_directory(absl::StrCat(options_.folder, "/checkpoints"));
+  }
+}
+
+JobProcesses::~JobProcesses() {
+  for (const auto& [name, pid] : living_) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
+std::string JobProcesses::JobName() const {
+  return absl::StrCat(options_.job.namespace_(), "/", options_.job.name(), "/", options_.job.uid());
+}
+
+std::string JobProcesses::LogFile(const std::string& name) const {
+  return absl::StrCat(options_.folder, "/", name, ".log");
+}
+
+std::string JobProcesses::Program(const std::string& role) const {
+  const std::string root = options_.programs.empty() ? RunfilesRoot() : options_.programs;
+  return absl::StrCat(root, "/services/", role, "/sluice-", role);
+}
+
+absl::Status JobProcesses::StartCoordinator() {
+  const std::string job_file = absl::StrCat(options_.folder, "/job.json");
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
+  std::ofstream(job_file) << json;
+  // Its successors must be found where it was.
+  const std::string listen =
+      coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
+  absl::Status status =
+      Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
+                            "--status-file", absl::StrCat(options_.folder, "/status.json")});
+  if (!status.ok()) return status;
+  absl::StatusOr<int> port = ReadPort("coordinator", absl::Seconds(20));
+  if (!port.ok()) return port.status();
+  coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
+  control_ = v1::JobControl::NewStub(MakeChannel({.address = coordinator_address_}));
+  return absl::OkStatus();
+}
+
+absl::Status JobProcesses::StartShard(uint32_t index) {
+  const std::string name = absl::StrCat("ps-", index);
+  absl::Status status = Spawn(name, {Program("ps"), "--job", JobName(), "--coordinator",
+                                     coordinator_address_, "--index", absl::StrCat(index)});
+  if (!status.ok()) return status;
+  return ReadPort(name, absl::Seconds(20)).status();
+}
+
+absl::Status JobProcesses::StartWorker(uint32_t index, std::vector<std::string> flags) {
+  std::vector<std::string> arguments = {
+      Program("worker"),    "--job",   JobName(),          "--coordinator",
+      coordinator_address_, "--index", absl::StrCat(index)};
+  if (flags.empty()) flags = {"--threads", "1"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return Spawn(absl::StrCat("worker-", index), std::move(arguments));
+}
+
+absl::Status JobProcesses::StartAll() {
+  absl::Status status = StartCoordinator();
+  for (uint32_t i = 0; status.ok() && i < options_.job.parameter_server().replicas(); ++i) {
+    status = StartShard(i);
+  }
+  for (uint32_t i = 0; status.ok() && i < options_.job.worker().replicas(); ++i) {
+    status = StartWorker(i);
+  }
+  return status;
+}
+
+absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::string> arguments) {
+  if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " lives already"));
+  const std::string port_file = absl::StrCat(options_.folder, "/", name, ".port");
+  unlink(port_file.c_str());
+  for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
+                                  LogFile(name), std::string("--parent"), absl::StrCat(getpid())}) {
+    arguments.push_back(flag);
+  }
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  // What is said before the log is open goes beside it.
+  const std::string output = absl::StrCat(options_.folder, "/", name, ".stderr");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 2, output.c_str(), O_CREAT | O_APPEND | O_WRONLY,
+                                   0644);
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
+  living_[name] = pid;
+  exit_codes_.erase(name);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> JobProcesses::ReadPort(const std::string& name, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (absl::Now() < deadline) {
+    std::ifstream file(absl::StrCat(options_.folder, "/", name, ".port"));
+    int port = 0;
+    if (file >> port) return port;
+    if (!Lives(name)) {
+      return absl::UnavailableError(
+          absl::StrCat(name, " ended with code ", exit_codes_[name], "; see ", LogFile(name)));
+    }
+    absl::SleepFor(kPoll);
+  }
+  return absl::DeadlineExceededError(absl::StrCat(name, " does not listen"));
+}
+
+bool JobProcesses::Lives(const std::string& name) {
+  const auto it = living_.find(name);
+  if (it == living_.end()) return false;
+  int status = 0;
+  if (waitpid(it->second, &status, WNOHANG) != it->second) return true;
+  exit_codes_[name] = ExitCodeOf(status);
+  living_.erase(it);
+  return false;
+}
+
+pid_t JobProcesses::pid(const std::string& name) const {
+  const auto it = living_.find(name);
+  return it == living_.end() ? 0 : it->second;
+}
+
+void JobProcesses::Signal(const std::string& name, int signal) {
+  if (const pid_t process = pid(name); process != 0) kill(process, signal);
+}
+
+absl::Status JobProcesses::Kill(const std::string& name, bool report) {
+  const pid_t process = pid(name);
+  Signal(name, SIGKILL);
+  absl::StatusOr<int> code = WaitForExit(name, absl::Seconds(10));
+  if (!code.ok() || !report) return code.status();
+  v1::SetDesiredRequest request;
+  request.set_workers(options_.job.worker().replicas());
+  request.set_shards(options_.job.parameter_server().replicas());
+  v1::SetDesiredRequest::Death& death = *request.add_deaths();
+  const std::vector<std::string> parts = absl::StrSplit(name, '-');
+  death.mutable_process()->set_role(parts[0] == "ps" ? v1::SHARD : v1::WORKER);
+  death.mutable_process()->set_index(static_cast<uint32_t>(std::atoi(parts[1].c_str())));
+  death.set_pid(static_cast<uint64_t>(process));
+  death.set_reason("killed by signal 9");
+  return SetDesired(request);
+}
+
+absl::StatusOr<int> JobProcesses::WaitForExit(const std::string& name, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (Lives(name)) {
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(name, " still lives"));
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const auto it = exit_codes_.find(name);
+  if (it == exit_codes_.end()) return absl::NotFoundError(absl::StrCat(name, " was not started"));
+  return it->second;
+}
+
+absl::StatusOr<v1::JobProgress> JobProcesses::Progress() {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::JobProgress progress;
+  const grpc::Status status = control_->GetProgress(&context, v1::GetProgressRequest(), &progress);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return progress;
+}
+
+absl::Status JobProcesses::SetDesired(const v1::SetDesiredRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::SetDesiredResponse response;
+  return FromGrpcStatus(control_->SetDesired(&context, request, &response));
+}
+
+absl::StatusOr<v1::JobProgress> JobProcesses::WaitFor(
+    absl::FunctionRef<bool(const v1::JobProgress&)> condition, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  std::string last = "none";
+  while (absl::Now() < deadline) {
+    absl::StatusOr<v1::JobProgress> progress = Progress();
+    if (progress.ok()) {
+      if (condition(*progress)) return progress;
+      last = progress->ShortDebugString();
+    } else {
+      last = progress.status().ToString();
+    }
+    absl::SleepFor(kPoll);
+  }
+  return absl::DeadlineExceededError(absl::StrCat("last progress: ", last));
+}
+
+}  // namespace sluice::testing

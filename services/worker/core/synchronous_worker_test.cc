@@ -359,6 +359,23 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
+TEST_F(SynchronousTest, GradientsGoInTheJobsCodec) {
+  world_ = std::make_unique<WorkerHarness>();
+  world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
+  world_->Start();
+  world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world_->ConnectAll();
+  world_->ReceiveVersion(5);
+  world_->TakeSent(kShardA);
+  world_->FinishAllComputes(1.5);
+  const auto frames = world_->TakeSent(kShardA);
+  ASSERT_THAT(frames, SizeIs(1));
+  const v1::BlockHeader& block = frames[0].header.push().blocks(0);
+  EXPECT_EQ(block.codec(), v1::CODEC_FLOAT16);
+  EXPECT_EQ(block.payload_bytes(), 2u);
+  EXPECT_EQ(frames[0].payload.size(), 2u);
+}
+
 // ---- bad frames
 
 TEST_F(SynchronousTest, DataThatBreaksTheContractBreaksTheStreamAndNothingElse) {

@@ -12,6 +12,9 @@ namespace sluice {
 // none), followed by `bytes`. Uses the processor's instruction where there is one.
 uint32_t ExtendCrc32c(uint32_t crc, absl::string_view bytes);
 
+// The same without that instruction.
+uint32_t ExtendCrc32cPortable(uint32_t crc, absl::string_view bytes);
+
 inline uint32_t Crc32c(absl::string_view bytes) { return ExtendCrc32c(0, bytes); }
 uint32_t Crc32c(const absl::Cord& bytes);
 

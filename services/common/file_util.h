@@ -62,8 +62,8 @@ std::string FileNameOf(absl::string_view path);
 std::string JoinPath(absl::string_view directory, absl::string_view name);
 
 // Replaces the file: whoever reads it, also after a power cut, sees the old content or the new,
-// whole. Durable when this returns. On error the old content stands. Writes `path`.tmp-<suffix>
-// beside it; `suffix` keeps concurrent writers apart.
+// whole. Durable when this returns OK; on error it is the one or the other. Writes
+// `path`.tmp-<suffix> beside it; `suffix` keeps concurrent writers apart.
 absl::Status AtomicWriteFile(FileSystem* files, const std::string& path, const absl::Cord& content,
                              absl::string_view suffix);
 

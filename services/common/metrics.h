@@ -16,8 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "services/common/mutex.h"
 
 class CivetServer;
 class CivetHandler;
@@ -47,6 +45,8 @@ class Metrics {
   // `constant_labels` stand on every metric (training_job, role, index). A table with a malformed
   // or repeated name is a broken invariant and fatal.
   Metrics(std::vector<MetricDescriptor> table, std::map<std::string, std::string> constant_labels);
+
+  ~Metrics();
 
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

@@ -1,0 +1,265 @@
+#include "services/common/file_util.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+// An error that names what was tried and on what.
+absl::Status ErrnoStatus(int error, absl::string_view action, absl::string_view path) {
+  const std::string message =
+      absl::StrCat("cannot ", action, " ", path, ": ", std::string(strerror(error)));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    case EISDIR:
+    case ENOTDIR:
+    case ENOTEMPTY:
+      return absl::FailedPreconditionError(message);
+    case EINVAL:
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+template <typename Call>
+auto RetryOnInterrupt(const Call& call) {
+  while (true) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+class RealWritableFile final : public WritableFile {
+ public:
+  RealWritableFile(std::string path, int fd) : path_(std::move(path)), file_(fd) {}
+
+  absl::Status Append(absl::string_view bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written =
+          RetryOnInterrupt([&] { return write(file_.get(), bytes.data(), bytes.size()); });
+      if (written < 0) return ErrnoStatus(errno, "write", path_);
+      bytes.remove_prefix(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override {
+    if (RetryOnInterrupt([&] { return fsync(file_.get()); }) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, "sync", path_);
+  }
+
+  absl::Status Close() override {
+    if (close(file_.Release()) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, "close", path_);
+  }
+
+ private:
+  const std::string path_;
+  Descriptor file_;
+};
+
+class RealFileSystem final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,
+                                                       bool exclusive) override {
+    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (exclusive ? O_EXCL : O_TRUNC);
+    const int fd = RetryOnInterrupt([&] { return open(path.c_str(), flags, 0644); });
+    if (fd < 0) return ErrnoStatus(errno, "create", path);
+    return std::make_unique<RealWritableFile>(path, fd);
+  }
+
+  absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) override {
+    const Descriptor file(
+        RetryOnInterrupt([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+    if (file.get() < 0) return ErrnoStatus(errno, "open", path);
+    std::string content;
+    char buffer[64 << 10];
+    while (true) {
+      const ssize_t got =
+          RetryOnInterrupt([&] { return read(file.get(), buffer, sizeof(buffer)); });
+      if (got < 0) return ErrnoStatus(errno, "read", path);
+      if (got == 0) return content;
+      if (static_cast<size_t>(got) > max_bytes - content.size()) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
+      }
+      content.append(buffer, static_cast<size_t>(got));
+    }
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, absl::StrCat("rename ", from, " to"), to);
+  }
+
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, absl::StrCat("link ", from, " to"), to);
+  }
+
+  absl::Status Remove(const std::string& path) override {
+    if (unlink(path.c_str()) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, "remove", path);
+  }
+
+  absl::Status CreateDirectories(const std::string& path) override {
+    if (path.empty() || path == "/" || path == ".") return absl::OkStatus();
+    if (mkdir(path.c_str(), 0755) == 0) return SyncDirectory(DirectoryOf(path));
+    if (errno == EEXIST) {
+      struct stat info;
+      if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
+      return ErrnoStatus(ENOTDIR, "make the folder", path);
+    }
+    if (errno != ENOENT) return ErrnoStatus(errno, "make the folder", path);
+    if (absl::Status parent = CreateDirectories(DirectoryOf(path)); !parent.ok()) return parent;
+    // Another process may have made it meanwhile.
+    if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, "make the folder", path);
+    }
+    return SyncDirectory(DirectoryOf(path));
+  }
+
+  absl::Status RemoveDirectory(const std::string& path) override {
+    if (rmdir(path.c_str()) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, "remove the folder", path);
+  }
+
+  absl::Status SyncDirectory(const std::string& path) override {
+    const Descriptor directory(
+        RetryOnInterrupt([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    if (directory.get() < 0) return ErrnoStatus(errno, "open the folder", path);
+    if (RetryOnInterrupt([&] { return fsync(directory.get()); }) == 0) return absl::OkStatus();
+    // Some network file systems have no such operation, and no need of it.
+    if (errno == EINVAL) return absl::OkStatus();
+    return ErrnoStatus(errno, "sync the folder", path);
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    DIR* directory = opendir(path.c_str());
+    if (directory == nullptr) return ErrnoStatus(errno, "list", path);
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = readdir(directory)) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    const int error = errno;
+    closedir(directory);
+    if (error != 0) return ErrnoStatus(error, "list", path);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  absl::StatusOr<bool> Exists(const std::string& path) override {
+    struct stat info;
+    if (stat(path.c_str(), &info) == 0) return true;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    return ErrnoStatus(errno, "look at", path);
+  }
+
+  absl::StatusOr<uint64_t> Size(const std::string& path) override {
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    return static_cast<uint64_t>(info.st_size);
+  }
+};
+
+absl::Status WriteDurably(FileSystem* files, const std::string& path, const absl::Cord& content) {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
+  if (!file.ok()) return file.status();
+  for (const absl::string_view chunk : content.Chunks()) {
+    if (absl::Status status = (*file)->Append(chunk); !status.ok()) return status;
+  }
+  if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
+  return (*file)->Close();
+}
+
+std::string TemporaryName(const std::string& path, absl::string_view suffix) {
+  return absl::StrCat(path, ".tmp-", suffix);
+}
+
+}  // namespace
+
+std::unique_ptr<FileSystem> MakeRealFileSystem() { return std::make_unique<RealFileSystem>(); }
+
+std::string DirectoryOf(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
+}
+
+std::string FileNameOf(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  return std::string(slash == absl::string_view::npos ? path : path.substr(slash + 1));
+}
+
+std::string JoinPath(absl::string_view directory, absl::string_view name) {
+  if (directory.empty()) return std::string(name);
+  return absl::StrCat(directory, directory.back() == '/' ? "" : "/", name);
+}
+
+absl::Status AtomicWriteFile(FileSystem* files, const std::string& path, const absl::Cord& content,
+                             absl::string_view suffix) {
+  const std::string temporary = TemporaryName(path, suffix);
+  absl::Status status = WriteDurably(files, temporary, content);
+  if (status.ok()) status = files->Rename(temporary, path);
+  if (!status.ok()) {
+    files->Remove(temporary).IgnoreError();
+    return status;
+  }
+  return files->SyncDirectory(DirectoryOf(path));
+}
+
+absl::Status ExclusiveCreateFile(FileSystem* files, const std::string& path,
+                                 const absl::Cord& content, absl::string_view suffix) {
+  const std::string temporary = TemporaryName(path, suffix);
+  absl::Status status = WriteDurably(files, temporary, content);
+  if (status.ok()) status = files->Link(temporary, path);
+  // The name, if it was made, stands by itself.
+  files->Remove(temporary).IgnoreError();
+  if (!status.ok()) return status;
+  return files->SyncDirectory(DirectoryOf(path));
+}
+
+}  // namespace sluice

@@ -1,0 +1,120 @@
+#include "services/common/metrics.h"
+
+#include <curl/curl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Type = MetricDescriptor::Type;
+
+std::vector<MetricDescriptor> Table() {
+  return {{"steps_total", Type::kCounter, "Steps closed.", {}, {}},
+          {"queue_bytes", Type::kGauge, "Bytes that wait.", {"queue"}, {}},
+          {"step_seconds", Type::kHistogram, "Time of a step.", {"phase"}, {0.1, 1}}};
+}
+
+size_t Collect(char* data, size_t size, size_t count, void* out) {
+  static_cast<std::string*>(out)->append(data, size * count);
+  return size * count;
+}
+
+std::pair<long, std::string> Get(int port, const std::string& path) {
+  std::pair<long, std::string> answer{0, ""};
+  CURL* curl = curl_easy_init();
+  curl_easy_setopt(curl, CURLOPT_URL, absl::StrCat("http://127.0.0.1:", port, path).c_str());
+  curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, Collect);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer.second);
+  EXPECT_EQ(curl_easy_perform(curl), CURLE_OK);
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer.first);
+  curl_easy_cleanup(curl);
+  return answer;
+}
+
+TEST(MetricsTest, WhatIsCountedIsInTheTextWithItsLabels) {
+  Metrics metrics(Table(), {{"training_job", "demo"}, {"role", "shard"}});
+  metrics.counter("steps_total").Increment(3);
+  metrics.gauge("queue_bytes", {"core"}).Set(17);
+  metrics.histogram("step_seconds", {"push"}).Observe(0.5);
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("# HELP sluice_steps_total Steps closed."));
+  EXPECT_THAT(text, HasSubstr("sluice_steps_total{role=\"shard\",training_job=\"demo\"} 3"));
+  EXPECT_THAT(text, HasSubstr("queue=\"core\"} 17"));
+  EXPECT_THAT(text, HasSubstr("phase=\"push\",le=\"0.1\"} 0"));
+  EXPECT_THAT(text, HasSubstr("phase=\"push\",le=\"1\"} 1"));
+}
+
+TEST(MetricsTest, TheSameLabelsAreTheSameMetric) {
+  Metrics metrics(Table(), {});
+  EXPECT_EQ(&metrics.gauge("queue_bytes", {"a"}), &metrics.gauge("queue_bytes", {"a"}));
+  EXPECT_NE(&metrics.gauge("queue_bytes", {"a"}), &metrics.gauge("queue_bytes", {"b"}));
+}
+
+TEST(MetricsTest, ARemovedSeriesIsGone) {
+  Metrics metrics(Table(), {});
+  metrics.gauge("queue_bytes", {"worker-3"}).Set(1);
+  metrics.RemoveGauge("queue_bytes", {"worker-3"});
+  EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("worker-3")));
+}
+
+TEST(MetricsTest, TheTableIsDescribedInOrder) {
+  EXPECT_EQ(DescribeMetrics(Table()),
+            "sluice_queue_bytes{queue} gauge: Bytes that wait.\n"
+            "sluice_step_seconds{phase} histogram: Time of a step.\n"
+            "sluice_steps_total{} counter: Steps closed.\n");
+}
+
+TEST(MetricsTest, BucketsGrowByTheirFactor) {
+  EXPECT_EQ(ExponentialBuckets(1, 4, 3), (std::vector<double>{1, 4, 16}));
+}
+
+TEST(MetricsDeathTest, ANameThatIsNotInTheTableOrOtherwiseIsFatal) {
+  Metrics metrics(Table(), {});
+  EXPECT_DEATH(metrics.counter("step_total"), "step_total is not in the table");
+  EXPECT_DEATH(metrics.gauge("steps_total"), "steps_total is a counter");
+  EXPECT_DEATH(metrics.gauge("queue_bytes"), "queue_bytes is a gauge with 1 labels");
+  std::vector<MetricDescriptor> twice = Table();
+  twice.push_back(twice[0]);
+  EXPECT_DEATH(Metrics(twice, {}), "twice");
+}
+
+TEST(MetricsServerTest, PagesTellMetricsHealthAndReadiness) {
+  Metrics metrics(Table(), {});
+  metrics.counter("steps_total").Increment();
+  absl::Status ready = absl::UnavailableError("no view yet");
+  MetricsServer::Options options;
+  options.ready = [&ready] { return ready; };
+  auto server = MetricsServer::Start(options, &metrics);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_EQ(Get(port, "/metrics"), std::make_pair(200L, metrics.Serialize()));
+  EXPECT_EQ(Get(port, "/healthz"), std::make_pair(200L, std::string("ok\n")));
+  EXPECT_EQ(Get(port, "/readyz"), std::make_pair(503L, std::string("no view yet\n")));
+  ready = absl::OkStatus();
+  EXPECT_EQ(Get(port, "/readyz").first, 200);
+  EXPECT_EQ(Get(port, "/elsewhere").first, 404);
+}
+
+TEST(MetricsServerTest, APortInUseIsAnErrorThatNamesIt) {
+  Metrics metrics(Table(), {});
+  auto first = MetricsServer::Start({}, &metrics);
+  ASSERT_TRUE(first.ok()) << first.status();
+  MetricsServer::Options options;
+  options.address = absl::StrCat("127.0.0.1:", (*first)->port());
+  const auto second = MetricsServer::Start(options, &metrics);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(options.address));
+}
+
+}  // namespace
+}  // namespace sluice

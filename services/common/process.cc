@@ -1,0 +1,107 @@
+#include "services/common/process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/file_util.h"
+
+namespace sluice {
+namespace {
+
+sigset_t WatchedSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// For what cannot fail on a sound system.
+void CheckErrno(bool ok, const char* what) {
+  if (ok) return;
+  std::perror(what);
+  std::abort();
+}
+
+}  // namespace
+
+absl::Status DieWithParent(pid_t expected_parent) {
+  CheckErrno(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl(PR_SET_PDEATHSIG)");
+  // A parent that died before the call sends no signal any more.
+  if (getppid() == expected_parent) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the parent process ", expected_parent, " is gone"));
+}
+
+uint64_t RandomIncarnation() {
+  uint64_t incarnation = 0;
+  while (incarnation == 0) {
+    const ssize_t got = getrandom(&incarnation, sizeof(incarnation), 0);
+    if (got != static_cast<ssize_t>(sizeof(incarnation))) {
+      CheckErrno(got >= 0 || errno == EINTR, "getrandom");
+      incarnation = 0;
+    }
+  }
+  return incarnation;
+}
+
+absl::Status WritePortFile(const std::string& path, int port) {
+  const auto files = MakeRealFileSystem();
+  return AtomicWriteFile(files.get(), path, absl::Cord(absl::StrCat(port, "\n")),
+                         absl::StrCat(getpid()));
+}
+
+SignalWatcher::SignalWatcher(std::function<void(int)> on_signal)
+    : on_signal_(std::move(on_signal)) {
+  const sigset_t signals = WatchedSignals();
+  CheckErrno(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "pthread_sigmask");
+  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC);
+  CheckErrno(signal_fd_ >= 0, "signalfd");
+  stop_fd_ = eventfd(0, EFD_CLOEXEC);
+  CheckErrno(stop_fd_ >= 0, "eventfd");
+  thread_ = std::thread([this] { Loop(); });
+}
+
+SignalWatcher::~SignalWatcher() {
+  const uint64_t one = 1;
+  CheckErrno(write(stop_fd_, &one, sizeof(one)) == sizeof(one), "write to an eventfd");
+  thread_.join();
+  close(stop_fd_);
+  close(signal_fd_);
+}
+
+void SignalWatcher::Loop() {
+  while (true) {
+    pollfd ready[2] = {{stop_fd_, POLLIN, 0}, {signal_fd_, POLLIN, 0}};
+    if (poll(ready, 2, -1) < 0) {
+      CheckErrno(errno == EINTR, "poll");
+      continue;
+    }
+    if (ready[0].revents != 0) return;
+    signalfd_siginfo info;
+    if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      on_signal_(static_cast<int>(info.ssi_signo));
+    }
+  }
+}
+
+void UnblockSignalsInChild() {
+  const sigset_t signals = WatchedSignals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+}  // namespace sluice

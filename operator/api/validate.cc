@@ -260,6 +260,8 @@ class Validator {
                                  scalar ? "; put it in quotes" : ""));
     }
     if (!field.values.empty()) return EnumValue(node, field, path);
+    if (absl::StrContains(node.text, '\0'))
+      return Refuse(node, path, "must not hold a NUL character");
     if (!CheckSize(node, field, path, CountCharacters(node.text))) return std::nullopt;
     if (field.matches != nullptr && !field.matches(node.text)) {
       return Refuse(node, path, absl::StrCat(field.pattern_message, "; this is ", node.Describe()));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
@@ -138,7 +139,10 @@ std::string YamlNode::Describe() const {
     case Kind::kNumber:
       return absl::StrCat("the number ", shown);
     case Kind::kString:
-      return absl::StrCat("the string \"", absl::Utf8SafeCEscape(shown), "\"");
+      // As JSON, which is a quoted YAML string.
+      return absl::StrCat(
+          "the string ",
+          nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     case Kind::kList:
       return "a list";
     case Kind::kMap:

@@ -1,4 +1,5 @@
 // The manifest that `sluice init` writes.
+#include <algorithm>
 #include <string>
 
 #include "absl/status/status.h"
@@ -49,65 +50,65 @@ bool IsCsv(const std::string& data) {
   return absl::EndsWith(data, ".csv") || absl::EndsWith(data, ".csv.gz");
 }
 
+// A line with its comment at a common column.
+std::string Line(std::string text, absl::string_view comment) {
+  constexpr size_t kCommentColumn = 26;
+  text.resize(std::max(text.size() + 1, kCommentColumn), ' ');
+  return absl::StrCat(text, "# ", comment, "\n");
+}
+
 std::string ModelSection(const TemplateOptions& options) {
+  const std::string model = YamlString(options.model);
   if (IsTorchScript(options.model)) {
-    return absl::Substitute(
-        "  model:\n"
-        "    type: TorchScript     # a module that torch.jit.save wrote\n"
-        "    path: $0\n"
-        "  loss: crossEntropy      # others: nll, mse, binaryCrossEntropyWithLogits\n",
-        YamlString(options.model));
+    return absl::StrCat("  model:\n",
+                        Line("    type: TorchScript", "a module that torch.jit.save wrote"),
+                        "    path: ", model, "\n",
+                        Line("  loss: crossEntropy", "or nll, mse, binaryCrossEntropyWithLogits"));
   }
-  return absl::Substitute(
-      "  model:\n    name: $0         # convnet, mnist-net, mlp, linear, logistic, or a "
-      "TorchScript "
-      "file\n",
-      YamlString(options.model));
+  return absl::StrCat("  model:\n", Line(absl::StrCat("    name: ", model),
+                                         "convnet, mnist-net, mlp, linear, logistic, additive"));
+}
+
+std::string CsvSection(const TemplateOptions& options) {
+  return absl::StrCat(
+      "  data:\n    format: CSV\n    source:\n",
+      Line(absl::StrCat("      path: ", YamlString(options.data)), "relative to this file"),
+      "    csv:\n",
+      Line(absl::StrCat("      labelColumn: ", YamlString(options.label_column)),
+           "the column to predict"),
+      Line("      standardize: true", "numbers get mean 0 and standard deviation 1"),
+      "      # All columns but the label are numbers, unless listed:\n"
+      "      # numericColumns: [age]\n"
+      "      # categoricalColumns: [city]\n"
+      "    # evaluation:\n"
+      "    #   source: {path: test.csv}\n"
+      "    #   intervalSteps: 200\n");
 }
 
 std::string DataSection(const TemplateOptions& options) {
   if (options.model == "additive") {
-    return "  data:\n    format: Synthetic     # this model takes none: samples are only counted\n";
+    return "  data:\n" +
+           Line("    format: Synthetic", "this model takes none: samples are counted");
   }
+  if (IsCsv(options.data)) return CsvSection(options);
+  const std::string evaluation = "      intervalSteps: 200\n";
   if (options.data == "synthetic") {
-    return "  data:\n"
-           "    format: Synthetic     # made up, always the same; others: IDX, CSV\n"
-           "    synthetic: {samples: 10000, shape: [1, 28, 28], classes: 10}\n"
-           "    evaluation:\n"
-           "      intervalSteps: 200\n";
+    return absl::StrCat("  data:\n", Line("    format: Synthetic", "made up; others: IDX, CSV"),
+                        "    synthetic: {samples: 10000, shape: [1, 28, 28], classes: 10}\n",
+                        Line("    evaluation:", "on more such samples"), evaluation);
   }
-  if (IsCsv(options.data)) {
-    return absl::Substitute(
-        "  data:\n"
-        "    format: CSV\n"
-        "    source:\n"
-        "      path: $0            # relative paths are relative to this file's folder\n"
-        "    csv:\n"
-        "      labelColumn: $1     # the column to predict\n"
-        "      standardize: true\n"
-        "      # categoricalColumns: [...]   all columns but the label count as numbers, unless "
-        "listed\n"
-        "      # numericColumns: [...]\n"
-        "    # evaluation:\n"
-        "    #   source: {path: test.csv}\n"
-        "    #   intervalSteps: 200\n",
-        YamlString(options.data), YamlString(options.label_column));
-  }
-  return absl::Substitute(
-      "  data:\n"
-      "    format: IDX           # the files of MNIST and Fashion-MNIST; others: CSV, Synthetic\n"
-      "    source:\n"
-      "      path: $0\n"
-      "    evaluation:           # on the test images of the same folder\n"
-      "      intervalSteps: 200\n",
-      YamlString(options.data));
+  return absl::StrCat(
+      "  data:\n",
+      Line("    format: IDX", "the files of MNIST and its kin; others: CSV, Synthetic"),
+      "    source:\n      path: ", YamlString(options.data), "\n",
+      Line("    evaluation:", "on the test images of the same folder"), evaluation);
 }
 
 std::string OptimizerSection(const TemplateOptions& options) {
   if (options.model == "additive") return "\n  optimizer:\n    name: Add\n";
-  return "\n  optimizer:\n"
-         "    name: Adam            # SGD, Adagrad, Adam, AdamW; options as in PyTorch\n"
-         "    learningRate: 1e-3\n";
+  return absl::StrCat("\n  optimizer:\n",
+                      Line("    name: Adam", "SGD, Adagrad, Adam, AdamW; options as in PyTorch"),
+                      "    learningRate: 1e-3\n");
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ TEST(Manifest, MutatedTextsNeverDoHarm) {
   std::mt19937 random(20240501);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   int accepted = 0, refused = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 10000; ++round) {
     std::string text = ValidManifest();
     for (size_t change = below(3) + 1; change > 0; --change) {
       const size_t at = below(text.size());
@@ -199,8 +199,8 @@ TEST(Manifest, MutatedTextsNeverDoHarm) {
         << text;
   }
   // Both ways are really taken.
-  EXPECT_GT(accepted, 100);
-  EXPECT_GT(refused, 5000);
+  EXPECT_GT(accepted, 50);
+  EXPECT_GT(refused, 2500);
 }
 
 TEST(ReadManifest, NamesFileAndPlace) {

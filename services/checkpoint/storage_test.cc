@@ -127,7 +127,7 @@ TEST_F(LocalStorageTest, OfTwoClaimsOfOneAttemptTheFirstStands) {
 
 TEST_F(LocalStorageTest, ClaimsAreThereAfterAPowerCut) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
-  files_.DropUnsynced();
+  files_.CutPower();
   EXPECT_THAT(*storage_->ReadClaims(), SizeIs(1));
 }
 
@@ -149,11 +149,49 @@ TEST_F(LocalStorageTest, AFolderWithoutManifestIsNoCheckpoint) {
 TEST_F(LocalStorageTest, ACompleteCheckpointSurvivesAPowerCutWhole) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "content");
-  files_.DropUnsynced();
+  files_.CutPower();
   const auto point = FindRestorePoint(*storage_);
   ASSERT_TRUE(point.ok()) << point.status();
   ASSERT_TRUE(point->found);
   EXPECT_EQ(*storage_->ReadFile(Ref(1, 10), point->manifest.files(0)), "content");
+}
+
+TEST_F(LocalStorageTest, ACrashAtAnyWriteLeavesAWholeCheckpointOrNone) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "older");
+  for (int operation = 0;; ++operation) {
+    files_.FailAfter(operation);
+    v1::Manifest manifest;
+    manifest.set_format_version(kCheckpointFormatVersion);
+    *manifest.mutable_checkpoint() = Ref(1, 20);
+    v1::PartitionFile& file = *manifest.add_files();
+    file.set_name("p");
+    file.set_bytes(5);
+    file.set_crc32c(Crc32c("newer"));
+    absl::Status status = storage_->WriteFile(Ref(1, 20), "p", absl::Cord("newer"));
+    if (status.ok()) status = storage_->WriteManifest(manifest);
+    files_.FailNever();
+    files_.CutPower();
+    const auto point = FindRestorePoint(*storage_);
+    ASSERT_TRUE(point.ok()) << point.status();
+    ASSERT_TRUE(point->found);
+    EXPECT_THAT(point->damaged, IsEmpty()) << "crash at operation " << operation;
+    if (status.ok()) {
+      EXPECT_EQ(point->manifest.checkpoint().step(), 20u);
+      break;
+    }
+    ASSERT_TRUE(storage_->Remove(Ref(1, 20)).ok());
+  }
+}
+
+TEST_F(LocalStorageTest, ADiskThatIsFullIsSaidAndChangesNothing) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "older");
+  files_.SetCapacity(1000);
+  EXPECT_EQ(storage_->WriteFile(Ref(1, 20), "p", absl::Cord(std::string(4096, 'x'))).code(),
+            absl::StatusCode::kResourceExhausted);
+  files_.SetCapacity(1 << 20);
+  EXPECT_EQ(FindRestorePoint(*storage_)->manifest.checkpoint().step(), 10u);
 }
 
 TEST_F(LocalStorageTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {

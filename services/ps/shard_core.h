@@ -34,35 +34,10 @@
 #include "proto/frame.pb.h"
 #include "services/ps/parallel.h"
 #include "services/ps/shard_action.h"
+#include "services/ps/shard_options.h"
 #include "services/ps/shard_rules.h"
 
 namespace sluice::ps {
-
-struct ShardOptions {
-  // What the shard registers with: process (role SHARD, index, incarnation), job, address, host,
-  // pid, wire_version, metrics_address. `newest_view` is filled in by the core.
-  v1::Register identity;
-
-  // Payload bytes that a peer may have under way and waiting (HelloReply.window_bytes); one that
-  // sends more is closed.
-  uint64_t window_bytes = uint64_t{16} << 20;
-  // Frames without payload count too: at most so many may wait in one stream.
-  size_t max_waiting_frames = 1 << 14;
-  // Payload of a Data frame, unless a single block is larger.
-  uint64_t max_data_frame_bytes = uint64_t{2} << 20;
-  size_t max_streams = 4096;
-  // Pulls parked by one stream.
-  size_t max_parked_pulls = 256;
-  // Asynchronous: permits are given for whole updates up to this much staged memory, over all
-  // shards; at least one update, whatever its size.
-  uint64_t max_staged_bytes = uint64_t{1} << 30;
-  // Cuts open at one time.
-  size_t max_cuts = 8;
-  // Idle blocks kept for use again.
-  size_t max_idle_bytes = size_t{8} << 30;
-  // ShardProgress is sent at most once in this time.
-  absl::Duration progress_interval = absl::Milliseconds(100);
-};
 
 // For metrics, health checks, tests and the simulator.
 struct ShardStatus {

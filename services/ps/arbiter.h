@@ -1,0 +1,104 @@
+#ifndef SLUICE_SERVICES_PS_ARBITER_H_
+#define SLUICE_SERVICES_PS_ARBITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/interval_set.h"
+#include "services/ps/shard_rules.h"
+
+namespace sluice::ps {
+
+// The part of asynchronous training that one shard plays for all, the owner of partition 0
+// (DESIGN 4.3, R8, R13): who computes which samples, who may stage an update, and how far everybody
+// is.
+//
+// Workers are named by incarnation. The caller knows which are members, and asks about those only.
+class Arbiter {
+ public:
+  struct Limits {
+    uint64_t total_samples = 0;   // positions of the job's sample sequence
+    uint64_t update_samples = 1;  // of one update
+    size_t permits = 1;
+  };
+
+  explicit Arbiter(const ShardRules* rules) : rules_(rules) {}
+
+  // A new view: permits and waiting requests end with the old one.
+  void Reset(const Limits& limits, size_t members, const IntervalSet& applied,
+             const std::map<uint64_t, IntervalSet>& leases, uint64_t next_ordinal);
+
+  // ---- leases
+
+  // The rest of what is recorded for the worker, else new samples, which are recorded before the
+  // answer; else it waits (wait), or nobody holds a lease and it is done. One who waits is answered
+  // by TakeAnswers.
+  v1::Lease RequestLease(uint64_t worker, uint64_t wished, uint64_t clock);
+  bool HoldsLease(uint64_t worker) const { return leases_.count(worker) > 0; }
+  // Whether an update may cover these samples: they are what the worker has leased.
+  bool Covers(uint64_t worker, const Interval& samples) const;
+  // Ascending.
+  std::vector<uint64_t> LeaseHolders() const;
+  const std::map<uint64_t, IntervalSet>& leases() const { return leases_; }
+
+  // ---- permits
+
+  void RequestPermit(uint64_t worker, uint64_t clock, uint64_t base_version);
+
+  // ---- progress
+
+  // The worker's update was applied: the lease shrinks, the permit is free.
+  void OnApplied(uint64_t worker, uint64_t clock, const Interval& samples);
+  // The worker has reached a clock, by an update or by being raised.
+  void Reached(uint64_t worker, uint64_t clock);
+  uint64_t ClockOf(uint64_t worker) const;
+  // R13: whether a pull of `clock` needs to wait for no other lease holder.
+  bool MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const;
+
+  // What those who waited are answered, each once, in the order in which they asked.
+  struct Answer {
+    uint64_t worker = 0;
+    std::optional<v1::Lease> lease;
+    std::optional<v1::Permit> permit;
+  };
+  // `applied_updates`: at this shard, what staleness is measured by.
+  std::vector<Answer> TakeAnswers(uint64_t applied_updates);
+  std::vector<uint64_t> Waiting() const;
+
+ private:
+  struct PermitRequest {
+    uint64_t worker = 0;
+    uint64_t clock = 0;
+    uint64_t base_version = 0;
+  };
+
+  std::optional<Interval> Grant(uint64_t worker, uint64_t wished);
+  uint64_t RaisedClock(uint64_t worker) const;
+  v1::Lease MakeLease(uint64_t worker, const Interval& samples) const;
+
+  const ShardRules* rules_;
+  Limits limits_;
+  size_t members_ = 0;
+  IntervalSet taken_;                       // applied or leased
+  std::map<uint64_t, IntervalSet> leases_;  // none is empty
+  std::map<uint64_t, uint64_t> clocks_;     // reached; survive the view
+  std::deque<uint64_t> waiting_for_lease_;
+  std::map<uint64_t, v1::Permit> permits_;
+  std::vector<uint64_t> repeated_permits_;
+  std::deque<PermitRequest> waiting_for_permit_;
+  uint64_t next_ordinal_ = 0;
+};
+
+// Samples of the whole job: steps x global batch, or epochs x samples; saturates.
+uint64_t TotalSamples(uint64_t steps, uint64_t global_batch, uint64_t epochs, uint64_t samples);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_ARBITER_H_

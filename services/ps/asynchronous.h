@@ -1,0 +1,108 @@
+#ifndef SLUICE_SERVICES_PS_ASYNCHRONOUS_H_
+#define SLUICE_SERVICES_PS_ASYNCHRONOUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/interval_set.h"
+#include "services/ps/arbiter.h"
+#include "services/ps/data_sender.h"
+#include "services/ps/shard_state.h"
+#include "services/ps/streams.h"
+
+namespace sluice::ps {
+
+// Asynchronous and bounded-staleness training (DESIGN 4.3): updates are staged, acked when all of
+// their partitions are there, and applied whole at their Apply.
+//
+// Per incarnation the shard keeps the highest clock applied; an update at or below it is acked
+// without effect. A member has at most one staged update at a time, and it outlives its stream.
+//
+// The caller has checked view, membership and promise, as for Synchronous; pulls come also while
+// the shard keeps a promise.
+class Asynchronous {
+ public:
+  // `applied` is called after each update.
+  Asynchronous(ShardState* state, StreamTable* streams, DataSender* sender,
+               std::function<void()> applied);
+
+  // An error ends the stream.
+  absl::Status OnFrame(Stream& stream, const v1::Header& header, const absl::Cord& payload);
+
+  // Records that partition files held.
+  void AdoptRecords(const std::vector<v1::ClockRecord>& clocks);
+  // Applies the winners from what is staged, drops the rest, and takes over ledger and leases.
+  void OnInstalled(const v1::Install& install);
+  // Streams that wait for a pull, a lease or a permit.
+  std::vector<StreamId> ParkedStreams() const;
+  void DropParked() { parked_.clear(); }
+  // Forgets everything.
+  void Clear();
+
+  void FillPauseReply(v1::PauseReply* reply) const;
+  void FillRecords(PartitionContent* content) const;
+  void FillProgress(v1::ShardProgress* progress) const;
+  size_t staged() const { return staged_.size(); }
+
+ private:
+  struct Staged {
+    uint64_t clock = 0;
+    std::map<uint32_t, std::vector<GradientSum>> sums;  // by partition
+    std::set<std::pair<uint32_t, uint64_t>> received;   // (block, first microbatch)
+    std::set<uint32_t> complete;                        // partitions
+    uint64_t samples = 0;
+    uint64_t microbatches = 0;
+    uint64_t ordinal = 0;
+    std::map<uint32_t, GradientNorm> norms;
+    std::string offender;  // name of the first block that is not finite
+  };
+  struct Parked {
+    StreamId stream = 0;
+    v1::Pull pull;
+  };
+
+  absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
+  absl::Status Stage(Staged& staged, const v1::Push& push, std::vector<ReceivedBlock> blocks);
+  absl::Status OnApply(Stream& stream, v1::Apply apply, bool combine);
+  absl::Status OnPull(Stream& stream, const v1::Pull& pull);
+  void OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
+  void OnPermitRequest(Stream& stream, const v1::PermitRequest& request);
+
+  absl::Status Measure(Staged& staged);
+  bool IsWhole(const Staged& staged) const;
+  bool ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record);
+  UpdateArguments Arguments(const Staged& staged) const;
+  uint64_t AppliedClock(uint64_t worker) const;
+  void SetVersions();
+  bool MayAnswer(const Stream& stream, const v1::Pull& pull) const;
+  void AnswerPull(Stream& stream, const v1::Pull& pull);
+  void SendLive(Stream& stream, const std::vector<uint32_t>& partitions, uint64_t request);
+  void SendStaged(Stream& stream, uint64_t clock, const Staged* staged);
+  void SendApplied(Stream& stream, const v1::Apply& apply);
+  void AnswerWaiting();
+  Arbiter::Limits ArbiterLimits() const;
+
+  ShardState& state_;
+  StreamTable& streams_;
+  DataSender& sender_;
+  const std::function<void()> applied_;
+  std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
+  std::map<uint64_t, Staged> staged_;           // by incarnation; members only
+  IntervalSet ledger_;                          // samples applied here
+  Arbiter arbiter_;  // leases and permits on the arbiter only; everybody's clocks on all shards
+  std::vector<Parked> parked_;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_ASYNCHRONOUS_H_

@@ -1,0 +1,179 @@
+#include "services/ps/birth.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/arithmetic/cord_reader.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/layout.h"
+#include "services/ps/partition_file.h"
+
+namespace sluice::ps {
+
+bool Birth::Prepare(const v1::Prepare& prepare) {
+  const int order = has_ask_ ? Compare(prepare.ask(), prepare_.ask()) : 1;
+  if (order < 0) return false;
+  if (order == 0) {
+    Report();
+    return true;
+  }
+  Discard();
+  has_ask_ = true;
+  prepare_ = prepare;
+  if (absl::Status begun = Begin(); !begun.ok()) error_ = std::string(begun.message());
+  CheckWhole();
+  return true;
+}
+
+void Birth::Discard() {
+  newborn_.clear();
+  missing_.clear();
+  files_.clear();
+  clocks_.clear();
+  error_.clear();
+}
+
+absl::Status Birth::Begin() {
+  absl::StatusOr<std::shared_ptr<const ShardModel>> model =
+      ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
+  if (!model.ok()) return model.status();
+  state_.model = *std::move(model);
+  state_.job = prepare_.job();
+  state_.training_samples = prepare_.training_samples();
+  state_.pool->Trim();
+  const std::vector<uint32_t> owned =
+      OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
+  for (uint32_t partition : owned) {
+    newborn_[partition].blocks.resize(state_.model->BlockCount(partition));
+  }
+  if (prepare_.has_checkpoint()) return BeginLoading(owned);
+  for (uint32_t partition : owned) {
+    for (uint32_t b = state_.model->FirstBlock(partition);
+         b < state_.model->FirstBlock(partition + 1); ++b) {
+      missing_.insert(b);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Birth::BeginLoading(const std::vector<uint32_t>& owned) {
+  const v1::Manifest& manifest = prepare_.checkpoint();
+  if (LayoutHash(manifest.table(), manifest.layout()) != state_.model->layout_hash()) {
+    return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
+  }
+  for (const v1::PartitionFile& file : manifest.files()) files_[file.partition()] = file;
+  for (uint32_t partition : owned) {
+    const auto file = files_.find(partition);
+    if (file == files_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the checkpoint's manifest has no file for partition ", partition));
+    }
+    missing_.insert(partition);
+    state_.actions.push_back(LoadPartition{prepare_.ask(), manifest.checkpoint(),
+                                           prepare_.checkpoint_folder(), file->second});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Handled> Birth::OnPush(StreamTable& streams, Stream& stream,
+                                      const v1::BirthPush& push, const absl::Cord& payload) {
+  const int order = has_ask_ ? Compare(push.ask(), prepare_.ask()) : 1;
+  const bool check = state_.rules.CheckAsk();
+  if (order > 0 && (check || !has_ask_)) return Handled::kWait;
+  if (order < 0 && check) {
+    streams.RefuseAlways(stream, "another ask has taken the place of this one");
+    return Handled::kDone;
+  }
+  if (prepare_.has_checkpoint()) {
+    return absl::InvalidArgumentError("this shard loads a checkpoint; nobody was asked to push");
+  }
+  if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
+  if (push.last() && !missing_.empty() && error_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last push of version 0 has come, but not ",
+                     state_.model->BlockName(state_.model->block(*missing_.begin()))));
+  }
+  if (push.last()) {
+    v1::Header header = state_.NewHeader();
+    *header.mutable_birthed()->mutable_ask() = prepare_.ask();
+    state_.Send(stream.id, std::move(header));
+  }
+  return Handled::kDone;
+}
+
+absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
+  if (!error_.empty()) return absl::FailedPreconditionError(error_);
+  std::vector<ReceivedBlock> blocks;
+  if (absl::Status split =
+          SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
+      !split.ok()) {
+    return split;
+  }
+  if (blocks.empty() || missing_.empty()) return absl::OkStatus();
+  const auto newborn = newborn_.find(push.partition());
+  if (newborn == newborn_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition ", push.partition(), " is not of this shard"));
+  }
+  for (const ReceivedBlock& block : blocks) {
+    const BlockInfo& info = state_.model->block(block.block);
+    if (block.codec != v1::CODEC_RAW) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(state_.model->BlockName(info), " must be pushed as it is (CODEC_RAW)"));
+    }
+    if (missing_.erase(block.block) == 0) continue;
+    MutableBlockRef parameters = state_.pool->Take(info.bytes);
+    if (absl::Status copied = CopyPayload(block.payload, parameters->mutable_bytes());
+        !copied.ok()) {
+      return copied;
+    }
+    newborn->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
+        InitialBlock(std::move(parameters));
+  }
+  CheckWhole();
+  return absl::OkStatus();
+}
+
+void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file) {
+  if (!has_ask_ || !Same(ask, prepare_.ask()) || missing_.erase(partition) == 0) return;
+  if (!error_.empty()) return;
+  const v1::PartitionFile& entry = files_[partition];
+  absl::StatusOr<std::shared_ptr<PartitionContent>> content = file.status();
+  if (file.ok()) content = DecodePartition(state_.model, entry, *file, *state_.pool);
+  if (!content.ok()) {
+    error_ = std::string(content.status().message());
+  } else if ((*content)->version != prepare_.checkpoint().checkpoint().step()) {
+    error_ = absl::StrCat(entry.name(), " holds version ", (*content)->version, ", not ",
+                          prepare_.checkpoint().checkpoint().step());
+  } else {
+    newborn_[partition] = {std::move((*content)->blocks), (*content)->version};
+    clocks_.insert(clocks_.end(), (*content)->clocks.begin(), (*content)->clocks.end());
+  }
+  CheckWhole();
+}
+
+void Birth::CheckWhole() {
+  if (error_.empty() && !missing_.empty()) return;
+  Report();
+}
+
+void Birth::Report() {
+  if (!has_ask_ || (error_.empty() && !missing_.empty())) return;
+  v1::MemberMessage message;
+  *message.mutable_whole()->mutable_ask() = prepare_.ask();
+  message.mutable_whole()->set_error(error_);
+  state_.Tell(std::move(message));
+}
+
+std::vector<std::unique_ptr<Partition>> Birth::TakePartitions() {
+  std::vector<std::unique_ptr<Partition>> partitions(state_.model->partitions());
+  for (auto& [number, newborn] : newborn_) {
+    partitions[number] = std::make_unique<Partition>(state_.model, number, newborn.version,
+                                                     std::move(newborn.blocks));
+  }
+  newborn_.clear();
+  return partitions;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,77 @@
+#ifndef SLUICE_SERVICES_PS_BIRTH_H_
+#define SLUICE_SERVICES_PS_BIRTH_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/partition.h"
+#include "services/ps/shard_state.h"
+#include "services/ps/streams.h"
+
+namespace sluice::ps {
+
+// Brings an attempt's first state into the shard: version 0 from a worker, or a checkpoint (R12).
+//
+// A shard keeps one ask: a higher one discards what it holds, a lower one is refused. What it holds
+// becomes the shard's partitions at the first Install, which must be of the very same ask.
+class Birth {
+ public:
+  explicit Birth(ShardState* state) : state_(*state) {}
+
+  // False if the ask is lower than the one that is kept. A repetition says again what was said.
+  // The caller has discarded what the shard had of an older attempt.
+  bool Prepare(const v1::Prepare& prepare);
+
+  // Blocks of version 0. Waits for an ask that this shard was not told of yet. An error ends the
+  // stream.
+  absl::StatusOr<Handled> OnPush(StreamTable& streams, Stream& stream, const v1::BirthPush& push,
+                                 const absl::Cord& payload);
+  void OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file);
+
+  bool has_ask() const { return has_ask_; }
+  const v1::AskId& ask() const { return prepare_.ask(); }
+  bool whole() const { return has_ask_ && missing_.empty() && error_.empty(); }
+  // Says Whole (or why it never will be) again.
+  void Report();
+
+  // The partitions, each at the version it was born with, and what asynchronous files recorded.
+  // Requires whole(). They are handed over once.
+  std::vector<std::unique_ptr<Partition>> TakePartitions();
+  const std::vector<v1::ClockRecord>& clocks() const { return clocks_; }
+  const v1::Manifest& checkpoint() const { return prepare_.checkpoint(); }
+  bool has_checkpoint() const { return prepare_.has_checkpoint(); }
+
+ private:
+  struct Newborn {
+    std::vector<BlockState> blocks;
+    uint64_t version = 0;
+  };
+
+  void Discard();
+  absl::Status Begin();
+  absl::Status BeginLoading(const std::vector<uint32_t>& owned);
+  absl::Status Take(const v1::BirthPush& push, const absl::Cord& payload);
+  void CheckWhole();
+
+  ShardState& state_;
+  bool has_ask_ = false;
+  v1::Prepare prepare_;
+  std::map<uint32_t, Newborn> newborn_;
+  std::set<uint32_t> missing_;  // blocks (a birth) or partitions (loading) that have not come
+  std::map<uint32_t, v1::PartitionFile> files_;
+  std::vector<v1::ClockRecord> clocks_;
+  std::string error_;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_BIRTH_H_

@@ -1,0 +1,203 @@
+#include "services/ps/block_update.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "services/common/arithmetic/cord_reader.h"
+#include "services/common/arithmetic/kernels.h"
+#include "services/protocol/elements.h"
+
+namespace sluice::ps {
+namespace {
+
+template <typename T>
+struct SlotSpans {
+  std::array<absl::Span<const T>, kMaxSlots> in;
+  std::array<absl::Span<T>, kMaxSlots> out;
+};
+
+// Slots of the next version; those of a first update start from their initial values, in place.
+template <typename Compute>
+SlotSpans<Compute> OpenSlots(const BlockInfo& info, absl::Span<const SlotSpec> specs,
+                             const BlockState& now, BlockPool& pool,
+                             std::array<MutableBlockRef, kMaxSlots>* written) {
+  SlotSpans<Compute> spans;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    MutableBlockRef block = pool.Take(info.sum_bytes);
+    spans.out[i] = block->MutableAs<Compute>();
+    if (now.slots[i] != nullptr) {
+      spans.in[i] = now.slots[i]->As<Compute>();
+    } else {
+      std::fill(spans.out[i].begin(), spans.out[i].end(),
+                static_cast<Compute>(specs[i].initial_value));
+      spans.in[i] = spans.out[i];
+    }
+    (*written)[i] = std::move(block);
+  }
+  return spans;
+}
+
+template <typename T>
+StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
+                      absl::Span<const ComputeType<T>> gradient) {
+  StepRange<T> part;
+  const size_t count = gradient.size();
+  part.parameters = whole.parameters.subspan(offset, count);
+  part.gradient = gradient;
+  part.parameters_out = whole.parameters_out.subspan(offset, count);
+  for (size_t i = 0; i < slots; ++i) {
+    part.slots[i] = whole.slots[i].subspan(offset, count);
+    part.slots_out[i] = whole.slots_out[i].subspan(offset, count);
+  }
+  return part;
+}
+
+absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not finite"); }
+
+// The optimizer over a whole block. Finiteness is checked run by run, which finds the run in the
+// cache when the optimizer comes; what was written beside by then is simply not used.
+template <typename T>
+absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
+                            const UpdateArguments& arguments, const BlockState& now, const Sum& sum,
+                            BlockPool& pool, BlockState* next) {
+  using Compute = ComputeType<T>;
+  constexpr size_t kRun = 16 << 10;  // elements
+  const Optimizer& optimizer = *model.group(info).optimizer;
+  const absl::Span<const SlotSpec> specs = optimizer.slots();
+  std::array<MutableBlockRef, kMaxSlots> slots;
+  SlotSpans<Compute> spans = OpenSlots<Compute>(info, specs, now, pool, &slots);
+  MutableBlockRef parameters = pool.Take(info.bytes);
+
+  StepRange<T> whole;
+  whole.parameters = now.parameters->As<T>();
+  whole.parameters_out = parameters->MutableAs<T>();
+  whole.slots = spans.in;
+  whole.slots_out = spans.out;
+  StepArguments step;
+  step.learning_rate = model.LearningRate(info, arguments.schedule_step);
+  step.count = now.count + 1;
+  step.gradient_scale = arguments.gradient_scale;
+
+  bool finite = true;
+  const auto run = [&](size_t offset, absl::Span<const Compute> gradient) {
+    if (!finite) return;
+    if (arguments.check_finite && FirstNonFinite(gradient).has_value()) {
+      finite = false;
+      return;
+    }
+    optimizer.Step(step, SubRange<T>(whole, specs.size(), offset, gradient));
+  };
+  if (sum.block != nullptr) {
+    const absl::Span<const Compute> gradient = std::as_const(*sum.block).As<Compute>();
+    for (size_t offset = 0; offset < gradient.size(); offset += kRun) {
+      run(offset, gradient.subspan(offset, kRun));
+    }
+  } else {
+    const absl::Status read = ForEachRun<Compute>(sum.payload, run);
+    if (!read.ok()) return read;
+  }
+  if (!finite) return NonFinite();
+  next->parameters = std::move(parameters);
+  for (size_t i = 0; i < specs.size(); ++i) next->slots[i] = std::move(slots[i]);
+  next->count = now.count + 1;
+  return absl::OkStatus();
+}
+
+// out = now + factor * change.
+template <typename T>
+void AddChange(double factor, absl::Span<const T> now, absl::Span<const ComputeType<T>> change,
+               absl::Span<T> out) {
+  using Compute = ComputeType<T>;
+  if constexpr (std::is_same_v<T, Compute>) {
+    std::memcpy(out.data(), now.data(), now.size() * sizeof(T));
+    AddScaled(static_cast<Compute>(factor), change, out);
+  } else {
+    std::vector<Compute> wide(now.size());
+    Convert(now, absl::MakeSpan(wide));
+    AddScaled(static_cast<Compute>(factor), change, absl::MakeSpan(wide));
+    Convert(absl::MakeConstSpan(wide), out);
+  }
+}
+
+template <typename T>
+absl::Status ChangeBuffer(const BlockInfo& info, const UpdateArguments& arguments,
+                          const BlockState& now, Sum* sum, BlockPool& pool, BlockState* next) {
+  using Compute = ComputeType<T>;
+  if (absl::Status whole = Materialize(info, pool, sum); !whole.ok()) return whole;
+  const absl::Span<const Compute> change = std::as_const(*sum->block).As<Compute>();
+  if (arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
+  MutableBlockRef parameters = pool.Take(info.bytes);
+  AddChange<T>(arguments.buffer_scale, now.parameters->As<T>(), change, parameters->MutableAs<T>());
+  next->parameters = std::move(parameters);
+  next->count = now.count + 1;
+  return absl::OkStatus();
+}
+
+BlockState Advance(const BlockInfo& info, const BlockState& now, BlockPool& pool) {
+  BlockState next;
+  MutableBlockRef counters = pool.Take(info.bytes);
+  const absl::Span<const int64_t> from = now.parameters->As<int64_t>();
+  const absl::Span<int64_t> to = counters->MutableAs<int64_t>();
+  for (size_t i = 0; i < from.size(); ++i) {
+    to[i] = static_cast<int64_t>(static_cast<uint64_t>(from[i]) + 1);
+  }
+  next.parameters = std::move(counters);
+  next.count = now.count + 1;
+  return next;
+}
+
+}  // namespace
+
+absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
+                         const UpdateArguments& arguments, const BlockState& now, Sum* sum,
+                         BlockPool& pool, BlockState* next) {
+  if (info.kind == v1::COUNTER) {
+    *next = Advance(info, now, pool);
+    return absl::OkStatus();
+  }
+  if (sum == nullptr) {
+    *next = now;
+    return absl::OkStatus();
+  }
+  absl::Status status = absl::InternalError("a block of a type that cannot be updated");
+  BlockState made;
+  VisitFloatingPoint(info.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    status = info.kind == v1::BUFFER
+                 ? ChangeBuffer<T>(info, arguments, now, sum, pool, &made)
+                 : StepParameters<T>(model, info, arguments, now, *sum, pool, &made);
+  });
+  if (!status.ok()) return status;
+  *sum = Sum();
+  *next = std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,
+                             BlockPool& pool, GradientNorm* norm) {
+  if (absl::Status whole = Materialize(info, pool, sum); !whole.ok()) return whole;
+  const auto measure = [&](auto values) {
+    norm->non_finite = FirstNonFinite(values).has_value();
+    if (info.kind == v1::PARAMETER && !norm->non_finite) {
+      norm->square_sum = SquareSum(values) * gradient_scale * gradient_scale;
+    }
+  };
+  if (info.sum_dtype == v1::FLOAT64) {
+    measure(std::as_const(*sum->block).As<double>());
+  } else {
+    measure(std::as_const(*sum->block).As<float>());
+  }
+  return absl::OkStatus();
+}
+
+BlockState InitialBlock(MutableBlockRef parameters) {
+  BlockState state;
+  state.parameters = std::move(parameters);
+  return state;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,55 @@
+#ifndef SLUICE_SERVICES_PS_BLOCK_UPDATE_H_
+#define SLUICE_SERVICES_PS_BLOCK_UPDATE_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "services/ps/block.h"
+#include "services/ps/gradient_sum.h"
+#include "services/ps/optimizer/optimizer.h"
+#include "services/ps/shard_model.h"
+
+namespace sluice::ps {
+
+// One block of a version: immutable, shared by everything that refers to the version.
+struct BlockState {
+  BlockRef parameters;
+  // Optimizer state, in the order of Optimizer::slots(); null while count is 0 (initial values).
+  std::array<BlockRef, kMaxSlots> slots;
+  uint64_t count = 0;  // updates received
+};
+
+// What one step (asynchronous: one update) is to all blocks.
+struct UpdateArguments {
+  uint64_t schedule_step = 0;  // what learning-rate schedules count
+  double gradient_scale = 1;   // 1 / samples, times the factor of norm clipping
+  double buffer_scale = 1;     // 1 / microbatches
+  bool check_finite = false;   // refuse NaN and infinity
+};
+
+// What norm clipping and the non-finite policy want to know of one block's gradient.
+struct GradientNorm {
+  double square_sum = 0;  // of the scaled gradient; 0 for what is no PARAMETER
+  bool non_finite = false;
+};
+
+// Writes the block's next version beside `now`, from the sum of its gradients (null: none; then
+// only a COUNTER changes and everything else is shared with `now`). Uses the sum up.
+//
+// OUT_OF_RANGE if check_finite is set and the gradient has a NaN or an infinity; nothing changes.
+// Thread-safe for different blocks.
+absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
+                         const UpdateArguments& arguments, const BlockState& now, Sum* sum,
+                         BlockPool& pool, BlockState* next);
+
+// Turns the sum into a block, so that the result has the same bits whatever slices it came in.
+absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,
+                             BlockPool& pool, GradientNorm* norm);
+
+// A block as it is before any training, to be filled with version 0.
+BlockState InitialBlock(MutableBlockRef parameters);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_BLOCK_UPDATE_H_

@@ -1,0 +1,81 @@
+#include "services/ps/data_sender.h"
+
+#include "services/protocol/codec/codec.h"
+#include "services/protocol/elements.h"
+
+namespace sluice::ps {
+
+DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
+                                     const BlockRef& parameters) {
+  const Piece raw{v1::CODEC_RAW, CordOver(parameters)};
+  const v1::Codec wanted = state_.job.training().pull_codec();
+  if (wanted == v1::CODEC_RAW || info.kind != v1::PARAMETER) return raw;
+  const absl::StatusOr<const Codec*> codec = FindCodec(wanted);
+  if (!codec.ok() || !(*codec)->Supports(info.dtype).ok()) return raw;
+  Encoded& encoded = encoded_[info.index];
+  if (!encoded.piece.payload.empty() && encoded.version == version) return encoded.piece;
+  const absl::StatusOr<size_t> most = (*codec)->EncodedBytes(info.count, info.dtype);
+  if (!most.ok()) return raw;
+  MutableBlockRef to = state_.pool->Take(*most);
+  const absl::StatusOr<size_t> bytes = (*codec)->Encode(
+      ConstElements(info.dtype, parameters->bytes().data(), info.count), {}, to->mutable_bytes());
+  if (!bytes.ok()) return raw;
+  encoded.version = version;
+  encoded.piece = {wanted, CordOver(std::move(to)).Subcord(0, *bytes)};
+  return encoded.piece;
+}
+
+void DataSender::SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
+                            std::vector<Piece> pieces) {
+  const uint32_t first = model.FirstBlock(common.partition());
+  size_t at = 0;
+  do {
+    v1::Header header = state_.NewHeader();
+    v1::Data& data = *header.mutable_data();
+    data = common;
+    absl::Cord payload;
+    while (at < pieces.size() && (payload.empty() || payload.size() + pieces[at].payload.size() <=
+                                                         state_.options.max_data_frame_bytes)) {
+      v1::BlockHeader& block = *data.add_blocks();
+      block.set_block(first + static_cast<uint32_t>(at));
+      block.set_payload_bytes(pieces[at].payload.size());
+      block.set_codec(pieces[at].codec);
+      payload.Append(std::move(pieces[at].payload));
+      ++at;
+    }
+    data.set_last(at == pieces.size());
+    state_.Send(stream, std::move(header), std::move(payload));
+  } while (at < pieces.size());
+}
+
+void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
+                          const std::vector<BlockState>& blocks, uint64_t request) {
+  v1::Data common;
+  common.set_version(version);
+  common.set_partition(partition);
+  common.set_request(request);
+  const uint32_t first = state_.model->FirstBlock(partition);
+  std::vector<Piece> pieces;
+  pieces.reserve(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    pieces.push_back(Encode(state_.model->block(first + i), version, blocks[i].parameters));
+  }
+  SendFrames(stream, common, *state_.model, std::move(pieces));
+}
+
+void DataSender::SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut,
+                            uint64_t request) {
+  v1::Data common;
+  common.set_version(content.version);
+  common.set_partition(content.partition);
+  common.set_cut(cut);
+  common.set_request(request);
+  std::vector<Piece> pieces;
+  pieces.reserve(content.blocks.size());
+  for (const BlockState& block : content.blocks) {
+    pieces.push_back({v1::CODEC_RAW, CordOver(block.parameters)});
+  }
+  SendFrames(stream, common, *content.model, std::move(pieces));
+}
+
+}  // namespace sluice::ps

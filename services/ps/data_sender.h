@@ -1,0 +1,51 @@
+#ifndef SLUICE_SERVICES_PS_DATA_SENDER_H_
+#define SLUICE_SERVICES_PS_DATA_SENDER_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+#include "services/ps/shard_state.h"
+
+namespace sluice::ps {
+
+// Sends versions of partitions: frames of whole blocks over the blocks' own memory.
+//
+// Parameters go in the job's pull codec where their type allows it; then each block is encoded once
+// for all who pull the version. Buffers, counters and pinned versions go as they are.
+class DataSender {
+ public:
+  explicit DataSender(ShardState* state) : state_(*state) {}
+
+  void SendLive(StreamId stream, uint32_t partition, uint64_t version,
+                const std::vector<BlockState>& blocks, uint64_t request);
+  void SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut, uint64_t request);
+
+  // Forgets encoded blocks: a version number may come to mean something else.
+  void Forget() { encoded_.clear(); }
+
+ private:
+  struct Piece {
+    v1::Codec codec = v1::CODEC_RAW;
+    absl::Cord payload;
+  };
+  struct Encoded {
+    uint64_t version = 0;
+    Piece piece;
+  };
+
+  Piece Encode(const BlockInfo& info, uint64_t version, const BlockRef& parameters);
+  void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
+                  std::vector<Piece> pieces);
+
+  ShardState& state_;
+  absl::flat_hash_map<uint32_t, Encoded> encoded_;  // by block
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_DATA_SENDER_H_

@@ -1,0 +1,74 @@
+#ifndef SLUICE_SERVICES_PS_GRADIENT_SUM_H_
+#define SLUICE_SERVICES_PS_GRADIENT_SUM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "services/ps/block.h"
+#include "services/ps/shard_model.h"
+
+namespace sluice::ps {
+
+// A sum of contributions: a received payload as it came, while it is the only one and lies in the
+// type in which sums are computed, else a block of that type. At most one of the two is set.
+struct Sum {
+  absl::Cord payload;
+  MutableBlockRef block;
+};
+
+// The sum of one block's gradients (or buffer changes) over a step or an update.
+//
+// Intuition. The first contribution is kept as the slices that the transport received. If it stays
+// the only one, the optimizer reads the gradient straight from them and it is never copied; a
+// second one turns the sum into a recycled block.
+//
+// Two ways of adding, never mixed in one sum: in order of arrival, or (BitExact) as nodes of the
+// fixed binary tree over microbatches, where siblings are merged as soon as both are there, so that
+// the result has the same bits for every order of arrival and every cut into nodes.
+class GradientSum {
+ public:
+  bool empty() const { return nodes_.empty(); }
+
+  // INVALID_ARGUMENT, with nothing changed, if the payload is not a block of that codec.
+  absl::Status Add(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
+                   BlockPool& pool);
+
+  // Adds a node that covers microbatches [begin, begin + size): `size` a power of two, `begin` a
+  // multiple of it, disjoint from what was added before.
+  absl::Status AddNode(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
+                       uint64_t begin, uint64_t size, BlockPool& pool);
+
+  // The whole sum, which is empty afterwards. Nodes whose sibling never came (nobody there had a
+  // gradient for this tensor) are merged as if it were nothing. Must not be empty.
+  absl::Status Take(const BlockInfo& info, BlockPool& pool, Sum* sum);
+
+  // Puts back what was taken.
+  void Put(Sum sum) { nodes_.push_back({0, 0, std::move(sum)}); }
+
+  void Clear() { nodes_.clear(); }
+
+  // Sums held at present.
+  size_t nodes() const { return nodes_.size(); }
+
+ private:
+  struct Node {
+    uint64_t begin = 0;
+    uint64_t size = 0;
+    Sum sum;
+  };
+
+  absl::Status MergeAt(const BlockInfo& info, size_t left, BlockPool& pool);
+
+  std::vector<Node> nodes_;  // ascending
+};
+
+// Turns the sum into a block, if it is not one.
+absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_GRADIENT_SUM_H_

@@ -1,0 +1,210 @@
+#include "services/ps/partition.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/check.h"
+
+namespace sluice::ps {
+namespace {
+
+std::string RangeName(const Interval& range) {
+  return absl::StrCat("[", range.begin, ", ", range.end, ")");
+}
+
+}  // namespace
+
+Partition::Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
+                     std::vector<BlockState> blocks)
+    : model_(std::move(model)),
+      id_(id),
+      first_block_(model_->FirstBlock(id)),
+      version_(version),
+      blocks_(std::move(blocks)),
+      sums_(blocks_.size()),
+      received_(blocks_.size()) {
+  SLUICE_CHECK(blocks_.size() == model_->BlockCount(id), "a partition is held whole");
+}
+
+const std::vector<BlockState>* Partition::At(uint64_t version) const {
+  if (version == version_) return &blocks_;
+  if (version + 1 == version_ && undo_.has_value()) return &*undo_;
+  return nullptr;
+}
+
+std::shared_ptr<PartitionContent> Partition::Pin(uint64_t version) const {
+  const std::vector<BlockState>* const blocks = At(version);
+  if (blocks == nullptr) return nullptr;
+  auto content = std::make_shared<PartitionContent>();
+  content->model = model_;
+  content->partition = id_;
+  content->version = version;
+  content->blocks = *blocks;
+  return content;
+}
+
+void Partition::Reset(size_t members) {
+  for (GradientSum& sum : sums_) sum.Clear();
+  for (auto& received : received_) received.clear();
+  members_.assign(members, Member());
+  completions_ = 0;
+}
+
+absl::StatusOr<bool> Partition::Add(const Source& source, const ReceivedBlock& block,
+                                    BlockPool& pool) {
+  const size_t place = block.block - first_block_;
+  const BlockInfo& info = Info(place);
+  if (info.kind == v1::COUNTER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing can be pushed to counter '", model_->TensorName(info), "'"));
+  }
+  for (const Received& before : received_[place]) {
+    if (source.allow_repeats || before.member != source.member) continue;
+    if (before.microbatches == source.microbatches) return false;
+    if (before.microbatches.begin < source.microbatches.end &&
+        source.microbatches.begin < before.microbatches.end) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "microbatches ", RangeName(source.microbatches), " of ", model_->BlockName(info),
+          " overlap ", RangeName(before.microbatches), ", which came before"));
+    }
+  }
+  if (members_[source.member].complete && !source.allow_repeats) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        model_->BlockName(info), " comes after partition ", id_, " was said to be complete"));
+  }
+  const absl::Status added =
+      source.tree_node
+          ? sums_[place].AddNode(info, block.codec, block.payload, source.microbatches.begin,
+                                 source.microbatches.size(), pool)
+          : sums_[place].Add(info, block.codec, block.payload, pool);
+  if (!added.ok()) {
+    return absl::Status(added.code(), absl::StrCat(model_->BlockName(info), ": ", added.message()));
+  }
+  received_[place].push_back({source.member, source.microbatches});
+  return true;
+}
+
+absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t microbatches,
+                                 bool by_set) {
+  Member& m = members_[member];
+  if (m.complete && by_set) {
+    if (m.samples == samples && m.microbatches == microbatches) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "partition ", id_, " was complete with ", m.samples, " samples in ", m.microbatches,
+        " microbatches and is now with ", samples, " in ", microbatches));
+  }
+  m = {true, samples, microbatches};
+  ++completions_;
+  return absl::OkStatus();
+}
+
+bool Partition::IsComplete(bool by_set) const {
+  if (members_.empty()) return false;
+  if (!by_set) return completions_ >= members_.size();
+  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.complete; });
+}
+
+uint64_t Partition::samples() const {
+  uint64_t sum = 0;
+  for (const Member& member : members_) sum += member.samples;
+  return sum;
+}
+
+uint64_t Partition::microbatches() const {
+  uint64_t sum = 0;
+  for (const Member& member : members_) sum += member.microbatches;
+  return sum;
+}
+
+absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientSum>* sums,
+                                    BlockPool& pool, ParallelRunner& runner, GradientNorm* norm,
+                                    std::optional<uint32_t>* offender) const {
+  std::vector<GradientNorm> norms(sums->size());
+  std::vector<absl::Status> statuses(sums->size());
+  runner.Run(sums->size(), [&](size_t place) {
+    GradientSum& gradient = (*sums)[place];
+    if (gradient.empty()) return;
+    Sum sum;
+    absl::Status& status = statuses[place];
+    status = gradient.Take(Info(place), pool, &sum);
+    if (status.ok()) {
+      status = MeasureGradient(Info(place), gradient_scale, &sum, pool, &norms[place]);
+    }
+    gradient.Put(std::move(sum));
+  });
+  *norm = GradientNorm();
+  for (size_t place = 0; place < norms.size(); ++place) {
+    if (!statuses[place].ok()) return statuses[place];
+    norm->square_sum += norms[place].square_sum;
+    if (norms[place].non_finite && !norm->non_finite) {
+      norm->non_finite = true;
+      *offender = first_block_ + static_cast<uint32_t>(place);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Partition::Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
+                                GradientNorm* norm, std::optional<uint32_t>* offender) {
+  return MeasureSums(gradient_scale, &sums_, pool, runner, norm, offender);
+}
+
+absl::Status Partition::Write(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                              BlockPool& pool, ParallelRunner& runner,
+                              std::vector<BlockState>* next) const {
+  next->resize(blocks_.size());
+  std::vector<absl::Status> statuses(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    const BlockInfo& info = Info(place);
+    GradientSum& gradient = (*sums)[place];
+    Sum sum;
+    absl::Status& status = statuses[place];
+    const bool touched = !gradient.empty();
+    if (touched) status = gradient.Take(info, pool, &sum);
+    if (status.ok()) {
+      status = UpdateBlock(*model_, info, arguments, blocks_[place], touched ? &sum : nullptr, pool,
+                           &(*next)[place]);
+    }
+  });
+  for (size_t place = 0; place < statuses.size(); ++place) {
+    if (statuses[place].ok()) continue;
+    return absl::Status(statuses[place].code(), absl::StrCat(model_->BlockName(Info(place)), ": ",
+                                                             statuses[place].message()));
+  }
+  return absl::OkStatus();
+}
+
+void Partition::Advance(std::vector<BlockState> next) {
+  undo_ = std::move(blocks_);
+  blocks_ = std::move(next);
+  ++version_;
+  Reset(members_.size());
+}
+
+absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
+                              ParallelRunner& runner) {
+  std::vector<BlockState> next;
+  const absl::Status written = Write(arguments, &sums_, pool, runner, &next);
+  if (written.ok()) Advance(std::move(next));
+  return written;
+}
+
+void Partition::CloseUnchanged() { Advance(blocks_); }
+
+absl::Status Partition::Apply(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                              BlockPool& pool, ParallelRunner& runner) {
+  std::vector<BlockState> next;
+  const absl::Status written = Write(arguments, sums, pool, runner, &next);
+  if (written.ok()) blocks_ = std::move(next);
+  return written;
+}
+
+void Partition::FallBack() {
+  SLUICE_CHECK(undo_.has_value(), "a fall-back needs the version before");
+  blocks_ = *std::move(undo_);
+  undo_.reset();
+  --version_;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,148 @@
+#ifndef SLUICE_SERVICES_PS_PARTITION_H_
+#define SLUICE_SERVICES_PS_PARTITION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/interval_set.h"
+#include "services/ps/block.h"
+#include "services/ps/block_update.h"
+#include "services/ps/gradient_sum.h"
+#include "services/ps/parallel.h"
+#include "services/ps/shard_model.h"
+
+namespace sluice::ps {
+
+// One version of a partition. Immutable; shares its blocks.
+struct PartitionContent {
+  std::shared_ptr<const ShardModel> model;
+  uint32_t partition = 0;
+  uint64_t version = 0;  // synchronous: steps closed; asynchronous: updates applied
+  std::vector<BlockState> blocks;
+  // Asynchronous: the shard's records, which are saved beside every partition.
+  std::vector<v1::ClockRecord> clocks;
+};
+
+// A block's gradient as it lies in a frame. `block` is an index into the layout.
+struct ReceivedBlock {
+  uint32_t block = 0;
+  v1::Codec codec = v1::CODEC_RAW;
+  absl::Cord payload;
+};
+
+// A partition that this shard owns: its present version, the one before it while that may be
+// needed, and what was contributed to the next one.
+//
+//   contributions ──Add──> sums ──Close──> version v + 1 ; v becomes the undo
+//                                          undo ──DropUndo──> gone   (v + 1 is committed)
+//                                          v + 1 ──FallBack──> v     (a view change took it back)
+//
+// Knows nothing of views, members are numbers. Not thread-safe.
+class Partition {
+ public:
+  Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
+            std::vector<BlockState> blocks);
+
+  uint32_t id() const { return id_; }
+  uint64_t version() const { return version_; }
+  bool has_undo() const { return undo_.has_value(); }
+  const std::vector<BlockState>& blocks() const { return blocks_; }
+  // Null unless that version is there.
+  const std::vector<BlockState>* At(uint64_t version) const;
+  // Null unless that version is there.
+  std::shared_ptr<PartitionContent> Pin(uint64_t version) const;
+
+  // ---- contributions
+
+  // Drops what was contributed; the next version wants all of `members` members. 0: never complete.
+  void Reset(size_t members);
+  size_t members() const { return members_.size(); }
+
+  struct Source {
+    size_t member = 0;
+    Interval microbatches;
+    bool tree_node = false;      // BitExact
+    bool allow_repeats = false;  // never, but for the simulator
+  };
+  // Whether the block was added; false if (member, microbatches, block) is a repetition (R9).
+  // INVALID_ARGUMENT, with nothing changed, for a block that may not come: a COUNTER, one after the
+  // member's completion, microbatches that overlap others of it.
+  absl::StatusOr<bool> Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
+
+  // The member has contributed all of its microbatches; repetitions have no effect.
+  // INVALID_ARGUMENT if the repetition says something else.
+  absl::Status Complete(size_t member, uint64_t samples, uint64_t microbatches, bool by_set);
+  bool IsComplete(bool by_set) const;
+  bool HasCompleted(size_t member) const { return members_[member].complete; }
+  uint64_t samples() const;
+  uint64_t microbatches() const;
+
+  // ---- the next version
+
+  // The norms of what was contributed; blocks in order, so the sum has the same bits everywhere.
+  // `offender` is the first block that is not finite.
+  absl::Status Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
+                       GradientNorm* norm, std::optional<uint32_t>* offender);
+
+  // Writes the next version from the contributions and drops them. OUT_OF_RANGE if a gradient is
+  // not finite (see UpdateBlock), naming tensor and elements; then the version is as before, and
+  // the contributions are lost.
+  absl::Status Close(const UpdateArguments& arguments, BlockPool& pool, ParallelRunner& runner);
+
+  // The next version is this one: parameters, state and counters untouched.
+  void CloseUnchanged();
+
+  // Asynchronous: the same for an update that lies elsewhere, without undo. `sums` has one element
+  // for each block of the partition.
+  absl::Status Apply(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                     BlockPool& pool, ParallelRunner& runner);
+  absl::Status MeasureSums(double gradient_scale, std::vector<GradientSum>* sums, BlockPool& pool,
+                           ParallelRunner& runner, GradientNorm* norm,
+                           std::optional<uint32_t>* offender) const;
+  void SetVersion(uint64_t version) { version_ = version; }
+
+  void DropUndo() { undo_.reset(); }
+  // To the version before. Must have an undo.
+  void FallBack();
+
+ private:
+  struct Received {
+    size_t member;
+    Interval microbatches;
+  };
+  struct Member {
+    bool complete = false;
+    uint64_t samples = 0;
+    uint64_t microbatches = 0;
+  };
+
+  const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
+  absl::Status Write(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                     BlockPool& pool, ParallelRunner& runner, std::vector<BlockState>* next) const;
+  void Advance(std::vector<BlockState> next);
+
+  const std::shared_ptr<const ShardModel> model_;
+  const uint32_t id_;
+  const uint32_t first_block_;
+  uint64_t version_;
+  std::vector<BlockState> blocks_;
+  std::optional<std::vector<BlockState>> undo_;
+
+  std::vector<GradientSum> sums_;
+  std::vector<absl::InlinedVector<Received, 2>> received_;  // of each block
+  std::vector<Member> members_;
+  size_t completions_ = 0;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_PARTITION_H_

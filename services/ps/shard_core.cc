@@ -1,0 +1,649 @@
+#include "services/ps/shard_core.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+#include "services/ps/asynchronous.h"
+#include "services/ps/birth.h"
+#include "services/ps/cuts.h"
+#include "services/ps/data_sender.h"
+#include "services/ps/shard_state.h"
+#include "services/ps/streams.h"
+#include "services/ps/synchronous.h"
+
+namespace sluice::ps {
+namespace {
+
+constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
+
+// (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
+struct Authority {
+  uint64_t attempt = 0;
+  v1::Term term;
+};
+
+}  // namespace
+
+// The dispatcher: which part deals with an event, and whether it may now (views, promises). Knows
+// how views change; the parts know what happens within one.
+class ShardCore::Impl {
+ public:
+  Impl(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
+      : state(std::move(options), parallel, rules) {}
+
+  // ---- coordinator
+  void Register();
+  void OnRegistered(const v1::Registered& message);
+  void OnRefusal(const v1::Refusal& refusal);
+  void OnPrepare(const v1::Prepare& prepare);
+  void OnPause(const v1::Pause& pause);
+  void OnInstall(const v1::Install& install);
+  void OnCommitted(const v1::Committed& committed);
+  void OnFinish(const v1::Finish& finish);
+  void Dispatch(const v1::CoordinatorMessage& message);
+
+  // ---- streams
+  absl::StatusOr<Handled> OnFrame(Stream& stream, const v1::Header& header,
+                                  const absl::Cord& payload);
+  absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
+                                        const absl::Cord& payload);
+  absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
+  absl::StatusOr<Handled> OnShardFrame(const v1::Header& header);
+  absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
+  StreamTable::Handler handler() { return handler_; }
+  void Resume() { streams.Resume(handler_); }
+  void Disconnected() { connected_ = false; }
+
+  // ---- time
+  void OnTick();
+  void SendProgress();
+  absl::Time NextTick() const;
+
+  ShardStatus Status() const;
+
+  ShardState state;
+  StreamTable streams{&state};
+  DataSender sender{&state};
+  Birth birth{&state};
+  Cuts cuts{&state, [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
+  Synchronous synchronous{
+      &state,
+      &streams,
+      &sender,
+      {[this](Partition& partition) { OnClosed(partition); }, [this] { OnVersionCommitted(); }}};
+  Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
+
+ private:
+  // Which Pause is being dealt with.
+  enum class Pausing {
+    kNo,
+    kWaiting,  // AfterStep: not there yet
+    kReplied,  // R2: a promise
+  };
+
+  bool Accept(uint64_t attempt, const v1::Term& term);
+  void DiscardAttempt();
+  void CheckAfterStep();
+  void ReplyToPause();
+  v1::PauseReply MakePauseReply() const;
+  bool MayInstall(const v1::Install& install) const;
+  std::optional<std::string> AdoptPartitions(const InstalledView& view);
+  bool FallBackTo(uint64_t first_step);
+  void FinishInstall(const v1::Install& install);
+  void OnClosed(Partition& partition);
+  void OnVersionCommitted();
+  void SayInstalled();
+
+  const std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>
+      handler_ = [this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
+        return OnFrame(stream, header, payload);
+      };
+
+  Authority authority_;
+  bool connected_ = false;
+  Pausing pausing_ = Pausing::kNo;
+  v1::Pause pause_;
+
+  absl::Duration heartbeat_ = kDefaultHeartbeat;
+  absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  uint64_t heartbeats_ = 0;
+  bool progress_due_ = false;
+  absl::Time next_progress_ = absl::InfinitePast();
+};
+
+// ---------------------------------------------------------------- coordinator
+
+void ShardCore::Impl::Register() {
+  connected_ = true;
+  v1::MemberMessage message;
+  *message.mutable_register_() = state.options.identity;
+  if (state.view.has_value()) {
+    *message.mutable_register_()->mutable_newest_view() = state.view->id();
+  }
+  state.Tell(std::move(message));
+  next_heartbeat_ = state.now + heartbeat_;
+}
+
+// Whether this coordinator is the one to listen to; a higher one is from here on (R1).
+bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
+  const bool older =
+      attempt < authority_.attempt ||
+      (attempt == authority_.attempt && term.counter() < authority_.term.counter()) ||
+      (attempt == authority_.attempt && term.counter() == authority_.term.counter() &&
+       authority_.term.counter() > 0 && term.coordinator() != authority_.term.coordinator());
+  if (older && state.rules.FenceTerms()) {
+    state.actions.push_back(
+        DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
+                                     " of this coordinator is over: this shard knows attempt ",
+                                     authority_.attempt, ", term ", authority_.term.counter())});
+    return false;
+  }
+  if (!older) authority_ = {attempt, term};
+  return true;
+}
+
+void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
+  if (!Accept(message.attempt(), message.term())) return;
+  if (message.job().timeouts().heartbeat() > 0) {
+    heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
+    next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
+  }
+  // What the connection before may have lost.
+  if (!state.failure.empty()) {
+    v1::MemberMessage failed;
+    failed.mutable_failure()->set_reason(state.failure);
+    state.Tell(std::move(failed));
+  }
+  if (!state.view.has_value()) birth.Report();
+  if (state.view.has_value()) SayInstalled();
+  if (pausing_ == Pausing::kReplied) ReplyToPause();
+  cuts.Report();
+  if (state.view.has_value()) progress_due_ = true;
+}
+
+void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
+  switch (refusal.code()) {
+    case v1::Refusal::FINISHED:
+      state.actions.push_back(ExitProcess{kExitFinished, refusal.reason()});
+      return;
+    case v1::Refusal::EXPELLED:
+    case v1::Refusal::DUPLICATE:
+      state.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
+      return;
+    default:
+      state.actions.push_back(ExitProcess{kExitFailed, refusal.reason()});
+  }
+}
+
+void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
+  if (!Accept(prepare.ask().attempt(), prepare.ask().term())) return;
+  // A view of this attempt is installed: its first state is long there.
+  if (state.view.has_value() && prepare.ask().attempt() <= state.view->id().attempt()) return;
+  if (birth.has_ask() && Compare(prepare.ask(), birth.ask()) < 0) return;
+  if (!birth.has_ask() || Compare(prepare.ask(), birth.ask()) > 0) DiscardAttempt();
+  birth.Prepare(prepare);
+  Resume();
+}
+
+// Everything of an older attempt, or of an older ask.
+void ShardCore::Impl::DiscardAttempt() {
+  for (StreamId id : streams.Ids()) streams.Find(id)->parked_pulls = 0;
+  synchronous.DropParked();
+  asynchronous.Clear();
+  cuts.Clear();
+  sender.Forget();
+  state.view.reset();
+  state.partitions.clear();
+  state.frozen = false;
+  state.committed = 0;
+  state.updates = 0;
+  state.failure.clear();
+  pausing_ = Pausing::kNo;
+}
+
+void ShardCore::Impl::OnPause(const v1::Pause& pause) {
+  if (!Accept(pause.id().attempt(), pause.id().term())) return;
+  if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;
+  // Its number became that of a view, which is installed.
+  if (state.view.has_value() && OrderOf(pause.id()) <= OrderOf(state.view->id())) return;
+  const bool overrides = pause.now() && pausing_ == Pausing::kWaiting;
+  if (overrides && !state.rules.NowOverrides()) return;
+  const bool replied = pausing_ == Pausing::kReplied;
+  pause_ = pause;
+  // A promise is not taken back for an AfterStep: it is answered anew.
+  const bool at_once = replied || pause.now() || !state.view.has_value() ||
+                       !state.view->synchronous() || !state.failure.empty();
+  if (at_once) {
+    ReplyToPause();
+    return;
+  }
+  pausing_ = Pausing::kWaiting;
+  CheckAfterStep();
+}
+
+// R5: stopped once every partition stands one past the step.
+void ShardCore::Impl::CheckAfterStep() {
+  if (pausing_ != Pausing::kWaiting) return;
+  const uint64_t reached =
+      state.rules.WaitForEveryPartition() ? state.LowestVersion() : state.HighestVersion();
+  if (state.view->owned().empty() || reached >= pause_.after_step() + 1) ReplyToPause();
+}
+
+void ShardCore::Impl::ReplyToPause() {
+  pausing_ = Pausing::kReplied;
+  state.frozen = true;
+  v1::MemberMessage message;
+  *message.mutable_pause_reply() = MakePauseReply();
+  state.Tell(std::move(message));
+}
+
+v1::PauseReply ShardCore::Impl::MakePauseReply() const {
+  v1::PauseReply reply;
+  *reply.mutable_pause() = pause_.id();
+  reply.set_committed(state.committed);
+  if (!state.view.has_value()) {
+    if (birth.whole()) *reply.mutable_whole_ask() = birth.ask();
+    return reply;
+  }
+  *reply.mutable_view() = state.view->id();
+  *reply.mutable_newest() = state.view->proto();
+  for (uint32_t number : state.view->owned()) {
+    const Partition& partition = *state.partitions[number];
+    v1::PauseReply::PartitionState& entry = *reply.add_partitions();
+    entry.set_partition(number);
+    entry.set_version(partition.version());
+    entry.set_has_undo(partition.has_undo());
+  }
+  if (!state.view->synchronous()) asynchronous.FillPauseReply(&reply);
+  return reply;
+}
+
+bool ShardCore::Impl::MayInstall(const v1::Install& install) const {
+  const v1::ViewId& id = install.view().id();
+  if (!state.view.has_value()) {
+    // The first view names its ask (R12).
+    if (!birth.whole()) return false;
+    const bool answers =
+        pausing_ != Pausing::kReplied || !install.has_pause() || Same(install.pause(), pause_.id());
+    if (!answers && state.rules.FenceInstalls()) return false;
+    return Same(install.view().ask(), birth.ask()) || !state.rules.CheckAsk();
+  }
+  if (id.attempt() != state.view->id().attempt() || Compare(id, state.view->id()) <= 0) {
+    return false;
+  }
+  if (!state.rules.FenceInstalls()) return true;
+  return pausing_ == Pausing::kReplied && Same(install.pause(), pause_.id());
+}
+
+void ShardCore::Impl::OnInstall(const v1::Install& install) {
+  const v1::ViewId& id = install.view().id();
+  if (!Accept(id.attempt(), id.term())) return;
+  if (state.view.has_value() && Same(id, state.view->id())) {
+    SayInstalled();
+    return;
+  }
+  if (!MayInstall(install)) return;
+  InstalledView view(install.view(), state.self(), *state.model);
+  if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
+    state.Fail(*std::move(wrong));
+    return;
+  }
+  std::vector<StreamId> parked = synchronous.ParkedStreams();
+  const std::vector<StreamId> more = asynchronous.ParkedStreams();
+  parked.insert(parked.end(), more.begin(), more.end());
+  synchronous.DropParked();
+  asynchronous.DropParked();
+  sender.Forget();
+
+  state.view = std::move(view);
+  state.frozen = false;
+  pausing_ = Pausing::kNo;
+  if (state.view->synchronous() && !FallBackTo(install.view().first_step())) return;
+  FinishInstall(install);
+  for (StreamId stream : parked) {
+    Stream* const waiting = streams.Find(stream);
+    if (waiting == nullptr) continue;
+    waiting->parked_pulls = 0;
+    streams.Refuse(*waiting, "a new view");
+  }
+  Resume();
+}
+
+// Takes the newborn partitions at the attempt's first view. What is wrong, if the shard does not
+// hold what the view says it owns.
+std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
+  if (!state.view.has_value()) {
+    state.partitions = birth.TakePartitions();
+    asynchronous.AdoptRecords(birth.clocks());
+    if (birth.has_checkpoint()) state.committed = birth.checkpoint().checkpoint().step();
+  }
+  for (uint32_t number : view.owned()) {
+    if (state.Find(number) == nullptr) {
+      return absl::StrCat("view ", ShortName(view.id()), " gives partition ", number,
+                          " to a shard that does not hold it");
+    }
+  }
+  return std::nullopt;
+}
+
+// All partitions to the view's first step; from one past it by the undo.
+bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
+  for (uint32_t number : state.view->owned()) {
+    Partition& partition = *state.partitions[number];
+    if (partition.version() == first_step + 1 && partition.has_undo()) partition.FallBack();
+    if (partition.version() != first_step) {
+      state.Fail(absl::StrCat("view ", ShortName(state.view->id()), " begins at step ", first_step,
+                              ", partition ", number, " stands at ", partition.version()));
+      return false;
+    }
+    partition.DropUndo();
+  }
+  return true;
+}
+
+void ShardCore::Impl::FinishInstall(const v1::Install& install) {
+  if (state.view->synchronous()) {
+    synchronous.OnInstalled();
+    state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
+  } else {
+    asynchronous.OnInstalled(install);
+  }
+  SayInstalled();
+  cuts.OnInstalled(install.has_cut() ? &install.cut() : nullptr);
+  progress_due_ = true;
+}
+
+void ShardCore::Impl::SayInstalled() {
+  v1::MemberMessage message;
+  *message.mutable_installed()->mutable_view() = state.view->id();
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
+  if (!state.view.has_value() || !Same(committed.view(), state.view->id())) return;
+  if (!state.MayChange() || committed.version() > state.LowestVersion()) return;
+  synchronous.Commit(committed.version());
+}
+
+void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason(finish.reason());
+  state.Tell(std::move(leave));
+  state.actions.push_back(
+      ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
+}
+
+void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kRegistered:
+      return OnRegistered(message.registered());
+    case v1::CoordinatorMessage::kRefusal:
+      return OnRefusal(message.refusal());
+    case v1::CoordinatorMessage::kPrepare:
+      return OnPrepare(message.prepare());
+    case v1::CoordinatorMessage::kPause:
+      return OnPause(message.pause());
+    case v1::CoordinatorMessage::kInstall:
+      return OnInstall(message.install());
+    case v1::CoordinatorMessage::kCommitted:
+      return OnCommitted(message.committed());
+    case v1::CoordinatorMessage::kOpenCut:
+      if (state.view.has_value()) cuts.Open(message.open_cut());
+      return;
+    case v1::CoordinatorMessage::kCloseCut:
+      return cuts.Close(message.close_cut().cut());
+    case v1::CoordinatorMessage::kFinish:
+      return OnFinish(message.finish());
+    default:
+      return;  // HeartbeatReply; what is for workers
+  }
+}
+
+// ---------------------------------------------------------------- streams
+
+absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
+                                                 const absl::Cord& payload) {
+  if (stream.peer.role() == v1::READER) return OnReaderFrame(stream, header);
+  if (header.body_case() == v1::Header::kBirthPush && stream.peer.role() == v1::WORKER) {
+    return birth.OnPush(streams, stream, header.birth_push(), payload);
+  }
+  if (!header.has_view() || header.view().attempt() == 0) {
+    return absl::InvalidArgumentError("a frame without a view");
+  }
+  if (!state.view.has_value()) return Handled::kWait;
+  const int order = Compare(header.view(), state.view->id());
+  if (order > 0) return Handled::kWait;
+  if (order < 0 && state.rules.RefuseOlderViews()) {
+    if (stream.peer.role() == v1::WORKER)
+      streams.Refuse(stream, "the view is older than the newest");
+    return Handled::kDone;
+  }
+  return stream.peer.role() == v1::SHARD ? OnShardFrame(header)
+                                         : OnMemberFrame(stream, header, payload);
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const v1::Header& header) {
+  if (header.body_case() != v1::Header::kNorms) {
+    return absl::InvalidArgumentError("shards send norms only");
+  }
+  if (!state.MayChange()) return Handled::kWait;
+  if (!state.view->synchronous()) return absl::InvalidArgumentError("no steps, no norms");
+  absl::Status taken = synchronous.OnNorms(header.norms());
+  if (!taken.ok()) return taken;
+  return Handled::kDone;
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1::Header& header,
+                                                       const absl::Cord& payload) {
+  if (!state.view->MemberIndex(stream.incarnation()).has_value()) {
+    streams.Refuse(stream, "the sender is not a member of the view");
+    return Handled::kDone;
+  }
+  const bool is_pull = header.body_case() == v1::Header::kPull;
+  if (!state.MayChange() && !is_pull) return Handled::kWait;
+  absl::Status status;
+  if (is_pull && header.pull().cut() != 0) {
+    status = OnCutPull(stream, header.pull());
+  } else if (!state.view->synchronous()) {
+    status = asynchronous.OnFrame(stream, header, payload);
+  } else if (is_pull) {
+    status = synchronous.OnPull(stream, header.pull());
+  } else if (header.body_case() == v1::Header::kPush) {
+    status = synchronous.OnPush(stream, header.push(), payload);
+  } else {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("frame ", header.body_case(), " is not for a shard in synchronous training"));
+  }
+  if (!status.ok()) return status;
+  return Handled::kDone;
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
+  if (header.body_case() != v1::Header::kPull || header.pull().cut() == 0) {
+    return absl::PermissionDeniedError("a reader may pull pinned versions only");
+  }
+  if (!state.view.has_value()) return Handled::kWait;
+  absl::Status status = OnCutPull(stream, header.pull());
+  if (!status.ok()) return status;
+  return Handled::kDone;
+}
+
+absl::Status ShardCore::Impl::OnCutPull(Stream& stream, const v1::Pull& pull) {
+  if (!cuts.IsPinned(pull.cut())) {
+    streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"));
+    return absl::OkStatus();
+  }
+  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
+  if (wanted.empty()) wanted = state.view->owned();
+  for (uint32_t number : wanted) {
+    if (cuts.Find(pull.cut(), number) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cut ", pull.cut(), " has no partition ", number, " on this shard"));
+    }
+  }
+  for (uint32_t number : wanted) {
+    sender.SendPinned(stream.id, *cuts.Find(pull.cut(), number), pull.cut(), pull.request());
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::Impl::OnClosed(Partition& partition) {
+  cuts.OnVersion(partition);
+  progress_due_ = true;
+  CheckAfterStep();
+}
+
+void ShardCore::Impl::OnVersionCommitted() {
+  cuts.OnCommitted();
+  progress_due_ = true;
+}
+
+// ---------------------------------------------------------------- time
+
+void ShardCore::Impl::SendProgress() {
+  if (!progress_due_ || !connected_ || !state.view.has_value()) return;
+  const uint64_t last = state.job.training().steps();
+  const bool at_end = last > 0 && state.LowestVersion() >= last;
+  if (state.now < next_progress_ && !at_end) return;
+  progress_due_ = false;
+  next_progress_ = state.now + state.options.progress_interval;
+  v1::MemberMessage message;
+  v1::ShardProgress& progress = *message.mutable_shard_progress();
+  *progress.mutable_view() = state.view->id();
+  progress.set_closed(state.LowestVersion());
+  progress.set_committed(state.committed);
+  progress.set_skipped_steps(state.steps_skipped);
+  asynchronous.FillProgress(&progress);
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::OnTick() {
+  if (!connected_ || state.now < next_heartbeat_) return;
+  next_heartbeat_ = state.now + heartbeat_;
+  v1::MemberMessage message;
+  message.mutable_heartbeat()->set_sequence(++heartbeats_);
+  state.Tell(std::move(message));
+}
+
+absl::Time ShardCore::Impl::NextTick() const {
+  if (!connected_) return absl::InfiniteFuture();
+  return progress_due_ && state.view.has_value() ? std::min(next_heartbeat_, next_progress_)
+                                                 : next_heartbeat_;
+}
+
+ShardStatus ShardCore::Impl::Status() const {
+  ShardStatus status;
+  status.has_view = state.view.has_value();
+  if (status.has_view) status.view = state.view->id();
+  status.frozen = state.frozen;
+  status.lowest = state.LowestVersion();
+  status.highest = state.HighestVersion();
+  status.committed = state.committed;
+  status.steps_skipped = state.steps_skipped;
+  status.updates_applied = state.updates;
+  status.streams = streams.size();
+  status.waiting_frames = streams.waiting_frames();
+  status.waiting_bytes = streams.waiting_bytes();
+  status.parked_pulls = streams.parked_pulls();
+  status.staged_updates = asynchronous.staged();
+  status.open_cuts = cuts.size();
+  status.blocks_allocated = state.pool->allocated();
+  status.repeated_blocks = state.repeated_blocks;
+  return status;
+}
+
+// ---------------------------------------------------------------- ShardCore
+
+ShardCore::ShardCore(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
+    : impl_(std::make_unique<Impl>(std::move(options), parallel, rules)) {}
+
+ShardCore::~ShardCore() = default;
+
+void ShardCore::OnCoordinatorConnected(absl::Time now) {
+  impl_->state.now = now;
+  impl_->Register();
+}
+
+void ShardCore::OnCoordinatorLost(absl::Time now) {
+  impl_->state.now = now;
+  impl_->Disconnected();
+}
+
+void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
+  impl_->state.now = now;
+  impl_->Dispatch(message);
+  impl_->SendProgress();
+}
+
+void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {
+  impl_->state.now = now;
+  impl_->streams.Open(stream);
+}
+
+void ShardCore::OnFrame(StreamId stream, const v1::Header& header, absl::Cord payload,
+                        absl::Time now) {
+  impl_->state.now = now;
+  impl_->streams.Receive(stream, header, payload, impl_->handler());
+  impl_->SendProgress();
+}
+
+void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
+  impl_->state.now = now;
+  impl_->streams.Forget(stream);
+}
+
+v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
+  v1::Header header = impl_->state.NewHeader();
+  v1::Hello& hello = *header.mutable_hello();
+  hello.set_min_wire_version(kWireVersion);
+  hello.set_max_wire_version(kWireVersion);
+  hello.set_job(impl_->state.options.identity.job());
+  *hello.mutable_sender() = impl_->state.options.identity.process();
+  hello.set_shard_incarnation(shard.incarnation());
+  return header;
+}
+
+void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
+  impl_->state.now = now;
+  impl_->synchronous.OnShardConnected(incarnation);
+}
+
+void ShardCore::OnPartitionLoaded(const v1::AskId& ask, uint32_t partition,
+                                  absl::StatusOr<absl::Cord> file, absl::Time now) {
+  impl_->state.now = now;
+  impl_->birth.OnLoaded(ask, partition, std::move(file));
+}
+
+void ShardCore::OnPartitionWritten(uint64_t cut, uint32_t partition,
+                                   absl::StatusOr<v1::PartitionFile> written, absl::Time now) {
+  impl_->state.now = now;
+  impl_->cuts.OnWritten(cut, partition, std::move(written));
+}
+
+void ShardCore::OnTick(absl::Time now) {
+  impl_->state.now = now;
+  impl_->OnTick();
+  impl_->SendProgress();
+}
+
+absl::Time ShardCore::NextTick() const { return impl_->NextTick(); }
+
+std::vector<ShardAction> ShardCore::TakeActions() {
+  return std::exchange(impl_->state.actions, {});
+}
+
+ShardStatus ShardCore::status() const { return impl_->Status(); }
+
+std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) const {
+  const Partition* const held = impl_->state.Find(partition);
+  return held == nullptr ? nullptr : held->Pin(held->version());
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,134 @@
+#include "services/ps/shard_state.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "services/protocol/codec/codec.h"
+
+namespace sluice::ps {
+std::vector<uint32_t> OwnedPartitions(
+    const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
+    const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self,
+    const ShardModel& model) {
+  std::vector<uint32_t> owned;
+  for (uint32_t partition : model.filled()) {
+    if (partition >= static_cast<uint32_t>(owner.size())) break;
+    const uint32_t position = owner[static_cast<int>(partition)];
+    if (position >= static_cast<uint32_t>(shards.size())) continue;
+    if (shards[static_cast<int>(position)].process().incarnation() == self) {
+      owned.push_back(partition);
+    }
+  }
+  return owned;
+}
+
+InstalledView::InstalledView(v1::View view, uint64_t self, const ShardModel& model)
+    : view_(std::move(view)) {
+  for (const v1::View::Member& member : view_.workers()) {
+    member_index_[member.process().incarnation()] = assigned_.size();
+    IntervalSet assigned;
+    for (const v1::Range& range : member.microbatches()) {
+      assigned.Add(FromProto(range));
+      microbatches_ = std::max(microbatches_, range.end());
+    }
+    assigned_.push_back(std::move(assigned));
+  }
+  owned_ = OwnedPartitions(view_.shards(), view_.owner(), self, model);
+  is_arbiter_ = view_.owner_size() > 0 &&
+                view_.owner(0) < static_cast<uint32_t>(view_.shards_size()) &&
+                view_.shards(static_cast<int>(view_.owner(0))).process().incarnation() == self;
+}
+
+std::optional<size_t> InstalledView::MemberIndex(uint64_t incarnation) const {
+  const auto found = member_index_.find(incarnation);
+  if (found == member_index_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool InstalledView::Owns(uint32_t partition) const {
+  return std::binary_search(owned_.begin(), owned_.end(), partition);
+}
+
+ShardState::ShardState(ShardOptions given, ParallelRunner* runner, const ShardRules* kept)
+    : options(std::move(given)),
+      parallel(runner != nullptr ? *runner : calling_thread_),
+      rules(kept != nullptr ? *kept : all_rules_),
+      pool(BlockPool::Create(options.max_idle_bytes)) {}
+
+uint64_t ShardState::LowestVersion() const {
+  if (!view.has_value()) return 0;
+  if (!view->synchronous()) return updates;
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (uint32_t p : view->owned()) lowest = std::min(lowest, partitions[p]->version());
+  return view->owned().empty() ? view->proto().first_step() : lowest;
+}
+
+uint64_t ShardState::HighestVersion() const {
+  if (!view.has_value()) return 0;
+  if (!view->synchronous()) return updates;
+  uint64_t highest = view->proto().first_step();
+  for (uint32_t p : view->owned()) highest = std::max(highest, partitions[p]->version());
+  return highest;
+}
+
+v1::Header ShardState::NewHeader() const {
+  v1::Header header;
+  if (view.has_value()) *header.mutable_view() = view->id();
+  return header;
+}
+
+void ShardState::Fail(std::string reason) {
+  if (!failure.empty()) return;
+  failure = std::move(reason);
+  v1::MemberMessage message;
+  message.mutable_failure()->set_reason(failure);
+  Tell(std::move(message));
+}
+
+absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
+                          const google::protobuf::RepeatedPtrField<v1::BlockHeader>& headers,
+                          const absl::Cord& payload, std::vector<ReceivedBlock>* blocks) {
+  if (!headers.empty() && partition >= model.partitions()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no partition ", partition));
+  }
+  blocks->reserve(headers.size());
+  absl::flat_hash_set<uint32_t> seen;
+  size_t at = 0;
+  for (const v1::BlockHeader& header : headers) {
+    if (header.block() < model.FirstBlock(partition) ||
+        header.block() >= model.FirstBlock(partition + 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", header.block(), " is not of partition ", partition));
+    }
+    const BlockInfo& info = model.block(header.block());
+    const auto fail = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat(model.BlockName(info), " ", what));
+    };
+    if (!seen.insert(header.block()).second) return fail("is twice in one frame");
+    size_t bytes = info.bytes;
+    if (header.codec() != v1::CODEC_RAW) {
+      const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
+      if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
+      const absl::StatusOr<size_t> encoded = (*codec)->EncodedBytes(info.count, info.dtype);
+      if (!encoded.ok()) return fail(encoded.status().message());
+      bytes = *encoded;
+    }
+    if (header.payload_bytes() != bytes) {
+      return fail(absl::StrCat("came in ", header.payload_bytes(), " bytes; it has ", bytes));
+    }
+    if (payload.size() - at < bytes) {
+      return fail(absl::StrCat("ends after the payload's ", payload.size(), " bytes"));
+    }
+    blocks->push_back({header.block(), header.codec(), payload.Subcord(at, bytes)});
+    at += bytes;
+  }
+  if (at != payload.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", payload.size(), " bytes, its blocks are ", at));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,130 @@
+// What the parts of the shard's core share: the view, the partitions, and the way out.
+#ifndef SLUICE_SERVICES_PS_SHARD_STATE_H_
+#define SLUICE_SERVICES_PS_SHARD_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "services/protocol/interval_set.h"
+#include "services/ps/block.h"
+#include "services/ps/parallel.h"
+#include "services/ps/partition.h"
+#include "services/ps/shard_action.h"
+#include "services/ps/shard_model.h"
+#include "services/ps/shard_options.h"
+#include "services/ps/shard_rules.h"
+
+namespace sluice::ps {
+
+// An installed view, with what a shard asks of it.
+class InstalledView {
+ public:
+  InstalledView() = default;
+  // `self` is the shard's incarnation.
+  InstalledView(v1::View view, uint64_t self, const ShardModel& model);
+
+  const v1::View& proto() const { return view_; }
+  const v1::ViewId& id() const { return view_.id(); }
+  bool synchronous() const { return view_.mode() == v1::SYNCHRONOUS; }
+
+  size_t members() const { return assigned_.size(); }
+  std::optional<size_t> MemberIndex(uint64_t incarnation) const;
+  uint64_t MemberIncarnation(size_t member) const {
+    return view_.workers(static_cast<int>(member)).process().incarnation();
+  }
+  // Microbatches of a member.
+  const IntervalSet& Assigned(size_t member) const { return assigned_[member]; }
+  // Of a step, over all members.
+  uint64_t microbatches() const { return microbatches_; }
+
+  // Partitions that this shard owns and that are not empty, ascending.
+  const std::vector<uint32_t>& owned() const { return owned_; }
+  bool Owns(uint32_t partition) const;
+  bool is_arbiter() const { return is_arbiter_; }
+
+ private:
+  v1::View view_;
+  absl::flat_hash_map<uint64_t, size_t> member_index_;
+  std::vector<IntervalSet> assigned_;
+  uint64_t microbatches_ = 0;
+  std::vector<uint32_t> owned_;
+  bool is_arbiter_ = false;
+};
+
+// Positions in `shards` are what owner lists refer to.
+std::vector<uint32_t> OwnedPartitions(
+    const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
+    const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self, const ShardModel& model);
+
+struct ShardState {
+  ShardState(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules);
+
+  const ShardOptions options;
+  ParallelRunner& parallel;
+  const ShardRules& rules;
+  const std::shared_ptr<BlockPool> pool;
+
+  absl::Time now = absl::InfinitePast();
+  std::vector<ShardAction> actions;
+
+  v1::JobSpec job;
+  uint64_t training_samples = 0;
+  std::shared_ptr<const ShardModel> model;
+
+  std::optional<InstalledView> view;
+  std::vector<std::unique_ptr<Partition>> partitions;  // by number; null: not owned, or empty
+  bool frozen = false;                                 // R2
+  uint64_t committed = 0;
+  uint64_t steps_skipped = 0;
+  uint64_t updates = 0;  // asynchronous: applied
+  uint64_t repeated_blocks = 0;
+  std::string failure;  // not empty: nothing closes or is applied any more
+
+  uint64_t self() const { return options.identity.process().incarnation(); }
+  bool MayChange() const {
+    return (!frozen || !rules.KeepPromise()) && failure.empty() && view.has_value();
+  }
+
+  // Null unless this shard owns the partition.
+  Partition* Find(uint32_t partition) const {
+    return partition < partitions.size() ? partitions[partition].get() : nullptr;
+  }
+  // Over the owned partitions; the view's first step if there are none.
+  uint64_t LowestVersion() const;
+  uint64_t HighestVersion() const;
+
+  // A header of the present view.
+  v1::Header NewHeader() const;
+  void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
+    actions.push_back(SendFrame{stream, std::move(header), std::move(payload)});
+  }
+  void Tell(v1::MemberMessage message) { actions.push_back(SendToCoordinator{std::move(message)}); }
+  // The job cannot go on. Said once, and again to each new connection.
+  void Fail(std::string reason);
+
+ private:
+  InlineRunner calling_thread_;
+  ShardRules all_rules_;
+};
+
+// Cuts a frame's payload into its blocks. INVALID_ARGUMENT names what does not fit: a block of
+// another partition, or named twice, a codec that cannot carry it, sizes that do not add up.
+absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
+                          const google::protobuf::RepeatedPtrField<v1::BlockHeader>& headers,
+                          const absl::Cord& payload, std::vector<ReceivedBlock>* blocks);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_SHARD_STATE_H_

@@ -1,0 +1,286 @@
+#include "services/ps/synchronous.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::ps {
+
+Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events)
+    : state_(*state),
+      streams_(*streams),
+      sender_(*sender),
+      events_(std::move(events)),
+      norms_(state) {}
+
+absl::Status Synchronous::CheckRange(size_t member, const v1::Push& push) const {
+  const Interval range = FromProto(push.microbatches());
+  if (range.empty() || !state_.view->Assigned(member).ContainsAll(range)) {
+    return absl::InvalidArgumentError(absl::StrCat("microbatches [", range.begin, ", ", range.end,
+                                                   ") are not assigned to the sender"));
+  }
+  const uint64_t size = range.size();
+  if (state_.job.training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("microbatches [", range.begin, ", ", range.end,
+                                                   ") are no node of the reduction tree"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::CheckPush(const Stream& stream, size_t member,
+                                    const v1::Push& push) const {
+  const auto check = [&](uint32_t number) -> absl::Status {
+    const Partition* const partition = state_.Find(number);
+    if (partition == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("partition ", number, " is not owned by this shard, or empty"));
+    }
+    if (push.step() > partition->version()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker-", stream.peer.index(), " pushes step ", push.step(), " of partition ", number,
+          ", which stands at version ", partition->version()));
+    }
+    return absl::OkStatus();
+  };
+  if (push.blocks_size() > 0) {
+    if (absl::Status owned = check(push.partition()); !owned.ok()) return owned;
+    if (absl::Status range = CheckRange(member, push); !range.ok()) return range;
+  }
+  for (uint32_t number : push.complete()) {
+    if (absl::Status owned = check(number); !owned.ok()) return owned;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
+  const size_t member = *state_.view->MemberIndex(stream.incarnation());
+  if (absl::Status fits = CheckPush(stream, member, push); !fits.ok()) return fits;
+  std::vector<ReceivedBlock> blocks;
+  if (absl::Status split =
+          SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
+      !split.ok()) {
+    return split;
+  }
+  // The sender held every partition at this step, so all have closed the one before.
+  if (push.step() > state_.committed) Commit(push.step());
+  if (absl::Status taken = Contribute(member, push, blocks); !taken.ok()) return taken;
+  if (push.pull_next()) {
+    for (uint32_t number : push.complete()) {
+      absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0);
+      if (!wanted.ok()) return wanted;
+    }
+  }
+  for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
+                                     const std::vector<ReceivedBlock>& blocks) {
+  Partition::Source source;
+  source.member = member;
+  source.microbatches = FromProto(push.microbatches());
+  source.tree_node = state_.job.training().bit_exact();
+  source.allow_repeats = !state_.rules.IgnoreRepeatedBlocks();
+  for (const ReceivedBlock& block : blocks) {
+    Partition& partition = *state_.Find(push.partition());
+    // Of a step that has closed: the sender repeats what was lost with a stream, or was not.
+    absl::StatusOr<bool> added = false;
+    if (push.step() == partition.version()) added = partition.Add(source, block, *state_.pool);
+    if (!added.ok()) return added.status();
+    if (!*added) ++state_.repeated_blocks;
+  }
+  for (uint32_t number : push.complete()) {
+    Partition& partition = *state_.Find(number);
+    if (push.step() != partition.version()) continue;
+    absl::Status completed = partition.Complete(member, push.samples(), push.microbatch_count(),
+                                                state_.rules.CloseBySet());
+    if (!completed.ok()) return completed;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull) {
+  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
+  if (wanted.empty()) wanted = state_.view->owned();
+  for (uint32_t number : wanted) {
+    if (state_.Find(number) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "partition ", number, " is wanted, which this shard does not own, or which is empty"));
+    }
+  }
+  for (uint32_t number : wanted) {
+    absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request());
+    if (!taken.ok()) return taken;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint64_t version,
+                               uint64_t request) {
+  if (const std::vector<BlockState>* blocks = partition.At(version); blocks != nullptr) {
+    sender_.SendLive(stream.id, partition.id(), version, *blocks, request);
+    return absl::OkStatus();
+  }
+  if (version < partition.version()) {
+    streams_.RefuseAlways(stream, absl::StrCat("version ", version, " of partition ",
+                                               partition.id(), " is not there any more"));
+    return absl::OkStatus();
+  }
+  if (version > partition.version() + 1) {
+    return absl::InvalidArgumentError(absl::StrCat("version ", version, " of partition ",
+                                                   partition.id(), " is wanted, which stands at ",
+                                                   partition.version()));
+  }
+  std::vector<Parked>& parked = parked_[partition.id()];
+  parked.erase(std::remove_if(parked.begin(), parked.end(),
+                              [&](const Parked& p) { return streams_.Find(p.stream) == nullptr; }),
+               parked.end());
+  for (const Parked& p : parked) {
+    if (p.stream == stream.id && p.version == version && p.request == request) {
+      return absl::OkStatus();
+    }
+  }
+  if (stream.parked_pulls >= state_.options.max_parked_pulls) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
+  }
+  ++stream.parked_pulls;
+  parked.push_back({stream.id, version, request});
+  return absl::OkStatus();
+}
+
+void Synchronous::AnswerParked(const Partition& partition) {
+  std::vector<Parked>& parked = parked_[partition.id()];
+  std::vector<Parked> later;
+  for (const Parked& p : parked) {
+    Stream* const stream = streams_.Find(p.stream);
+    if (stream == nullptr) continue;
+    const std::vector<BlockState>* const blocks = partition.At(p.version);
+    if (blocks == nullptr) {
+      later.push_back(p);
+      continue;
+    }
+    --stream->parked_pulls;
+    sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request);
+  }
+  parked = std::move(later);
+}
+
+std::vector<StreamId> Synchronous::ParkedStreams() const {
+  std::set<StreamId> streams;
+  for (const auto& [partition, parked] : parked_) {
+    for (const Parked& p : parked) streams.insert(p.stream);
+  }
+  return {streams.begin(), streams.end()};
+}
+
+void Synchronous::Commit(uint64_t version) {
+  for (uint32_t number : state_.view->owned()) {
+    Partition& partition = *state_.partitions[number];
+    if (partition.version() == version) partition.DropUndo();
+  }
+  if (version <= state_.committed) return;
+  state_.committed = version;
+  events_.committed();
+}
+
+void Synchronous::OnInstalled() {
+  for (uint32_t number : state_.view->owned()) {
+    if (state_.rules.DropAccumulators() ||
+        state_.partitions[number]->members() != state_.view->members()) {
+      state_.partitions[number]->Reset(state_.view->members());
+    }
+  }
+  norms_.Reset(state_.view->proto().first_step());
+}
+
+void Synchronous::TryClose(Partition& partition) {
+  if (!state_.MayChange() || !partition.IsComplete(state_.rules.CloseBySet())) return;
+  if (!NeedsNorms(state_.job)) {
+    Close(partition, Arguments(partition));
+    return;
+  }
+  if (!norms_.HasOwn(partition.id()) && !Measure(partition)) return;
+  TryCloseTogether();
+}
+
+UpdateArguments Synchronous::Arguments(const Partition& partition) const {
+  UpdateArguments arguments;
+  arguments.schedule_step = partition.version();
+  const uint64_t samples = partition.samples();
+  if (state_.job.training().aggregation() == v1::TrainingSpec::MEAN && samples > 0) {
+    arguments.gradient_scale = 1.0 / static_cast<double>(samples);
+  }
+  const uint64_t microbatches = partition.microbatches();
+  if (microbatches > 0) arguments.buffer_scale = 1.0 / static_cast<double>(microbatches);
+  arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
+  return arguments;
+}
+
+bool Synchronous::Measure(Partition& partition) {
+  GradientNorm norm;
+  std::optional<uint32_t> offender;
+  const absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool,
+                                                  state_.parallel, &norm, &offender);
+  if (!measured.ok()) {
+    state_.Fail(std::string(measured.message()));
+    return false;
+  }
+  if (norm.non_finite && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) {
+    state_.Fail(absl::StrCat("step ", partition.version(), ": ",
+                             state_.model->BlockName(state_.model->block(*offender)),
+                             ": the gradient is not finite"));
+  }
+  norms_.AddOwn(partition.id(), norm);
+  return true;
+}
+
+absl::Status Synchronous::OnNorms(const v1::Norms& norms) {
+  if (absl::Status taken = norms_.OnNorms(norms); !taken.ok()) return taken;
+  if (!state_.view->owned().empty() && NeedsNorms(state_.job)) TryCloseTogether();
+  return absl::OkStatus();
+}
+
+void Synchronous::OnShardConnected(uint64_t incarnation) { norms_.OnShardConnected(incarnation); }
+
+void Synchronous::TryCloseTogether() {
+  if (!state_.MayChange() || !norms_.IsComplete()) return;
+  const GradientNorm combined = norms_.Combined();
+  const bool skip = combined.non_finite;
+  if (skip && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) return;
+  const double factor = ClipFactor(state_.job.optimizer().clip_norm(), combined.square_sum);
+  norms_.Advance();
+  if (skip) ++state_.steps_skipped;
+  for (uint32_t number : state_.view->owned()) {
+    Partition& partition = *state_.partitions[number];
+    if (skip) {
+      partition.CloseUnchanged();
+      AfterClose(partition);
+      continue;
+    }
+    UpdateArguments arguments = Arguments(partition);
+    arguments.gradient_scale *= factor;
+    arguments.check_finite = false;
+    Close(partition, arguments);
+  }
+}
+
+void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) {
+  const uint64_t step = partition.version();
+  const absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
+  if (!closed.ok()) {
+    state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
+    return;
+  }
+  AfterClose(partition);
+}
+
+void Synchronous::AfterClose(Partition& partition) {
+  if (!state_.rules.KeepUndo()) partition.DropUndo();
+  AnswerParked(partition);
+  events_.closed(partition);
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,86 @@
+#ifndef SLUICE_SERVICES_PS_SYNCHRONOUS_H_
+#define SLUICE_SERVICES_PS_SYNCHRONOUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+#include "services/ps/data_sender.h"
+#include "services/ps/norm_exchange.h"
+#include "services/ps/shard_state.h"
+#include "services/ps/streams.h"
+
+namespace sluice::ps {
+
+// Synchronous training (DESIGN 4.2): contributions come in, partitions close by the set of members,
+// pulls of the next version wait for that.
+//
+// A partition closes by itself, unless the step wants a number that spans shards (norm_exchange.h):
+// then all close together, once every partition of the job is measured.
+//
+// The caller has checked view, membership and promise: frames given here are of the installed view,
+// from a member, and the shard may change.
+class Synchronous {
+ public:
+  // `closed` is called after each close, with the partition; `committed` after `state.committed`
+  // rose.
+  struct Events {
+    std::function<void(Partition&)> closed;
+    std::function<void()> committed;
+  };
+  Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events);
+
+  // An error ends the stream.
+  absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
+  absl::Status OnPull(Stream& stream, const v1::Pull& pull);
+  absl::Status OnNorms(const v1::Norms& norms);
+
+  // Another shard can be reached (again): it may lack what was sent before.
+  void OnShardConnected(uint64_t incarnation);
+
+  // All owned partitions stand at the view's first step, which is committed; parked pulls have been
+  // answered.
+  void OnInstalled();
+  void DropParked() { parked_.clear(); }
+  // Streams that wait for a version, once each.
+  std::vector<StreamId> ParkedStreams() const;
+
+  // Version `version` is committed on all shards: undo of it is not needed any more.
+  void Commit(uint64_t version);
+
+ private:
+  struct Parked {
+    StreamId stream = 0;
+    uint64_t version = 0;
+    uint64_t request = 0;
+  };
+
+  absl::Status CheckPush(const Stream& stream, size_t member, const v1::Push& push) const;
+  absl::Status CheckRange(size_t member, const v1::Push& push) const;
+  absl::Status Contribute(size_t member, const v1::Push& push,
+                          const std::vector<ReceivedBlock>& blocks);
+  absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request);
+  void TryClose(Partition& partition);
+  void TryCloseTogether();
+  UpdateArguments Arguments(const Partition& partition) const;
+  bool Measure(Partition& partition);
+  void Close(Partition& partition, const UpdateArguments& arguments);
+  void AfterClose(Partition& partition);
+  void AnswerParked(const Partition& partition);
+
+  ShardState& state_;
+  StreamTable& streams_;
+  DataSender& sender_;
+  const Events events_;
+  NormExchange norms_;
+  std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_SYNCHRONOUS_H_

@@ -16,12 +16,11 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "proto/frame.grpc.pb.h"
-#include "services/common/mutex.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/stream_client.h"
 #include "services/transport/stream_server.h"
+#include "services/transport/testing/watched.h"
 
 namespace sluice {
 namespace {
@@ -30,8 +29,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr absl::Duration kPatience = absl::Seconds(30);
 
 v1::Header PullHeader(uint64_t version) {
   v1::Header header;
@@ -45,38 +42,6 @@ v1::Header DataHeader(uint64_t version, size_t bytes) {
   if (bytes > 0) header.mutable_data()->add_blocks()->set_payload_bytes(bytes);
   return header;
 }
-
-// What has happened, for tests to wait on.
-template <typename State>
-class Watched {
- public:
-  void Change(const std::function<void(State*)>& change) {
-    MutexLock lock(&mutex_);
-    change(&state_);
-    changed_.SignalAll();
-  }
-  // The state once the condition holds; fails the test if it does not within the patience.
-  State WaitFor(const std::function<bool(const State&)>& condition) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    MutexLock lock(&mutex_);
-    while (!condition(state_)) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) {
-        ADD_FAILURE() << "waited in vain";
-        break;
-      }
-    }
-    return state_;
-  }
-  State Now() {
-    MutexLock lock(&mutex_);
-    return state_;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  State state_ ABSL_GUARDED_BY(mutex_);
-};
 
 struct ServerEvents {
   std::vector<StreamId> opened;

@@ -27,7 +27,7 @@
 
 namespace sluice {
 
-// Receives what a step brings forth. Called on the compute thread, inside ComputeGradients: hand
+// Receives what a step brings forth. Called inside ComputeGradients, by one thread at a time: hand
 // over and return. Each tensor of kind PARAMETER is named exactly once, by OnGradient or
 // OnNoGradient. If ComputeGradients fails, what was received before must be dropped.
 class GradientSink {
@@ -43,8 +43,8 @@ class GradientSink {
   virtual void OnNoGradient(uint32_t tensor) = 0;
 
   // The sum over microbatches of the changes to a tensor of kind BUFFER (batch norm's running
-  // statistics), once for each. Microbatches computed as one batch make one change, which counts
-  // for each of them. After the last gradient.
+  // statistics), at most once for each; one that is not named did not change. Microbatches computed
+  // as one batch make one change, which counts for each of them. After the last gradient.
   virtual void OnBufferChange(uint32_t tensor, absl::Cord change) = 0;
 };
 

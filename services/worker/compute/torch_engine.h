@@ -19,9 +19,10 @@ namespace sluice {
 
 struct TorchEngineOptions {
   v1::ModelSpec model;
-  std::string loss;   // JobSpec.loss
-  uint64_t seed = 0;  // of the job: initial values and dropout
-  int threads = 1;    // within one operation; process-wide in LibTorch
+  std::string loss;            // JobSpec.loss
+  uint64_t seed = 0;           // of the job: initial values and dropout
+  int threads = 1;             // within one operation; process-wide in LibTorch
+  bool deterministic = false;  // on a GPU: only algorithms that give the same bits every time
   // What the data looks like, for dimensions that the model leaves open; empty and 0 where there is
   // no data.
   std::vector<int64_t> sample_shape;

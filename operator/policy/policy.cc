@@ -1,0 +1,331 @@
+#include "operator/policy/policy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::policy {
+namespace {
+
+// What the end of a life means.
+enum class Verdict {
+  kLeft,     // exit code 0
+  kAgain,    // a new incarnation at once, nobody's fault
+  kDeath,    // replaced with backoff, counted
+  kHopeless  // starting again would end alike: the job fails
+};
+
+Verdict Judge(const Exit& exit) {
+  if (exit.signal != 0) return Verdict::kDeath;
+  switch (exit.code) {
+    case kExitOk:
+      return Verdict::kLeft;
+    case kExitExpelled:
+      return Verdict::kAgain;
+    case kExitFailed:
+    case kExitUsage:
+    case kExitRefused:
+    case 126:  // by the custom of shells: the program cannot be executed,
+    case 127:  // or was not found
+      return Verdict::kHopeless;
+    default:
+      return Verdict::kDeath;
+  }
+}
+
+std::string WithMessage(std::string text, const Exit& exit) {
+  if (!exit.message.empty()) absl::StrAppend(&text, ": ", exit.message);
+  return text;
+}
+
+class Decider {
+ public:
+  Decider(const JobPlan& plan, const Limits& limits, const Observation& world, const Memory& memory,
+          absl::Time now)
+      : plan_(plan), limits_(limits), world_(world), now_(now), memory_(decision_.memory) {
+    memory_ = memory;
+  }
+
+  Decision Run() {
+    if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
+    HandleExits();
+    HandlePhase();
+    HandleSuspend();
+    HandleDeadline();
+    if (memory_.ending.has_value()) {
+      StopAll();
+    } else {
+      StopSurplus();
+      if (!plan_.suspend) StartMissing();
+    }
+    decision_.desired_workers = plan_.workers;
+    decision_.desired_shards = plan_.shards;
+    decision_.desired_suspend = plan_.suspend;
+    return std::move(decision_);
+  }
+
+ private:
+  void End(Outcome outcome, std::string reason, std::optional<Slot> blamed,
+           absl::Duration leave_grace) {
+    if (memory_.ending.has_value()) return;
+    memory_.ending = Ending{outcome, std::move(reason), blamed, now_, leave_grace};
+  }
+
+  void Fail(std::string reason, std::optional<Slot> blamed) {
+    End(Outcome::kFailed, std::move(reason), blamed, absl::ZeroDuration());
+  }
+
+  void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
+
+  bool Running(const Slot& slot) const {
+    const auto found = world_.processes.find(slot);
+    return found != world_.processes.end() && found->second.running;
+  }
+
+  bool Wanted(const Slot& slot) const {
+    return slot.role == v1::COORDINATOR || slot.role == v1::SHARD || slot.index < plan_.workers;
+  }
+
+  void HandleExits() {
+    for (const auto& [slot, process] : world_.processes) {
+      Memory::SlotMemory& kept = memory_.slots[slot];
+      if (process.running || kept.handled_life == process.life) continue;
+      kept.handled_life = process.life;
+      if (slot.role != v1::COORDINATOR) {
+        decision_.deaths.push_back({slot, process.pid, ExitText(process.exit)});
+      }
+      // What dies of the end has no say in it.
+      if (memory_.ending.has_value()) continue;
+      ++kept.restarts;
+      HandleExit(slot, process, &kept);
+    }
+  }
+
+  void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
+    const bool healthy = process.ready || process.ended - process.started >= limits_.healthy_after;
+    if (healthy) kept->failures_in_row = kept->failed_starts = 0;
+    switch (Judge(process.exit)) {
+      case Verdict::kLeft:
+        if (slot.role == v1::COORDINATOR) {
+          CoordinatorLeft();
+        } else {
+          kept->start_after = now_ + limits_.left_delay;
+        }
+        return;
+      case Verdict::kAgain:
+        // Whoever is expelled before it was ever ready, again and again, must not spin.
+        Delay(kept);
+        return;
+      case Verdict::kHopeless:
+        // The coordinator's own last word on the job, if it was heard, says more.
+        if (world_.phase != v1::JobProgress::FAILED) {
+          Fail(WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit)),
+                           process.exit),
+               slot);
+        }
+        return;
+      case Verdict::kDeath:
+        break;
+    }
+    if (!Wanted(slot) || plan_.suspend) return;
+    if (!healthy) ++kept->failed_starts;
+    Delay(kept);
+    CountDeath(slot, process, *kept);
+  }
+
+  void Delay(Memory::SlotMemory* kept) {
+    const int row = kept->failures_in_row++;
+    absl::Duration delay = row == 0 ? absl::ZeroDuration() : limits_.first_delay;
+    for (int i = 1; i < row && delay < limits_.max_delay; ++i) delay *= 2;
+    kept->start_after = now_ + std::min(delay, limits_.max_delay);
+  }
+
+  void CountDeath(const Slot& slot, const ProcessObservation& process,
+                  const Memory::SlotMemory& kept) {
+    const std::string last = WithMessage(ExitText(process.exit), process.exit);
+    if (kept.failed_starts >= limits_.max_failed_starts) {
+      Fail(absl::StrCat(SlotName(slot), " ended ", kept.failed_starts,
+                        " times in a row before it was ready; the last time: ", last),
+           slot);
+      return;
+    }
+    if (slot.role != v1::WORKER) {
+      if (++memory_.restorations > plan_.backoff_limit) {
+        Fail(absl::StrCat(SlotName(slot), " died (", last, ") and the job's backoffLimit of ",
+                          plan_.backoff_limit, " restorations is used up"),
+             slot);
+      }
+      return;
+    }
+    std::deque<absl::Time>& deaths = memory_.worker_deaths;
+    deaths.push_back(now_);
+    while (now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
+    if (static_cast<int>(deaths.size()) > limits_.max_worker_deaths) {
+      Fail(absl::StrCat(deaths.size(), " workers died within ",
+                        absl::FormatDuration(limits_.worker_window), "; the last, ", SlotName(slot),
+                        ": ", last),
+           slot);
+    }
+  }
+
+  void CoordinatorLeft() {
+    switch (world_.phase) {
+      case v1::JobProgress::SUCCEEDED:
+      case v1::JobProgress::FAILED:
+      case v1::JobProgress::SUSPENDED:
+        return;  // HandlePhase ends the job
+      default:
+        break;
+    }
+    // It ends only with the job; its very last word was not heard.
+    if (plan_.suspend) {
+      End(Outcome::kSuspended, "", std::nullopt, limits_.leave_grace);
+    } else {
+      End(Outcome::kSucceeded, "", std::nullopt, limits_.leave_grace);
+    }
+  }
+
+  void HandlePhase() {
+    switch (world_.phase) {
+      case v1::JobProgress::SUCCEEDED:
+        End(Outcome::kSucceeded, "", std::nullopt, limits_.leave_grace);
+        break;
+      case v1::JobProgress::FAILED:
+        // The coordinator has told everybody; it keeps its last word for a moment.
+        End(Outcome::kFailed,
+            world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
+            std::nullopt, limits_.stop_grace);
+        break;
+      case v1::JobProgress::SUSPENDED:
+        End(Outcome::kSuspended, "", std::nullopt, limits_.leave_grace);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void HandleSuspend() {
+    if (!plan_.suspend) {
+      memory_.suspending_since = absl::InfiniteFuture();
+      return;
+    }
+    if (memory_.ending.has_value()) return;
+    if (memory_.suspending_since == absl::InfiniteFuture()) memory_.suspending_since = now_;
+    if (!Running({v1::COORDINATOR, 0})) {
+      End(Outcome::kSuspended, "there was no coordinator to write a checkpoint", std::nullopt,
+          absl::ZeroDuration());
+      return;
+    }
+    const absl::Time patience = memory_.suspending_since + plan_.suspend_timeout;
+    if (now_ >= patience) {
+      End(Outcome::kSuspended,
+          absl::StrCat("the checkpoint took longer than ",
+                       absl::FormatDuration(plan_.suspend_timeout)),
+          std::nullopt, absl::ZeroDuration());
+      return;
+    }
+    AgainBy(patience);
+  }
+
+  void HandleDeadline() {
+    if (!plan_.active_deadline.has_value() || memory_.ending.has_value()) return;
+    const absl::Time deadline = memory_.active_since + *plan_.active_deadline;
+    if (now_ >= deadline) {
+      Fail(absl::StrCat("the job was active for longer than activeDeadlineSeconds (",
+                        absl::FormatDuration(*plan_.active_deadline), ")"),
+           std::nullopt);
+      return;
+    }
+    AgainBy(deadline);
+  }
+
+  void Stop(const Slot& slot, const ProcessObservation& process, bool kill) {
+    std::string& sent = kill ? memory_.killed[slot] : memory_.terminated[slot];
+    if (sent == process.life) return;
+    sent = process.life;
+    decision_.stops.push_back({slot, process.life, kill});
+  }
+
+  void StopAll() {
+    const absl::Time terminate = memory_.ending->since + memory_.ending->leave_grace;
+    const absl::Time kill = terminate + limits_.stop_grace;
+    bool any = false;
+    for (const auto& [slot, process] : world_.processes) {
+      if (!process.running) continue;
+      any = true;
+      if (now_ >= kill) {
+        Stop(slot, process, /*kill=*/true);
+      } else if (now_ >= terminate) {
+        Stop(slot, process, /*kill=*/false);
+      }
+    }
+    if (!any) {
+      decision_.finish = memory_.ending;
+    } else if (now_ < terminate) {
+      AgainBy(terminate);
+    } else if (now_ < kill) {
+      AgainBy(kill);
+    }
+  }
+
+  // Workers hand their work back and leave. Shards hold state: they go only when the coordinator
+  // has moved it away, which is not asked for yet.
+  void StopSurplus() {
+    for (const auto& [slot, process] : world_.processes) {
+      if (process.running && !Wanted(slot)) Stop(slot, process, /*kill=*/false);
+    }
+  }
+
+  void StartMissing() {
+    StartIfMissing({v1::COORDINATOR, 0});
+    if (world_.coordinator_address.empty()) return;
+    for (uint32_t i = 0; i < plan_.shards; ++i) StartIfMissing({v1::SHARD, i});
+    for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
+  }
+
+  void StartIfMissing(const Slot& slot) {
+    if (Running(slot)) return;
+    Memory::SlotMemory& kept = memory_.slots[slot];
+    const auto found = world_.processes.find(slot);
+    // Training is over: whoever has left is not needed any more.
+    const bool over =
+        world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
+    if (over && slot.role == v1::WORKER && found != world_.processes.end() &&
+        Judge(found->second.exit) == Verdict::kLeft) {
+      return;
+    }
+    if (now_ < kept.start_after) {
+      AgainBy(kept.start_after);
+      return;
+    }
+    decision_.starts.push_back({slot});
+  }
+
+  const JobPlan& plan_;
+  const Limits& limits_;
+  const Observation& world_;
+  const absl::Time now_;
+  Decision decision_;
+  Memory& memory_;
+};
+
+}  // namespace
+
+std::string SlotName(const Slot& slot) {
+  if (slot.role == v1::COORDINATOR) return "coordinator";
+  return absl::StrCat(slot.role == v1::SHARD ? "ps-" : "worker-", slot.index);
+}
+
+std::string ExitText(const Exit& exit) {
+  if (exit.signal == 0) return absl::StrCat("exit code ", exit.code);
+  return absl::StrCat("killed by signal ", exit.signal, " (", strsignal(exit.signal), ")");
+}
+
+Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
+                const Memory& memory, absl::Time now) {
+  return Decider(plan, limits, world, memory, now).Run();
+}
+
+}  // namespace sluice::policy

@@ -1,0 +1,178 @@
+// Which processes of a job should run, and how a job ends. Pure: shared by `sluice run`, where a
+// process is a child, and the operator, where it is a pod.
+//
+// Intuition. Gather -> Decide -> apply, again and again. A backend gathers what is (Observation),
+// Decide compares it with what should be and returns what to do; the backend does it. It does not
+// matter why Decide is called, nor how often: with the same world it asks for the same once more,
+// and whatever was done already is not asked for again. All that must outlive one call is in
+// Memory: plain data that a backend keeps, and may write down.
+//
+//   start      the coordinator first; shards and workers once its address is known
+//   a death    is told to the coordinator at once; a new life takes its place at once, and later if
+//              the slot dies again and again
+//   the end    (success, failure, suspension, each with its reason) is decided once; nothing is
+//              started after it; processes get time to leave, then SIGTERM, then SIGKILL; when all
+//              are gone the job is finished
+#ifndef SLUICE_OPERATOR_POLICY_POLICY_H_
+#define SLUICE_OPERATOR_POLICY_POLICY_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/frame.pb.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice::policy {
+
+// A place that one process at a time fills: role and index.
+struct Slot {
+  v1::Role role = v1::COORDINATOR;  // COORDINATOR, SHARD or WORKER
+  uint32_t index = 0;
+
+  friend bool operator<(const Slot& a, const Slot& b) {
+    return std::tie(a.role, a.index) < std::tie(b.role, b.index);
+  }
+  friend bool operator==(const Slot& a, const Slot& b) {
+    return a.role == b.role && a.index == b.index;
+  }
+};
+
+// "coordinator", "ps-0", "worker-1".
+std::string SlotName(const Slot& slot);
+
+// What is wanted, from the TrainingJob.
+struct JobPlan {
+  uint32_t shards = 1;
+  uint32_t workers = 1;
+  uint32_t backoff_limit = 0;  // deaths of shards and of the coordinator that the job survives
+  bool suspend = false;
+  std::optional<absl::Duration> active_deadline;
+  // How long the checkpoint of a suspension may take.
+  absl::Duration suspend_timeout = absl::Seconds(60);
+};
+
+// How patient to be.
+struct Limits {
+  // The first replacement of a slot comes at once, the second in a row after this, then doubling.
+  absl::Duration first_delay = absl::Seconds(1);
+  absl::Duration max_delay = absl::Seconds(30);
+  // A life that was ready, or lasted so long, ends the row.
+  absl::Duration healthy_after = absl::Seconds(30);
+  // So many lives of one slot in a row that ended without having been ready fail the job.
+  int max_failed_starts = 5;
+  // More deaths of workers within the window fail the job.
+  int max_worker_deaths = 200;
+  absl::Duration worker_window = absl::Minutes(10);
+  // A process that left with exit code 0 while the job goes on (as far as is known) is replaced
+  // after this: most often the job's end will have been seen by then.
+  absl::Duration left_delay = absl::Seconds(2);
+  // At the end: how long processes may leave by themselves,
+  absl::Duration leave_grace = absl::Seconds(10);
+  // and after SIGTERM.
+  absl::Duration stop_grace = absl::Seconds(5);
+};
+
+// How a life ended.
+struct Exit {
+  int code = 0;         // of exit(), if signal is 0
+  int signal = 0;       // that killed it; 0: none
+  std::string message;  // what it said last, if anything
+};
+
+// The newest life in a slot.
+struct ProcessObservation {
+  std::string life;  // distinguishes lives of one slot (pid and count, pod uid); never empty
+  uint64_t pid = 0;  // 0: unknown
+  absl::Time started;
+  bool ready = false;  // it is, or once was, a member
+  bool running = true;
+  // If not running:
+  Exit exit;
+  absl::Time ended;
+};
+
+struct Observation {
+  std::map<Slot, ProcessObservation> processes;
+  // Where shards and workers find the coordinator; empty: not known yet.
+  std::string coordinator_address;
+  // The newest that the coordinator of this activation said; STARTING if nothing.
+  v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
+  std::string phase_reason;
+};
+
+enum class Outcome { kSucceeded, kFailed, kSuspended };
+
+struct Ending {
+  Outcome outcome = Outcome::kFailed;
+  std::string reason;          // one sentence; empty for success
+  std::optional<Slot> blamed;  // whose log tells more
+  absl::Time since;
+  absl::Duration leave_grace;  // before SIGTERM
+};
+
+// What a backend keeps between calls, unchanged.
+struct Memory {
+  struct SlotMemory {
+    std::string handled_life;  // the last life whose end was handled
+    int failures_in_row = 0;   // deaths, for the delay
+    int failed_starts = 0;     // in a row, without having been ready
+    absl::Time start_after = absl::InfinitePast();
+    uint32_t restarts = 0;  // lives that ended before the job did
+  };
+  std::map<Slot, SlotMemory> slots;
+  absl::Time active_since = absl::InfiniteFuture();  // first call
+  absl::Time suspending_since = absl::InfiniteFuture();
+  uint32_t restorations = 0;             // deaths of shards and coordinators
+  std::deque<absl::Time> worker_deaths;  // within the window
+  std::optional<Ending> ending;
+  std::map<Slot, std::string> terminated;  // life that was sent SIGTERM
+  std::map<Slot, std::string> killed;      // life that was sent SIGKILL
+};
+
+// Asked for again until the slot's new life is seen. A start that fails for good is observed as a
+// life that ended, with exit code 127.
+struct StartProcess {
+  Slot slot;
+};
+struct StopProcess {
+  Slot slot;
+  std::string life;
+  bool kill = false;  // SIGKILL rather than SIGTERM
+};
+struct ReportDeath {
+  Slot slot;
+  uint64_t pid = 0;
+  std::string reason;  // "killed by SIGKILL"
+};
+
+struct Decision {
+  std::vector<ReportDeath> deaths;
+  std::vector<StopProcess> stops;
+  std::vector<StartProcess> starts;
+  // What the coordinator should know now (SetDesired), whenever it differs from what it was told.
+  uint32_t desired_workers = 0;
+  uint32_t desired_shards = 0;
+  bool desired_suspend = false;
+  // Set when the job has ended and no process is left. Final.
+  std::optional<Ending> finish;
+  Memory memory;
+  // Decide again when the world changes, and not later than this.
+  absl::Time decide_again = absl::InfiniteFuture();
+};
+
+// Times must not go backwards from call to call.
+Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
+                const Memory& memory, absl::Time now);
+
+// "exit code 12", "killed by signal 9 (Killed)".
+std::string ExitText(const Exit& exit);
+
+}  // namespace sluice::policy
+
+#endif  // SLUICE_OPERATOR_POLICY_POLICY_H_

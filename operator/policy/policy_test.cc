@@ -1,0 +1,455 @@
+#include "operator/policy/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::policy {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
+constexpr Slot kShard0 = {v1::SHARD, 0};
+constexpr Slot kWorker0 = {v1::WORKER, 0};
+constexpr Slot kWorker1 = {v1::WORKER, 1};
+
+// A backend that does at once what is decided.
+class World {
+ public:
+  World() {
+    plan.shards = 2;
+    plan.workers = 2;
+    plan.backoff_limit = 2;
+  }
+
+  // Decides, does it, and returns it.
+  Decision Step() {
+    Decision decision = Decide(plan, limits, observed, memory_, now);
+    memory_ = decision.memory;
+    for (const StartProcess& start : decision.starts) {
+      EXPECT_FALSE(finished) << "started after the end: " << SlotName(start.slot);
+      Start(start.slot);
+    }
+    for (const ReportDeath& death : decision.deaths) reported.push_back(death);
+    for (const StopProcess& stop : decision.stops) {
+      stopped.push_back(absl::StrCat(stop.kill ? "kill " : "stop ", SlotName(stop.slot)));
+    }
+    if (decision.finish.has_value()) finished = true;
+    return decision;
+  }
+
+  void Start(const Slot& slot) {
+    started.push_back(SlotName(slot));
+    ProcessObservation process;
+    process.pid = ++pids_;
+    process.life = absl::StrCat("life-", pids_);
+    process.started = now;
+    observed.processes[slot] = process;
+  }
+
+  void StartAll() {
+    Step();
+    observed.coordinator_address = "127.0.0.1:1";
+    Step();
+    started.clear();
+  }
+
+  void End(const Slot& slot, int code, int signal = 0, std::string message = "") {
+    ProcessObservation& process = observed.processes.at(slot);
+    process.running = false;
+    process.ended = now;
+    process.exit = {code, signal, std::move(message)};
+  }
+
+  void EndAll() {
+    for (auto& [slot, process] : observed.processes) {
+      if (process.running) End(slot, kExitOk);
+    }
+  }
+
+  JobPlan plan;
+  Limits limits;
+  Observation observed;
+  absl::Time now = absl::UnixEpoch();
+  std::vector<std::string> started;
+  std::vector<std::string> stopped;
+  std::vector<ReportDeath> reported;
+  bool finished = false;
+
+ private:
+  Memory memory_;
+  uint64_t pids_ = 0;
+};
+
+TEST(PolicyTest, TheCoordinatorStartsFirstAndTheOthersWhenItsAddressIsKnown) {
+  World world;
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("coordinator"));
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("coordinator"));
+  world.observed.coordinator_address = "127.0.0.1:1";
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "ps-1", "worker-0", "worker-1"));
+}
+
+TEST(PolicyTest, ASettledWorldIsLeftAlone) {
+  World world;
+  world.StartAll();
+  const Decision decision = world.Step();
+  EXPECT_THAT(decision.starts, IsEmpty());
+  EXPECT_THAT(decision.stops, IsEmpty());
+  EXPECT_THAT(decision.deaths, IsEmpty());
+  EXPECT_EQ(decision.desired_workers, 2u);
+  EXPECT_EQ(decision.desired_shards, 2u);
+  EXPECT_FALSE(decision.desired_suspend);
+  EXPECT_EQ(decision.decide_again, absl::InfiniteFuture());
+}
+
+TEST(PolicyTest, AKilledWorkerIsReportedOnceAndReplacedAtOnce) {
+  World world;
+  world.StartAll();
+  const uint64_t pid = world.observed.processes.at(kWorker1).pid;
+  world.End(kWorker1, 0, SIGKILL);
+  world.Step();
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("worker-1"));
+  ASSERT_EQ(world.reported.size(), 1u);
+  EXPECT_EQ(world.reported[0].pid, pid);
+  EXPECT_THAT(world.reported[0].reason, HasSubstr("signal 9"));
+}
+
+TEST(PolicyTest, AProcessThatIsGoneFromTheWorldIsStartedAgain) {
+  World world;
+  world.StartAll();
+  world.observed.processes.erase(kShard0);
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("ps-0"));
+}
+
+TEST(PolicyTest, DeathsInARowAreReplacedLaterAndLater) {
+  World world;
+  world.limits.max_failed_starts = 100;
+  world.StartAll();
+  const std::vector<absl::Duration> delays = {absl::ZeroDuration(), absl::Seconds(1),
+                                              absl::Seconds(2), absl::Seconds(4)};
+  for (const absl::Duration delay : delays) {
+    SCOPED_TRACE(delay);
+    world.started.clear();
+    world.End(kWorker0, kExitRetry);
+    Decision decision = world.Step();
+    if (delay > absl::ZeroDuration()) {
+      EXPECT_THAT(world.started, IsEmpty());
+      EXPECT_EQ(decision.decide_again, world.now + delay);
+      world.now += delay - absl::Milliseconds(1);
+      world.Step();
+      EXPECT_THAT(world.started, IsEmpty());
+      world.now += absl::Milliseconds(1);
+      world.Step();
+    }
+    EXPECT_THAT(world.started, ElementsAre("worker-0"));
+  }
+}
+
+TEST(PolicyTest, DelaysAreBounded) {
+  World world;
+  world.limits.max_failed_starts = 100;
+  world.StartAll();
+  for (int i = 0; i < 40; ++i) {
+    world.End(kWorker0, kExitRetry);
+    world.Step();
+    world.now += world.limits.max_delay;
+    world.Step();
+    ASSERT_TRUE(world.observed.processes.at(kWorker0).running) << i;
+  }
+}
+
+TEST(PolicyTest, ALifeThatWasReadyEndsTheRow) {
+  World world;
+  world.StartAll();
+  for (int i = 0; i < 20; ++i) {
+    world.started.clear();
+    world.observed.processes.at(kWorker0).ready = true;
+    world.End(kWorker0, 0, SIGKILL);
+    world.Step();
+    EXPECT_THAT(world.started, ElementsAre("worker-0")) << i;
+  }
+}
+
+TEST(PolicyTest, AnExpelledProcessIsStartedAtOnceAndNotCounted) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  for (const Slot& slot : {kWorker0, kShard0}) {
+    world.started.clear();
+    world.End(slot, kExitExpelled);
+    const Decision decision = world.Step();
+    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_EQ(decision.memory.restorations, 0u);
+  }
+}
+
+TEST(PolicyTest, AWorkerThatLeftIsReplacedAfterAMoment) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, kExitOk);
+  world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  world.now += world.limits.left_delay;
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("worker-0"));
+}
+
+TEST(PolicyTest, AWorkerThatLeavesWhileTheLastCheckpointIsWrittenIsNotReplaced) {
+  for (const auto phase : {v1::JobProgress::EVALUATING, v1::JobProgress::SAVING}) {
+    World world;
+    world.StartAll();
+    world.End(kWorker0, kExitOk);
+    world.observed.phase = phase;
+    world.now += absl::Minutes(1);
+    world.Step();
+    EXPECT_THAT(world.started, IsEmpty());
+  }
+}
+
+TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
+  for (const Slot& slot : {kCoordinator, kShard0, kWorker0}) {
+    for (const int code : {+kExitFailed, +kExitRefused, +kExitUsage, 126, 127}) {
+      SCOPED_TRACE(absl::StrCat(SlotName(slot), " ", code));
+      World world;
+      world.StartAll();
+      world.End(slot, code, 0, "no such model");
+      Decision decision = world.Step();
+      EXPECT_THAT(world.started, IsEmpty());
+      ASSERT_TRUE(decision.memory.ending.has_value());
+      EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
+      EXPECT_THAT(decision.memory.ending->reason, HasSubstr(SlotName(slot)));
+      EXPECT_THAT(decision.memory.ending->reason, HasSubstr("no such model"));
+      EXPECT_EQ(decision.memory.ending->blamed, slot);
+      EXPECT_THAT(world.stopped, Contains(slot == kWorker0 ? "stop ps-0" : "stop worker-0"));
+      EXPECT_FALSE(decision.finish.has_value());
+      world.EndAll();
+      decision = world.Step();
+      ASSERT_TRUE(decision.finish.has_value());
+      EXPECT_EQ(decision.finish->outcome, Outcome::kFailed);
+    }
+  }
+}
+
+TEST(PolicyTest, DeathsOfShardsAndCoordinatorsCountAgainstTheBackoffLimit) {
+  World world;
+  world.plan.backoff_limit = 2;
+  world.StartAll();
+  for (const Slot& slot : {kShard0, kCoordinator}) {
+    world.observed.processes.at(slot).ready = true;
+    world.End(slot, 0, SIGKILL);
+    world.started.clear();
+    world.Step();
+    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+  }
+  world.End(kShard0, 0, SIGSEGV);
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
+  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("backoffLimit of 2"));
+  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("ps-0"));
+}
+
+TEST(PolicyTest, DeathsOfWorkersDoNotCountAgainstTheBackoffLimit) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  world.End(kWorker0, 0, SIGKILL);
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+}
+
+TEST(PolicyTest, AWorkerThatNeverBecomesReadyFailsTheJobInTheEnd) {
+  World world;
+  world.StartAll();
+  for (int i = 1; i <= world.limits.max_failed_starts; ++i) {
+    world.End(kWorker0, 0, SIGSEGV);
+    const Decision decision = world.Step();
+    EXPECT_EQ(decision.memory.ending.has_value(), i == world.limits.max_failed_starts);
+    world.now += absl::Seconds(10);
+    if (!decision.memory.ending.has_value()) world.Step();
+  }
+}
+
+TEST(PolicyTest, TooManyDeathsOfWorkersWithinTheWindowFailTheJob) {
+  struct Case {
+    absl::Duration apart;
+    bool fails;
+  };
+  for (const Case& c : {Case{absl::Seconds(1), true}, Case{absl::Seconds(40), false}}) {
+    World world;
+    world.limits.max_worker_deaths = 5;
+    world.limits.worker_window = absl::Minutes(3);
+    world.StartAll();
+    bool failed = false;
+    for (int i = 0; i < 12 && !failed; ++i) {
+      world.observed.processes.at(kWorker0).ready = true;
+      world.End(kWorker0, 0, SIGKILL);
+      failed = world.Step().memory.ending.has_value();
+      world.now += c.apart;
+    }
+    EXPECT_EQ(failed, c.fails);
+  }
+}
+
+TEST(PolicyTest, SuccessWaitsForTheProcessesToLeaveByThemselves) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  EXPECT_FALSE(world.Step().finish.has_value());
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.EndAll();
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.finish.has_value());
+  EXPECT_EQ(decision.finish->outcome, Outcome::kSucceeded);
+  EXPECT_THAT(world.started, IsEmpty());
+}
+
+TEST(PolicyTest, WhoDoesNotLeaveAtTheEndIsStoppedThenKilled) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, kExitOk);
+  world.End(kWorker1, kExitOk);
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  Decision decision = world.Step();
+  world.now = decision.decide_again;
+  decision = world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("stop coordinator", "stop ps-0", "stop ps-1"));
+  world.End(kCoordinator, kExitOk);
+  world.End(kShard0, kExitOk);
+  world.now = decision.decide_again;
+  world.stopped.clear();
+  decision = world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill ps-1"));
+  world.EndAll();
+  EXPECT_TRUE(world.Step().finish.has_value());
+}
+
+TEST(PolicyTest, ACoordinatorThatLeavesInOrderEndsTheJobEvenIfItsLastWordWasMissed) {
+  for (const bool suspend : {false, true}) {
+    World world;
+    world.StartAll();
+    world.plan.suspend = suspend;
+    world.EndAll();
+    const Decision decision = world.Step();
+    ASSERT_TRUE(decision.finish.has_value());
+    EXPECT_EQ(decision.finish->outcome, suspend ? Outcome::kSuspended : Outcome::kSucceeded);
+  }
+}
+
+TEST(PolicyTest, NothingIsStartedAfterTheEndWhateverDies) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  world.Step();
+  world.End(kShard0, 0, SIGKILL);
+  world.End(kWorker0, kExitExpelled);
+  world.End(kCoordinator, kExitRetry);
+  world.now += absl::Hours(1);
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSucceeded);
+}
+
+TEST(PolicyTest, TheCoordinatorsReasonIsTheJobsReason) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::FAILED;
+  world.observed.phase_reason = "the loss is not a number at step 7";
+  world.End(kCoordinator, kExitFailed);
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->reason, "the loss is not a number at step 7");
+}
+
+TEST(PolicyTest, SuspensionAsksTheCoordinatorAndStartsNothing) {
+  World world;
+  world.StartAll();
+  world.plan.suspend = true;
+  world.End(kWorker0, 0, SIGKILL);
+  Decision decision = world.Step();
+  EXPECT_TRUE(decision.desired_suspend);
+  EXPECT_THAT(world.started, IsEmpty());
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.observed.phase = v1::JobProgress::SUSPENDED;
+  world.EndAll();
+  decision = world.Step();
+  ASSERT_TRUE(decision.finish.has_value());
+  EXPECT_EQ(decision.finish->outcome, Outcome::kSuspended);
+  EXPECT_EQ(decision.finish->reason, "");
+}
+
+TEST(PolicyTest, SuspensionThatTakesTooLongStopsTheProcessesAndSaysSo) {
+  World world;
+  world.StartAll();
+  world.plan.suspend = true;
+  world.plan.suspend_timeout = absl::Seconds(20);
+  Decision decision = world.Step();
+  EXPECT_EQ(decision.decide_again, world.now + absl::Seconds(20));
+  world.now = decision.decide_again;
+  decision = world.Step();
+  EXPECT_THAT(world.stopped, Contains("stop worker-0"));
+  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("20s"));
+}
+
+TEST(PolicyTest, SuspensionWithoutACoordinatorDoesNotWait) {
+  World world;
+  world.plan.suspend = true;
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  ASSERT_TRUE(decision.finish.has_value());
+  EXPECT_EQ(decision.finish->outcome, Outcome::kSuspended);
+}
+
+TEST(PolicyTest, TheActiveDeadlineFailsTheJob) {
+  World world;
+  world.plan.active_deadline = absl::Seconds(100);
+  world.StartAll();
+  Decision decision = world.Step();
+  EXPECT_EQ(decision.decide_again, absl::UnixEpoch() + absl::Seconds(100));
+  world.now = decision.decide_again;
+  decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
+  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("activeDeadlineSeconds"));
+}
+
+TEST(PolicyTest, FewerWorkersStopTheSurplusOnce) {
+  World world;
+  world.StartAll();
+  world.plan.workers = 1;
+  Decision decision = world.Step();
+  EXPECT_EQ(decision.desired_workers, 1u);
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("stop worker-1"));
+  world.End(kWorker1, 0, SIGKILL);
+  world.now += absl::Minutes(1);
+  decision = world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  EXPECT_EQ(decision.memory.worker_deaths.size(), 0u);
+}
+
+TEST(PolicyTest, MoreWorkersAreStartedAtOnce) {
+  World world;
+  world.StartAll();
+  world.plan.workers = 4;
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, ElementsAre("worker-2", "worker-3"));
+  EXPECT_EQ(decision.desired_workers, 4u);
+}
+
+}  // namespace
+}  // namespace sluice::policy

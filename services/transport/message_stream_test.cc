@@ -1,0 +1,325 @@
+#include "services/transport/message_stream.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/control.grpc.pb.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/testing/watched.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using ServerSide = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
+using ClientSide = MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage>;
+
+v1::MemberMessage Heartbeat(uint64_t sequence) {
+  v1::MemberMessage message;
+  message.mutable_heartbeat()->set_sequence(sequence);
+  return message;
+}
+
+v1::CoordinatorMessage Reply(uint64_t sequence) {
+  v1::CoordinatorMessage message;
+  message.mutable_heartbeat_reply()->set_sequence(sequence);
+  return message;
+}
+
+class Service final : public v1::Coordinator::CallbackService {
+ public:
+  explicit Service(ServerSide* streams) : streams_(streams) {}
+  grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Join(
+      grpc::CallbackServerContext* context) override {
+    return streams_->Accept(context);
+  }
+
+ private:
+  ServerSide* const streams_;
+};
+
+struct ServerEvents {
+  std::vector<uint64_t> opened;
+  std::map<uint64_t, std::vector<v1::MemberMessage>> messages;
+  std::map<uint64_t, std::vector<absl::Status>> closed;
+};
+
+class TestServer final : public ServerSide::Handler {
+ public:
+  using OnMessageFunction = std::function<void(ServerSide*, uint64_t, const v1::MemberMessage&)>;
+
+  explicit TestServer(OnMessageFunction on_message = nullptr, MessageStreamOptions options = {})
+      : on_message_(std::move(on_message)),
+        streams_(options, this),
+        service_(&streams_),
+        generated_(&service_) {
+    GrpcServer::Options server_options;
+    server_options.grace = absl::Milliseconds(500);
+    auto server = GrpcServer::Start(server_options, {&generated_, &streams_});
+    if (!server.ok()) ADD_FAILURE() << server.status();
+    server_ = *std::move(server);
+  }
+
+  ServerSide* streams() { return &streams_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  void Stop() { server_->Stop(); }
+  Watched<ServerEvents>& events() { return events_; }
+
+  uint64_t WaitForStream() {
+    return events_.WaitFor([](const ServerEvents& e) { return !e.opened.empty(); }).opened[0];
+  }
+  absl::Status WaitForClose(uint64_t stream) {
+    return events_.WaitFor([=](const ServerEvents& e) { return e.closed.count(stream) > 0; })
+        .closed[stream]
+        .front();
+  }
+
+  void OnOpen(uint64_t stream, const std::string& peer) override {
+    EXPECT_FALSE(peer.empty());
+    events_.Change([&](ServerEvents* e) { e->opened.push_back(stream); });
+  }
+  void OnMessage(uint64_t stream, v1::MemberMessage message) override {
+    if (on_message_) on_message_(&streams_, stream, message);
+    events_.Change([&](ServerEvents* e) { e->messages[stream].push_back(std::move(message)); });
+  }
+  void OnClosed(uint64_t stream, const absl::Status& why) override {
+    events_.Change([&](ServerEvents* e) { e->closed[stream].push_back(why); });
+  }
+
+ private:
+  const OnMessageFunction on_message_;
+  Watched<ServerEvents> events_;
+  ServerSide streams_;
+  Service service_;
+  GeneratedService generated_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+struct ClientEvents {
+  std::vector<v1::CoordinatorMessage> messages;
+  std::vector<absl::Status> broken;
+};
+
+class TestClient {
+ public:
+  explicit TestClient(const std::string& address) {
+    ChannelOptions options;
+    options.address = address;
+    stub_ = v1::Coordinator::NewStub(MakeChannel(options));
+    stream_ = ClientSide::Start(
+        {}, [this](auto* context, auto* reactor) { stub_->async()->Join(context, reactor); },
+        {[this](v1::CoordinatorMessage message) {
+           events_.Change([&](ClientEvents* e) { e->messages.push_back(std::move(message)); });
+         },
+         [this](const absl::Status& why) {
+           events_.Change([&](ClientEvents* e) { e->broken.push_back(why); });
+         }});
+  }
+
+  ClientSide* operator->() { return stream_.get(); }
+  void Destroy() { stream_ = nullptr; }
+  Watched<ClientEvents>& events() { return events_; }
+
+  std::vector<v1::CoordinatorMessage> WaitForMessages(size_t count) {
+    return events_.WaitFor([=](const ClientEvents& e) { return e.messages.size() >= count; })
+        .messages;
+  }
+  absl::Status WaitForBreak() {
+    return events_.WaitFor([](const ClientEvents& e) { return !e.broken.empty(); }).broken.front();
+  }
+
+ private:
+  Watched<ClientEvents> events_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+  std::unique_ptr<ClientSide> stream_;
+};
+
+void Answer(ServerSide* streams, uint64_t stream, const v1::MemberMessage& message) {
+  streams->Send(stream, Reply(message.heartbeat().sequence()));
+}
+
+TEST(MessageStreamTest, MessagesGoBothWaysInOrderFromManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kMessages = 500;
+  TestServer server(Answer);
+  TestClient client(server.address());
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&client, t] {
+      for (uint64_t i = 0; i < kMessages; ++i) client->Send(Heartbeat(t * kMessages + i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<uint64_t> next(kThreads, 0);
+  for (const auto& message : client.WaitForMessages(kThreads * kMessages)) {
+    const uint64_t sequence = message.heartbeat_reply().sequence();
+    EXPECT_EQ(sequence % kMessages, next[sequence / kMessages]++);
+  }
+}
+
+TEST(MessageStreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
+  TestServer server([](ServerSide* streams, uint64_t stream, const v1::MemberMessage&) {
+    for (uint64_t i = 0; i < 50; ++i) streams->Send(stream, Reply(i));
+    streams->Close(stream, absl::PermissionDeniedError("expelled"));
+    streams->Send(stream, Reply(1000));
+  });
+  TestClient client(server.address());
+  client->Send(Heartbeat(0));
+  EXPECT_EQ(client.WaitForBreak(), absl::PermissionDeniedError("expelled"));
+  EXPECT_THAT(client.events().Now().messages, SizeIs(50));
+  EXPECT_EQ(server.WaitForClose(server.WaitForStream()), absl::PermissionDeniedError("expelled"));
+}
+
+TEST(MessageStreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
+  TestServer server;
+  {
+    TestClient client(server.address());
+    client->Send(Heartbeat(0));
+    server.WaitForStream();
+  }
+  const uint64_t stream = server.WaitForStream();
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kUnavailable);
+  server.streams()->Send(stream, Reply(1));
+  server.streams()->Close(stream, absl::OkStatus());
+  server.Stop();
+  EXPECT_THAT(server.events().Now().closed[stream], SizeIs(1));
+}
+
+TEST(MessageStreamTest, AClientThatFinishesIsReportedAsDone) {
+  TestServer server(Answer);
+  TestClient client(server.address());
+  client->Send(Heartbeat(0));
+  client->Finish();
+  EXPECT_TRUE(client.WaitForBreak().ok());
+  EXPECT_THAT(client.events().Now().messages, SizeIs(1));
+  EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
+}
+
+TEST(MessageStreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
+  auto server = std::make_unique<TestServer>(Answer);
+  TestClient client(server->address());
+  client->Send(Heartbeat(0));
+  client.WaitForMessages(1);
+  server->Stop();
+  EXPECT_THAT(server->events().Now().closed[1], SizeIs(1));
+  server = nullptr;
+  EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kUnavailable);
+  client->Send(Heartbeat(1));
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, SizeIs(1));
+}
+
+TEST(MessageStreamTest, WhereNobodyListensTheClientBreaksOnce) {
+  std::string address;
+  {
+    TestServer server;
+    address = server.address();
+  }
+  TestClient client(address);
+  client->Send(Heartbeat(0));
+  EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kUnavailable);
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, SizeIs(1));
+}
+
+TEST(MessageStreamTest, ADestroyedClientMakesNoCallback) {
+  TestServer server(Answer);
+  TestClient client(server.address());
+  client->Send(Heartbeat(0));
+  client.WaitForMessages(1);
+  client.Destroy();
+  EXPECT_THAT(client.events().Now().broken, IsEmpty());
+}
+
+// A generated client that opens a stream and does not read.
+class SilentReader {
+ public:
+  explicit SilentReader(const std::string& address)
+      : stub_(v1::Coordinator::NewStub(
+            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
+        stream_(stub_->Join(&context_)) {
+    stream_->Write(Heartbeat(0));
+  }
+  ~SilentReader() {
+    context_.TryCancel();
+    stream_->Finish();
+  }
+
+ private:
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::MemberMessage, v1::CoordinatorMessage>> stream_;
+};
+
+v1::CoordinatorMessage LargeMessage() {
+  v1::CoordinatorMessage message;
+  message.mutable_refusal()->set_reason(std::string(1 << 20, 'x'));
+  return message;
+}
+
+TEST(MessageStreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {
+  MessageStreamOptions options;
+  options.max_queued_messages = 40;
+  options.close_timeout = absl::Milliseconds(10);
+  TestServer server(Answer, options);
+  SilentReader silent(server.address());
+  const uint64_t stream = server.WaitForStream();
+  for (int i = 0; i < 100; ++i) server.streams()->Send(stream, LargeMessage());
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kResourceExhausted);
+
+  TestClient good(server.address());
+  good->Send(Heartbeat(1));
+  good.WaitForMessages(1);
+}
+
+TEST(MessageStreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
+  MessageStreamOptions options;
+  options.close_timeout = absl::Milliseconds(10);
+  TestServer server(nullptr, options);
+  SilentReader silent(server.address());
+  const uint64_t stream = server.WaitForStream();
+  for (int i = 0; i < 40; ++i) server.streams()->Send(stream, LargeMessage());
+  server.streams()->Close(stream, absl::AbortedError("expelled"));
+  EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kAborted);
+}
+
+TEST(MessageStreamTest, AServerStopsWithinItsGraceUnderTraffic) {
+  TestServer server(Answer);
+  SilentReader silent(server.address());
+  const uint64_t stream = server.WaitForStream();
+  for (int i = 0; i < 40; ++i) server.streams()->Send(stream, LargeMessage());
+  TestClient client(server.address());
+  std::thread sender([&] {
+    bool broken = false;
+    for (uint64_t i = 0; !broken; ++i) {
+      client->Send(Heartbeat(i));
+      broken = !client.events()
+                    .WaitFor([=](const ClientEvents& e) {
+                      return !e.broken.empty() || e.messages.size() > i;
+                    })
+                    .broken.empty();
+    }
+  });
+  client.WaitForMessages(10);
+  server.Stop();
+  EXPECT_FALSE(client.WaitForBreak().ok());
+  sender.join();
+  const auto closed = server.events().Now().closed;
+  EXPECT_THAT(closed, SizeIs(2));
+  for (const auto& [id, reasons] : closed) EXPECT_THAT(reasons, SizeIs(1)) << id;
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_TESTING_WATCHED_H_
+#define SLUICE_SERVICES_TRANSPORT_TESTING_WATCHED_H_
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "services/common/mutex.h"
+
+namespace sluice {
+
+// What has happened, for tests to wait on.
+template <typename State>
+class Watched {
+ public:
+  void Change(const std::function<void(State*)>& change) {
+    MutexLock lock(&mutex_);
+    change(&state_);
+    changed_.SignalAll();
+  }
+  // The state once the condition holds; fails the test if it does not within a patient while.
+  State WaitFor(const std::function<bool(const State&)>& condition) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    MutexLock lock(&mutex_);
+    while (!condition(state_)) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) {
+        ADD_FAILURE() << "waited in vain";
+        break;
+      }
+    }
+    return state_;
+  }
+  State Now() {
+    MutexLock lock(&mutex_);
+    return state_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  State state_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_TESTING_WATCHED_H_

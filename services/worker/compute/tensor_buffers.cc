@@ -1,0 +1,109 @@
+#include "services/worker/compute/tensor_buffers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/elements.h"
+
+namespace sluice {
+
+void TensorBuffers::FreeDeleter::operator()(char* memory) const { std::free(memory); }
+
+TensorBuffers::TensorBuffers(const v1::TensorTable& table) : table_(table) {
+  for (const v1::TensorSpec& tensor : table.tensors()) {
+    uint64_t elements = 1;
+    for (int64_t dimension : tensor.shape()) elements *= dimension;
+    element_bytes_.push_back(ElementBytes(tensor.dtype()));
+    bytes_.push_back(elements * element_bytes_.back());
+  }
+  for (std::vector<Memory>& version : versions_) version = Allocate();
+}
+
+std::vector<TensorBuffers::Memory> TensorBuffers::Allocate() const {
+  constexpr size_t kAlignment = 64;
+  std::vector<Memory> memory;
+  for (uint64_t bytes : bytes_) {
+    // aligned_alloc wants a multiple of the alignment.
+    const uint64_t rounded =
+        (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
+    if (block == nullptr) throw std::bad_alloc();
+    std::memset(block, 0, rounded);
+    memory.emplace_back(block);
+  }
+  return memory;
+}
+
+char* TensorBuffers::data(Buffer buffer, size_t tensor) {
+  switch (buffer) {
+    case Buffer::kCurrent:
+      return versions_[current_][tensor].get();
+    case Buffer::kIncoming:
+      return versions_[1 - current_][tensor].get();
+    case Buffer::kEvaluation:
+      break;
+  }
+  MutexLock lock(&evaluation_mutex_);
+  if (evaluation_.empty()) evaluation_ = Allocate();
+  return evaluation_[tensor].get();
+}
+
+const char* TensorBuffers::Find(Buffer buffer, size_t tensor) const {
+  switch (buffer) {
+    case Buffer::kCurrent:
+      return versions_[current_][tensor].get();
+    case Buffer::kIncoming:
+      return versions_[1 - current_][tensor].get();
+    case Buffer::kEvaluation:
+      break;
+  }
+  MutexLock lock(&evaluation_mutex_);
+  return evaluation_.empty() ? nullptr : evaluation_[tensor].get();
+}
+
+absl::Status TensorBuffers::SetRange(Buffer buffer, uint32_t tensor, uint64_t offset,
+                                     const absl::Cord& bytes) {
+  if (buffer == Buffer::kCurrent) {
+    return absl::InvalidArgumentError("the current version is written by adopting another alone");
+  }
+  if (tensor >= tensors()) {
+    return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", tensors()));
+  }
+  const uint64_t element = element_bytes_[tensor];
+  if (bytes.size() % element != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(bytes.size(), " bytes for tensor '",
+                                                   table_.tensors(tensor).name(),
+                                                   "' are not whole elements of ", element));
+  }
+  const uint64_t elements = bytes_[tensor] / element;
+  const uint64_t count = bytes.size() / element;
+  if (offset > elements || count > elements - offset) {
+    return absl::OutOfRangeError(absl::StrCat(count, " elements from ", offset, " on in tensor '",
+                                              table_.tensors(tensor).name(), "' of ", elements));
+  }
+  char* out = data(buffer, tensor) + offset * element;
+  for (absl::string_view chunk : bytes.Chunks()) {
+    std::memcpy(out, chunk.data(), chunk.size());
+    out += chunk.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Cord> TensorBuffers::Get(Buffer buffer, uint32_t tensor) const {
+  if (tensor >= tensors()) {
+    return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", tensors()));
+  }
+  const char* memory = Find(buffer, tensor);
+  if (memory == nullptr) {
+    return absl::FailedPreconditionError("no version to evaluate has been set");
+  }
+  // The cord takes the string over without another copy.
+  return absl::Cord(std::string(memory, bytes_[tensor]));
+}
+
+}  // namespace sluice

@@ -1,0 +1,558 @@
+#include "services/worker/compute/torch_engine.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <dlfcn.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/common/splitmix64.h"
+#include "services/protocol/elements.h"
+#include "services/worker/compute/memory_pool.h"
+#include "services/worker/compute/tensor_buffers.h"
+#include "services/worker/models/additive.h"
+#include "services/worker/models/loss.h"
+#include "services/worker/models/model.h"
+#include "services/worker/models/torch_script.h"
+
+namespace sluice {
+namespace {
+
+// A cord over the memory of a tensor, which it keeps alive.
+absl::Cord CordOf(const at::Tensor& tensor) {
+  const at::Tensor contiguous = tensor.contiguous();
+  return absl::MakeCordFromExternal(
+      absl::string_view(static_cast<const char*>(contiguous.data_ptr()), contiguous.nbytes()),
+      [contiguous] {});
+}
+
+// Takes a parameter's gradient away as soon as it is whole. In the graph of a parameter that is
+// used several times this comes after the last.
+class TakeGradient final : public torch::autograd::FunctionPostHook {
+ public:
+  using Sink = std::function<void(at::Tensor gradient)>;
+
+  TakeGradient(at::Tensor parameter, Sink sink)
+      : parameter_(std::move(parameter)), sink_(std::move(sink)) {}
+
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& outputs,
+      const torch::autograd::variable_list& /*inputs*/) override {
+    at::Tensor gradient = std::move(parameter_.mutable_grad());
+    parameter_.mutable_grad() = at::Tensor();
+    if (gradient.defined()) sink_(std::move(gradient));
+    return outputs;
+  }
+
+ private:
+  // Weak would do: the node that owns the hook is owned by who owns the parameter.
+  at::Tensor parameter_;
+  const Sink sink_;
+};
+
+// LibTorch's own setting does not reach the threads of OpenBLAS.
+void SetBlasThreads(int threads) {
+  using Setter = void (*)(int);
+  if (auto setter = reinterpret_cast<Setter>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) {
+    setter(threads);
+  }
+}
+
+absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
+  if (name.empty() || name == "cpu") return at::Device(at::kCPU);
+  const auto invalid = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.device is '", name, "': should be cpu, cuda or cuda:<number>"));
+  };
+  if (name.rfind("cuda", 0) != 0) return invalid();
+  at::Device device(at::kCPU);
+  try {
+    device = at::Device(name);
+  } catch (const std::exception&) {
+    return invalid();
+  }
+  if (!at::hasCUDA()) {
+    return absl::UnimplementedError(
+        absl::StrCat("model.device is '", name, "': LibTorch ", LinkedTorchVersion(),
+                     " of this build has no CUDA, or finds no GPU; use cpu, or a build with a "
+                     "LibTorch for CUDA on a machine with a GPU"));
+  }
+  return device;
+}
+
+v1::TensorTable TableOf(const Model& model) {
+  v1::TensorTable table;
+  for (const ModelTensor& tensor : model.tensors()) {
+    v1::TensorSpec& spec = *table.add_tensors();
+    spec.set_name(tensor.name);
+    for (int64_t dimension : tensor.value.sizes()) spec.add_shape(dimension);
+    spec.set_dtype(DataTypeOfTensor(tensor.value));
+    spec.set_kind(tensor.kind);
+  }
+  return table;
+}
+
+std::string ShapeText(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// Runs a piece of LibTorch and turns what it throws into a status.
+template <typename Function>
+auto Catching(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const c10::Error& error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model fails: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(absl::StrCat("the model fails: ", error.what()));
+  }
+}
+
+class TorchEngine final : public ComputeEngine {
+ public:
+  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed)
+      : model_(std::move(model)),
+        table_(TableOf(*model_)),
+        buffers_(table_),
+        loss_(loss),
+        device_(device),
+        seed_(seed),
+        pool_(2 * table_.tensors_size()) {
+    for (const ModelTensor& tensor : model_->tensors()) {
+      if (tensor.kind == v1::PARAMETER) float_type_ = tensor.value.scalar_type();
+    }
+    Bind(Buffer::kCurrent);
+  }
+
+  const v1::TensorTable& Describe() const override { return table_; }
+
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
+    if (tensor >= buffers_.tensors()) {
+      return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", buffers_.tensors()));
+    }
+    return Catching(
+        [&]() -> absl::StatusOr<absl::Cord> { return CordOf(model_->Initial(tensor)); });
+  }
+
+  absl::Status SetTensorRange(Buffer buffer, uint32_t tensor, uint64_t offset,
+                              const absl::Cord& bytes) override {
+    return buffers_.SetRange(buffer, tensor, offset, bytes);
+  }
+
+  absl::StatusOr<absl::Cord> GetTensor(Buffer buffer, uint32_t tensor) const override {
+    return buffers_.Get(buffer, tensor);
+  }
+
+  absl::Status Adopt() override {
+    buffers_.Swap();
+    return Catching([&] {
+      Bind(Buffer::kCurrent);
+      return absl::OkStatus();
+    });
+  }
+
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                GradientSink& sink) override;
+
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer buffer, const Batch& batch) override;
+
+ private:
+  // Gives the model the memory of a buffer (on a GPU: its content).
+  void Bind(Buffer buffer);
+
+  at::Tensor HostTensor(Buffer buffer, size_t tensor);
+
+  // Replaces everything that a forward pass may change by copies.
+  void ShieldBuffers();
+
+  // Reports the shielded tensors' changes, `times` over.
+  void ReportBufferChanges(double times, GradientSink& sink);
+
+  void UnshieldBuffers();
+
+  // Whether the batch can be given to the model at all.
+  absl::Status CheckBatch(const Batch& batch) const;
+
+  at::Tensor InputOf(const Batch& batch) const;
+
+  // The sum of the samples' losses of a part of a batch.
+  at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target);
+
+  // What is differentiated, and the sum of losses.
+  std::pair<at::Tensor, double> Objective(const GradientRequest& request, const at::Tensor& output,
+                                          const at::Tensor& target);
+
+  absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
+
+  void Backward(const at::Tensor& objective, GradientSink& sink);
+
+  BatchMetrics Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
+                       const at::Tensor& target) const;
+
+  BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
+
+  const std::unique_ptr<Model> model_;
+  const v1::TensorTable table_;
+  TensorBuffers buffers_;
+  const LossKind loss_;
+  const at::Device device_;
+  const uint64_t seed_;
+  MemoryPool pool_;
+  at::ScalarType float_type_ = at::kFloat;
+};
+
+at::Tensor TorchEngine::HostTensor(Buffer buffer, size_t tensor) {
+  const v1::TensorSpec& spec = table_.tensors(tensor);
+  const std::vector<int64_t> shape(spec.shape().begin(), spec.shape().end());
+  return at::from_blob(buffers_.data(buffer, tensor), shape, ScalarTypeOf(spec.dtype()));
+}
+
+void TorchEngine::Bind(Buffer buffer) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    at::Tensor value = model_->tensors()[i].value;
+    const at::Tensor host = HostTensor(buffer, i);
+    if (device_.is_cpu()) {
+      value.set_data(host);
+    } else {
+      value.data().copy_(host);
+    }
+  }
+}
+
+void TorchEngine::ShieldBuffers() {
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    const ModelTensor& tensor = model_->tensors()[i];
+    if (tensor.kind == v1::PARAMETER) continue;
+    at::Tensor value = tensor.value;
+    value.set_data(value.detach().clone());
+  }
+}
+
+void TorchEngine::UnshieldBuffers() {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    const ModelTensor& tensor = model_->tensors()[i];
+    if (tensor.kind == v1::PARAMETER) continue;
+    model_->TakeBuffer(i);
+    const at::Tensor host = HostTensor(Buffer::kCurrent, i);
+    at::Tensor value = tensor.value;
+    value.set_data(device_.is_cpu() ? host : host.to(device_));
+  }
+}
+
+void TorchEngine::ReportBufferChanges(double times, GradientSink& sink) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    if (model_->tensors()[i].kind != v1::BUFFER) continue;
+    const at::Tensor before = HostTensor(Buffer::kCurrent, i);
+    const at::Tensor after = model_->TakeBuffer(i).detach().to(at::kCPU);
+    if (after.equal(before)) continue;
+    sink.OnBufferChange(i, CordOf(after.sub(before).mul(times)));
+  }
+}
+
+absl::Status TorchEngine::CheckBatch(const Batch& batch) const {
+  uint64_t elements = 1;
+  for (int64_t dimension : batch.shape) elements *= dimension;
+  if (batch.samples == 0) return absl::InvalidArgumentError("the batch is empty");
+  if (!model_->TakesData()) return absl::OkStatus();
+  if (batch.shape.empty() || batch.features.size() != batch.samples * elements) {
+    return absl::InvalidArgumentError("the model takes data, and the batch has none");
+  }
+  const bool classes = batch.classes.size() == batch.samples;
+  const bool targets =
+      batch.target_width > 0 && batch.targets.size() == batch.samples * batch.target_width;
+  if (!classes && !targets) {
+    return absl::InvalidArgumentError("the batch has no label for each sample");
+  }
+  const std::vector<int64_t> wanted = model_->InputShape();
+  uint64_t wanted_elements = 1;
+  for (int64_t dimension : wanted) wanted_elements *= dimension;
+  if (wanted.empty() || wanted_elements == elements) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a sample has shape ", ShapeText(batch.shape),
+                                                 ", and the model takes ", ShapeText(wanted)));
+}
+
+at::Tensor TorchEngine::InputOf(const Batch& batch) const {
+  std::vector<int64_t> shape = model_->InputShape();
+  if (shape.empty()) shape = batch.shape;
+  shape.insert(shape.begin(), static_cast<int64_t>(batch.samples));
+  // from_blob takes memory to write. The batch is the caller's and a model may work in place, so a
+  // shared dtype is copied all the same.
+  const at::Tensor view =
+      at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
+  return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/true);
+}
+
+at::Tensor TorchEngine::SumOfLosses(const at::Tensor& output, const at::Tensor& target) {
+  if (loss_ != LossKind::kModule) return LossSum(loss_, output, target);
+  return model_->ModuleLoss(output, target).mul(static_cast<double>(target.size(0)));
+}
+
+std::pair<at::Tensor, double> TorchEngine::Objective(const GradientRequest& request,
+                                                     const at::Tensor& output,
+                                                     const at::Tensor& target) {
+  if (request.reduction == Reduction::kSumOfSamples) {
+    at::Tensor sum = SumOfLosses(output, target);
+    const double value = sum.item<double>();
+    return {sum, value};
+  }
+  at::Tensor objective;
+  double loss_sum = 0;
+  const int64_t samples = target.size(0);
+  const auto size = static_cast<int64_t>(
+      std::min<uint64_t>(request.microbatch_size, static_cast<uint64_t>(samples)));
+  for (int64_t begin = 0; begin < samples; begin += size) {
+    const int64_t count = std::min(size, samples - begin);
+    const at::Tensor sum =
+        SumOfLosses(output.narrow(0, begin, count), target.narrow(0, begin, count));
+    loss_sum += sum.item<double>();
+    const at::Tensor mean = sum.div(static_cast<double>(count));
+    objective = objective.defined() ? objective.add(mean) : mean;
+  }
+  return {objective, loss_sum};
+}
+
+BatchMetrics TorchEngine::Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
+                                  const at::Tensor& target) const {
+  BatchMetrics metrics;
+  metrics.loss_sum = loss_sum;
+  metrics.samples = batch.samples;
+  const std::optional<int64_t> correct = CountCorrect(loss_, output.detach(), target);
+  metrics.has_correct = correct.has_value();
+  metrics.correct = correct.value_or(0);
+  return metrics;
+}
+
+void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
+  struct Hooked {
+    size_t tensor;
+    std::shared_ptr<torch::autograd::Node> node;
+    uintptr_t hook;
+    bool delivered = false;
+  };
+  std::vector<Hooked> hooked;
+  hooked.reserve(buffers_.tensors());  // hooks point into it
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    const ModelTensor& tensor = model_->tensors()[i];
+    if (tensor.kind != v1::PARAMETER) continue;
+    Hooked& entry = hooked.emplace_back();
+    entry.tensor = i;
+    entry.node = torch::autograd::impl::grad_accumulator(tensor.value);
+    auto hook = std::make_unique<TakeGradient>(tensor.value, [&sink, &entry](at::Tensor gradient) {
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
+      entry.delivered = true;
+      sink.OnGradient(entry.tensor, CordOf(gradient.to(at::kCPU)));
+    });
+    entry.hook = entry.node->add_post_hook(std::move(hook));
+  }
+  const auto unhook = absl::MakeCleanup([&hooked, this] {
+    for (Hooked& entry : hooked) {
+      entry.node->del_post_hook(entry.hook);
+      // What an exception left behind must not be added to the next step's gradient.
+      at::Tensor value = model_->tensors()[entry.tensor].value;
+      value.mutable_grad() = at::Tensor();
+    }
+  });
+  if (objective.requires_grad()) objective.backward();
+  for (const Hooked& entry : hooked) {
+    if (!entry.delivered) sink.OnNoGradient(entry.tensor);
+  }
+}
+
+absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& request,
+                                                      GradientSink& sink) {
+  const Batch& batch = *request.batch;
+  model_->SetTraining(true);
+  at::manual_seed(SplitMix64At(SplitMix64At(seed_, request.step), request.first_microbatch));
+  ShieldBuffers();
+  const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
+  const at::Tensor output = model_->Forward(InputOf(batch));
+  absl::Status status = CheckLabels(loss_, output.sizes(), batch);
+  if (!status.ok()) return status;
+  const at::Tensor target = TargetTensor(batch).to(device_);
+  const auto [objective, loss_sum] = Objective(request, output, target);
+  const BatchMetrics metrics = Metrics(batch, loss_sum, output, target);
+  Backward(objective, sink);
+  const uint64_t microbatches =
+      (batch.samples + request.microbatch_size - 1) / request.microbatch_size;
+  ReportBufferChanges(static_cast<double>(microbatches), sink);
+  return metrics;
+}
+
+BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, GradientSink& sink) {
+  const uint64_t samples = request.batch->samples;
+  const double scale =
+      request.reduction == Reduction::kSumOfSamples
+          ? static_cast<double>(samples)
+          : static_cast<double>((samples + request.microbatch_size - 1) / request.microbatch_size);
+  for (size_t i = 0; i < buffers_.tensors(); ++i) {
+    const uint64_t bytes = buffers_.bytes(i);
+    const char* current = buffers_.data(Buffer::kCurrent, i);
+    std::shared_ptr<char> update = pool_.Get(bytes);
+    const auto write = [&](auto zero) {
+      using T = decltype(zero);
+      AdditiveUpdate<T>(absl::MakeConstSpan(reinterpret_cast<const T*>(current), bytes / sizeof(T)),
+                        static_cast<T>(scale), reinterpret_cast<T*>(update.get()));
+    };
+    if (table_.tensors(i).dtype() == v1::FLOAT64) {
+      write(double{});
+    } else {
+      write(float{});
+    }
+    const absl::string_view view(update.get(), bytes);
+    sink.OnGradient(i, absl::MakeCordFromExternal(view, [update = std::move(update)] {}));
+  }
+  BatchMetrics metrics;
+  metrics.samples = samples;
+  return metrics;
+}
+
+absl::StatusOr<BatchMetrics> TorchEngine::ComputeGradients(const GradientRequest& request,
+                                                           GradientSink& sink) {
+  if (request.batch == nullptr || request.microbatch_size == 0) {
+    return absl::InvalidArgumentError("a gradient wants a batch and a microbatch size");
+  }
+  if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
+  return Catching([&]() -> absl::StatusOr<BatchMetrics> {
+    if (!model_->TakesData()) return UpdateWithoutData(request, sink);
+    return RunBackward(request, sink);
+  });
+}
+
+absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& batch) {
+  if (buffer == Buffer::kIncoming) {
+    return absl::InvalidArgumentError(
+        "the incoming version cannot be evaluated before it is adopted");
+  }
+  if (buffer == Buffer::kEvaluation && !buffers_.has_evaluation()) {
+    return absl::FailedPreconditionError("no version to evaluate has been set");
+  }
+  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  if (!model_->TakesData()) {
+    BatchMetrics metrics;
+    metrics.samples = batch.samples;
+    return metrics;
+  }
+  return Catching([&]() -> absl::StatusOr<BatchMetrics> {
+    at::NoGradGuard no_grad;
+    if (buffer == Buffer::kEvaluation) Bind(buffer);
+    const auto unbind = absl::MakeCleanup([&] {
+      if (buffer == Buffer::kEvaluation) Bind(Buffer::kCurrent);
+    });
+    ShieldBuffers();
+    const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
+    model_->SetTraining(false);
+    const at::Tensor output = model_->Forward(InputOf(batch));
+    if (absl::Status status = CheckLabels(loss_, output.sizes(), batch); !status.ok()) {
+      return status;
+    }
+    const at::Tensor target = TargetTensor(batch).to(device_);
+    return Metrics(batch, SumOfLosses(output, target).item<double>(), output, target);
+  });
+}
+
+absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec& spec,
+                                    const Model& model) {
+  const absl::StatusOr<LossKind> own = model.OwnLoss();
+  if (name.empty() || !model.TakesData()) return own;
+  absl::StatusOr<LossKind> loss = ParseLoss(name);
+  if (!loss.ok()) return loss;
+  const bool built_in = spec.type() == v1::ModelSpec::BUILTIN;
+  // It would train, towards minus infinity.
+  if (built_in && *loss == LossKind::kNll && *own != LossKind::kNll) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loss is nll, which needs log-probabilities, and ", spec.name(),
+                     " gives others: should be ", *own == LossKind::kMse ? "mse" : "crossEntropy"));
+  }
+  return loss;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
+    const TorchEngineOptions& options) {
+  absl::StatusOr<at::Device> device = ParseDevice(options.model.device());
+  if (!device.ok()) return device.status();
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", options.threads, ": should be at least 1"));
+  }
+  at::set_num_threads(options.threads);
+  SetBlasThreads(options.threads);
+  if (options.deterministic) {
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  ModelOptions model_options;
+  model_options.spec = options.model;
+  model_options.seed = options.seed;
+  model_options.sample_shape = options.sample_shape;
+  model_options.outputs = options.outputs;
+  return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
+    absl::StatusOr<std::unique_ptr<Model>> model = MakeModel(model_options, *device);
+    if (!model.ok()) return model.status();
+    absl::StatusOr<LossKind> loss = ChooseLoss(options.loss, options.model, **model);
+    if (!loss.ok()) return loss.status();
+    for (const ModelTensor& tensor : (*model)->tensors()) {
+      if (tensor.value.scalar_type() != at::kHalf || device->is_cuda()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", tensor.name,
+                       "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
+    }
+    return std::make_unique<TorchEngine>(*std::move(model), *loss, *device, options.seed);
+  });
+}
+
+absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
+                               const std::string& target) {
+  absl::flat_hash_map<std::string, const absl::Cord*> left;
+  for (const NamedBytes& tensor : tensors) {
+    if (left.emplace(tensor.name, &tensor.bytes).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
+  }
+  return RewriteTorchScript(source, target, [&](const std::vector<TensorMemory>& memory) {
+    for (const TensorMemory& wanted : memory) {
+      const auto found = left.find(wanted.name);
+      if (found == left.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(source, ": has a tensor '", wanted.name,
+                                                       "', which is not among the given ones"));
+      }
+      if (found->second->size() != wanted.bytes) {
+        return absl::InvalidArgumentError(absl::StrCat("tensor '", wanted.name, "' has ",
+                                                       found->second->size(), " bytes: ", source,
+                                                       " wants ", wanted.bytes));
+      }
+      char* out = wanted.memory;
+      for (absl::string_view chunk : found->second->Chunks()) {
+        out = std::copy(chunk.begin(), chunk.end(), out);
+      }
+      left.erase(found);
+    }
+    if (left.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", left.begin()->first, "' is not in ", source));
+  });
+}
+
+std::string TorchVersion() { return LinkedTorchVersion(); }
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+// No learning at all: w <- w + (1e-3 * w + 1) for one vector w, to measure and to check the
+// parameter server. Takes no data; to be used with the optimizer Add. Its "gradient" is
+// AdditiveUpdate. Element i begins as (i mod 1024) / 1024, so that a block in a wrong place shows.
+// Dimension: dim.
+#include "services/worker/models/additive.h"
+
+#include "services/worker/models/architecture.h"
+
+namespace sluice {
+namespace {
+
+class Additive final : public Architecture {
+ public:
+  explicit Additive(int64_t dim) : dim_(dim) {}
+
+  std::vector<Parameter> Parameters() const override { return {{"w", {dim_}, 0}}; }
+
+  std::vector<int64_t> InputShape() const override { return {}; }
+
+  LossKind OwnLoss() const override { return LossKind::kNone; }
+
+  at::Tensor Forward(absl::Span<const at::Tensor> /*parameters*/, const at::Tensor& /*input*/,
+                     bool /*training*/) const override {
+    return at::Tensor();
+  }
+
+  void FillInitial(const Parameter& /*parameter*/, uint64_t /*seed*/, uint64_t offset,
+                   absl::Span<double> out) const override {
+    for (double& value : out) value = static_cast<double>(offset++ % 1024) / 1024;
+  }
+
+ private:
+  const int64_t dim_;
+};
+
+}  // namespace
+
+ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& /*data*/) {
+  const auto dim = dimensions.Take("dim", 0);
+  if (!dim.ok()) return dim.status();
+  return std::make_unique<Additive>(*dim);
+}
+
+}  // namespace sluice

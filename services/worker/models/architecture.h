@@ -1,0 +1,91 @@
+// What a built-in model is: its parameters and its forward pass, as a function of them.
+#ifndef SLUICE_SERVICES_WORKER_MODELS_ARCHITECTURE_H_
+#define SLUICE_SERVICES_WORKER_MODELS_ARCHITECTURE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/worker/models/initial_values.h"
+#include "services/worker/models/loss.h"
+
+namespace sluice {
+
+// Immutable; any threads.
+class Architecture {
+ public:
+  struct Parameter {
+    std::string name;  // as in the state_dict of the same model in PyTorch
+    std::vector<int64_t> shape;
+    double bound;  // of the initial values
+  };
+
+  virtual ~Architecture() = default;
+
+  // In state_dict order.
+  virtual std::vector<Parameter> Parameters() const = 0;
+
+  // Of one sample; what has another shape and as many elements is reshaped. Empty: takes no data.
+  virtual std::vector<int64_t> InputShape() const = 0;
+
+  virtual LossKind OwnLoss() const = 0;
+
+  // Of n samples. `parameters` as in Parameters(). Dropout draws from LibTorch's default generator.
+  virtual at::Tensor Forward(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
+                             bool training) const = 0;
+
+  // Elements offset, offset + 1, ... of a parameter at version 0.
+  virtual void FillInitial(const Parameter& parameter, uint64_t seed, uint64_t offset,
+                           absl::Span<double> out) const {
+    FillUniform(seed, parameter.name, parameter.bound, offset, out);
+  }
+};
+
+// Sizes that a job may choose: model.dimensions, and where it says nothing, what the data suggests.
+class Dimensions {
+ public:
+  Dimensions(std::string model, std::map<std::string, int64_t> given)
+      : model_(std::move(model)), given_(std::move(given)) {}
+
+  // InvalidArgument if it is given and not in [1, 2^40], or not given and `otherwise` is 0.
+  absl::StatusOr<int64_t> Take(const std::string& name, int64_t otherwise);
+
+  // InvalidArgument if something was given that was not taken.
+  absl::Status CheckAllTaken() const;
+
+ private:
+  const std::string model_;
+  std::map<std::string, int64_t> given_;  // and not yet taken
+  std::vector<std::string> known_;
+};
+
+// Where the data suggests a size; 0: it says nothing.
+struct DataShape {
+  int64_t inputs = 0;   // numbers of one sample
+  int64_t outputs = 0;  // classes, or numbers of a target
+};
+
+using ArchitectureOr = absl::StatusOr<std::unique_ptr<Architecture>>;
+
+// One file each.
+ArchitectureOr MakeConvnet(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeMnistNet(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeMlp(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeLinear(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeLogistic(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& data);
+
+// The architecture of this name with these sizes. InvalidArgument names what there is.
+ArchitectureOr MakeArchitecture(const std::string& name,
+                                const std::map<std::string, int64_t>& dimensions,
+                                const DataShape& data);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_MODELS_ARCHITECTURE_H_

@@ -1,0 +1,48 @@
+// Losses and what is counted beside them. A sample's loss is what PyTorch's function of that name
+// gives for it alone, so the mean over samples is PyTorch's default reduction.
+#ifndef SLUICE_SERVICES_WORKER_MODELS_LOSS_H_
+#define SLUICE_SERVICES_WORKER_MODELS_LOSS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/worker/data/batch.h"
+
+namespace sluice {
+
+enum class LossKind {
+  kNone,    // a model without data
+  kModule,  // the method `loss(output, target)` of a TorchScript module: the mean over the samples
+  kNll,     // negative log likelihood; the model gives log-probabilities
+  kCrossEntropy,  // the model gives logits
+  kMse,
+  kBinaryCrossEntropyWithLogits,
+};
+
+// nll, crossEntropy, mse, binaryCrossEntropyWithLogits; InvalidArgument otherwise.
+absl::StatusOr<LossKind> ParseLoss(const std::string& name);
+
+// The batch's labels or targets, over its memory, which must outlive the tensor. On the CPU.
+at::Tensor TargetTensor(const Batch& batch);
+
+// Whether a model's output of these sizes can be compared with the batch's labels. InvalidArgument
+// names what does not fit: kind of label, shapes, or the first label without an output. To be asked
+// before the functions below.
+absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batch& batch);
+
+// The sum of the samples' losses, differentiable, of any kind but kNone and kModule.
+at::Tensor LossSum(LossKind loss, const at::Tensor& output, const at::Tensor& target);
+
+// Samples whose class was predicted; nothing where the loss and the labels are not about one class
+// per sample.
+std::optional<int64_t> CountCorrect(LossKind loss, const at::Tensor& output,
+                                    const at::Tensor& target);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_MODELS_LOSS_H_

@@ -1,0 +1,89 @@
+// A model as the compute engine runs it: named tensors whose memory the engine chooses, and a
+// forward pass over them.
+#ifndef SLUICE_SERVICES_WORKER_MODELS_MODEL_H_
+#define SLUICE_SERVICES_WORKER_MODELS_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/worker/models/loss.h"
+
+namespace sluice {
+
+struct ModelTensor {
+  std::string name;  // in the state_dict
+  v1::TensorKind kind = v1::PARAMETER;
+  // The model's own handle: giving it other memory by set_data gives that memory to the model.
+  // Parameters require a gradient.
+  at::Tensor value;
+};
+
+// One thread at a time. LibTorch's errors leave these functions as exceptions; the compute engine
+// catches them.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // In state_dict order; a tensor with two names has the first. Constant but for the memory.
+  virtual const std::vector<ModelTensor>& tensors() const = 0;
+
+  // A tensor of version 0, contiguous, on the CPU. Independent of the handles' memory.
+  virtual at::Tensor Initial(size_t tensor) const = 0;
+
+  // Whether it is trained by data; otherwise the only thing to do with it is AdditiveUpdate
+  // (additive.h).
+  virtual bool TakesData() const = 0;
+
+  // Shape that each sample is given; empty: as the data has it.
+  virtual std::vector<int64_t> InputShape() const = 0;
+
+  // Takes [n, shape of a sample] in the dtype of the parameters.
+  virtual at::Tensor Forward(const at::Tensor& input) = 0;
+
+  // The loss when the job names none. FailedPrecondition if the model has none.
+  virtual absl::StatusOr<LossKind> OwnLoss() const = 0;
+
+  // The mean loss by the model's own method, where OwnLoss() is kModule.
+  virtual at::Tensor ModuleLoss(const at::Tensor& output, const at::Tensor& target) = 0;
+
+  // Dropout and the like on or off.
+  virtual void SetTraining(bool training) = 0;
+
+  // The value of a tensor of kind BUFFER or COUNTER after a forward pass. A module may have put
+  // another tensor in the place of the handle; this puts the handle back.
+  virtual at::Tensor TakeBuffer(size_t tensor) = 0;
+};
+
+struct ModelOptions {
+  v1::ModelSpec spec;
+  uint64_t seed = 0;
+  std::vector<int64_t> sample_shape;  // of the data; empty: none
+  int64_t outputs = 0;                // classes, or numbers of a target; 0: none
+};
+
+// A built-in model on the CPU. InvalidArgument for an unknown name, dimension or dtype.
+absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& options);
+
+// A TorchScript file's model (see torch_script.h).
+absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
+                                                            at::Device device);
+
+// Either, as the spec says, on this device.
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options, at::Device device);
+
+// LibTorch's scalar type of a wire type and back; at::ScalarType::Undefined and
+// DATA_TYPE_UNSPECIFIED where there is none.
+at::ScalarType ScalarTypeOf(v1::DataType dtype);
+v1::DataType DataTypeOfTensor(const at::Tensor& tensor);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_MODELS_MODEL_H_

@@ -1,0 +1,44 @@
+// Models that were written in Python and saved by torch.jit.
+//
+// Every parameter and floating-point buffer of the module and its submodules is found, in the order
+// and under the names of the module's state_dict in PyTorch. A parameter that does not require a
+// gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` (batch norm) is a COUNTER;
+// the others, and buffers of bool, are constants of the model: they stay as the file has them.
+#ifndef SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
+#define SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// What a failure of torch::jit::load means for the user. InvalidArgument: the file is not
+// TorchScript. Unimplemented: it needs something of a newer LibTorch; the message names the
+// operator and the LibTorch that lacks it.
+absl::Status TorchScriptLoadError(const std::string& path, absl::string_view what);
+
+// The first line of an exception's text, without where in LibTorch it was thrown.
+std::string FirstLine(absl::string_view what);
+
+struct TensorMemory {
+  std::string name;
+  char* memory = nullptr;
+  size_t bytes = 0;
+};
+
+// Writes the module of `source` with other values to `target`, whole or not at all. `fill` is given
+// the memory of each tensor (of the names above) and fills it; if it fails, that is returned.
+absl::Status RewriteTorchScript(
+    const std::string& source, const std::string& target,
+    const std::function<absl::Status(const std::vector<TensorMemory>& tensors)>& fill);
+
+// Of the LibTorch that is linked, e.g. "1.13.1".
+std::string LinkedTorchVersion();
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_

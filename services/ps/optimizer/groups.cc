@@ -51,8 +51,8 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec&
     absl::Status status = CheckPatterns(spec.groups(i));
     if (status.ok()) {
       absl::StatusOr<Group> group = MakeGroup(spec, spec.groups(i));
-      if (group.ok()) groups.groups_.push_back(*std::move(group));
       status = group.status();
+      if (group.ok()) groups.groups_.push_back(*std::move(group));
     }
     if (!status.ok()) {
       return absl::InvalidArgumentError(

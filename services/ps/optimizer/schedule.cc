@@ -24,8 +24,10 @@ double ScheduleFactor(const v1::Schedule& schedule, uint64_t step) {
   }
   step -= schedule.warmup_steps();
   switch (schedule.type()) {
-    case v1::Schedule::STEP:
-      return std::pow(schedule.gamma(), static_cast<double>(step / schedule.step_size()));
+    case v1::Schedule::STEP: {
+      const uint64_t decays = step / schedule.step_size();
+      return std::pow(schedule.gamma(), static_cast<double>(decays));
+    }
     case v1::Schedule::COSINE:
       return CosineFactor(schedule, step);
     default:

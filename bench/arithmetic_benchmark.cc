@@ -37,7 +37,7 @@ void SetBytes(benchmark::State& state) {
 void BM_Copy(benchmark::State& state) {
   const std::vector<float> from = Values();
   std::vector<float> to = Values();
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     std::memcpy(to.data(), from.data(), kCount * sizeof(float));
     benchmark::ClobberMemory();
   }
@@ -47,7 +47,7 @@ void BM_Copy(benchmark::State& state) {
 void BM_Add(benchmark::State& state) {
   const std::vector<float> values = Values();
   std::vector<float> sums = Values();
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     Add(absl::MakeConstSpan(values), absl::MakeSpan(sums));
     benchmark::ClobberMemory();
   }
@@ -63,7 +63,7 @@ void BM_AddPayload(benchmark::State& state) {
       absl::string_view(bytes.data() + shift, kCount * sizeof(float)), [] {});
   absl::Cord payload;
   for (size_t at = 0; at < whole.size(); at += 65536) payload.Append(whole.Subcord(at, 65536));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     if (!AddPayload<float>(payload, absl::MakeSpan(sums)).ok()) state.SkipWithError("refused");
     benchmark::ClobberMemory();
   }
@@ -72,13 +72,13 @@ void BM_AddPayload(benchmark::State& state) {
 
 void BM_SquareSum(benchmark::State& state) {
   const std::vector<float> values = Values();
-  for (auto _ : state) benchmark::DoNotOptimize(SquareSum(absl::MakeConstSpan(values)));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(SquareSum(absl::MakeConstSpan(values)));
   SetBytes(state);
 }
 
 void BM_FirstNonFinite(benchmark::State& state) {
   const std::vector<float> values = Values();
-  for (auto _ : state) benchmark::DoNotOptimize(FirstNonFinite(absl::MakeConstSpan(values)));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(FirstNonFinite(absl::MakeConstSpan(values)));
   SetBytes(state);
 }
 
@@ -86,7 +86,7 @@ template <typename Half>
 void BM_ConvertToHalf(benchmark::State& state) {
   const std::vector<float> values = Values();
   std::vector<Half> halves(kCount);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     Convert(absl::MakeConstSpan(values), absl::MakeSpan(halves));
     benchmark::ClobberMemory();
   }
@@ -103,7 +103,7 @@ void StepBeside(benchmark::State& state, const v1::OptimizerSpec& spec) {
   StepArguments arguments;
   arguments.learning_rate = 1e-3;
   arguments.gradient_scale = 1.0 / 32;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const size_t from = arguments.count % 2;
     for (size_t begin = 0; begin < kCount; begin += kBlock) {
       StepRange<float> range;

@@ -14,7 +14,7 @@
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
 
-namespace sluice {
+namespace sluice::coordinator {
 
 // A control stream of one process. Numbered by the shell, from 1; a number is never used twice.
 using StreamId = uint64_t;
@@ -36,8 +36,6 @@ enum class ExitReason {
   kFailed,      // the job failed
   kSuperseded,  // another coordinator has taken over, or won the claim: start another one
 };
-
-namespace action {
 
 // Messages of one stream are sent in the order of the actions. Sending on a stream that is gone is
 // no error: nothing happens.
@@ -85,12 +83,9 @@ struct Exit {
   std::string message;  // one sentence
 };
 
-}  // namespace action
+using Action = std::variant<Send, CloseStream, ReadStorage, ClaimAttempt, ReadClaims, WriteManifest,
+                            DeleteCheckpoint, AnswerSnapshot, Exit>;
 
-using Action = std::variant<action::Send, action::CloseStream, action::ReadStorage,
-                            action::ClaimAttempt, action::ReadClaims, action::WriteManifest,
-                            action::DeleteCheckpoint, action::AnswerSnapshot, action::Exit>;
-
-}  // namespace sluice
+}  // namespace sluice::coordinator
 
 #endif  // SLUICE_SERVICES_COORDINATOR_ACTIONS_H_

@@ -38,8 +38,9 @@
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/actions.h"
+#include "services/coordinator/coordinator_rules.h"
 
-namespace sluice {
+namespace sluice::coordinator {
 
 struct CoordinatorOptions {
   v1::JobSpec job;
@@ -56,8 +57,10 @@ std::string JobName(const v1::JobSpec& job);
 
 class CoordinatorCore {
  public:
-  // The first action is ReadStorage. Nothing of `options` may be missing.
-  CoordinatorCore(CoordinatorOptions options, absl::Time now);
+  // The first action is ReadStorage. Nothing of `options` may be missing. `rules` must outlive the
+  // core; null: all rules.
+  CoordinatorCore(CoordinatorOptions options, absl::Time now,
+                  const CoordinatorRules* rules = nullptr);
   ~CoordinatorCore();
 
   CoordinatorCore(const CoordinatorCore&) = delete;
@@ -100,8 +103,7 @@ class CoordinatorCore {
 
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
-  // Of the asynchronous and synchronous modes alike: the newest view that was decided; its id is
-  // the default value before the first one.
+  // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const;
 
  private:
@@ -109,6 +111,6 @@ class CoordinatorCore {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::coordinator
 
 #endif  // SLUICE_SERVICES_COORDINATOR_COORDINATOR_CORE_H_

@@ -1,6 +1,6 @@
 #include "services/coordinator/coordinator_server.h"
 
-namespace sluice {
+namespace sluice::coordinator {
 
 std::vector<MetricDescriptor> CoordinatorMetrics() {
   using Type = MetricDescriptor::Type;
@@ -37,4 +37,4 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
   };
 }
 
-}  // namespace sluice
+}  // namespace sluice::coordinator

@@ -20,7 +20,7 @@
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
 
-namespace sluice {
+namespace sluice::coordinator {
 namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
@@ -219,12 +219,12 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     done.WaitForNotification();
   }
 
-  void Perform(action::Send& send) {
+  void Perform(Send& send) {
     messages_sent_.Increment();
     streams_.Send(send.stream, std::move(send.message));
   }
-  void Perform(action::CloseStream& close) { streams_.Close(close.stream, close.status); }
-  void Perform(action::ReadStorage&) {
+  void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
+  void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
       absl::StatusOr<StorageContents> contents = ReadContents(*storage_);
       if (!contents.ok()) {
@@ -236,7 +236,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       });
     });
   }
-  void Perform(action::ClaimAttempt& claim) {
+  void Perform(ClaimAttempt& claim) {
     storage_thread_.Post([this, claim = std::move(claim.claim)] {
       const absl::Status status = storage_->CreateClaim(claim);
       logger_.Info(claim.end() ? "Wrote the end record" : "Claimed an attempt",
@@ -246,14 +246,14 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       });
     });
   }
-  void Perform(action::ReadClaims&) {
+  void Perform(ReadClaims&) {
     storage_thread_.Post([this] {
       Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) mutable {
         core.OnClaimsRead(std::move(claims), now);
       });
     });
   }
-  void Perform(action::WriteManifest& write) {
+  void Perform(WriteManifest& write) {
     storage_thread_.Post([this, manifest = std::move(write.manifest)] {
       const absl::Status status = storage_->WriteManifest(manifest);
       logger_.Info("Wrote a manifest", {{"checkpoint", CheckpointFolder(manifest.checkpoint())},
@@ -263,7 +263,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       });
     });
   }
-  void Perform(action::DeleteCheckpoint& remove) {
+  void Perform(DeleteCheckpoint& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
       const absl::Status status = storage_->Remove(checkpoint);
       if (status.ok()) return;
@@ -271,13 +271,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
                       {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
     });
   }
-  void Perform(action::AnswerSnapshot& answer) {
+  void Perform(AnswerSnapshot& answer) {
     const auto it = snapshots_.find(answer.request);
     if (it == snapshots_.end()) return;
     it->second(std::move(answer.snapshot));
     snapshots_.erase(it);
   }
-  void Perform(action::Exit& exit) {
+  void Perform(Exit& exit) {
     logger_.Info("The coordinator ends", {{"why", exit.message}});
     exit_ = exit;
     has_exit_ = true;
@@ -348,7 +348,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   v1::SetDesiredRequest desired_;
   std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
   uint64_t last_snapshot_request_ = 0;
-  action::Exit exit_;
+  Exit exit_;
   bool has_exit_ = false;
   v1::ViewId last_view_;
   absl::Time last_publication_ = absl::InfinitePast();
@@ -386,4 +386,4 @@ void CoordinatorServer::Suspend() { impl_->Suspend(); }
 
 CoordinatorServer::Result CoordinatorServer::Wait() { return impl_->Wait(); }
 
-}  // namespace sluice
+}  // namespace sluice::coordinator

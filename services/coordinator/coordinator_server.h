@@ -17,7 +17,7 @@
 #include "services/common/metrics.h"
 #include "services/coordinator/coordinator_core.h"
 
-namespace sluice {
+namespace sluice::coordinator {
 
 class CoordinatorServer {
  public:
@@ -62,6 +62,6 @@ class CoordinatorServer {
 // All metrics of sluice-coordinator.
 std::vector<MetricDescriptor> CoordinatorMetrics();
 
-}  // namespace sluice
+}  // namespace sluice::coordinator
 
 #endif  // SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_

@@ -41,6 +41,9 @@ absl::StatusOr<v1::JobSpec> ReadJob(FileSystem* files, const std::string& path) 
   return job;
 }
 
+using coordinator::CoordinatorServer;
+using coordinator::ExitReason;
+
 int ExitCodeOf(ExitReason reason) {
   switch (reason) {
     case ExitReason::kSucceeded:
@@ -77,7 +80,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   }
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
-  Metrics metrics(CoordinatorMetrics(), {{"training_job", job->name()}});
+  Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
 
   CoordinatorServer::Options options;
   options.core.job = *job;

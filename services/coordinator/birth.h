@@ -1,0 +1,54 @@
+// The ask that brings the attempt's first state into the shards (R12): version 0 from one worker,
+// or a checkpoint from storage.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_BIRTH_H_
+#define SLUICE_SERVICES_COORDINATOR_BIRTH_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "services/coordinator/coordinator_rules.h"
+
+namespace sluice::coordinator {
+
+class Birth {
+ public:
+  // `rules` must outlive it.
+  explicit Birth(const CoordinatorRules* rules) : rules_(rules) {}
+
+  // Forgets which workers were asked before.
+  void Reset();
+
+  // Begins an ask: all shards must say that they hold it whole. With a worker, until `deadline`.
+  void Ask(v1::AskId ask, const std::vector<uint64_t>& shards, std::optional<uint64_t> worker,
+           absl::Time deadline);
+  // False: of another ask, or not a shard of this one.
+  bool OnWhole(uint64_t shard, const v1::AskId& ask);
+
+  const v1::AskId& ask() const { return ask_; }
+  bool active() const { return active_; }
+  bool complete() const { return active_ && missing_.empty(); }
+  std::optional<uint64_t> worker() const { return worker_; }
+  absl::Time deadline() const { return worker_.has_value() ? deadline_ : absl::InfiniteFuture(); }
+
+  // Whom to ask next: of the candidates (in order) the first that was asked least often. None: no
+  // candidates.
+  std::optional<uint64_t> NextWorker(const std::vector<uint64_t>& candidates) const;
+
+ private:
+  const CoordinatorRules* rules_;
+  bool active_ = false;
+  v1::AskId ask_;
+  std::set<uint64_t> missing_;  // shards that have not said Whole
+  std::optional<uint64_t> worker_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  std::multiset<uint64_t> asked_;  // workers
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_BIRTH_H_

@@ -1,0 +1,510 @@
+#include "services/coordinator/coordinator_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/coordinator_impl.h"
+#include "services/coordinator/model_difference.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+const CoordinatorRules* AllRules() {
+  static const CoordinatorRules rules;
+  return &rules;
+}
+
+// A tick that comes later than this after its deadline: the coordinator itself stood still.
+constexpr absl::Duration kLate = absl::Milliseconds(250);
+
+}  // namespace
+
+std::string JobName(const v1::JobSpec& job) {
+  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+}
+
+CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
+                                 const CoordinatorRules* rules)
+    : impl_(std::make_unique<Impl>(std::move(options), now, rules ? rules : AllRules())) {}
+
+CoordinatorCore::~CoordinatorCore() = default;
+
+void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
+  impl_->OnStorageRead(std::move(contents), now);
+}
+void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
+  impl_->OnConnected(stream, now);
+}
+void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now) {
+  impl_->OnMessage(stream, message, now);
+}
+void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
+  impl_->OnDisconnected(stream, now);
+}
+void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
+  impl_->OnClaimResult(attempt, status, now);
+}
+void CoordinatorCore::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now) {
+  impl_->OnClaimsRead(std::move(claims), now);
+}
+void CoordinatorCore::OnManifestWritten(const v1::CheckpointRef& checkpoint,
+                                        const absl::Status& status, absl::Time now) {
+  impl_->OnManifestWritten(checkpoint, status, now);
+}
+void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
+  impl_->OnSetDesired(desired, now);
+}
+void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot,
+                                     absl::Time now) {
+  impl_->OnOpenSnapshot(request, snapshot, now);
+}
+void CoordinatorCore::OnCloseSnapshot(uint64_t cut, absl::Time now) {
+  impl_->OnCloseSnapshot(cut, now);
+}
+void CoordinatorCore::OnTick(absl::Time now) { impl_->OnTick(now); }
+std::vector<Action> CoordinatorCore::TakeActions() { return impl_->TakeActions(); }
+absl::Time CoordinatorCore::NextDeadline() const { return impl_->NextDeadline(); }
+v1::JobProgress CoordinatorCore::Progress(uint64_t events_after, absl::Time now) const {
+  return impl_->Progress(events_after, now);
+}
+const v1::View& CoordinatorCore::view() const { return impl_->view(); }
+
+CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
+                            const CoordinatorRules* rules)
+    : options_(std::move(options)),
+      rules_(rules),
+      timers_(TimersFrom(options_.job.timeouts())),
+      membership_({JobName(options_.job), options_.wire_version, timers_.suspect, timers_.silence,
+                   rules->RefuseExpelled()}),
+      meter_(20 * std::max<uint64_t>(options_.job.training().global_batch_size(), 1)),
+      last_step_(now),
+      wanted_workers_(options_.job.worker().replicas()),
+      wanted_shards_(std::max<uint32_t>(options_.job.parameter_server().replicas(), 1)),
+      birth_(rules),
+      change_(rules),
+      view_since_(now),
+      checkpoints_(options_.job.checkpoint().interval_steps(),
+                   absl::Seconds(options_.job.checkpoint().interval_seconds())),
+      evaluations_(options_.job.data().evaluation().interval_steps(),
+                   absl::Seconds(options_.job.data().evaluation().interval_seconds())) {
+  term_.set_coordinator(options_.incarnation);
+  ReadStorageAgain(now);
+}
+
+// ---- time
+
+void CoordinatorCore::Impl::Step(absl::Time now) {
+  // If this process stood still, what the others said meanwhile lies unread in its streams.
+  const bool late = NextDeadline() + kLate < now && last_step_ + kLate < now;
+  if (late) membership_.Forgive(now - last_step_);
+  last_step_ = now;
+}
+
+void CoordinatorCore::Impl::Advance(absl::Time now) {
+  if (stage_ == Stage::kExited) return;
+  for (StreamId stream : membership_.TakeOverdueStreams(now)) {
+    actions_.push_back(
+        CloseStream{stream, absl::DeadlineExceededError("nobody registered on the stream")});
+  }
+  for (const Departure& departure : membership_.ExpelOverdue(now)) OnGone(departure, now);
+  Stage before;
+  do {
+    before = stage_;
+    AdvanceStage(now);
+  } while (stage_ != before && stage_ != Stage::kExited);
+}
+
+void CoordinatorCore::Impl::AdvanceStage(absl::Time now) {
+  switch (stage_) {
+    case Stage::kReading:
+      if (!storage_pending_ && retry_at_ <= now) ReadStorageAgain(now);
+      break;
+    case Stage::kGathering:
+      AdvanceGathering(now);
+      break;
+    case Stage::kClaiming:
+      if (!claim_pending_ && retry_at_ <= now) Claim(/*end=*/false, now);
+      break;
+    case Stage::kPreparing:
+      AdvancePreparing(now);
+      break;
+    case Stage::kRunning:
+      AdvanceViews(now);
+      if (stage_ == Stage::kRunning) AdvanceCuts(now);
+      if (stage_ == Stage::kRunning) AdvanceEnding(now);
+      break;
+    case Stage::kLeavingWorkers:
+    case Stage::kLeavingShards:
+      AdvanceLeaving(now);
+      break;
+    case Stage::kExited:
+      break;
+  }
+}
+
+void CoordinatorCore::Impl::OnTick(absl::Time now) {
+  Step(now);
+  Advance(now);
+}
+
+absl::Time CoordinatorCore::Impl::NextDeadline() const {
+  if (stage_ == Stage::kExited) return absl::InfiniteFuture();
+  absl::Time deadline = membership_.NextDeadline();
+  const auto at = [&](absl::Time time) { deadline = std::min(deadline, time); };
+  switch (stage_) {
+    case Stage::kReading:
+      if (!storage_pending_) at(retry_at_);
+      break;
+    case Stage::kGathering:
+      at(gather_at_);
+      break;
+    case Stage::kClaiming:
+      if (!claim_pending_) at(retry_at_);
+      break;
+    case Stage::kPreparing:
+      if (birth_.active()) at(birth_.deadline());
+      break;
+    case Stage::kRunning:
+      at(change_.NextDeadline(timers_.pause));
+      if (Idle()) {
+        at(join_at_);
+        if (unbalanced_since_ != absl::InfiniteFuture()) {
+          at(std::max(unbalanced_since_, view_since_) + timers_.rebalance);
+        }
+        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < checkpoints_.NextTime()) {
+          at(checkpoints_.NextTime());
+        }
+        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < evaluations_.NextTime()) {
+          at(evaluations_.NextTime());
+        }
+      }
+      if (last_step_ < final_retry_at_) at(final_retry_at_);
+      if (claim_.has_value() && !claim_pending_) at(retry_at_);
+      at(suspend_deadline_);
+      if (cut_.has_value()) {
+        for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
+      }
+      break;
+    case Stage::kLeavingWorkers:
+    case Stage::kLeavingShards:
+      at(leave_deadline_);
+      if (last_step_ < linger_until_) at(linger_until_);
+      break;
+    case Stage::kExited:
+      break;
+  }
+  return deadline;
+}
+
+// ---- streams
+
+void CoordinatorCore::Impl::OnConnected(StreamId stream, absl::Time now) {
+  Step(now);
+  if (stage_ != Stage::kExited) membership_.Connected(stream, now);
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
+  Step(now);
+  if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
+    const uint64_t incarnation = process->incarnation();
+    // One that was leaving, or had been told to, has left.
+    if (Leaving() || (process->leaving && !IsMember(incarnation))) {
+      membership_.Leave(incarnation);
+    } else if (process->leaving) {
+      OnGone(*membership_.Leave(incarnation), now);
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::Breach(StreamId stream, const std::string& what, absl::Time now) {
+  actions_.push_back(CloseStream{stream, absl::InvalidArgumentError(what)});
+  membership_.Disconnected(stream, now);
+}
+
+void CoordinatorCore::Impl::Refuse(StreamId stream, v1::Refusal refusal) {
+  absl::Status status = absl::PermissionDeniedError(refusal.reason());
+  v1::CoordinatorMessage message;
+  *message.mutable_refusal() = std::move(refusal);
+  actions_.push_back(coordinator::Send{stream, std::move(message)});
+  actions_.push_back(CloseStream{stream, std::move(status)});
+}
+
+void CoordinatorCore::Impl::Send(const Process& process, v1::CoordinatorMessage message) {
+  if (process.suspect()) return;
+  actions_.push_back(coordinator::Send{process.stream, std::move(message)});
+}
+
+void CoordinatorCore::Impl::SendToShards(const v1::CoordinatorMessage& message) {
+  for (uint64_t shard : facts_.shards) {
+    if (const Process* process = membership_.Find(shard); process != nullptr) {
+      Send(*process, message);
+    }
+  }
+}
+
+// ---- messages
+
+void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& message,
+                                      absl::Time now) {
+  Step(now);
+  if (stage_ == Stage::kExited) return;
+  membership_.Heard(stream, now);
+  Process* process = membership_.OnStream(stream);
+  if (message.has_register_()) {
+    if (process != nullptr) {
+      Breach(stream, "Register is the first message of a stream, and no other", now);
+    } else {
+      OnRegister(stream, message.register_(), now);
+    }
+  } else if (process == nullptr) {
+    // Also messages that were under way when the stream's process was expelled.
+    actions_.push_back(
+        CloseStream{stream, absl::FailedPreconditionError("the first message must be Register")});
+  } else if (message.has_heartbeat()) {
+    v1::CoordinatorMessage reply;
+    reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+    Send(*process, std::move(reply));
+  } else if (message.has_failure()) {
+    if (!Leaving()) {
+      Fail(absl::StrCat(ProcessName(process->id), ": ", message.failure().reason()), now);
+    }
+  } else if (message.has_leave()) {
+    OnLeave(*process, now);
+  } else if (process->id.role() == v1::WORKER) {
+    OnWorkerMessage(*process, message, now);
+  } else {
+    OnShardMessage(*process, message, now);
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::OnWorkerMessage(Process& process, const v1::MemberMessage& message,
+                                            absl::Time now) {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kReady:
+      OnReady(process, message.ready(), now);
+      break;
+    case v1::MemberMessage::kWorkerProgress:
+      meter_.OnWorkerProgress(process.incarnation(), message.worker_progress());
+      break;
+    case v1::MemberMessage::kEvaluationResult:
+      if (evaluation_.has_value()) {
+        evaluation_->OnResult(process.incarnation(), message.evaluation_result());
+      }
+      break;
+    default:
+      Breach(process.stream, "a worker does not send this message", now);
+  }
+}
+
+void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMessage& message,
+                                           absl::Time now) {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kWhole:
+      OnWhole(process, message.whole(), now);
+      break;
+    case v1::MemberMessage::kPauseReply:
+      change_.OnReply(process.incarnation(), message.pause_reply());
+      break;
+    case v1::MemberMessage::kInstalled:
+      change_.OnInstalled(process.incarnation(), message.installed().view());
+      break;
+    case v1::MemberMessage::kShardProgress:
+      OnShardProgress(process, message.shard_progress(), now);
+      break;
+    case v1::MemberMessage::kCutPinned:
+      OnCutPinned(process, message.cut_pinned());
+      break;
+    case v1::MemberMessage::kCutWritten:
+      OnCutWritten(process, message.cut_written());
+      break;
+    case v1::MemberMessage::kCutFailed:
+      OnCutFailed(process, message.cut_failed(), now);
+      break;
+    default:
+      Breach(process.stream, "a shard does not send this message", now);
+  }
+}
+
+void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& request,
+                                       absl::Time now) {
+  const v1::ProcessId& id = request.process();
+  if ((id.role() != v1::SHARD && id.role() != v1::WORKER) || id.incarnation() == 0) {
+    Breach(stream, "only shards and workers register, with an incarnation that is not 0", now);
+    return;
+  }
+  if (Leaving() && membership_.Find(id.incarnation()) == nullptr) {
+    v1::Refusal refusal;
+    refusal.set_code(v1::Refusal::FINISHED);
+    refusal.set_reason(exit_message_);
+    membership_.Disconnected(stream, now);
+    Refuse(stream, std::move(refusal));
+    return;
+  }
+  Membership::Admission admission = membership_.Register(stream, request, now);
+  if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
+  if (admission.kind == Membership::Admission::Kind::kRefused) {
+    Refuse(stream, std::move(admission.refusal));
+    return;
+  }
+  if (admission.closed_stream != 0) {
+    actions_.push_back(
+        CloseStream{admission.closed_stream, absl::AbortedError("replaced by a newer stream")});
+  }
+  if (request.has_newest_view()) NoteTerm(request.newest_view(), now);
+  if (stage_ == Stage::kExited) return;
+  if (id.role() == v1::SHARD && request.has_newest_view()) {
+    change_.OnInstalled(id.incarnation(), request.newest_view());
+  }
+  const Process& process = *membership_.Find(id.incarnation());
+  if (storage_known_) {
+    AnswerRegistration(process);
+    Resend(process);
+  }
+}
+
+// What a process may have missed while it had no stream. Everything may be repeated.
+void CoordinatorCore::Impl::Resend(const Process& process) {
+  const uint64_t incarnation = process.incarnation();
+  if (stage_ == Stage::kLeavingShards ||
+      (stage_ == Stage::kLeavingWorkers && process.id.role() == v1::WORKER)) {
+    SendFinish(process);
+    return;
+  }
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (process.id.role() == v1::WORKER) {
+    if (birth_.active() && birth_.worker() == incarnation && stage_ == Stage::kPreparing) {
+      v1::CoordinatorMessage message;
+      *message.mutable_birth() = BirthMessage();
+      Send(process, std::move(message));
+    }
+    if (process.ready) SendView(process);
+    if (evaluation_.has_value()) {
+      for (v1::Evaluate& owed : evaluation_->OwedBy(incarnation)) {
+        v1::CoordinatorMessage message;
+        *message.mutable_evaluate() = std::move(owed);
+        Send(process, std::move(message));
+      }
+    }
+    return;
+  }
+  if (std::find(facts_.shards.begin(), facts_.shards.end(), incarnation) == facts_.shards.end()) {
+    return;
+  }
+  v1::CoordinatorMessage message;
+  if (!change_.has_install()) {
+    *message.mutable_prepare() = PrepareMessage();
+    Send(process, message);
+  }
+  if (change_.pausing()) {
+    *message.mutable_pause() = change_.pause();
+    Send(process, message);
+  } else if (change_.has_install() && !change_.HasInstalled(incarnation)) {
+    *message.mutable_install() = change_.install();
+    Send(process, message);
+  } else if (change_.has_install()) {
+    if (cut_.has_value()) {
+      *message.mutable_open_cut() = cut_->Message();
+      Send(process, message);
+    }
+    if (Synchronous() && committed_ >= length_->total_steps()) {
+      *message.mutable_committed()->mutable_view() = view_.id();
+      message.mutable_committed()->set_version(committed_);
+      Send(process, message);
+    }
+  }
+}
+
+void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, absl::Time now) {
+  if (Leaving()) return;
+  if (model_.has_value()) {
+    if (std::string difference = Difference(*model_, ready); !difference.empty()) {
+      v1::Refusal refusal;
+      refusal.set_code(v1::Refusal::MODEL_DIFFERS);
+      refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
+      const Departure departure =
+          *membership_.Expel(process.incarnation(), refusal.reason());  // ends `process`
+      Refuse(departure.process.stream, std::move(refusal));
+      OnGone(departure, now);
+      return;
+    }
+  } else if (!AcceptModel(ready, now)) {
+    return;
+  }
+  if (!process.ready) {
+    process.ready = true;
+    process.ready_since = now;
+  }
+  if (stage_ == Stage::kRunning) SendView(process);
+}
+
+void CoordinatorCore::Impl::OnLeave(Process& process, absl::Time now) {
+  if (process.id.role() == v1::WORKER && !Leaving() && IsMember(process.incarnation())) {
+    // It goes on until a view without it.
+    process.leaving = true;
+    return;
+  }
+  const StreamId stream = process.stream;
+  const Departure departure = *membership_.Leave(process.incarnation());
+  actions_.push_back(CloseStream{stream, absl::OkStatus()});
+  if (!Leaving()) OnGone(departure, now);
+}
+
+void CoordinatorCore::Impl::OnShardProgress(const Process& process,
+                                            const v1::ShardProgress& progress, absl::Time now) {
+  if (!change_.has_install() || !Same(progress.view(), view_.id())) return;
+  const auto found = shard_states_.find(process.incarnation());
+  if (found == shard_states_.end()) return;
+  ShardState& state = found->second;
+  state.closed = std::max(state.closed, progress.closed());
+  state.samples = std::max(state.samples, progress.samples());
+  state.skipped = std::max(state.skipped, progress.skipped_steps());
+  state.leaseholders = progress.leaseholders();
+  if (Synchronous()) committed_ = std::max(committed_, progress.committed());
+  meter_.OnSamples(Samples(), now);
+}
+
+void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
+  const Process& process = departure.process;
+  meter_.Forget(process.incarnation());
+  knows_model_.erase(process.incarnation());
+  if (Leaving() || stage_ == Stage::kExited) return;
+  const std::string what = departure.expelled
+                               ? absl::StrCat(ProcessName(process.id), ": ", departure.reason)
+                               : absl::StrCat(ProcessName(process.id), " left");
+  if (departure.expelled) {
+    Warn(what, now);
+    if (!process.suspect()) {
+      actions_.push_back(CloseStream{process.stream, absl::AbortedError(departure.reason)});
+    }
+  } else {
+    Info(what, now);
+  }
+  const bool holds_state = std::find(facts_.shards.begin(), facts_.shards.end(),
+                                     process.incarnation()) != facts_.shards.end();
+  if (holds_state && (stage_ == Stage::kPreparing || stage_ == Stage::kRunning)) {
+    LoseShard(what, now);
+  }
+}
+
+// ---- JobControl
+
+void CoordinatorCore::Impl::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
+  Step(now);
+  if (desired.workers() > 0) wanted_workers_ = desired.workers();
+  if (desired.shards() > 0) wanted_shards_ = desired.shards();
+  suspend_ = suspend_ || desired.suspend();
+  for (const v1::SetDesiredRequest::Death& death : desired.deaths()) {
+    if (std::optional<Departure> departure = membership_.ReportDeath(death);
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+  }
+  Advance(now);
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,733 @@
+#include "services/coordinator/coordinator_core.h"
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/coordinator/testing/fake_job.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<uint32_t> MemberIndices(const v1::View& view) {
+  std::vector<uint32_t> indices;
+  for (const auto& member : view.workers()) indices.push_back(member.process().index());
+  return indices;
+}
+
+uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
+  uint64_t count = 0;
+  for (const auto& member : view.workers()) {
+    if (member.process().index() != index) continue;
+    for (const v1::Range& range : member.microbatches()) count += range.end() - range.begin();
+  }
+  return count;
+}
+
+// ---- start
+
+TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  const v1::View& view = job.core->view();
+  EXPECT_EQ(view.id().attempt(), 1);
+  EXPECT_EQ(view.id().term().coordinator(), 7);
+  EXPECT_EQ(view.first_step(), 0);
+  EXPECT_FALSE(view.has_base());
+  EXPECT_FALSE(view.has_previous());
+  EXPECT_THAT(MemberIndices(view), ::testing::ElementsAre(0, 1));
+  EXPECT_EQ(MicrobatchesOf(view, 0), 4);
+  EXPECT_EQ(MicrobatchesOf(view, 1), 4);
+  for (FakeShard* shard : job.Shards()) EXPECT_TRUE(Same(shard->view.id(), view.id()));
+  for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(Same(worker->view->id(), view.id()));
+  ASSERT_EQ(job.claims.size(), 1u);
+  EXPECT_EQ(job.claims[0].attempt(), 1);
+  EXPECT_FALSE(job.claims[0].has_parent());
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+}
+
+TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerAndShortlyForTheOthers) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddWorker(0);
+  job.Pass(absl::Seconds(4));
+  EXPECT_TRUE(job.claims.empty());
+  job.AddShard(1);
+  job.Pass(absl::Milliseconds(50));
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0));
+}
+
+TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  job.AddWorker(0);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.ViewNumber(), 0);
+  job.Pass(absl::Seconds(1.1));
+  EXPECT_NE(job.ViewNumber(), 0);
+}
+
+TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  FakeWorker& first = job.AddWorker(0, /*births=*/false);
+  FakeWorker& second = job.AddWorker(1);
+  const v1::AskId ask = job.shards[0]->ask;
+  EXPECT_EQ(first.asked, 1);
+  EXPECT_EQ(second.asked, 0);
+  EXPECT_EQ(job.ViewNumber(), 0);
+  job.Kill(first);
+  EXPECT_EQ(second.asked, 1);
+  EXPECT_LT(Compare(ask, job.shards[0]->ask), 0);
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
+  EXPECT_EQ(job.claims.size(), 1u) << "nothing was trained: it is the same attempt";
+}
+
+TEST(CoordinatorStart, AWorkerThatDoesNotBringVersionZeroInTimeIsReplaced) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_timeouts()->set_birth(3);
+  FakeJob job(spec);
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  job.AddWorker(0, /*births=*/false);
+  FakeWorker& second = job.AddWorker(1);
+  job.Pass(absl::Seconds(2.9));
+  EXPECT_EQ(second.asked, 0);
+  job.Pass(absl::Seconds(0.2));
+  EXPECT_EQ(second.asked, 1);
+  EXPECT_NE(job.ViewNumber(), 0);
+}
+
+TEST(CoordinatorStart, AShardThatDiesDuringBirthIsWaitedForAndTheBirthBeginsAnew) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  FakeShard& second = job.AddShard(1);
+  FakeWorker& worker = job.AddWorker(0, /*births=*/false);
+  job.AddWorker(1);
+  job.Kill(second);
+  EXPECT_EQ(job.ViewNumber(), 0);
+  worker.births = true;
+  job.AddShard(1);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
+  EXPECT_EQ(job.core->view().shards_size(), 2);
+}
+
+TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.workers.push_back(std::make_unique<FakeWorker>(&job, v1::WORKER, 2, 999));
+  FakeWorker& odd = *job.workers.back();
+  odd.ready = job.workers[0]->ready;
+  odd.ready.mutable_table()->mutable_tensors(0)->set_shape(0, 7);
+  job.Connect(odd);
+  ASSERT_TRUE(odd.refusal.has_value());
+  EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
+  EXPECT_THAT(odd.refusal->reason(), HasSubstr("tensor w is float32[7], not float32[100000]"));
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+}
+
+TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
+  FakeJob job(FakeJob::Spec());
+  job.storage_error = absl::PermissionDeniedError("checkpoints: permission denied");
+  job.Pump();
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message, HasSubstr("checkpoints: permission denied"));
+}
+
+TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
+  FakeJob job(FakeJob::Spec());
+  job.storage_error = absl::UnavailableError("stale handle");
+  job.Pump();
+  job.storage_error = absl::OkStatus();
+  job.Pass(absl::Seconds(1.1));
+  job.Start();
+  EXPECT_NE(job.ViewNumber(), 0);
+}
+
+TEST(CoordinatorStart, WhoLosesTheClaimExits) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.claims.emplace_back().set_attempt(1);  // between the reading and the claim
+  job.AddShard(0);
+  job.AddShard(1);
+  job.AddWorker(0);
+  job.AddWorker(1);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
+}
+
+// ---- registration
+
+TEST(CoordinatorRegistration, MessagesThatBreakTheContractCloseTheStreamAndNothingElse) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  FakeWorker& worker = *job.workers[0];
+  v1::MemberMessage message;
+  message.mutable_pause_reply();
+  worker.Say(message);
+  job.Pump();
+  EXPECT_EQ(worker.closed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+  job.Connect(worker);
+  EXPECT_TRUE(worker.closed.ok());
+}
+
+TEST(CoordinatorRegistration, AProcessOfAnotherJobIsRefused) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  FakeWorker stranger(&job, v1::WORKER, 5, 4711);
+  v1::MemberMessage message;
+  *message.mutable_register_() = stranger.Registration();
+  message.mutable_register_()->set_job("default/other/u2");
+  job.core->OnConnected(9999, job.now);
+  job.core->OnMessage(9999, message, job.now);
+  bool refused = false;
+  for (const Action& action : job.core->TakeActions()) {
+    if (const auto* send = std::get_if<Send>(&action)) {
+      refused = refused ||
+                (send->stream == 9999 && send->message.refusal().code() == v1::Refusal::WRONG_JOB);
+    }
+  }
+  EXPECT_TRUE(refused);
+}
+
+// ---- view changes
+
+TEST(CoordinatorViews, AWorkersDeathStopsAtOnceAndTheOthersTakeItsMicrobatches) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  job.CloseOn({job.shards[0].get()});  // one shard is ahead
+  EXPECT_EQ(job.shards[0]->version, 4);
+  EXPECT_EQ(job.shards[1]->version, 3);
+  const v1::ViewId before = job.core->view().id();
+  job.Kill(*job.workers[0]);
+  const v1::View& view = job.core->view();
+  EXPECT_LT(Compare(before, view.id()), 0);
+  EXPECT_TRUE(Same(view.previous(), before));
+  EXPECT_EQ(view.first_step(), 3) << "the lowest version wins";
+  EXPECT_THAT(MemberIndices(view), ::testing::ElementsAre(1));
+  EXPECT_EQ(MicrobatchesOf(view, 1), 8);
+  EXPECT_EQ(job.Version(), 3);
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 4);
+}
+
+TEST(CoordinatorViews, AJoinWaitsForTheStepUnderWay) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  const uint64_t number = job.ViewNumber();
+  job.AddWorker(2);
+  job.Pass(absl::Milliseconds(300));
+  EXPECT_EQ(job.ViewNumber(), number) << "the step is not closed";
+  job.Train(4);
+  EXPECT_GT(job.ViewNumber(), number);
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0, 1, 2));
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_EQ(shard->installs.back().view().first_step(), job.core->view().first_step());
+  }
+}
+
+TEST(CoordinatorViews, JoinsWithinAShortMomentAreOneChange) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  const size_t installs = job.shards[0]->installs.size();
+  job.AddWorker(2);
+  job.Pass(absl::Milliseconds(50));
+  job.AddWorker(3);
+  job.Train(5);
+  EXPECT_EQ(job.core->view().workers_size(), 4);
+  EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
+}
+
+TEST(CoordinatorViews, ADeathWhileAJoinWaitsForItsStepOverridesIt) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  job.AddWorker(2);
+  job.Pass(absl::Milliseconds(200));
+  ASSERT_TRUE(job.shards[0]->after.has_value());
+  job.Kill(*job.workers[0]);
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1, 2));
+  EXPECT_FALSE(job.shards[0]->after.has_value());
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 4);
+}
+
+TEST(CoordinatorViews, ADeathWhileAViewIsInstalledBeginsTheNextChangeAtOnce) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  job.shards[1]->frozen = true;  // its answers wait
+  job.Kill(*job.workers[0]);
+  EXPECT_EQ(job.core->view().workers_size(), 2) << "not decided yet";
+  job.AddWorker(2);
+  job.Kill(*job.workers[1]);
+  job.shards[1]->frozen = false;
+  job.Pump();
+  job.Pass(absl::Milliseconds(200));
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(2));
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 4);
+}
+
+TEST(CoordinatorViews, ASuspectThatReturnsWithinASecondStaysAMember) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  const uint64_t number = job.ViewNumber();
+  FakeWorker& worker = *job.workers[0];
+  job.Break(worker);
+  job.Pass(absl::Milliseconds(900));
+  EXPECT_EQ(job.Progress().processes(2).state(), v1::ProcessStatus::SUSPECT);
+  job.Connect(worker);
+  job.Pass(absl::Seconds(2));
+  EXPECT_EQ(job.ViewNumber(), number);
+  EXPECT_FALSE(worker.refusal.has_value());
+}
+
+TEST(CoordinatorViews, ASuspectThatDoesNotReturnIsExpelledAfterASecond) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.Kill(*job.workers[0], /*told=*/false);
+  job.Pass(absl::Milliseconds(950));
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  job.Pass(absl::Milliseconds(100));
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+}
+
+TEST(CoordinatorViews, AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAgain) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  FakeWorker& worker = *job.workers[0];
+  worker.frozen = true;
+  job.Pass(absl::Seconds(4.9));
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  job.Pass(absl::Seconds(0.3));
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
+  worker.frozen = false;
+  job.Connect(worker);
+  ASSERT_TRUE(worker.refusal.has_value());
+  EXPECT_EQ(worker.refusal->code(), v1::Refusal::EXPELLED);
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
+}
+
+TEST(CoordinatorViews, AShardWhoseInstallWasLostGetsItAgain) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  FakeShard& shard = *job.shards[1];
+  shard.drop_installs = true;
+  job.Kill(*job.workers[0]);
+  EXPECT_FALSE(Same(shard.view.id(), job.core->view().id()));
+  shard.drop_installs = false;
+  job.Break(shard);
+  job.Connect(shard);
+  EXPECT_TRUE(Same(shard.view.id(), job.core->view().id()));
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 3);
+}
+
+TEST(CoordinatorViews, AShardThatMissedAViewCountsAtThatViewsFirstStep) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.CloseOn({job.shards[1].get()});  // stands at 3, the other at 2
+  FakeShard& shard = *job.shards[1];
+  shard.drop_installs = true;
+  job.Kill(*job.workers[0]);  // a view at step 2, which it does not learn
+  job.AddWorker(2);
+  shard.drop_installs = false;
+  job.Kill(*job.workers[1]);
+  EXPECT_EQ(job.core->view().first_step(), 2);
+  EXPECT_EQ(job.Version(), 2);
+}
+
+TEST(CoordinatorViews, AWorkerThatLeavesGoesOnUntilAViewWithoutIt) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  FakeWorker& worker = *job.workers[0];
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason("SIGTERM");
+  worker.Say(leave);
+  job.Pump();
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  job.Train(4);
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
+  EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it is told";
+  job.Kill(worker, /*told=*/false);
+  job.Train(1);
+  EXPECT_FALSE(job.HasEvent("worker-0:")) << "it left in order";
+}
+
+TEST(CoordinatorViews, AViewWithoutWorkersWaitsForOne) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.Kill(*job.workers[0]);
+  job.Kill(*job.workers[1]);
+  EXPECT_EQ(job.core->view().workers_size(), 0);
+  job.Pass(absl::Seconds(5));
+  job.AddWorker(0);
+  job.Pass(absl::Milliseconds(200));
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 3);
+}
+
+TEST(CoordinatorViews, MicrobatchesFollowMeasuredSpeed) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_steps(500);
+  FakeJob job(spec);
+  job.Start();
+  job.workers[0]->seconds_per_sample = 0.003;
+  job.Train(100);
+  EXPECT_EQ(MicrobatchesOf(job.core->view(), 0), 2);
+  EXPECT_EQ(MicrobatchesOf(job.core->view(), 1), 6);
+  const uint64_t number = job.ViewNumber();
+  job.Train(200);
+  EXPECT_EQ(job.ViewNumber(), number) << "then it stays";
+}
+
+TEST(CoordinatorViews, WorkersBeyondTheNumberOfMicrobatchesStandBy) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_microbatch_size(32);
+  FakeJob job(spec);
+  job.Start();
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+  const uint32_t member = job.core->view().workers(0).process().index();
+  job.Train(2);
+  job.Kill(*job.workers[member]);
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+  EXPECT_NE(job.core->view().workers(0).process().index(), member);
+}
+
+TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.now += absl::Seconds(30);
+  job.core->OnTick(job.now);
+  job.Pump();
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
+}
+
+// ---- restoration
+
+TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(8);
+  ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+  job.Kill(*job.shards[0]);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
+  job.Pass(absl::Seconds(1));
+  job.AddShard(0);
+  const v1::View& view = job.core->view();
+  EXPECT_EQ(view.id().attempt(), 2);
+  EXPECT_EQ(view.first_step(), 5);
+  EXPECT_EQ(view.base().attempt(), 1);
+  EXPECT_EQ(view.base().step(), 5);
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_EQ(job.claims[1].parent().step(), 5);
+  EXPECT_TRUE(job.Progress().restored());
+  EXPECT_EQ(job.Progress().restored_from_step(), 5);
+  job.Train(6);
+  EXPECT_EQ(job.Version(), 11);
+  EXPECT_EQ(job.manifests.count({2, 10}), 1u);
+}
+
+TEST(CoordinatorRestoration, WithoutACheckpointItIsANewBirth) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(8);
+  job.Kill(*job.shards[1]);
+  job.AddShard(1);
+  EXPECT_EQ(job.core->view().id().attempt(), 2);
+  EXPECT_EQ(job.core->view().first_step(), 0);
+  EXPECT_FALSE(job.core->view().has_base());
+  EXPECT_FALSE(job.claims[1].has_parent());
+}
+
+TEST(CoordinatorRestoration, AShardThatDoesNotAnswerAPauseIsLost) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  FakeShard& shard = *job.shards[0];
+  shard.frozen = true;
+  job.Kill(*job.workers[0]);
+  job.Pass(absl::Seconds(5.2));
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
+  EXPECT_TRUE(job.HasEvent("ps-0"));
+}
+
+TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(8);
+  const v1::ViewId before = job.core->view().id();
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(0.1));
+  const v1::View& view = job.core->view();
+  EXPECT_EQ(view.id().attempt(), 2);
+  EXPECT_GT(view.id().term().counter(), before.term().counter());
+  EXPECT_EQ(view.id().term().coordinator(), 8);
+  EXPECT_EQ(view.first_step(), 5);
+  EXPECT_EQ(view.workers_size(), 2);
+  job.Train(1);
+  EXPECT_EQ(job.Version(), 6);
+}
+
+TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.set_backoff_limit(1);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(2);
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  EXPECT_EQ(job.core->view().id().attempt(), 2);
+  job.Kill(*job.shards[1]);
+  ASSERT_TRUE(job.exit.has_value() || job.Progress().phase() == v1::JobProgress::FAILED);
+  EXPECT_THAT(job.Progress().reason(), HasSubstr("backoffLimit"));
+  EXPECT_THAT(job.Progress().reason(), HasSubstr("ps-1"));
+  job.Pass(absl::Seconds(6));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+}
+
+TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(4);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(9);
+  ASSERT_EQ(job.manifests.count({1, 8}), 1u);
+  job.damaged.insert({1, 8});
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  EXPECT_EQ(job.core->view().first_step(), 4);
+  EXPECT_TRUE(job.HasEvent("step 8 is damaged"));
+}
+
+TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadFailsTheJob) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(4);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(9);
+  job.shards[1]->load_error = "partition-00001.safetensors: dtype BF16 is not supported";
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::FAILED);
+  EXPECT_THAT(job.Progress().reason(), HasSubstr("partition-00001.safetensors"));
+}
+
+TEST(CoordinatorRestoration, ACheckpointOfAnotherModelFailsTheJobAndSaysWhatDiffers) {
+  FakeJob job(FakeJob::Spec());
+  v1::Manifest manifest;
+  manifest.mutable_checkpoint()->set_attempt(1);
+  manifest.mutable_checkpoint()->set_step(3);
+  manifest.set_mode(v1::SYNCHRONOUS);
+  v1::TensorSpec& tensor = *manifest.mutable_table()->add_tensors();
+  tensor.set_name("v");
+  tensor.set_dtype(v1::FLOAT32);
+  job.manifests[{1, 3}] = manifest;
+  job.claims.emplace_back().set_attempt(1);
+  job.Start();
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::FAILED);
+  EXPECT_THAT(job.Progress().reason(), HasSubstr("tensor 0 is w, not v"));
+}
+
+TEST(CoordinatorRestoration, ACoordinatorThatSeesANewerOneExits) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  FakeShard& shard = *job.shards[0];
+  // Another coordinator has installed a view of the next attempt there.
+  shard.view.mutable_id()->set_attempt(2);
+  shard.view.mutable_id()->mutable_term()->set_counter(2);
+  shard.view.mutable_id()->mutable_term()->set_coordinator(9);
+  job.Kill(*job.workers[0]);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
+  EXPECT_THAT(job.exit->message, HasSubstr("newer coordinator"));
+}
+
+TEST(CoordinatorRestoration, ACoordinatorToWhichAShardComesBackWithANewerTermExits) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  FakeShard& shard = *job.shards[0];
+  job.Break(shard);
+  shard.view.mutable_id()->mutable_term()->set_counter(5);
+  job.Connect(shard);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
+}
+
+// ---- the end
+
+TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[0]->silent_cuts = true;
+  job.Train(20);
+  EXPECT_EQ(job.Version(), 20);
+  EXPECT_EQ(job.shards[0]->committed, 20) << "the shards are told that the last one is committed";
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
+  EXPECT_EQ(job.claims.size(), 1u) << "no end without the manifest";
+  job.shards[0]->silent_cuts = false;
+  job.Break(*job.shards[0]);
+  job.Connect(*job.shards[0]);
+  EXPECT_EQ(job.manifests.count({1, 20}), 1u);
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_TRUE(job.claims[1].end());
+  EXPECT_EQ(job.claims[1].attempt(), 2);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(worker->finished);
+  for (FakeShard* shard : job.Shards()) EXPECT_TRUE(shard->finished);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
+  EXPECT_EQ(job.Progress().step(), 20);
+  EXPECT_EQ(job.Progress().samples(), 640);
+}
+
+TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
+  FakeJob job(FakeJob::Spec());
+  job.claims.emplace_back().set_attempt(1);
+  job.claims.emplace_back().set_attempt(2);
+  job.claims.back().set_end(true);
+  job.Pump();
+  FakeWorker& worker = job.AddWorker(0);
+  ASSERT_TRUE(worker.refusal.has_value());
+  EXPECT_EQ(worker.refusal->code(), v1::Refusal::FINISHED);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
+  job.Pass(absl::Seconds(1.1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.claims.size(), 2u);
+}
+
+TEST(CoordinatorEnd, ALaterCoordinatorThatClaimedFirstWinsOverTheEnd) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(19);
+  job.claims.emplace_back().set_attempt(2);
+  job.Train(1);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
+  EXPECT_EQ(job.manifests.count({1, 20}), 0u) << "claims are read again before the manifest";
+}
+
+TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(7);
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  EXPECT_EQ(job.manifests.size(), 0u);
+  job.Train(4);
+  ASSERT_EQ(job.manifests.size(), 1u);
+  const uint64_t step = job.manifests.begin()->first.second;
+  EXPECT_EQ(step, job.Version()) << "nothing is trained that is not saved";
+  EXPECT_GE(step, 8);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUSPENDED);
+  EXPECT_EQ(job.claims.size(), 1u) << "no end record";
+}
+
+TEST(CoordinatorEnd, ASuspendedJobGoesOnAtTheSameStep) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(7);
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Train(4);
+  ASSERT_TRUE(job.exit.has_value());
+  const uint64_t step = job.Version();
+
+  FakeJob resumed(FakeJob::Spec());
+  resumed.claims = job.claims;
+  resumed.manifests = job.manifests;
+  resumed.spec.mutable_parameter_server()->set_replicas(3);
+  resumed.options.job = resumed.spec;
+  resumed.core = std::make_unique<CoordinatorCore>(resumed.options, resumed.now);
+  resumed.Start();
+  EXPECT_EQ(resumed.core->view().first_step(), step);
+  EXPECT_EQ(resumed.core->view().shards_size(), 3);
+  resumed.Train(20 - static_cast<int>(step));
+  ASSERT_TRUE(resumed.exit.has_value());
+  EXPECT_EQ(resumed.exit->reason, ExitReason::kSucceeded);
+}
+
+TEST(CoordinatorEnd, ASuspendThatCannotSaveIsBounded) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_timeouts()->set_suspend_checkpoint(4);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(7);
+  job.shards[0]->silent_cuts = true;
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Train(4);
+  EXPECT_FALSE(job.exit.has_value());
+  job.Pass(absl::Seconds(5));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_TRUE(job.HasEvent("without a new checkpoint"));
+}
+
+TEST(CoordinatorEnd, AFailureFailsTheJobWithWhoSaidIt) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  v1::MemberMessage failure;
+  failure.mutable_failure()->set_reason("the gradient of fc1.weight is not finite");
+  job.workers[1]->Say(failure);
+  job.Pump();
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_EQ(job.exit->message, "worker-1: the gradient of fc1.weight is not finite");
+}
+
+TEST(CoordinatorEnd, AProcessThatDoesNotLeaveIsNotWaitedForForever) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.workers[0]->frozen = true;
+  v1::MemberMessage failure;
+  failure.mutable_failure()->set_reason("no");
+  job.workers[1]->Say(failure);
+  job.Pump();
+  EXPECT_FALSE(job.exit.has_value());
+  job.Pass(absl::Seconds(6));
+  EXPECT_TRUE(job.exit.has_value());
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -1,0 +1,436 @@
+// The open cut and what it is for: checkpoints, evaluation, snapshots.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/coordinator/coordinator_impl.h"
+#include "services/coordinator/retention.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+constexpr uint32_t kManifestFormatVersion = 1;
+constexpr int kMaxFinalFailures = 3;
+constexpr uint64_t kMaxCutLead = 1 << 20;
+constexpr absl::Duration kMaxSnapshotHold = absl::Minutes(10);
+constexpr size_t kMaxSnapshots = 16;
+
+bool IsClassification(const v1::JobSpec& job) {
+  return job.loss() == "nll" || job.loss() == "crossEntropy" ||
+         job.loss() == "binaryCrossEntropyWithLogits";
+}
+
+std::string OptimizerName(const v1::OptimizerSpec& optimizer) {
+  return v1::OptimizerSpec::Name_Name(optimizer.name());
+}
+
+bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation& result) {
+  if (target.metric().empty()) return false;
+  if (target.metric() == "accuracy" && !result.has_accuracy()) return false;
+  const double value = target.metric() == "accuracy" ? result.accuracy() : result.loss();
+  return target.goal() == "AtMost" ? value <= target.value() : value >= target.value();
+}
+
+}  // namespace
+
+void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
+  AdvanceSnapshots(now);
+  if (cut_.has_value()) {
+    AdvanceSaving(now);
+    if (stage_ != Stage::kRunning) return;
+    AdvanceEvaluation(now);
+    AnswerSnapshots(now);
+    if (cut_.has_value() && !cut_->InUse()) CloseCut();
+  }
+  if (Synchronous() && change_.has_install() && Idle()) PlanSynchronousCut(now);
+}
+
+// ---- planning
+
+// What schedules count.
+uint64_t CoordinatorCore::Impl::ScheduleStep() const {
+  return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
+}
+
+// The lowest step that no shard is past when a message about it arrives.
+uint64_t CoordinatorCore::Impl::EarliestCut(absl::Time now) const {
+  if (!Synchronous()) return ScheduleStep();
+  if (view_.workers_size() == 0 || goal_ != Goal::kNone) return LowestClosed();
+  return std::min(HighestClosed() + std::max(cut_lead_, StepsIn(kControlDelay, now) + 1),
+                  length_->total_steps());
+}
+
+std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
+  if (goal_ != Goal::kNone) {
+    const CutPlan last = FinalPlan();
+    if (final_retry_at_ > now && final_retry_at_ != absl::InfiniteFuture()) return std::nullopt;
+    return last.checkpoint || last.evaluation ? std::optional<CutPlan>(last) : std::nullopt;
+  }
+  static const IntervalSchedule kNever(0, absl::ZeroDuration());
+  const uint64_t earliest = EarliestCut(now);
+  std::optional<CutPlan> plan =
+      PlanCut(checkpoints_, EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
+              length_->total_steps(), now);
+  if (!snapshots_.empty() && (!plan.has_value() || plan->step > earliest)) {
+    plan = CutPlan{earliest, false, false};
+  }
+  return plan;
+}
+
+void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
+  const std::optional<CutPlan> plan = PlanNow(now);
+  if (!plan.has_value()) return;
+  if (cut_.has_value()) {
+    // One that nobody has reached yet makes room for one that is due before it.
+    const bool started = !cut_->pinned.empty() || !cut_->written.empty();
+    if (final_cut_open_ || (started && goal_ == Goal::kNone)) return;
+    if (goal_ == Goal::kNone && plan->step >= cut_->step) return;
+    if (goal_ == Goal::kComplete && evaluation_.has_value()) return;
+    CloseCut();
+  }
+  OpenNewCut(*plan, plan->step);
+  v1::CoordinatorMessage message;
+  *message.mutable_open_cut() = cut_->Message();
+  SendToShards(message);
+}
+
+// An asynchronous cut is made by a view change, and is therefore due only when its step is there.
+bool CoordinatorCore::Impl::AsynchronousCutDue(absl::Time now) const {
+  if (cut_.has_value()) return false;
+  const std::optional<CutPlan> plan = PlanNow(now);
+  return plan.has_value() && (goal_ != Goal::kNone || plan->step <= ScheduleStep());
+}
+
+void CoordinatorCore::Impl::OpenNewCut(const CutPlan& plan, uint64_t step) {
+  Cut cut;
+  cut.id = ++last_cut_;
+  cut.step = step;
+  cut.name.set_attempt(attempt_);
+  cut.name.set_step(step);
+  cut.write = plan.checkpoint;
+  cut.saving = plan.checkpoint ? Cut::Saving::kCollecting : Cut::Saving::kNo;
+  if (plan.checkpoint) cut.folder = options_.checkpoint_folder(cut.name);
+  cut.evaluation = plan.evaluation;
+  if (goal_ == Goal::kNone) cut.snapshots = {snapshots_.begin(), snapshots_.end()};
+  if (goal_ == Goal::kNone) snapshots_.clear();
+  final_cut_open_ = goal_ != Goal::kNone;
+  cut_ = std::move(cut);
+}
+
+void CoordinatorCore::Impl::ReplanSoon() {
+  for (const SnapshotHold& hold : cut_->snapshots) {
+    if (hold.expires == absl::InfiniteFuture()) snapshots_.push_back(hold);
+  }
+  cut_.reset();
+  evaluation_.reset();
+  final_cut_open_ = false;
+}
+
+void CoordinatorCore::Impl::CloseCut() {
+  v1::CoordinatorMessage message;
+  message.mutable_close_cut()->set_cut(cut_->id);
+  SendToShards(message);
+  ReplanSoon();
+}
+
+// ---- what shards say
+
+void CoordinatorCore::Impl::OnCutPinned(const Process& process, const v1::CutPinned& pinned) {
+  if (!cut_.has_value() || pinned.cut() != cut_->id || pinned.view().attempt() != attempt_) return;
+  cut_->pinned.insert(process.incarnation());
+  cut_lead_ = 1;
+}
+
+void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written) {
+  if (!cut_.has_value() || written.cut() != cut_->id || written.view().attempt() != attempt_) {
+    return;
+  }
+  if (cut_->saving != Cut::Saving::kCollecting) return;
+  cut_->written[process.incarnation()] = {written.files().begin(), written.files().end()};
+  cut_->seconds = std::max(cut_->seconds, written.seconds());
+}
+
+void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFailed& failed,
+                                        absl::Time now) {
+  if (!cut_.has_value() || failed.cut() != cut_->id || failed.view().attempt() != attempt_) return;
+  if (failed.past() == 0) {
+    FailCheckpoint(absl::StrCat(ProcessName(process.id), ": ", failed.reason()), now);
+    return;
+  }
+  if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
+    state->second.closed = std::max(state->second.closed, failed.past());
+  }
+  cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
+  CloseCut();
+}
+
+// ---- checkpoints
+
+void CoordinatorCore::Impl::AdvanceSaving(absl::Time now) {
+  if (cut_->saving != Cut::Saving::kCollecting || !cut_->WrittenBy(facts_.shards)) return;
+  std::vector<bool> saved(facts_.owner.size());
+  for (const auto& [shard, files] : cut_->written) {
+    for (const v1::PartitionFile& file : files) {
+      if (file.partition() < saved.size()) saved[file.partition()] = true;
+    }
+  }
+  for (size_t p = 0; p < saved.size(); ++p) {
+    if (saved[p] || facts_.empty[p]) continue;
+    FailCheckpoint(absl::StrCat("nobody wrote partition ", p), now);
+    return;
+  }
+  cut_->saving = Cut::Saving::kCheckingClaim;
+  actions_.push_back(ReadClaims{});
+}
+
+void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims,
+                                         absl::Time now) {
+  Step(now);
+  if (stage_ == Stage::kRunning && cut_.has_value() &&
+      cut_->saving == Cut::Saving::kCheckingClaim) {
+    if (!claims.ok()) {
+      FailCheckpoint(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
+    } else {
+      uint64_t highest = 0;
+      for (const v1::Claim& claim : *claims) highest = std::max(highest, claim.attempt());
+      if (highest > attempt_ && rules_->ClaimAttempts()) {
+        Supersede(absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
+        return;
+      }
+      cut_->saving = Cut::Saving::kWriting;
+      actions_.push_back(WriteManifest{MakeManifest(now)});
+    }
+  }
+  Advance(now);
+}
+
+v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
+  v1::Manifest manifest;
+  manifest.set_format_version(kManifestFormatVersion);
+  manifest.set_job(JobName(options_.job));
+  *manifest.mutable_checkpoint() = cut_->name;
+  if (base_.has_value()) *manifest.mutable_parent() = *base_;
+  manifest.set_mode(options_.job.training().mode());
+  if (Synchronous()) {
+    manifest.set_samples(length_->SamplesAt(cut_->step));
+  } else {
+    *manifest.mutable_ledger() = cut_->ledger;
+    uint64_t samples = 0;
+    for (const v1::Range& range : cut_->ledger.applied()) samples += range.end() - range.begin();
+    manifest.set_samples(samples);
+  }
+  manifest.set_seed(options_.job.training().seed());
+  manifest.set_optimizer(OptimizerName(options_.job.optimizer()));
+  *manifest.mutable_table() = model_->table();
+  *manifest.mutable_layout() = layout_;
+  for (const auto& [shard, files] : cut_->written) {
+    for (const v1::PartitionFile& file : files) *manifest.add_files() = file;
+  }
+  std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
+            [](const auto& a, const auto& b) { return a.partition() < b.partition(); });
+  manifest.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+  manifest.set_build(options_.build);
+  manifest.set_isa(options_.isa);
+  if (meter_.has_loss()) manifest.set_loss(meter_.loss());
+  if (last_result_.has_value()) {
+    manifest.set_has_metric(true);
+    manifest.set_metric(last_result_->has_accuracy() ? last_result_->accuracy()
+                                                     : last_result_->loss());
+  }
+  return manifest;
+}
+
+void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoint,
+                                              const absl::Status& status, absl::Time now) {
+  Step(now);
+  if (stage_ == Stage::kRunning && cut_.has_value() && cut_->saving == Cut::Saving::kWriting &&
+      cut_->name.attempt() == checkpoint.attempt() && cut_->name.step() == checkpoint.step()) {
+    if (!status.ok()) {
+      FailCheckpoint(absl::StrCat("the manifest cannot be written: ", status.message()), now);
+    } else {
+      FinishCheckpoint(now);
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
+  cut_->saving = Cut::Saving::kDone;
+  uint64_t bytes = 0;
+  for (const auto& [shard, files] : cut_->written) {
+    for (const v1::PartitionFile& file : files) bytes += file.bytes();
+  }
+  *checkpoint_status_.mutable_last() = cut_->name;
+  checkpoint_status_.set_folder(cut_->folder);
+  checkpoint_status_.set_bytes(bytes);
+  checkpoint_status_.set_seconds(cut_->seconds);
+  checkpoint_status_.clear_error();
+  checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
+  final_failures_ = 0;
+  events_.Add(v1::Event::CHECKPOINT,
+              absl::StrFormat("checkpoint at step %d saved (%.1f MB)", cut_->step,
+                              static_cast<double>(bytes) / 1e6),
+              now);
+  storage_.checkpoints.push_back(cut_->name);
+  for (const v1::CheckpointRef& old :
+       Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
+    actions_.push_back(DeleteCheckpoint{old});
+    storage_.checkpoints.erase(
+        std::remove_if(storage_.checkpoints.begin(), storage_.checkpoints.end(),
+                       [&](const v1::CheckpointRef& ref) {
+                         return ref.attempt() == old.attempt() && ref.step() == old.step();
+                       }),
+        storage_.checkpoints.end());
+  }
+}
+
+// Training goes on; the end of the job does not come without its checkpoint.
+void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
+  checkpoint_status_.set_error(why);
+  Warn(absl::StrCat("no checkpoint at step ", cut_->step, ": ", why), now);
+  checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
+  cut_->saving = Cut::Saving::kNo;
+  cut_->written.clear();
+  if (!final_cut_open_) return;
+  if (++final_failures_ >= kMaxFinalFailures) {
+    Fail(absl::StrCat("the last checkpoint cannot be saved: ", why), now);
+    return;
+  }
+  final_retry_at_ = now + timers_.storage_retry;
+}
+
+// ---- evaluation
+
+uint64_t CoordinatorCore::Impl::EvaluationSamples() const {
+  const uint64_t limit = options_.job.data().evaluation().max_samples();
+  const uint64_t samples = model_->evaluation_samples();
+  return limit == 0 ? samples : std::min(limit, samples);
+}
+
+void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
+  if (!cut_->evaluation) return;
+  if (!evaluation_.has_value()) {
+    if (!cut_->PinnedBy(facts_.shards)) return;
+    Evaluation::Options options;
+    options.id = ++last_evaluation_id_;
+    options.cut = cut_->id;
+    options.version = cut_->step;
+    options.samples = EvaluationSamples();
+    options.started = now;
+    evaluation_.emplace(options);
+  }
+  if (evaluation_->done() || evaluation_->failed()) {
+    FinishEvaluation(now);
+    return;
+  }
+  std::vector<Evaluator> evaluators;
+  for (const auto& member : view_.workers()) {
+    const uint64_t incarnation = member.process().incarnation();
+    const Process* process = membership_.Find(incarnation);
+    if (process == nullptr || process->leaving) continue;
+    evaluators.push_back({incarnation, meter_.SpeedOf(incarnation)});
+  }
+  for (auto& [incarnation, evaluate] : evaluation_->Assign(evaluators)) {
+    v1::CoordinatorMessage message;
+    *message.mutable_evaluate() = std::move(evaluate);
+    // To a suspect it is sent again when it returns.
+    Send(*membership_.Find(incarnation), std::move(message));
+  }
+}
+
+void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
+  const Evaluation evaluation = *std::move(evaluation_);
+  evaluation_.reset();
+  cut_->evaluation = false;
+  evaluations_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
+  if (evaluation.failed()) {
+    Warn(absl::StrCat("no evaluation at step ", cut_->step, ": ", evaluation.last_error()), now);
+    final_evaluation_given_up_ = final_cut_open_;
+    return;
+  }
+  v1::Evaluation result = evaluation.Result(IsClassification(options_.job), now);
+  const uint64_t samples = Synchronous() ? length_->SamplesAt(cut_->step) : Samples();
+  result.set_epoch(length_->EpochsIn(samples));
+  last_result_ = result;
+  std::string message =
+      absl::StrFormat("evaluation at step %d: loss %.4f", result.step(), result.loss());
+  if (result.has_accuracy())
+    absl::StrAppendFormat(&message, ", accuracy %.2f %%", result.accuracy());
+  events_.AddEvaluation(result, std::move(message), now);
+  if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), result)) {
+    target_reached_ = true;
+  }
+}
+
+// ---- snapshots
+
+void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
+                                           const v1::OpenSnapshotRequest& snapshot,
+                                           absl::Time now) {
+  Step(now);
+  if (stage_ != Stage::kRunning || goal_ != Goal::kNone) {
+    actions_.push_back(
+        AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
+  } else if (snapshots_.size() >= kMaxSnapshots) {
+    actions_.push_back(
+        AnswerSnapshot{request, absl::ResourceExhaustedError("too many snapshots are asked for")});
+  } else {
+    const absl::Duration hold = absl::Seconds(std::max(snapshot.hold_seconds(), 1.0));
+    snapshots_.push_back({request, std::min(hold, kMaxSnapshotHold)});
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::OnCloseSnapshot(uint64_t cut, absl::Time now) {
+  Step(now);
+  if (cut_.has_value() && cut_->id == cut && !cut_->snapshots.empty()) {
+    // One hold each; which does not matter.
+    cut_->snapshots.pop_back();
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
+  if (!cut_.has_value()) return;
+  auto& holds = cut_->snapshots;
+  holds.erase(std::remove_if(holds.begin(), holds.end(),
+                             [&](const SnapshotHold& hold) { return hold.expires <= now; }),
+              holds.end());
+  // Whoever comes while a pinned cut is open shares it.
+  if (goal_ == Goal::kNone && cut_->PinnedBy(facts_.shards)) {
+    holds.insert(holds.end(), snapshots_.begin(), snapshots_.end());
+    snapshots_.clear();
+  }
+}
+
+void CoordinatorCore::Impl::AnswerSnapshots(absl::Time now) {
+  if (!cut_.has_value() || !cut_->PinnedBy(facts_.shards)) return;
+  for (SnapshotHold& hold : cut_->snapshots) {
+    if (hold.expires != absl::InfiniteFuture()) continue;
+    hold.expires = now + hold.hold;
+    v1::Snapshot snapshot;
+    snapshot.set_cut(cut_->id);
+    snapshot.set_version(cut_->step);
+    *snapshot.mutable_view() = view_;
+    *snapshot.mutable_table() = model_->table();
+    *snapshot.mutable_layout() = layout_;
+    actions_.push_back(AnswerSnapshot{hold.request, std::move(snapshot)});
+  }
+}
+
+void CoordinatorCore::Impl::RefuseSnapshots(const std::string& why) {
+  if (cut_.has_value()) {
+    for (const SnapshotHold& hold : cut_->snapshots) {
+      if (hold.expires == absl::InfiniteFuture()) snapshots_.push_back(hold);
+    }
+    cut_->snapshots.clear();
+  }
+  for (const SnapshotHold& hold : std::exchange(snapshots_, {})) {
+    actions_.push_back(AnswerSnapshot{hold.request, absl::UnavailableError(why)});
+  }
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,129 @@
+// How a job ends: it is complete, has reached its target, is suspended, has failed, or another
+// coordinator has taken over.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/coordinator_impl.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
+  if (goal_ != Goal::kNone) return;
+  if (suspend_) {
+    goal_ = Goal::kSuspend;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
+  } else if (target_reached_) {
+    goal_ = Goal::kTarget;
+    Info("the target is reached", now);
+  } else if (change_.has_install() && Idle()) {
+    const bool complete = Synchronous() ? committed_ >= length_->total_steps()
+                                        : Samples() >= length_->total_samples();
+    if (complete) goal_ = Goal::kComplete;
+  }
+  if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
+}
+
+void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
+  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then.
+  const bool chosen = goal_ != Goal::kNone;
+  ChooseGoal(now);
+  if (goal_ == Goal::kNone) return;
+  if (!chosen) {
+    // What this makes due: a view without workers, or the last cut.
+    AdvanceViews(now);
+    if (stage_ == Stage::kRunning) AdvanceCuts(now);
+    if (stage_ != Stage::kRunning) return;
+  }
+  if (goal_ == Goal::kSuspend && suspend_deadline_ <= now) {
+    const std::string why =
+        absl::StrCat("no checkpoint within ", absl::FormatDuration(timers_.suspend_checkpoint));
+    Warn(absl::StrCat("suspended without a new checkpoint: ", why), now);
+    Leave(ExitReason::kSuspended, absl::StrCat("suspended; ", why), now);
+    return;
+  }
+  if (!change_.has_install() || !Idle() || cut_.has_value()) return;
+  if (Stopping() && view_.workers_size() > 0) return;
+  const CutPlan missing = FinalPlan();
+  if (missing.checkpoint || missing.evaluation) return;
+  if (goal_ == Goal::kSuspend) {
+    Leave(ExitReason::kSuspended, "suspended", now);
+  } else if (!claim_.has_value() || (!claim_pending_ && retry_at_ <= now)) {
+    // (R11) The end is the next name in the sequence of claims.
+    Claim(/*end=*/true, now);
+  }
+}
+
+// What is still missing of the last checkpoint and the last evaluation.
+CutPlan CoordinatorCore::Impl::FinalPlan() const {
+  CutPlan plan;
+  plan.step = Synchronous() ? LowestClosed() : HighestClosed();
+  const v1::CheckpointRef& last = checkpoint_status_.last();
+  plan.checkpoint =
+      !checkpoint_status_.has_last() || last.attempt() != attempt_ || last.step() != plan.step;
+  const bool evaluated = last_result_.has_value() && last_result_->step() == plan.step;
+  plan.evaluation = goal_ == Goal::kComplete && EvaluationSamples() > 0 && !evaluated &&
+                    !final_evaluation_given_up_;
+  // Only what stands still can be final.
+  if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
+  return plan;
+}
+
+// ---- leaving
+
+void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
+  RefuseSnapshots(message);
+  cut_.reset();
+  evaluation_.reset();
+  claim_.reset();
+  claim_pending_ = false;
+  exit_reason_ = reason;
+  exit_message_ = message;
+  stage_ = Stage::kLeavingWorkers;
+  leave_deadline_ = now + timers_.silence;
+  if (reason == ExitReason::kFailed) {
+    Warn(message, now);
+  } else {
+    Info(message, now);
+  }
+  for (const Process* worker : membership_.Living(v1::WORKER)) SendFinish(*worker);
+}
+
+void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now) {
+  if (Leaving() || stage_ == Stage::kExited) return;
+  Leave(ExitReason::kFailed, reason, now);
+}
+
+void CoordinatorCore::Impl::SendFinish(const Process& process) {
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(exit_reason_ != ExitReason::kFailed);
+  message.mutable_finish()->set_reason(exit_message_);
+  Send(process, std::move(message));
+}
+
+void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
+  const bool late = leave_deadline_ <= now;
+  if (stage_ == Stage::kLeavingWorkers) {
+    const bool linger = linger_until_ > now;
+    if (!late && (linger || !membership_.LivingAndConnected(v1::WORKER).empty())) return;
+    stage_ = Stage::kLeavingShards;
+    leave_deadline_ = now + timers_.silence;
+    for (const Process* shard : membership_.Living(v1::SHARD)) SendFinish(*shard);
+    return;
+  }
+  if (!late && !membership_.LivingAndConnected(v1::SHARD).empty()) return;
+  stage_ = Stage::kExited;
+  actions_.push_back(Exit{exit_reason_, exit_message_});
+}
+
+void CoordinatorCore::Impl::Supersede(const std::string& why) {
+  RefuseSnapshots(why);
+  exit_reason_ = ExitReason::kSuperseded;
+  exit_message_ = why;
+  stage_ = Stage::kExited;
+  actions_.push_back(Exit{exit_reason_, exit_message_});
+}
+
+}  // namespace sluice::coordinator

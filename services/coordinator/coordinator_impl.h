@@ -1,0 +1,274 @@
+// The inside of CoordinatorCore. Private to this package; its sources are split by what they do:
+// coordinator_core.cc (events), _start.cc (storage, claims, birth, restoration), _views.cc,
+// _cuts.cc (checkpoints, evaluation, snapshots), _end.cc, _progress.cc.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
+#define SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "services/coordinator/birth.h"
+#include "services/coordinator/coordinator_core.h"
+#include "services/coordinator/cut.h"
+#include "services/coordinator/evaluation.h"
+#include "services/coordinator/job_length.h"
+#include "services/coordinator/membership.h"
+#include "services/coordinator/progress.h"
+#include "services/coordinator/timers.h"
+#include "services/coordinator/view_change.h"
+#include "services/coordinator/view_decision.h"
+
+namespace sluice::coordinator {
+
+class CoordinatorCore::Impl {
+ public:
+  Impl(CoordinatorOptions options, absl::Time now, const CoordinatorRules* rules);
+
+  void OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
+  void OnConnected(StreamId stream, absl::Time now);
+  void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
+  void OnDisconnected(StreamId stream, absl::Time now);
+  void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
+  void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
+  void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                         absl::Time now);
+  void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
+  void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
+  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+  void OnTick(absl::Time now);
+
+  std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
+  absl::Time NextDeadline() const;
+  v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
+  const v1::View& view() const { return view_; }
+
+ private:
+  // What a shard says is about this old, and an answer takes about this long to reach it.
+  static constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
+
+  // kReading -> kGathering <-> kClaiming; kGathering -> kPreparing -> kRunning;
+  // kPreparing, kRunning -> kGathering (a shard or the asked worker is lost before the first view);
+  // kPreparing, kRunning -> kReading (restoration); any -> kLeavingWorkers -> kLeavingShards ->
+  // kExited; any -> kExited (superseded).
+  enum class Stage {
+    kReading,         // what the storage holds
+    kGathering,       // until shards and a worker have come
+    kClaiming,        // the next attempt
+    kPreparing,       // until all shards hold the attempt's first state
+    kRunning,         // the first view is being made, or there is a view
+    kLeavingWorkers,  // Finish was sent to the workers
+    kLeavingShards,   // ... and to the shards
+    kExited,
+  };
+
+  // Why training ends, once it does.
+  enum class Goal { kNone, kComplete, kTarget, kSuspend };
+
+  struct ShardState {
+    uint64_t closed = 0;  // in the present view; asynchronous: updates applied
+    uint64_t samples = 0;
+    uint64_t skipped = 0;
+    uint64_t leaseholders = 0;
+  };
+
+  struct WantedChange {
+    bool wanted = false;
+    bool now = false;
+  };
+
+  // ---- events (coordinator_core.cc)
+  void Step(absl::Time now);  // notes the time, then Advance
+  void Advance(absl::Time now);
+  void AdvanceStage(absl::Time now);
+  void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
+  void OnWorkerMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
+  void OnShardMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
+  void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
+  void OnLeave(Process& process, absl::Time now);
+  void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnGone(const Departure& departure, absl::Time now);
+  void Breach(StreamId stream, const std::string& what, absl::Time now);
+  void Refuse(StreamId stream, v1::Refusal refusal);
+  void Resend(const Process& process);
+
+  // ---- start (coordinator_start.cc)
+  void ReadStorageAgain(absl::Time now);
+  void AcceptStorage(StorageContents contents, absl::Time now);
+  void AnswerRegistration(const Process& process);
+  void NoteTerm(const v1::ViewId& seen, absl::Time now);
+  void AdvanceGathering(absl::Time now);
+  bool Gathered(absl::Time now);
+  std::vector<const Process*> ReadyWorkers() const;
+  void Claim(bool end, absl::Time now);
+  bool AcceptModel(const v1::Ready& ready, absl::Time now);
+  std::string CheckCheckpoint() const;
+  bool MakeAttempt(absl::Time now);
+  void Ask(absl::Time now);
+  v1::Prepare PrepareMessage() const;
+  v1::Birth BirthMessage() const;
+  void OnWhole(const Process& process, const v1::Whole& whole, absl::Time now);
+  void AdvancePreparing(absl::Time now);
+  void LoseShard(const std::string& why, absl::Time now);
+  void Restore(const std::string& why, absl::Time now);
+  bool SpendRestoration(const std::string& why, absl::Time now);
+  void ForgetAttempt();
+
+  // ---- views (coordinator_views.cc)
+  void AdvanceViews(absl::Time now);
+  WantedChange Wanted(absl::Time now);
+  bool HasDeadMember() const;
+  bool JoinDue(absl::Time now);
+  bool RebalanceDue(absl::Time now);
+  std::vector<const Process*> NextMembers() const;
+  void BeginPause(bool at_once, absl::Time now);
+  uint64_t StepsIn(absl::Duration time, absl::Time now) const;
+  uint64_t ScheduleStep() const;
+  void Decide(absl::Time now);
+  v1::View MakeView(const Decision& decision, const std::vector<const Process*>& members) const;
+  void CarryCut(const Decision& decision, v1::Install* install, absl::Time now);
+  void SendView(const Process& worker);
+  void TellCommitted();
+  bool Idle() const { return !change_.pausing() && !change_.installing(); }
+  bool IsMember(uint64_t incarnation) const;
+  bool Synchronous() const { return IsSynchronous(options_.job.training().mode()); }
+  uint64_t LowestClosed() const;
+  uint64_t HighestClosed() const;
+  uint64_t Samples() const;
+
+  // ---- cuts (coordinator_cuts.cc)
+  void AdvanceCuts(absl::Time now);
+  void PlanSynchronousCut(absl::Time now);
+  bool AsynchronousCutDue(absl::Time now) const;
+  std::optional<CutPlan> PlanNow(absl::Time now) const;
+  uint64_t EarliestCut(absl::Time now) const;
+  void OpenNewCut(const CutPlan& plan, uint64_t step);
+  void ReplanSoon();  // gives the open cut up; what it was for is due again
+  void CloseCut();
+  void AdvanceSaving(absl::Time now);
+  v1::Manifest MakeManifest(absl::Time now) const;
+  void FinishCheckpoint(absl::Time now);
+  void FailCheckpoint(const std::string& why, absl::Time now);
+  void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
+  void OnCutWritten(const Process& process, const v1::CutWritten& written);
+  void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
+  void AdvanceEvaluation(absl::Time now);
+  void FinishEvaluation(absl::Time now);
+  uint64_t EvaluationSamples() const;
+  void AdvanceSnapshots(absl::Time now);
+  void AnswerSnapshots(absl::Time now);
+  void RefuseSnapshots(const std::string& why);
+
+  // ---- end (coordinator_end.cc)
+  void AdvanceEnding(absl::Time now);
+  void ChooseGoal(absl::Time now);
+  bool Stopping() const { return goal_ == Goal::kSuspend || goal_ == Goal::kTarget; }
+  CutPlan FinalPlan() const;
+  void Leave(ExitReason reason, const std::string& message, absl::Time now);
+  void Fail(const std::string& reason, absl::Time now);
+  void Supersede(const std::string& why);
+  void AdvanceLeaving(absl::Time now);
+  void SendFinish(const Process& process);
+  bool Leaving() const {
+    return stage_ == Stage::kLeavingWorkers || stage_ == Stage::kLeavingShards;
+  }
+
+  // ---- progress (coordinator_progress.cc)
+  v1::JobProgress::Phase CurrentPhase() const;
+  void AddProcesses(v1::JobProgress* progress, absl::Time now) const;
+  void Info(std::string message, absl::Time now);
+  void Warn(std::string message, absl::Time now);
+
+  // ---- sending
+  void Send(const Process& process, v1::CoordinatorMessage message);
+  void SendToShards(const v1::CoordinatorMessage& message);
+  uint64_t NextNumber() { return ++last_number_; }
+
+  const CoordinatorOptions options_;
+  const CoordinatorRules* const rules_;
+  const Timers timers_;
+  std::vector<Action> actions_;
+  Stage stage_ = Stage::kReading;
+  Membership membership_;
+  EventLog events_;
+  TrainingMeter meter_;
+  absl::Time last_step_;
+
+  // What is wanted.
+  uint64_t wanted_workers_;
+  uint64_t wanted_shards_;
+  bool suspend_ = false;
+
+  // Storage and claims.
+  StorageContents storage_;
+  bool storage_known_ = false;  // read at least once
+  bool storage_pending_ = false;
+  absl::Time retry_at_ = absl::InfiniteFuture();
+  int storage_errors_ = 0;
+  uint64_t highest_claim_ = 0;
+  bool claim_unused_ = false;       // attempt_ is claimed and no view of it was made
+  std::optional<v1::Claim> claim_;  // wanted, or under way
+  bool claim_pending_ = false;
+  v1::Term term_;
+  uint64_t highest_counter_ = 0;  // of terms that were seen
+  uint64_t last_number_ = 0;      // of pauses and asks, over the whole term
+  uint64_t restorations_ = 0;
+  std::optional<v1::CheckpointRef> unloadable_;  // a shard could not load it
+  std::string unloadable_why_;
+
+  // The model and the data, as the first worker said.
+  std::optional<v1::Ready> model_;
+  std::optional<JobLength> length_;
+
+  // The attempt.
+  uint64_t attempt_ = 0;
+  v1::Layout layout_;
+  uint64_t layout_hash_ = 0;
+  AttemptFacts facts_;
+  std::vector<v1::View::Shard> shards_;
+  std::optional<v1::CheckpointRef> base_;
+  Birth birth_;
+  ViewChange change_;
+  v1::View view_;  // newest that was decided; empty before the first
+  absl::Time view_since_;
+  uint64_t committed_ = 0;
+  std::map<uint64_t, ShardState> shard_states_;  // by incarnation
+  absl::flat_hash_set<uint64_t> knows_model_;    // workers that were sent table and layout
+  absl::Time gather_at_ = absl::InfiniteFuture();
+  absl::Time join_at_ = absl::InfiniteFuture();
+  absl::Time unbalanced_since_ = absl::InfiniteFuture();
+
+  // Cuts.
+  IntervalSchedule checkpoints_;
+  IntervalSchedule evaluations_;
+  std::optional<Cut> cut_;
+  uint64_t last_cut_ = 0;
+  uint64_t last_evaluation_id_ = 0;
+  uint64_t cut_lead_ = 1;  // grows while shards say that they are past the step
+  std::optional<Evaluation> evaluation_;
+  std::deque<SnapshotHold> snapshots_;  // waiting for a cut
+  std::optional<v1::Evaluation> last_result_;
+  v1::CheckpointStatus checkpoint_status_;
+
+  // The end.
+  Goal goal_ = Goal::kNone;
+  bool target_reached_ = false;
+  bool final_cut_open_ = false;
+  bool final_evaluation_given_up_ = false;
+  int final_failures_ = 0;
+  absl::Time final_retry_at_ = absl::InfiniteFuture();
+  absl::Time suspend_deadline_ = absl::InfiniteFuture();
+  absl::Time leave_deadline_ = absl::InfiniteFuture();
+  absl::Time linger_until_ = absl::InfinitePast();
+  ExitReason exit_reason_ = ExitReason::kFailed;
+  std::string exit_message_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_

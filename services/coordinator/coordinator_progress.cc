@@ -1,0 +1,120 @@
+// What people and the operator see.
+
+#include <algorithm>
+#include <utility>
+
+#include "services/coordinator/coordinator_impl.h"
+
+namespace sluice::coordinator {
+
+void CoordinatorCore::Impl::Info(std::string message, absl::Time now) {
+  events_.Add(v1::Event::INFO, std::move(message), now);
+}
+
+void CoordinatorCore::Impl::Warn(std::string message, absl::Time now) {
+  events_.Add(v1::Event::WARNING, std::move(message), now);
+}
+
+v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
+  switch (stage_) {
+    case Stage::kReading:
+    case Stage::kGathering:
+    case Stage::kClaiming:
+      return v1::JobProgress::STARTING;
+    case Stage::kPreparing:
+      return v1::JobProgress::BIRTH;
+    case Stage::kRunning:
+      if (!change_.has_install()) return v1::JobProgress::BIRTH;
+      if (goal_ == Goal::kNone) return v1::JobProgress::TRAINING;
+      return cut_.has_value() && cut_->evaluation ? v1::JobProgress::EVALUATING
+                                                  : v1::JobProgress::SAVING;
+    case Stage::kLeavingWorkers:
+    case Stage::kLeavingShards:
+    case Stage::kExited:
+      break;
+  }
+  switch (exit_reason_) {
+    case ExitReason::kSucceeded:
+      return v1::JobProgress::SUCCEEDED;
+    case ExitReason::kSuspended:
+      return v1::JobProgress::SUSPENDED;
+    case ExitReason::kFailed:
+      return v1::JobProgress::FAILED;
+    case ExitReason::kSuperseded:
+      return v1::JobProgress::STARTING;  // as the one that took over will say
+  }
+  return v1::JobProgress::STARTING;
+}
+
+v1::JobProgress CoordinatorCore::Impl::Progress(uint64_t events_after, absl::Time now) const {
+  v1::JobProgress progress;
+  progress.set_phase(CurrentPhase());
+  if (Leaving() || stage_ == Stage::kExited) progress.set_reason(exit_message_);
+  if (view_.has_id()) *progress.mutable_view() = view_;
+  progress.set_attempt(attempt_);
+  if (length_.has_value()) {
+    progress.set_total_steps(length_->total_steps());
+    progress.set_total_samples(length_->total_samples());
+  }
+  if (length_.has_value() && change_.has_install()) {
+    progress.set_step(Synchronous() ? committed_ : HighestClosed());
+    progress.set_samples(Synchronous() ? length_->SamplesAt(committed_) : Samples());
+    progress.set_epoch(length_->EpochsIn(progress.samples()));
+  }
+  meter_.CopyTo(&progress);
+  progress.set_samples_per_second(meter_.SamplesPerSecond(now));
+  if (last_result_.has_value()) *progress.mutable_last_evaluation() = *last_result_;
+  *progress.mutable_checkpoint() = checkpoint_status_;
+  if (base_.has_value()) {
+    progress.set_restored(true);
+    progress.set_restored_from_step(base_->step());
+  }
+  uint64_t skipped = 0;
+  for (const auto& [shard, state] : shard_states_) skipped = std::max(skipped, state.skipped);
+  progress.set_skipped_steps(skipped);
+  AddProcesses(&progress, now);
+  events_.CopyTo(events_after, &progress);
+  return progress;
+}
+
+void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time now) const {
+  const auto add = [&](const Process& process) {
+    v1::ProcessStatus& status = *progress->add_processes();
+    *status.mutable_process() = process.id;
+    status.set_address(process.address);
+    status.set_pid(process.pid);
+    status.set_metrics_address(process.metrics_address);
+    status.set_seconds_since_heard(absl::ToDoubleSeconds(now - process.heard));
+    return &status;
+  };
+  for (v1::Role role : {v1::SHARD, v1::WORKER}) {
+    for (const Process* process : membership_.Living(role)) {
+      v1::ProcessStatus* status = add(*process);
+      bool member = false;
+      for (int i = 0; i < view_.shards_size(); ++i) {
+        if (view_.shards(i).process().incarnation() != process->incarnation()) continue;
+        member = true;
+        status->set_partitions(std::count(view_.owner().begin(), view_.owner().end(), i));
+      }
+      for (const auto& worker : view_.workers()) {
+        if (worker.process().incarnation() != process->incarnation()) continue;
+        member = true;
+        uint64_t microbatches = 0;
+        for (const v1::Range& range : worker.microbatches()) {
+          microbatches += range.end() - range.begin();
+        }
+        status->set_microbatches(microbatches);
+      }
+      status->set_samples_per_second(meter_.SpeedOf(process->incarnation()));
+      status->set_state(process->suspect() ? v1::ProcessStatus::SUSPECT
+                        : member           ? v1::ProcessStatus::MEMBER
+                                           : v1::ProcessStatus::STANDBY);
+    }
+  }
+  for (const Departure& departure : membership_.departures()) {
+    add(departure.process)
+        ->set_state(departure.expelled ? v1::ProcessStatus::EXPELLED : v1::ProcessStatus::LEFT);
+  }
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,448 @@
+// Storage, claims, the first state of an attempt, restoration.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/coordinator_impl.h"
+#include "services/coordinator/model_difference.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/layout.h"
+
+namespace sluice::coordinator {
+namespace {
+
+constexpr int kMaxStorageErrors = 10;
+constexpr uint32_t kClaimFormatVersion = 1;
+
+// Whether another try may do better.
+bool IsTransient(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded ||
+         status.code() == absl::StatusCode::kResourceExhausted ||
+         status.code() == absl::StatusCode::kAborted;
+}
+
+std::string CheckpointName(const v1::CheckpointRef& ref) {
+  return absl::StrCat("the checkpoint of attempt ", ref.attempt(), ", step ", ref.step());
+}
+
+bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+  return a.attempt() == b.attempt() && a.step() == b.step();
+}
+
+uint32_t PartitionsOf(const v1::JobSpec& job) {
+  const uint32_t partitions = job.parameter_server().partitions();
+  return partitions == 0 ? kDefaultPartitions : partitions;
+}
+
+}  // namespace
+
+// ---- storage
+
+void CoordinatorCore::Impl::ReadStorageAgain(absl::Time) {
+  storage_pending_ = true;
+  retry_at_ = absl::InfiniteFuture();
+  actions_.push_back(ReadStorage{});
+}
+
+void CoordinatorCore::Impl::OnStorageRead(absl::StatusOr<StorageContents> contents,
+                                          absl::Time now) {
+  Step(now);
+  if (stage_ == Stage::kReading && storage_pending_) {
+    storage_pending_ = false;
+    if (contents.ok()) {
+      storage_errors_ = 0;
+      AcceptStorage(*std::move(contents), now);
+    } else if (!IsTransient(contents.status()) || ++storage_errors_ >= kMaxStorageErrors) {
+      Fail(absl::StrCat("the checkpoint storage cannot be read: ", contents.status().message()),
+           now);
+    } else {
+      retry_at_ = now + timers_.storage_retry;
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time now) {
+  storage_ = std::move(contents);
+  for (const std::string& damaged : storage_.damaged) Warn(damaged, now);
+  bool ended = false;
+  for (const v1::Claim& claim : storage_.claims) {
+    highest_claim_ = std::max(highest_claim_, claim.attempt());
+    highest_counter_ = std::max(highest_counter_, claim.term().counter());
+    ended = ended || claim.end();
+  }
+  const bool first = !storage_known_;
+  if (first) {
+    storage_known_ = true;
+    term_.set_counter(rules_->TakeHigherTerm() ? highest_counter_ + 1 : 1);
+  }
+  if (ended) {
+    linger_until_ = now + timers_.suspect;
+    Leave(ExitReason::kSucceeded, "the job has finished", now);
+    return;
+  }
+  if (unloadable_.has_value() && storage_.has_newest &&
+      SameCheckpoint(*unloadable_, storage_.newest.checkpoint())) {
+    Fail(unloadable_why_, now);
+    return;
+  }
+  if (std::string wrong = CheckCheckpoint(); !wrong.empty()) {
+    Fail(wrong, now);
+    return;
+  }
+  stage_ = Stage::kGathering;
+  if (!first) return;
+  for (v1::Role role : {v1::SHARD, v1::WORKER}) {
+    for (const Process* process : membership_.LivingAndConnected(role)) {
+      AnswerRegistration(*process);
+    }
+  }
+}
+
+void CoordinatorCore::Impl::AnswerRegistration(const Process& process) {
+  v1::CoordinatorMessage message;
+  v1::Registered& registered = *message.mutable_registered();
+  *registered.mutable_term() = term_;
+  *registered.mutable_job() = options_.job;
+  registered.set_attempt(std::max(attempt_, highest_claim_));
+  Send(process, std::move(message));
+}
+
+// A term or attempt above ours is of a coordinator that came after us; before our first claim it is
+// one that went before us.
+void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time) {
+  highest_counter_ = std::max(highest_counter_, seen.term().counter());
+  const bool claimed = attempt_ != 0 || claim_.has_value();
+  if (!claimed) {
+    if (storage_known_ && rules_->TakeHigherTerm()) {
+      term_.set_counter(std::max(term_.counter(), highest_counter_ + 1));
+    }
+  } else if (Compare(seen.term(), term_) > 0) {
+    Supersede(absl::StrCat("a process knows view ", ShortName(seen), " of a newer coordinator"));
+  }
+}
+
+// ---- the next attempt
+
+std::vector<const Process*> CoordinatorCore::Impl::ReadyWorkers() const {
+  std::vector<const Process*> workers = membership_.LivingAndConnected(v1::WORKER);
+  workers.erase(std::remove_if(workers.begin(), workers.end(),
+                               [](const Process* w) { return !w->ready || w->leaving; }),
+                workers.end());
+  return workers;
+}
+
+bool CoordinatorCore::Impl::Gathered(absl::Time now) {
+  gather_at_ = absl::InfiniteFuture();
+  uint64_t shards = 0;
+  for (const Process* shard : membership_.LivingAndConnected(v1::SHARD)) {
+    if (shard->id.index() < wanted_shards_) ++shards;
+  }
+  const std::vector<const Process*> workers = ReadyWorkers();
+  if (shards < wanted_shards_ || workers.empty()) return false;
+  if (workers.size() >= wanted_workers_) return true;
+  absl::Time first = absl::InfiniteFuture();
+  for (const Process* worker : workers) first = std::min(first, worker->ready_since);
+  if (first + timers_.gather <= now) return true;
+  gather_at_ = first + timers_.gather;
+  return false;
+}
+
+void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
+  if (suspend_) {
+    Leave(ExitReason::kSuspended, "suspended before training began", now);
+    return;
+  }
+  if (!Gathered(now)) return;
+  if (claim_unused_) {
+    if (MakeAttempt(now)) Ask(now);
+  } else {
+    Claim(/*end=*/false, now);
+  }
+}
+
+void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
+  v1::Claim claim;
+  claim.set_format_version(kClaimFormatVersion);
+  claim.set_attempt(std::max(highest_claim_, attempt_) + 1);
+  *claim.mutable_term() = term_;
+  if (end) {
+    claim.set_end(true);
+  } else {
+    if (storage_.has_newest) *claim.mutable_parent() = storage_.newest.checkpoint();
+    stage_ = Stage::kClaiming;
+  }
+  claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+  claim_ = claim;
+  claim_pending_ = true;
+  retry_at_ = absl::InfiniteFuture();
+  const bool needed = end ? rules_->ClaimTheEnd() : rules_->ClaimAttempts();
+  if (needed) {
+    actions_.push_back(ClaimAttempt{std::move(claim)});
+  } else {
+    OnClaimResult(claim_->attempt(), absl::OkStatus(), now);
+  }
+}
+
+void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& status,
+                                          absl::Time now) {
+  Step(now);
+  if (!claim_.has_value() || !claim_pending_ || claim_->attempt() != attempt || Leaving() ||
+      stage_ == Stage::kExited) {
+    return;
+  }
+  claim_pending_ = false;
+  if (absl::IsAlreadyExists(status)) {
+    Supersede(absl::StrCat("another coordinator has claimed attempt ", attempt));
+  } else if (!status.ok()) {
+    if (!IsTransient(status) || ++storage_errors_ >= kMaxStorageErrors) {
+      Fail(absl::StrCat("attempt ", attempt, " cannot be claimed: ", status.message()), now);
+    } else {
+      retry_at_ = now + timers_.storage_retry;
+    }
+  } else if (claim_->end()) {
+    Leave(ExitReason::kSucceeded,
+          goal_ == Goal::kTarget ? "the target was reached" : "training is complete", now);
+  } else {
+    storage_errors_ = 0;
+    attempt_ = highest_claim_ = attempt;
+    storage_.claims.push_back(*claim_);
+    claim_unused_ = true;
+    claim_.reset();
+    stage_ = Stage::kGathering;
+  }
+  Advance(now);
+}
+
+// ---- model
+
+bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) {
+  if (absl::Status valid = ValidateTable(ready.table()); !valid.ok()) {
+    Fail(absl::StrCat("the model cannot be trained: ", valid.message()), now);
+    return false;
+  }
+  absl::StatusOr<JobLength> length = JobLength::Create(options_.job, ready.training_samples());
+  if (!length.ok()) {
+    Fail(std::string(length.status().message()), now);
+    return false;
+  }
+  model_ = ready;
+  length_ = *length;
+  if (std::string wrong = CheckCheckpoint(); !wrong.empty()) {
+    Fail(wrong, now);
+    return false;
+  }
+  return true;
+}
+
+// Whether the newest checkpoint is one of this model and mode; empty: it is, or one of the two is
+// not known yet.
+std::string CoordinatorCore::Impl::CheckCheckpoint() const {
+  if (!storage_.has_newest || !model_.has_value()) return "";
+  const v1::Manifest& manifest = storage_.newest;
+  const std::string name = CheckpointName(manifest.checkpoint());
+  if (const std::string difference = Difference(manifest.table(), model_->table());
+      !difference.empty()) {
+    return absl::StrCat("the model is not that of ", name, ": ", difference);
+  }
+  if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
+    return absl::StrCat(name, " has no valid layout: ", valid.message());
+  }
+  if (IsSynchronous(manifest.mode()) != Synchronous()) {
+    return absl::StrCat(name, " is of ",
+                        IsSynchronous(manifest.mode()) ? "a synchronous" : "an asynchronous",
+                        " job; training.mode cannot be changed on the way");
+  }
+  return "";
+}
+
+// ---- birth
+
+// The facts of the claimed attempt with the shards that live now. False: the job failed.
+bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
+  ForgetAttempt();
+  if (storage_.has_newest) {
+    layout_ = storage_.newest.layout();
+    base_ = storage_.newest.checkpoint();
+    facts_.base_version = base_->step();
+    facts_.base_ledger = storage_.newest.ledger();
+  } else {
+    absl::StatusOr<v1::Layout> layout = MakeLayout(model_->table(), PartitionsOf(options_.job));
+    if (!layout.ok()) {
+      Fail(std::string(layout.status().message()), now);
+      return false;
+    }
+    layout_ = *std::move(layout);
+  }
+  layout_hash_ = LayoutHash(model_->table(), layout_);
+  for (const Process* shard : membership_.LivingAndConnected(v1::SHARD)) {
+    if (shard->id.index() >= wanted_shards_) continue;
+    v1::View::Shard& entry = shards_.emplace_back();
+    *entry.mutable_process() = shard->id;
+    entry.set_address(shard->address);
+    facts_.shards.push_back(shard->incarnation());
+    shard_states_[shard->incarnation()] = {};
+  }
+  const LayoutIndex index(model_->table(), layout_);
+  facts_.term = term_;
+  facts_.owner = PlacePartitions(index, static_cast<uint32_t>(facts_.shards.size()));
+  for (uint32_t p = 0; p < index.partitions(); ++p) facts_.empty.push_back(index.IsEmpty(p));
+  committed_ = facts_.base_version;
+  birth_.Reset();
+  change_.Reset(facts_.shards);
+  return true;
+}
+
+void CoordinatorCore::Impl::ForgetAttempt() {
+  facts_ = {};
+  shards_.clear();
+  base_.reset();
+  shard_states_.clear();
+  knows_model_.clear();
+  birth_.Reset();
+  change_.Reset({});
+  view_.Clear();
+  cut_.reset();
+  evaluation_.reset();
+  RefuseSnapshots("the job is being restored");
+  goal_ = Goal::kNone;
+  final_cut_open_ = final_evaluation_given_up_ = false;
+  final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();
+  join_at_ = unbalanced_since_ = absl::InfiniteFuture();
+}
+
+void CoordinatorCore::Impl::Ask(absl::Time now) {
+  std::optional<uint64_t> worker;
+  if (!base_.has_value()) {
+    std::vector<uint64_t> candidates;
+    for (const Process* ready : ReadyWorkers()) candidates.push_back(ready->incarnation());
+    worker = birth_.NextWorker(candidates);
+    if (!worker.has_value()) {
+      stage_ = Stage::kGathering;
+      return;
+    }
+  }
+  v1::AskId ask;
+  ask.set_attempt(attempt_);
+  *ask.mutable_term() = term_;
+  ask.set_number(NextNumber());
+  facts_.ask = ask;
+  birth_.Ask(ask, facts_.shards, worker, now + timers_.birth);
+  stage_ = Stage::kPreparing;
+  v1::CoordinatorMessage prepare;
+  *prepare.mutable_prepare() = PrepareMessage();
+  SendToShards(prepare);
+  if (worker.has_value()) {
+    v1::CoordinatorMessage message;
+    *message.mutable_birth() = BirthMessage();
+    Send(*membership_.Find(*worker), std::move(message));
+  }
+}
+
+v1::Prepare CoordinatorCore::Impl::PrepareMessage() const {
+  v1::Prepare prepare;
+  *prepare.mutable_ask() = facts_.ask;
+  *prepare.mutable_job() = options_.job;
+  *prepare.mutable_table() = model_->table();
+  *prepare.mutable_layout() = layout_;
+  *prepare.mutable_shards() = {shards_.begin(), shards_.end()};
+  *prepare.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
+  if (base_.has_value()) {
+    *prepare.mutable_checkpoint() = storage_.newest;
+    prepare.set_checkpoint_folder(options_.checkpoint_folder(*base_));
+  }
+  prepare.set_training_samples(model_->training_samples());
+  return prepare;
+}
+
+v1::Birth CoordinatorCore::Impl::BirthMessage() const {
+  v1::Birth birth;
+  *birth.mutable_ask() = facts_.ask;
+  *birth.mutable_table() = model_->table();
+  *birth.mutable_layout() = layout_;
+  *birth.mutable_shards() = {shards_.begin(), shards_.end()};
+  *birth.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
+  return birth;
+}
+
+void CoordinatorCore::Impl::OnWhole(const Process& process, const v1::Whole& whole,
+                                    absl::Time now) {
+  if (stage_ != Stage::kPreparing) return;
+  if (whole.error().empty()) {
+    birth_.OnWhole(process.incarnation(), whole.ask());
+    return;
+  }
+  if (!Same(whole.ask(), facts_.ask)) return;
+  const std::string why = absl::StrCat(ProcessName(process.id), ": ", whole.error());
+  if (!base_.has_value()) {
+    Fail(why, now);
+    return;
+  }
+  // Reading the storage again finds the damage and an older checkpoint; or it does not.
+  unloadable_ = base_;
+  unloadable_why_ = why;
+  Restore(why, now);
+}
+
+void CoordinatorCore::Impl::AdvancePreparing(absl::Time now) {
+  if (suspend_) {
+    Leave(ExitReason::kSuspended, "suspended before training began", now);
+    return;
+  }
+  if (birth_.complete()) {
+    stage_ = Stage::kRunning;
+    BeginPause(/*at_once=*/true, now);
+    return;
+  }
+  if (!birth_.worker().has_value()) return;
+  const Process* worker = membership_.Find(*birth_.worker());
+  if (worker == nullptr) {
+    Info("the worker that creates the model is gone; another one is asked", now);
+    Ask(now);
+  } else if (birth_.deadline() <= now) {
+    Warn(absl::StrCat(ProcessName(worker->id), " did not create the model in ",
+                      absl::FormatDuration(timers_.birth), "; the next one is asked"),
+         now);
+    Ask(now);
+  }
+}
+
+// ---- restoration
+
+void CoordinatorCore::Impl::LoseShard(const std::string& why, absl::Time now) {
+  if (change_.has_install()) {
+    Restore(why, now);
+  } else if (SpendRestoration(why, now)) {
+    // Nothing was trained in this attempt: it begins again with the shards that come.
+    ForgetAttempt();
+    stage_ = Stage::kGathering;
+  }
+}
+
+void CoordinatorCore::Impl::Restore(const std::string& why, absl::Time now) {
+  if (!SpendRestoration(why, now)) return;
+  ForgetAttempt();
+  claim_unused_ = false;
+  claim_.reset();
+  stage_ = Stage::kReading;
+  ReadStorageAgain(now);
+}
+
+// False: there were too many, and the job failed.
+bool CoordinatorCore::Impl::SpendRestoration(const std::string& why, absl::Time now) {
+  if (restorations_ >= options_.job.backoff_limit()) {
+    Fail(absl::StrCat(why, "; the job was restored ", restorations_,
+                      " times, and backoffLimit allows no more"),
+         now);
+    return false;
+  }
+  ++restorations_;
+  Warn(absl::StrCat("the job is restored (", restorations_, " of at most ",
+                    options_.job.backoff_limit(), "): ", why),
+       now);
+  return true;
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,316 @@
+// View changes: when, who, and what is kept.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/assignment.h"
+#include "services/coordinator/coordinator_impl.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+bool CoordinatorCore::Impl::IsMember(uint64_t incarnation) const {
+  return std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
+    return member.process().incarnation() == incarnation;
+  });
+}
+
+// ---- how far the shards are
+
+uint64_t CoordinatorCore::Impl::LowestClosed() const {
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (size_t i = 0; i < facts_.shards.size(); ++i) {
+    // One that owns only empty partitions closes nothing.
+    bool owns = false;
+    for (size_t p = 0; p < facts_.owner.size(); ++p) {
+      owns = owns || (facts_.owner[p] == i && !facts_.empty[p]);
+    }
+    if (owns) lowest = std::min(lowest, shard_states_.at(facts_.shards[i]).closed);
+  }
+  return lowest == std::numeric_limits<uint64_t>::max() ? view_.first_step() : lowest;
+}
+
+uint64_t CoordinatorCore::Impl::HighestClosed() const {
+  uint64_t highest = view_.first_step();
+  for (const auto& [shard, state] : shard_states_) highest = std::max(highest, state.closed);
+  return highest;
+}
+
+uint64_t CoordinatorCore::Impl::Samples() const {
+  if (facts_.shards.empty() || !length_.has_value()) return 0;
+  if (Synchronous()) {
+    return length_->SamplesAt(change_.has_install() ? std::max(LowestClosed(), committed_)
+                                                    : committed_);
+  }
+  return shard_states_.at(facts_.shards[facts_.owner[0]]).samples;  // the arbiter
+}
+
+// ---- when
+
+void CoordinatorCore::Impl::AdvanceViews(absl::Time now) {
+  for (uint64_t shard : change_.Overdue(now, timers_.pause)) {
+    if (std::optional<Departure> departure = membership_.Expel(
+            shard,
+            absl::StrCat("did not answer a view change in ", absl::FormatDuration(timers_.pause)));
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+    if (stage_ != Stage::kRunning) return;
+  }
+  if (change_.AllReplied()) Decide(now);
+  if (stage_ != Stage::kRunning) return;
+  if (change_.pausing()) {
+    // (R5) Nobody closes step k any more if a member of the view is dead.
+    if (!change_.pause().now() && HasDeadMember() && rules_->NowOverrides()) {
+      BeginPause(/*at_once=*/true, now);
+    }
+    return;
+  }
+  if (!change_.has_install()) return;
+  const WantedChange change = Wanted(now);
+  if (change.wanted && (change.now || Idle())) BeginPause(change.now, now);
+  if (Idle()) TellCommitted();
+}
+
+bool CoordinatorCore::Impl::HasDeadMember() const {
+  return std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
+    return membership_.Find(member.process().incarnation()) == nullptr;
+  });
+}
+
+CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now) {
+  if (HasDeadMember()) return {true, true};
+  if (!Idle()) return {};
+  if (Stopping() && view_.workers_size() > 0) return {true, !Synchronous()};
+  if (!Synchronous() && AsynchronousCutDue(now)) return {true, true};
+  const bool left =
+      std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
+        return membership_.Find(member.process().incarnation())->leaving;
+      });
+  if (left) return {true, !Synchronous()};
+  // At once where nobody would close the step that is waited for.
+  if (JoinDue(now)) return {true, !Synchronous() || view_.workers_size() == 0};
+  if (RebalanceDue(now)) return {true, false};
+  return {};
+}
+
+// Somebody who is ready is not a member and could be; asked for a short moment, so that several who
+// come together are one change.
+bool CoordinatorCore::Impl::JoinDue(absl::Time now) {
+  absl::Time since = absl::InfiniteFuture();
+  if (goal_ == Goal::kNone || (goal_ == Goal::kComplete && view_.workers_size() == 0)) {
+    for (const Process* member : NextMembers()) {
+      if (!IsMember(member->incarnation())) since = std::min(since, member->ready_since);
+    }
+  }
+  if (since == absl::InfiniteFuture()) {
+    join_at_ = absl::InfiniteFuture();
+    return false;
+  }
+  join_at_ = std::max(since, view_since_) + timers_.join;
+  if (join_at_ > now) return false;
+  join_at_ = absl::InfiniteFuture();
+  return true;
+}
+
+bool CoordinatorCore::Impl::RebalanceDue(absl::Time now) {
+  std::vector<Interval> ranges;
+  std::vector<double> speeds;
+  if (Synchronous() && goal_ == Goal::kNone) {
+    for (const auto& member : view_.workers()) {
+      ranges.push_back(FromProto(member.microbatches(0)));
+      speeds.push_back(meter_.SpeedOf(member.process().incarnation()));
+    }
+  }
+  if (Imbalance(ranges, speeds, options_.job.training().bit_exact()) < kRebalanceThreshold) {
+    unbalanced_since_ = absl::InfiniteFuture();
+    return false;
+  }
+  unbalanced_since_ = std::min(unbalanced_since_, now);
+  return std::max(unbalanced_since_, view_since_) + timers_.rebalance <= now;
+}
+
+void CoordinatorCore::Impl::BeginPause(bool at_once, absl::Time now) {
+  v1::Pause pause;
+  pause.mutable_id()->set_attempt(attempt_);
+  *pause.mutable_id()->mutable_term() = term_;
+  pause.mutable_id()->set_number(NextNumber());
+  pause.set_now(at_once);
+  if (!at_once) {
+    const uint64_t soon = HighestClosed() + StepsIn(kControlDelay, now);
+    pause.set_after_step(std::min(soon, length_->total_steps() - 1));
+  }
+  v1::CoordinatorMessage message;
+  *message.mutable_pause() = change_.Begin(std::move(pause), now);
+  SendToShards(message);
+}
+
+// Steps that shards may have gone on by in this time.
+uint64_t CoordinatorCore::Impl::StepsIn(absl::Duration time, absl::Time now) const {
+  const double batch =
+      static_cast<double>(std::max<uint64_t>(options_.job.training().global_batch_size(), 1));
+  const double steps = meter_.SamplesPerSecond(now) / batch * absl::ToDoubleSeconds(time);
+  return static_cast<uint64_t>(std::clamp(std::floor(steps), 0.0, 1e6));
+}
+
+// ---- what
+
+std::vector<const Process*> CoordinatorCore::Impl::NextMembers() const {
+  std::vector<const Process*> members;
+  if (Stopping()) return members;
+  // Members first and in their order, so that a range moves as little as possible.
+  for (const auto& member : view_.workers()) {
+    const Process* process = membership_.Find(member.process().incarnation());
+    if (process != nullptr && !process->leaving) members.push_back(process);
+  }
+  for (const Process* worker : ReadyWorkers()) {
+    if (!IsMember(worker->incarnation())) members.push_back(worker);
+  }
+  // A member of a synchronous view has at least one microbatch; the others stand by.
+  if (Synchronous() && members.size() > length_->microbatches()) {
+    members.resize(length_->microbatches());
+  }
+  return members;
+}
+
+v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
+                                         const std::vector<const Process*>& members) const {
+  v1::View view;
+  view.mutable_id()->set_attempt(attempt_);
+  *view.mutable_id()->mutable_term() = term_;
+  view.mutable_id()->set_number(change_.pause().id().number());
+  view.set_mode(options_.job.training().mode());
+  view.set_first_step(decision.first_step);
+  std::vector<double> speeds;
+  for (const Process* member : members) {
+    *view.add_workers()->mutable_process() = member->id;
+    speeds.push_back(meter_.SpeedOf(member->incarnation()));
+  }
+  if (Synchronous()) {
+    const std::vector<Interval> ranges =
+        Apportion(length_->microbatches(), speeds, options_.job.training().bit_exact());
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      *view.mutable_workers(static_cast<int>(i))->add_microbatches() = ToProto(ranges[i]);
+    }
+  }
+  *view.mutable_shards() = {shards_.begin(), shards_.end()};
+  *view.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
+  *view.mutable_ask() = facts_.ask;
+  if (base_.has_value()) *view.mutable_base() = *base_;
+  view.set_layout_hash(layout_hash_);
+  if (decision.previous.has_value()) *view.mutable_previous() = *decision.previous;
+  return view;
+}
+
+void CoordinatorCore::Impl::Decide(absl::Time now) {
+  const std::vector<const Process*> members = NextMembers();
+  Decision decision;
+  if (Synchronous()) {
+    decision = DecideSynchronous(facts_, change_.replies(), *rules_);
+  } else {
+    absl::flat_hash_set<uint64_t> staying;
+    for (const Process* member : members) {
+      if (IsMember(member->incarnation())) staying.insert(member->incarnation());
+    }
+    decision = DecideAsynchronous(facts_, change_.replies(), staying, change_.installs(), *rules_);
+  }
+  switch (decision.outcome) {
+    case Decision::Outcome::kDecided:
+      break;
+    case Decision::Outcome::kSuperseded:
+      Supersede(decision.reason);
+      return;
+    case Decision::Outcome::kLost:
+      Restore(decision.reason, now);
+      return;
+    case Decision::Outcome::kNotWhole:
+      change_.GiveUp();
+      Ask(now);
+      return;
+  }
+  v1::Install install;
+  *install.mutable_pause() = change_.pause().id();
+  *install.mutable_view() = MakeView(decision, members);
+  *install.mutable_clocks() = {decision.clocks.begin(), decision.clocks.end()};
+  *install.mutable_leases() = {decision.leases.begin(), decision.leases.end()};
+  *install.mutable_ledger() = decision.ledger;
+  if (Synchronous()) install.set_committed(decision.first_step);
+  CarryCut(decision, &install, now);
+
+  view_ = install.view();
+  view_since_ = now;
+  unbalanced_since_ = absl::InfiniteFuture();
+  committed_ = std::max(committed_, decision.first_step);
+  uint64_t applied = 0;
+  for (const v1::Range& range : decision.ledger.applied()) applied += range.end() - range.begin();
+  for (auto& [shard, state] : shard_states_) {
+    state.closed = decision.first_step;
+    state.samples = applied;
+  }
+  if (claim_unused_) {
+    claim_unused_ = false;
+    unloadable_.reset();
+    checkpoints_.Done(ScheduleStep(), now);
+    evaluations_.Done(ScheduleStep(), now);
+  }
+  events_.Add(
+      v1::Event::VIEW,
+      absl::StrCat("view ", ShortName(view_.id()), " begins at step ", view_.first_step(), " with ",
+                   view_.workers_size(), " workers and ", view_.shards_size(), " shards"),
+      now);
+  v1::CoordinatorMessage message;
+  *message.mutable_install() = install;
+  change_.Decide(std::move(install), now);
+  meter_.OnSamples(Samples(), now);
+  SendToShards(message);
+  for (const Process* worker : membership_.LivingAndConnected(v1::WORKER)) {
+    if (worker->ready) SendView(*worker);
+  }
+}
+
+// (R14) The Install names the open cut, or none; an asynchronous cut begins with it.
+void CoordinatorCore::Impl::CarryCut(const Decision& decision, v1::Install* install,
+                                     absl::Time now) {
+  if (cut_.has_value() && Synchronous()) {
+    if (rules_->AbandonIncompleteCuts() &&
+        !SurvivesViewChange(*cut_, decision.first_step, facts_.shards)) {
+      ReplanSoon();
+    } else if (cut_->step > decision.first_step) {
+      cut_->pinned.clear();
+    }
+  }
+  if (!cut_.has_value() && !Synchronous() && change_.has_install() && AsynchronousCutDue(now)) {
+    OpenNewCut(*PlanNow(now), decision.first_step);
+    cut_->ledger = decision.ledger;
+  }
+  if (cut_.has_value() && rules_->CarryCuts()) *install->mutable_cut() = cut_->Message();
+}
+
+void CoordinatorCore::Impl::SendView(const Process& worker) {
+  if (!change_.has_install()) return;
+  v1::CoordinatorMessage message;
+  *message.mutable_new_view()->mutable_view() = view_;
+  if (knows_model_.insert(worker.incarnation()).second) {
+    *message.mutable_new_view()->mutable_table() = model_->table();
+    *message.mutable_new_view()->mutable_layout() = layout_;
+  }
+  Send(worker, std::move(message));
+}
+
+void CoordinatorCore::Impl::TellCommitted() {
+  if (!Synchronous() || committed_ >= length_->total_steps() ||
+      LowestClosed() < length_->total_steps() || !rules_->TellCommitted()) {
+    return;
+  }
+  committed_ = length_->total_steps();
+  v1::CoordinatorMessage message;
+  *message.mutable_committed()->mutable_view() = view_.id();
+  message.mutable_committed()->set_version(committed_);
+  SendToShards(message);
+}
+
+}  // namespace sluice::coordinator

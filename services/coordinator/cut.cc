@@ -1,0 +1,66 @@
+#include "services/coordinator/cut.h"
+
+#include <algorithm>
+
+namespace sluice::coordinator {
+
+void IntervalSchedule::Done(uint64_t step, absl::Time now) {
+  done_step_ = step;
+  done_time_ = now;
+}
+
+std::optional<uint64_t> IntervalSchedule::NextStep(uint64_t earliest, absl::Time now) const {
+  std::optional<uint64_t> next;
+  if (steps_ > 0) next = std::max(earliest, (done_step_ / steps_ + 1) * steps_);
+  if (NextTime() <= now) {
+    // There must be something new to save or evaluate.
+    const uint64_t soon = std::max(earliest, done_step_ + 1);
+    next = std::min(next.value_or(soon), soon);
+  }
+  return next;
+}
+
+absl::Time IntervalSchedule::NextTime() const {
+  if (time_ <= absl::ZeroDuration()) return absl::InfiniteFuture();
+  return done_time_ + time_;
+}
+
+std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
+                               const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
+                               absl::Time now) {
+  const std::optional<uint64_t> checkpoint = checkpoints.NextStep(earliest, now);
+  const std::optional<uint64_t> evaluation = evaluations.NextStep(earliest, now);
+  CutPlan plan;
+  plan.step = std::min(checkpoint.value_or(end), evaluation.value_or(end));
+  if (plan.step >= end) return std::nullopt;
+  plan.checkpoint = checkpoint == plan.step;
+  plan.evaluation = evaluation == plan.step;
+  return plan;
+}
+
+bool Cut::PinnedBy(const std::vector<uint64_t>& shards) const {
+  return std::all_of(shards.begin(), shards.end(), [this](uint64_t shard) {
+    return pinned.count(shard) > 0 || written.count(shard) > 0;
+  });
+}
+
+bool Cut::WrittenBy(const std::vector<uint64_t>& shards) const {
+  return std::all_of(shards.begin(), shards.end(),
+                     [this](uint64_t shard) { return written.count(shard) > 0; });
+}
+
+v1::OpenCut Cut::Message() const {
+  v1::OpenCut message;
+  message.set_cut(id);
+  message.set_step(step);
+  message.set_write(write);
+  message.set_folder(folder);
+  *message.mutable_name() = name;
+  return message;
+}
+
+bool SurvivesViewChange(const Cut& cut, uint64_t first_step, const std::vector<uint64_t>& shards) {
+  return cut.step >= first_step || cut.PinnedBy(shards);
+}
+
+}  // namespace sluice::coordinator

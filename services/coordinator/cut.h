@@ -1,0 +1,104 @@
+// When versions are saved and evaluated, and the one cut that is open at a time.
+//
+// Intuition: a cut pins one version on all shards. What it is for (a checkpoint, an evaluation, a
+// person who inspects the job) may share it. Steps that are known beforehand are named as early as
+// possible, so that no shard is past them; what is due by time gets the next step that shards can
+// still reach.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CUT_H_
+#define SLUICE_SERVICES_COORDINATOR_CUT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+
+namespace sluice::coordinator {
+
+// "Every N steps or seconds."
+class IntervalSchedule {
+ public:
+  // 0: not by steps; not by time.
+  IntervalSchedule(uint64_t steps, absl::Duration time) : steps_(steps), time_(time) {}
+
+  // Something was done (or the attempt began) at this step.
+  void Done(uint64_t step, absl::Time now);
+
+  // The step at which it is due next, not below `earliest`; nullopt: not due at a step that is
+  // known yet.
+  std::optional<uint64_t> NextStep(uint64_t earliest, absl::Time now) const;
+  // When it becomes due by time.
+  absl::Time NextTime() const;
+
+ private:
+  uint64_t steps_;
+  absl::Duration time_;
+  uint64_t done_step_ = 0;
+  absl::Time done_time_ = absl::InfiniteFuture();
+};
+
+struct CutPlan {
+  uint64_t step = 0;
+  bool checkpoint = false;
+  bool evaluation = false;
+};
+
+// What to name next, if anything. `earliest`: the lowest step that no shard is past. Steps at or
+// past `end` are left to the end of the job.
+std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
+                               const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
+                               absl::Time now);
+
+struct SnapshotHold {
+  uint64_t request = 0;
+  absl::Duration hold;
+  absl::Time expires = absl::InfiniteFuture();  // once it was answered
+};
+
+// An open cut.
+struct Cut {
+  enum class Saving {
+    kNo,             // it is not a checkpoint, or not one any more
+    kCollecting,     // files are being written
+    kCheckingClaim,  // (R11) the claims are read before the manifest
+    kWriting,        // the manifest
+    kDone,
+  };
+
+  uint64_t id = 0;
+  uint64_t step = 0;  // the version that is pinned
+  v1::CheckpointRef name;
+  std::string folder;
+  bool write = false;  // as it was opened
+
+  Saving saving = Saving::kNo;
+  bool evaluation = false;  // still to be done
+  std::vector<SnapshotHold> snapshots;
+
+  std::set<uint64_t> pinned;                                   // shards that said so
+  std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
+  double seconds = 0;  // of the slowest shard that has written
+  // Asynchronous: what the pinned version contains.
+  v1::Ledger ledger;
+
+  bool InUse() const {
+    return (saving != Saving::kNo && saving != Saving::kDone) || evaluation || !snapshots.empty();
+  }
+  bool PinnedBy(const std::vector<uint64_t>& shards) const;
+  bool WrittenBy(const std::vector<uint64_t>& shards) const;
+  v1::OpenCut Message() const;
+};
+
+// (R14) Whether the cut stays open over a view change of a synchronous job to first step m. Pins of
+// versions above m are dropped by the shards; they pin again at the cut's step.
+bool SurvivesViewChange(const Cut& cut, uint64_t first_step, const std::vector<uint64_t>& shards);
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CUT_H_

@@ -1,0 +1,86 @@
+#include "services/coordinator/evaluation.h"
+
+#include <algorithm>
+
+#include "services/coordinator/assignment.h"
+
+namespace sluice::coordinator {
+
+Evaluation::Evaluation(const Options& options) : options_(options) {
+  free_.push_back({0, options.samples});
+}
+
+v1::Evaluate Evaluation::Message(const Interval& range) const {
+  v1::Evaluate message;
+  message.set_evaluation(options_.id);
+  message.set_cut(options_.cut);
+  message.set_version(options_.version);
+  *message.mutable_samples() = ToProto(range);
+  return message;
+}
+
+std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
+    const std::vector<Evaluator>& evaluators) {
+  for (auto it = leased_.begin(); it != leased_.end();) {
+    const bool lives = std::any_of(evaluators.begin(), evaluators.end(),
+                                   [&](const Evaluator& e) { return e.incarnation == it->first; });
+    if (!lives) free_.insert(free_.end(), it->second.begin(), it->second.end());
+    it = lives ? std::next(it) : leased_.erase(it);
+  }
+  std::vector<std::pair<uint64_t, v1::Evaluate>> messages;
+  if (evaluators.empty()) return messages;
+  std::vector<double> speeds;
+  for (const Evaluator& evaluator : evaluators) speeds.push_back(evaluator.speed);
+  for (const Interval& range : std::exchange(free_, {})) {
+    const std::vector<Interval> parts = Apportion(range.size(), speeds, /*aligned=*/false);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].empty()) continue;
+      const Interval part{range.begin + parts[i].begin, range.begin + parts[i].end};
+      leased_[evaluators[i].incarnation].push_back(part);
+      messages.emplace_back(evaluators[i].incarnation, Message(part));
+    }
+  }
+  return messages;
+}
+
+std::vector<v1::Evaluate> Evaluation::OwedBy(uint64_t incarnation) const {
+  std::vector<v1::Evaluate> messages;
+  const auto found = leased_.find(incarnation);
+  if (found == leased_.end()) return messages;
+  for (const Interval& range : found->second) messages.push_back(Message(range));
+  return messages;
+}
+
+void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& result) {
+  if (result.evaluation() != options_.id) return;
+  const auto found = leased_.find(incarnation);
+  if (found == leased_.end()) return;
+  const Interval range = FromProto(result.samples());
+  const auto lease = std::find(found->second.begin(), found->second.end(), range);
+  if (lease == found->second.end()) return;
+  found->second.erase(lease);
+  if (!result.error().empty()) {
+    ++errors_;
+    last_error_ = result.error();
+    free_.push_back(range);
+    return;
+  }
+  done_.Add(range);
+  loss_sum_ += result.loss_sum();
+  correct_ += result.correct();
+  count_ += result.count();
+}
+
+v1::Evaluation Evaluation::Result(bool classification, absl::Time now) const {
+  v1::Evaluation result;
+  const double count = static_cast<double>(std::max<uint64_t>(count_, 1));
+  result.set_step(options_.version);
+  result.set_loss(loss_sum_ / count);
+  result.set_has_accuracy(classification || correct_ > 0);
+  if (result.has_accuracy()) result.set_accuracy(100 * correct_ / count);
+  result.set_samples(count_);
+  result.set_seconds(absl::ToDoubleSeconds(now - options_.started));
+  return result;
+}
+
+}  // namespace sluice::coordinator

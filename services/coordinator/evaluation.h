@@ -1,0 +1,77 @@
+// One evaluation: held-out samples, leased in ranges to members, all at one pinned version.
+//
+// Intuition: each evaluator gets one range as long as its share of the speed; what a dead one had,
+// or could not do, goes to another. Results are added up when every range is there.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
+#define SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/protocol/interval_set.h"
+
+namespace sluice::coordinator {
+
+struct Evaluator {
+  uint64_t incarnation = 0;
+  double speed = 0;  // samples a second; 0: unknown
+};
+
+class Evaluation {
+ public:
+  struct Options {
+    uint64_t id = 0;
+    uint64_t cut = 0;
+    uint64_t version = 0;
+    uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
+    absl::Time started;
+  };
+
+  explicit Evaluation(const Options& options);
+
+  uint64_t id() const { return options_.id; }
+  uint64_t cut() const { return options_.cut; }
+
+  // Gives what nobody has to the evaluators: messages by incarnation. Who lives not any more
+  // (is not among them) loses what it has.
+  std::vector<std::pair<uint64_t, v1::Evaluate>> Assign(const std::vector<Evaluator>& evaluators);
+  // What an evaluator owes, to be sent again on a new stream.
+  std::vector<v1::Evaluate> OwedBy(uint64_t incarnation) const;
+
+  // A result, or an error; a repeated one has no effect. A range with an error is free again.
+  void OnResult(uint64_t incarnation, const v1::EvaluationResult& result);
+
+  bool done() const { return done_.Count() == options_.samples; }
+  // It was tried so often that it is given up: why.
+  bool failed() const { return errors_ > kMaxErrors; }
+  const std::string& last_error() const { return last_error_; }
+
+  // Without step and epoch. Requires done().
+  v1::Evaluation Result(bool classification, absl::Time now) const;
+
+ private:
+  static constexpr int kMaxErrors = 16;
+
+  v1::Evaluate Message(const Interval& range) const;
+
+  Options options_;
+  std::vector<Interval> free_;
+  std::map<uint64_t, std::vector<Interval>> leased_;  // by incarnation
+  IntervalSet done_;
+  double loss_sum_ = 0;
+  double correct_ = 0;
+  uint64_t count_ = 0;
+  int errors_ = 0;
+  std::string last_error_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_EVALUATION_H_

@@ -1,0 +1,49 @@
+// How long a job is, in steps and in samples, and how the two go over into each other.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_JOB_LENGTH_H_
+#define SLUICE_SERVICES_COORDINATOR_JOB_LENGTH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+#include "services/protocol/sequence.h"
+
+namespace sluice::coordinator {
+
+inline bool IsSynchronous(v1::Mode mode) {
+  return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
+}
+
+class JobLength {
+ public:
+  // INVALID_ARGUMENT names the field of the job that is out of range.
+  static absl::StatusOr<JobLength> Create(const v1::JobSpec& job, uint64_t training_samples);
+
+  // Synchronous steps; asynchronous: as many global batches as the samples make.
+  uint64_t total_steps() const { return total_steps_; }
+  uint64_t total_samples() const { return total_samples_; }
+  uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
+
+  // Synchronous: samples in the steps before `step`.
+  uint64_t SamplesAt(uint64_t step) const { return plan_.PositionsOf(step).begin; }
+  // Asynchronous: what schedules count as steps: whole global batches.
+  uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
+  double EpochsIn(uint64_t samples) const {
+    return static_cast<double>(samples) / static_cast<double>(training_samples_);
+  }
+
+ private:
+  JobLength(StepPlan plan, uint64_t batch, uint64_t training_samples)
+      : plan_(plan), batch_(batch), training_samples_(training_samples) {}
+
+  StepPlan plan_;
+  uint64_t batch_;
+  uint64_t training_samples_;
+  uint64_t total_steps_ = 0;
+  uint64_t total_samples_ = 0;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_JOB_LENGTH_H_

@@ -1,0 +1,232 @@
+#include "services/coordinator/membership.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+v1::Refusal Refuse(v1::Refusal::Code code, std::string reason) {
+  v1::Refusal refusal;
+  refusal.set_code(code);
+  refusal.set_reason(std::move(reason));
+  return refusal;
+}
+
+bool SamePlace(const v1::ProcessId& a, const v1::ProcessId& b) {
+  return a.role() == b.role() && a.index() == b.index();
+}
+
+}  // namespace
+
+void Membership::Connected(StreamId stream, absl::Time now) { registering_[stream] = now; }
+
+std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const {
+  if (request.job() != options_.job) {
+    return Refuse(v1::Refusal::WRONG_JOB, absl::StrCat("this is the coordinator of job ",
+                                                       options_.job, ", not ", request.job()));
+  }
+  if (request.wire_version() != options_.wire_version) {
+    return Refuse(v1::Refusal::WIRE_VERSION,
+                  absl::StrCat("the coordinator speaks wire version ", options_.wire_version,
+                               ", the process ", request.wire_version()));
+  }
+  if (options_.refuse_expelled && expelled_.contains(request.process().incarnation())) {
+    return Refuse(v1::Refusal::EXPELLED, "this incarnation was expelled; come back with a new one");
+  }
+  return std::nullopt;
+}
+
+Membership::Admission Membership::Register(StreamId stream, const v1::Register& request,
+                                           absl::Time now) {
+  Admission admission;
+  registering_.erase(stream);
+  if (std::optional<v1::Refusal> refusal = Check(request); refusal.has_value()) {
+    admission.refusal = *std::move(refusal);
+    return admission;
+  }
+  const v1::ProcessId& id = request.process();
+  auto known = living_.find(id.incarnation());
+  if (known != living_.end()) {
+    if (!SamePlace(known->second.id, id)) {
+      admission.refusal = Refuse(v1::Refusal::DUPLICATE,
+                                 absl::StrCat("this incarnation is ", ProcessName(known->second.id),
+                                              ", not ", ProcessName(id)));
+      return admission;
+    }
+    admission.kind = Admission::Kind::kReturned;
+    admission.closed_stream = known->second.stream;
+    by_stream_.erase(known->second.stream);
+  } else {
+    for (const auto& [incarnation, process] : living_) {
+      if (!SamePlace(process.id, id)) continue;
+      if (!process.suspect()) {
+        admission.refusal =
+            Refuse(v1::Refusal::DUPLICATE,
+                   absl::StrCat("another living process is ", ProcessName(id), " (process id ",
+                                process.pid, " on ", process.host, ")"));
+        return admission;
+      }
+      // Whoever starts processes starts no second one before the first is gone.
+      admission.displaced = Remove(incarnation, /*expelled=*/true, "replaced by a new process");
+      break;
+    }
+    admission.kind = Admission::Kind::kNew;
+  }
+  Process& process = living_[id.incarnation()];
+  process.id = id;
+  process.address = request.address();
+  process.host = request.host();
+  process.metrics_address = request.metrics_address();
+  process.pid = request.pid();
+  process.stream = stream;
+  process.heard = now;
+  process.broken = absl::InfiniteFuture();
+  by_stream_[stream] = id.incarnation();
+  return admission;
+}
+
+Process* Membership::OnStream(StreamId stream) {
+  const auto found = by_stream_.find(stream);
+  return found == by_stream_.end() ? nullptr : Find(found->second);
+}
+
+const Process* Membership::OnStream(StreamId stream) const {
+  return const_cast<Membership*>(this)->OnStream(stream);
+}
+
+Process* Membership::Find(uint64_t incarnation) {
+  const auto found = living_.find(incarnation);
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+const Process* Membership::Find(uint64_t incarnation) const {
+  return const_cast<Membership*>(this)->Find(incarnation);
+}
+
+void Membership::Heard(StreamId stream, absl::Time now) {
+  if (Process* process = OnStream(stream); process != nullptr) process->heard = now;
+}
+
+Process* Membership::Disconnected(StreamId stream, absl::Time now) {
+  registering_.erase(stream);
+  Process* process = OnStream(stream);
+  if (process == nullptr) return nullptr;
+  by_stream_.erase(stream);
+  process->stream = 0;
+  process->broken = now;
+  return process;
+}
+
+Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string reason) {
+  auto node = living_.extract(incarnation);
+  Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
+  by_stream_.erase(departure.process.stream);
+  // One that left has no business here either: its incarnation's life is over.
+  expelled_.insert(incarnation);
+  departures_.push_back(departure);
+  if (departures_.size() > kMaxDepartures) departures_.pop_front();
+  return departure;
+}
+
+std::optional<Departure> Membership::Leave(uint64_t incarnation) {
+  if (Find(incarnation) == nullptr) return std::nullopt;
+  return Remove(incarnation, /*expelled=*/false, "left");
+}
+
+std::optional<Departure> Membership::Expel(uint64_t incarnation, std::string reason) {
+  if (Find(incarnation) == nullptr) return std::nullopt;
+  return Remove(incarnation, /*expelled=*/true, std::move(reason));
+}
+
+std::optional<Departure> Membership::ReportDeath(const v1::SetDesiredRequest::Death& death) {
+  const v1::ProcessId& id = death.process();
+  const std::string reason = death.reason().empty() ? "died" : death.reason();
+  if (id.incarnation() != 0) {
+    std::optional<Departure> departure = Expel(id.incarnation(), reason);
+    expelled_.insert(id.incarnation());
+    return departure;
+  }
+  for (const auto& [incarnation, process] : living_) {
+    if (SamePlace(process.id, id) && process.pid == death.pid()) return Expel(incarnation, reason);
+  }
+  return std::nullopt;
+}
+
+std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
+  std::vector<std::pair<uint64_t, std::string>> overdue;
+  for (const auto& [incarnation, process] : living_) {
+    if (process.suspect()) {
+      if (process.broken + options_.suspect <= now) {
+        overdue.emplace_back(incarnation,
+                             absl::StrCat("its connection broke and did not return in ",
+                                          absl::FormatDuration(options_.suspect)));
+      }
+    } else if (process.heard + options_.silence <= now) {
+      overdue.emplace_back(
+          incarnation, absl::StrCat("was not heard for ", absl::FormatDuration(options_.silence)));
+    }
+  }
+  std::sort(overdue.begin(), overdue.end());
+  std::vector<Departure> departures;
+  for (auto& [incarnation, reason] : overdue) {
+    departures.push_back(Remove(incarnation, /*expelled=*/true, std::move(reason)));
+  }
+  return departures;
+}
+
+std::vector<StreamId> Membership::TakeOverdueStreams(absl::Time now) {
+  std::vector<StreamId> overdue;
+  for (const auto& [stream, since] : registering_) {
+    if (since + options_.silence <= now) overdue.push_back(stream);
+  }
+  std::sort(overdue.begin(), overdue.end());
+  for (StreamId stream : overdue) registering_.erase(stream);
+  return overdue;
+}
+
+void Membership::Forgive(absl::Duration late) {
+  for (auto& [incarnation, process] : living_) {
+    process.heard += late;
+    if (process.suspect()) process.broken += late;
+  }
+  for (auto& [stream, since] : registering_) since += late;
+}
+
+std::vector<const Process*> Membership::Living(v1::Role role) const {
+  std::vector<const Process*> processes;
+  for (const auto& [incarnation, process] : living_) {
+    if (process.id.role() == role) processes.push_back(&process);
+  }
+  std::sort(processes.begin(), processes.end(), [](const Process* a, const Process* b) {
+    return std::make_tuple(a->id.index(), a->incarnation()) <
+           std::make_tuple(b->id.index(), b->incarnation());
+  });
+  return processes;
+}
+
+std::vector<const Process*> Membership::LivingAndConnected(v1::Role role) const {
+  std::vector<const Process*> processes = Living(role);
+  processes.erase(std::remove_if(processes.begin(), processes.end(),
+                                 [](const Process* process) { return process->suspect(); }),
+                  processes.end());
+  return processes;
+}
+
+absl::Time Membership::NextDeadline() const {
+  absl::Time deadline = absl::InfiniteFuture();
+  for (const auto& [incarnation, process] : living_) {
+    deadline = std::min(deadline, process.suspect() ? process.broken + options_.suspect
+                                                    : process.heard + options_.silence);
+  }
+  for (const auto& [stream, since] : registering_) {
+    deadline = std::min(deadline, since + options_.silence);
+  }
+  return deadline;
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,128 @@
+// Who lives. Processes register on a control stream, are heard, lose their stream, return, leave,
+// and die; an incarnation that was expelled is never admitted again (R7).
+//
+// Intuition: three ways to learn of a death. The process manager tells it (at once); the stream
+// breaks and does not come back (suspect, 1 s); the stream is there but silent (a frozen process,
+// 5 s). Membership says only who lives; who is in the view is the view's business.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
+#define SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/actions.h"
+
+namespace sluice::coordinator {
+
+// One that lives: it has a stream, or lost it less than `suspect` ago.
+struct Process {
+  v1::ProcessId id;
+  std::string address;
+  std::string host;
+  std::string metrics_address;
+  uint64_t pid = 0;
+  StreamId stream = 0;  // 0: suspect
+  absl::Time heard;
+  absl::Time broken = absl::InfiniteFuture();  // since when it has no stream
+  absl::Time ready_since = absl::InfiniteFuture();
+  bool ready = false;    // workers: model and data are open
+  bool leaving = false;  // has said Leave
+
+  uint64_t incarnation() const { return id.incarnation(); }
+  bool suspect() const { return stream == 0; }
+};
+
+// One that does not live any more.
+struct Departure {
+  Process process;
+  bool expelled = false;  // false: it left
+  std::string reason;
+};
+
+class Membership {
+ public:
+  struct Options {
+    std::string job;
+    uint32_t wire_version = 1;
+    absl::Duration suspect;
+    absl::Duration silence;
+    bool refuse_expelled = true;  // R7
+  };
+
+  explicit Membership(Options options) : options_(std::move(options)) {}
+
+  // A stream on which nobody has registered yet.
+  void Connected(StreamId stream, absl::Time now);
+
+  struct Admission {
+    enum class Kind {
+      kNew,
+      kReturned,  // the same life on a new stream
+      kRefused,
+    };
+    Kind kind = Kind::kRefused;
+    v1::Refusal refusal;                 // kRefused
+    StreamId closed_stream = 0;          // kReturned: the old stream, if it was still there
+    std::optional<Departure> displaced;  // a suspect of the same role and index, now expelled
+  };
+  Admission Register(StreamId stream, const v1::Register& request, absl::Time now);
+
+  // Of the process that is registered on the stream; null if there is none.
+  Process* OnStream(StreamId stream);
+  const Process* OnStream(StreamId stream) const;
+  // Null if it does not live.
+  Process* Find(uint64_t incarnation);
+  const Process* Find(uint64_t incarnation) const;
+
+  void Heard(StreamId stream, absl::Time now);
+  // The process becomes suspect. Null if nobody (or somebody newer) is on the stream.
+  Process* Disconnected(StreamId stream, absl::Time now);
+  // It has left by itself.
+  std::optional<Departure> Leave(uint64_t incarnation);
+  std::optional<Departure> Expel(uint64_t incarnation, std::string reason);
+  // A death that somebody saw; without effect if the process does not live. Its incarnation is
+  // refused from now on even if it never came.
+  std::optional<Departure> ReportDeath(const v1::SetDesiredRequest::Death& death);
+  // Expels suspects and silent processes whose time is over.
+  std::vector<Departure> ExpelOverdue(absl::Time now);
+  // Streams on which nobody registered in time; they are forgotten.
+  std::vector<StreamId> TakeOverdueStreams(absl::Time now);
+  // Time in which the coordinator itself stood still counts for nobody's silence.
+  void Forgive(absl::Duration late);
+
+  bool IsExpelled(uint64_t incarnation) const { return expelled_.contains(incarnation); }
+  // Ordered by role, index, incarnation.
+  std::vector<const Process*> Living(v1::Role role) const;
+  std::vector<const Process*> LivingAndConnected(v1::Role role) const;
+  // Newest last; bounded.
+  const std::deque<Departure>& departures() const { return departures_; }
+
+  absl::Time NextDeadline() const;
+
+ private:
+  static constexpr size_t kMaxDepartures = 64;
+
+  Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
+  std::optional<v1::Refusal> Check(const v1::Register& request) const;
+
+  Options options_;
+  absl::flat_hash_map<uint64_t, Process> living_;          // by incarnation
+  absl::flat_hash_map<StreamId, uint64_t> by_stream_;      // -> incarnation
+  absl::flat_hash_map<StreamId, absl::Time> registering_;  // -> since when
+  absl::flat_hash_set<uint64_t> expelled_;
+  std::deque<Departure> departures_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_

@@ -1,0 +1,98 @@
+#include "services/coordinator/progress.h"
+
+#include <cmath>
+#include <utility>
+
+namespace sluice::coordinator {
+
+v1::Event& EventLog::Append(v1::Event::Kind kind, std::string message, absl::Time now) {
+  v1::Event event;
+  event.set_sequence(next_++);
+  event.set_time(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+  event.set_kind(kind);
+  event.set_message(std::move(message));
+  events_.push_back(std::move(event));
+  if (events_.size() > kMaxEvents) events_.pop_front();
+  return events_.back();
+}
+
+void EventLog::Add(v1::Event::Kind kind, std::string message, absl::Time now) {
+  Append(kind, std::move(message), now);
+}
+
+void EventLog::AddEvaluation(const v1::Evaluation& evaluation, std::string message,
+                             absl::Time now) {
+  *Append(v1::Event::EVALUATION, std::move(message), now).mutable_evaluation() = evaluation;
+}
+
+void EventLog::CopyTo(uint64_t after, v1::JobProgress* progress) const {
+  for (const v1::Event& event : events_) {
+    if (event.sequence() > after) *progress->add_events() = event;
+  }
+}
+
+void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress) {
+  uint64_t samples = 0;
+  for (const v1::WorkerProgress::Step& step : progress.steps()) {
+    samples += step.samples();
+    if (step.samples() == 0 || !std::isfinite(step.loss_sum())) continue;
+    losses_.push_back({step.loss_sum(), step.samples()});
+    loss_count_ += step.samples();
+  }
+  while (losses_.size() > 1 && loss_count_ - losses_.front().samples >= loss_samples_) {
+    loss_count_ -= losses_.front().samples;
+    losses_.pop_front();
+  }
+  const double seconds = progress.data_seconds() + progress.compute_seconds();
+  if (samples > 0 && seconds > 0 && std::isfinite(seconds)) {
+    constexpr double kDecay = 0.9;
+    Worker& worker = workers_[incarnation];
+    worker.samples = worker.samples * kDecay + static_cast<double>(samples);
+    worker.seconds = worker.seconds * kDecay + seconds;
+  }
+  sums_.set_data_seconds(sums_.data_seconds() + progress.data_seconds());
+  sums_.set_compute_seconds(sums_.compute_seconds() + progress.compute_seconds());
+  sums_.set_push_seconds(sums_.push_seconds() + progress.push_seconds());
+  sums_.set_wait_seconds(sums_.wait_seconds() + progress.wait_seconds());
+  sums_.set_pull_seconds(sums_.pull_seconds() + progress.pull_seconds());
+  sums_.set_recomputed_samples(sums_.recomputed_samples() + progress.recomputed_samples());
+}
+
+void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
+  if (!samples_.empty() && samples < samples_.back().second) samples_.clear();
+  if (!samples_.empty() && samples == samples_.back().second) return;
+  samples_.emplace_back(now, samples);
+  // One older than the window stays, so that the rate spans it.
+  while (samples_.size() > 2 && samples_[1].first + kWindow <= now) samples_.pop_front();
+}
+
+double TrainingMeter::loss() const {
+  double sum = 0;
+  for (const Losses& losses : losses_) sum += losses.sum;
+  return loss_count_ == 0 ? 0 : sum / static_cast<double>(loss_count_);
+}
+
+double TrainingMeter::SpeedOf(uint64_t incarnation) const {
+  const auto found = workers_.find(incarnation);
+  return found == workers_.end() ? 0 : found->second.samples / found->second.seconds;
+}
+
+double TrainingMeter::SamplesPerSecond(absl::Time now) const {
+  if (samples_.size() < 2) return 0;
+  const double seconds = absl::ToDoubleSeconds(now - samples_.front().first);
+  if (!(seconds > 0)) return 0;
+  return static_cast<double>(samples_.back().second - samples_.front().second) / seconds;
+}
+
+void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
+  progress->set_has_loss(has_loss());
+  if (has_loss()) progress->set_loss(loss());
+  progress->set_data_seconds(sums_.data_seconds());
+  progress->set_compute_seconds(sums_.compute_seconds());
+  progress->set_push_seconds(sums_.push_seconds());
+  progress->set_wait_seconds(sums_.wait_seconds());
+  progress->set_pull_seconds(sums_.pull_seconds());
+  progress->set_recomputed_samples(sums_.recomputed_samples());
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,76 @@
+// Figures for people: loss, speeds, where the time went, and what happened.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_PROGRESS_H_
+#define SLUICE_SERVICES_COORDINATOR_PROGRESS_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice::coordinator {
+
+// The newest 1,000 events, numbered from 1.
+class EventLog {
+ public:
+  void Add(v1::Event::Kind kind, std::string message, absl::Time now);
+  void AddEvaluation(const v1::Evaluation& evaluation, std::string message, absl::Time now);
+  // Those with a sequence above `after`, ascending.
+  void CopyTo(uint64_t after, v1::JobProgress* progress) const;
+
+ private:
+  static constexpr size_t kMaxEvents = 1000;
+  v1::Event& Append(v1::Event::Kind kind, std::string message, absl::Time now);
+
+  uint64_t next_ = 1;
+  std::deque<v1::Event> events_;
+};
+
+// What the workers report.
+class TrainingMeter {
+ public:
+  // `loss_samples`: the loss is the mean over about so many of the last samples.
+  explicit TrainingMeter(uint64_t loss_samples) : loss_samples_(loss_samples) {}
+
+  void OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress);
+  void Forget(uint64_t incarnation) { workers_.erase(incarnation); }
+
+  // Samples of the whole job, as they become known. A lower number begins anew (a restoration).
+  void OnSamples(uint64_t samples, absl::Time now);
+
+  bool has_loss() const { return loss_count_ > 0; }
+  double loss() const;
+  // Of one worker, while it computes; 0: unknown.
+  double SpeedOf(uint64_t incarnation) const;
+  // Of the job over the last seconds.
+  double SamplesPerSecond(absl::Time now) const;
+  void CopyTo(v1::JobProgress* progress) const;
+
+ private:
+  static constexpr absl::Duration kWindow = absl::Seconds(10);
+
+  struct Worker {
+    double samples = 0;  // decayed sums
+    double seconds = 0;
+  };
+  struct Losses {
+    double sum = 0;
+    uint64_t samples = 0;
+  };
+
+  uint64_t loss_samples_;
+  std::deque<Losses> losses_;
+  uint64_t loss_count_ = 0;
+  absl::flat_hash_map<uint64_t, Worker> workers_;
+  std::deque<std::pair<absl::Time, uint64_t>> samples_;
+  v1::WorkerProgress sums_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_PROGRESS_H_

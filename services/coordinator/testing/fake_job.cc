@@ -1,0 +1,616 @@
+#include "services/coordinator/testing/fake_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+// ---- processes
+
+FakeProcess::FakeProcess(FakeJob* job, v1::Role role, uint32_t index, uint64_t incarnation)
+    : job(job) {
+  id.set_role(role);
+  id.set_index(index);
+  id.set_incarnation(incarnation);
+}
+
+v1::Register FakeProcess::Registration() const {
+  v1::Register request;
+  *request.mutable_process() = id;
+  request.set_job(JobName(job->spec));
+  request.set_address(absl::StrCat("host:", id.incarnation()));
+  request.set_pid(id.incarnation());
+  request.set_wire_version(1);
+  return request;
+}
+
+void FakeProcess::Say(v1::MemberMessage message) {
+  if (stream == 0 || !running) return;
+  job->said.push_back(message);
+  job->to_core_.emplace_back(stream, std::move(message));
+}
+
+v1::Register FakeShard::Registration() const {
+  v1::Register request = FakeProcess::Registration();
+  if (has_view) *request.mutable_newest_view() = view.id();
+  return request;
+}
+
+std::vector<uint32_t> FakeShard::Owned() const {
+  std::vector<uint32_t> owned;
+  for (int p = 0; p < view.owner_size(); ++p) {
+    if (view.shards(view.owner(p)).process().incarnation() == id.incarnation()) {
+      owned.push_back(p);
+    }
+  }
+  return owned;
+}
+
+void FakeShard::LoadedOrBorn() {
+  whole = true;
+  v1::MemberMessage message;
+  *message.mutable_whole()->mutable_ask() = ask;
+  message.mutable_whole()->set_error(load_error);
+  Say(message);
+}
+
+void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
+  if (message.has_prepare()) {
+    ask = message.prepare().ask();
+    whole = has_view = paused = false;
+    after.reset();
+    cut.reset();
+    view.Clear();
+    version = committed = message.prepare().checkpoint().checkpoint().step();
+    ledger = IntervalSet();
+    clocks.clear();
+    leases.clear();
+    staged.clear();
+    for (const v1::Range& range : message.prepare().checkpoint().ledger().applied()) {
+      ledger.Add(FromProto(range));
+    }
+    // What it owns before there is a view.
+    *view.mutable_shards() = message.prepare().shards();
+    *view.mutable_owner() = message.prepare().owner();
+    if (message.prepare().has_checkpoint()) LoadedOrBorn();
+  } else if (message.has_pause()) {
+    if (message.pause().now() || paused) {
+      Reply(message.pause().id());
+    } else {
+      after = message.pause();
+      CheckAfter();
+    }
+  } else if (message.has_install() && !drop_installs) {
+    const v1::Install& install = message.install();
+    if (has_view && Same(install.view().id(), view.id())) {
+      v1::MemberMessage installed;
+      *installed.mutable_installed()->mutable_view() = view.id();
+      Say(installed);
+      return;
+    }
+    if (!paused || !Same(install.pause(), answered)) return;
+    installs.push_back(install);
+    view = install.view();
+    has_view = true;
+    paused = false;
+    if (view.mode() == v1::SYNCHRONOUS) {
+      EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
+          << version << " " << view.first_step();
+    }
+    if (version > view.first_step() && pinned && cut->step() == version) pinned = reported = false;
+    version = view.first_step();
+    for (const v1::ClockRecord& record : install.clocks()) {
+      if (clocks[record.worker()].clock() < record.clock()) {
+        EXPECT_EQ(staged[record.worker()].clock(), record.clock());
+        clocks[record.worker()] = record;
+        ledger.Add(FromProto(record.samples()));
+      }
+    }
+    staged.clear();
+    leases.assign(install.leases().begin(), install.leases().end());
+    if (cut.has_value() && cut->cut() != install.cut().cut()) cut.reset();
+    if (install.cut().cut() != 0 && !cut.has_value()) {
+      cut = install.cut();
+      pinned = reported = written = false;
+    }
+    v1::MemberMessage installed;
+    *installed.mutable_installed()->mutable_view() = view.id();
+    Say(installed);
+    Commit(version);
+    CheckCut();
+  } else if (message.has_committed()) {
+    if (Same(message.committed().view(), view.id())) Commit(message.committed().version());
+    CheckCut();
+  } else if (message.has_open_cut()) {
+    if (cut.has_value() && cut->cut() == message.open_cut().cut()) {
+      reported = written = false;  // says it again
+    } else if (version > message.open_cut().step()) {
+      v1::MemberMessage past;
+      past.mutable_cut_failed()->set_cut(message.open_cut().cut());
+      *past.mutable_cut_failed()->mutable_view() = view.id();
+      past.mutable_cut_failed()->set_past(version);
+      Say(past);
+      return;
+    } else {
+      cut = message.open_cut();
+      pinned = reported = written = false;
+    }
+    CheckCut();
+  } else if (message.has_close_cut()) {
+    if (cut.has_value() && cut->cut() == message.close_cut().cut()) cut.reset();
+  } else if (message.has_finish()) {
+    finished = true;
+    v1::MemberMessage leave;
+    leave.mutable_leave();
+    Say(leave);
+  } else if (message.has_refusal()) {
+    refusal = message.refusal();
+  }
+}
+
+void FakeShard::Reply(v1::PauseId pause) {
+  paused = true;
+  after.reset();
+  answered = pause;
+  v1::MemberMessage message;
+  v1::PauseReply& reply = *message.mutable_pause_reply();
+  *reply.mutable_pause() = pause;
+  if (has_view) {
+    *reply.mutable_view() = view.id();
+    *reply.mutable_newest() = view;
+  }
+  if (whole) *reply.mutable_whole_ask() = ask;
+  for (uint32_t p : Owned()) {
+    v1::PauseReply::PartitionState& state = *reply.add_partitions();
+    state.set_partition(p);
+    state.set_version(version);
+  }
+  reply.set_committed(committed);
+  for (const auto& [worker, record] : clocks) {
+    if (record.clock() > 0) *reply.add_clocks() = record;
+  }
+  for (const auto& [worker, record] : staged) {
+    reply.add_staged()->set_worker(worker);
+    reply.mutable_staged(reply.staged_size() - 1)->set_clock(record.clock());
+  }
+  *reply.mutable_leases() = {leases.begin(), leases.end()};
+  ledger.ToProtos(reply.mutable_ledger()->mutable_applied());
+  reply.mutable_ledger()->set_updates(version);
+  Say(message);
+}
+
+void FakeShard::CheckAfter() {
+  if (after.has_value() && version >= after->after_step() + 1) Reply(after->id());
+}
+
+void FakeShard::Close() {
+  Commit(version);
+  ++version;
+  SayProgress();
+  CheckCut();
+  CheckAfter();
+}
+
+void FakeShard::Commit(uint64_t to) {
+  committed = std::max(committed, to);
+  CheckCut();
+}
+
+void FakeShard::SayProgress() {
+  v1::MemberMessage message;
+  v1::ShardProgress& progress = *message.mutable_shard_progress();
+  *progress.mutable_view() = view.id();
+  progress.set_closed(version);
+  progress.set_committed(committed);
+  progress.set_samples(ledger.Count());
+  Say(message);
+}
+
+void FakeShard::CheckCut() {
+  if (!cut.has_value() || silent_cuts || frozen) return;
+  const bool synchronous = view.mode() == v1::SYNCHRONOUS;
+  if (version == cut->step()) pinned = true;
+  if (!pinned || (synchronous && committed < cut->step())) return;
+  v1::MemberMessage message;
+  if (!reported) {
+    reported = true;
+    message.mutable_cut_pinned()->set_cut(cut->cut());
+    *message.mutable_cut_pinned()->mutable_view() = view.id();
+    message.mutable_cut_pinned()->set_version(cut->step());
+    Say(message);
+  }
+  if (!cut->write() || written) return;
+  written = true;
+  if (disk_full) {
+    message.mutable_cut_failed()->set_cut(cut->cut());
+    *message.mutable_cut_failed()->mutable_view() = view.id();
+    message.mutable_cut_failed()->set_reason("no space left on device");
+  } else {
+    v1::CutWritten& done = *message.mutable_cut_written();
+    done.set_cut(cut->cut());
+    *done.mutable_view() = view.id();
+    for (uint32_t p : Owned()) {
+      done.add_files()->set_partition(p);
+      done.mutable_files(done.files_size() - 1)->set_bytes(1000);
+    }
+  }
+  Say(message);
+}
+
+void FakeWorker::Announce() {
+  if (!says_ready) return;
+  v1::MemberMessage message;
+  *message.mutable_ready() = ready;
+  Say(message);
+}
+
+void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
+  if (message.has_birth()) {
+    ++asked;
+    if (!births) return;
+    for (FakeShard* shard : job->Shards()) {
+      if (Same(shard->ask, message.birth().ask())) shard->LoadedOrBorn();
+    }
+  } else if (message.has_new_view()) {
+    has_table = has_table || message.new_view().has_table();
+    EXPECT_TRUE(has_table);
+    view = message.new_view().view();
+  } else if (message.has_evaluate()) {
+    evaluations.push_back(message.evaluate());
+    if (!evaluates) return;
+    v1::MemberMessage answer;
+    v1::EvaluationResult& result = *answer.mutable_evaluation_result();
+    result.set_evaluation(message.evaluate().evaluation());
+    *result.mutable_samples() = message.evaluate().samples();
+    if (!evaluation_error.empty()) {
+      result.set_error(evaluation_error);
+    } else {
+      const uint64_t count =
+          message.evaluate().samples().end() - message.evaluate().samples().begin();
+      result.set_count(count);
+      result.set_loss_sum(0.5 * static_cast<double>(count));
+      result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
+                         100 * static_cast<double>(count));
+    }
+    Say(answer);
+  } else if (message.has_finish()) {
+    finished = true;
+    v1::MemberMessage leave;
+    leave.mutable_leave();
+    Say(leave);
+  } else if (message.has_refusal()) {
+    refusal = message.refusal();
+  }
+}
+
+// ---- the job
+
+v1::JobSpec FakeJob::Spec() {
+  v1::JobSpec spec;
+  spec.set_name("digits");
+  spec.set_namespace_("default");
+  spec.set_uid("u1");
+  spec.mutable_training()->set_mode(v1::SYNCHRONOUS);
+  spec.mutable_training()->set_global_batch_size(32);
+  spec.mutable_training()->set_microbatch_size(4);
+  spec.mutable_training()->set_steps(20);
+  spec.mutable_parameter_server()->set_replicas(2);
+  spec.mutable_parameter_server()->set_partitions(4);
+  spec.mutable_worker()->set_replicas(2);
+  spec.mutable_checkpoint()->set_directory("checkpoints");
+  spec.mutable_checkpoint()->set_max_to_keep(2);
+  spec.set_loss("nll");
+  spec.set_backoff_limit(3);
+  return spec;
+}
+
+FakeJob::FakeJob(v1::JobSpec job) : spec(std::move(job)) {
+  options.job = spec;
+  options.incarnation = 7;
+  options.checkpoint_folder = [](const v1::CheckpointRef& ref) {
+    return absl::StrCat("a", ref.attempt(), "s", ref.step());
+  };
+  core = std::make_unique<CoordinatorCore>(options, now);
+}
+
+FakeShard& FakeJob::AddShard(uint32_t index) {
+  shards.push_back(std::make_unique<FakeShard>(this, v1::SHARD, index, ++next_incarnation));
+  Connect(*shards.back());
+  return *shards.back();
+}
+
+FakeWorker& FakeJob::AddWorker(uint32_t index, bool births) {
+  workers.push_back(std::make_unique<FakeWorker>(this, v1::WORKER, index, ++next_incarnation));
+  FakeWorker& worker = *workers.back();
+  worker.births = births;
+  v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
+  tensor.set_name("w");
+  tensor.add_shape(100'000);
+  tensor.set_dtype(v1::FLOAT32);
+  worker.ready.set_training_samples(3200);
+  worker.ready.set_evaluation_samples(
+      spec.data().evaluation().has_source() || spec.data().evaluation().interval_steps() ? 1000
+                                                                                         : 0);
+  Connect(worker);
+  return worker;
+}
+
+void FakeJob::Connect(FakeProcess& process) {
+  process.stream = next_stream++;
+  process.closed = absl::OkStatus();
+  core->OnConnected(process.stream, now);
+  v1::MemberMessage message;
+  *message.mutable_register_() = process.Registration();
+  process.Say(std::move(message));
+  process.Announce();
+  Pump();
+}
+
+void FakeJob::Start() {
+  Pump();
+  for (uint32_t i = 0; i < spec.parameter_server().replicas(); ++i) AddShard(i);
+  for (uint32_t i = 0; i < spec.worker().replicas(); ++i) AddWorker(i);
+  Pump();
+}
+
+void FakeJob::Break(FakeProcess& process) {
+  const StreamId stream = std::exchange(process.stream, 0);
+  to_core_.erase(std::remove_if(to_core_.begin(), to_core_.end(),
+                                [&](const auto& entry) { return entry.first == stream; }),
+                 to_core_.end());
+  if (stream != 0) core->OnDisconnected(stream, now);
+  Pump();
+}
+
+void FakeJob::Kill(FakeProcess& process, bool told) {
+  process.running = false;
+  Break(process);
+  if (!told) return;
+  v1::SetDesiredRequest desired;
+  *desired.add_deaths()->mutable_process() = process.id;
+  core->OnSetDesired(desired, now);
+  Pump();
+}
+
+void FakeJob::RestartCoordinator() {
+  ++options.incarnation;
+  to_core_.clear();
+  core = std::make_unique<CoordinatorCore>(options, now);
+  Pump();
+  for (FakeShard* shard : Shards()) Connect(*shard);
+  for (FakeWorker* worker : Workers()) Connect(*worker);
+}
+
+FakeProcess* FakeJob::OnStream(StreamId stream) {
+  for (const auto& shard : shards) {
+    if (shard->stream == stream) return shard.get();
+  }
+  for (const auto& worker : workers) {
+    if (worker->stream == stream) return worker.get();
+  }
+  return nullptr;
+}
+
+StorageContents FakeJob::Contents() const {
+  StorageContents contents;
+  contents.claims = claims;
+  // R11, for claims whose parents are the newest of their time.
+  for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
+    if (deleted.count(it->first) > 0) continue;
+    contents.checkpoints.push_back(it->second.checkpoint());
+    if (damaged.count(it->first) > 0) {
+      contents.damaged.push_back(absl::StrCat("step ", it->first.second, " is damaged"));
+    } else if (!contents.has_newest) {
+      contents.has_newest = true;
+      contents.newest = it->second;
+    }
+  }
+  return contents;
+}
+
+void FakeJob::Perform(Action& action) {
+  if (auto* send = std::get_if<Send>(&action)) {
+    if (FakeProcess* process = OnStream(send->stream); process != nullptr && process->running) {
+      process->waiting.push_back(std::move(send->message));
+    }
+  } else if (auto* close = std::get_if<CloseStream>(&action)) {
+    if (FakeProcess* process = OnStream(close->stream); process != nullptr) {
+      Deliver();
+      process->closed = close->status;
+      process->stream = 0;
+    }
+  } else if (std::get_if<ReadStorage>(&action)) {
+    if (storage_error.ok()) {
+      core->OnStorageRead(Contents(), now);
+    } else {
+      core->OnStorageRead(storage_error, now);
+    }
+  } else if (auto* claim = std::get_if<ClaimAttempt>(&action)) {
+    const uint64_t attempt = claim->claim.attempt();
+    absl::Status status = claim_error;
+    for (const v1::Claim& other : claims) {
+      if (other.attempt() == attempt) status = absl::AlreadyExistsError("claimed");
+    }
+    if (status.ok()) claims.push_back(claim->claim);
+    core->OnClaimResult(attempt, status, now);
+  } else if (std::get_if<ReadClaims>(&action)) {
+    core->OnClaimsRead(claims, now);
+  } else if (auto* write = std::get_if<WriteManifest>(&action)) {
+    if (hold_manifest) return;
+    const v1::CheckpointRef ref = write->manifest.checkpoint();
+    if (manifest_error.ok()) manifests[{ref.attempt(), ref.step()}] = write->manifest;
+    core->OnManifestWritten(ref, manifest_error, now);
+  } else if (auto* remove = std::get_if<DeleteCheckpoint>(&action)) {
+    deleted.insert({remove->checkpoint.attempt(), remove->checkpoint.step()});
+  } else if (auto* answer = std::get_if<AnswerSnapshot>(&action)) {
+    snapshots.push_back(*answer);
+  } else if (auto* end = std::get_if<Exit>(&action)) {
+    EXPECT_FALSE(exit.has_value());
+    exit = *end;
+  }
+}
+
+void FakeJob::Deliver() {
+  const auto deliver = [](FakeProcess& process) {
+    while (process.running && !process.frozen && !process.waiting.empty()) {
+      const v1::CoordinatorMessage message = std::move(process.waiting.front());
+      process.waiting.pop_front();
+      process.OnMessage(message);
+    }
+  };
+  for (size_t i = 0; i < shards.size(); ++i) deliver(*shards[i]);
+  for (size_t i = 0; i < workers.size(); ++i) deliver(*workers[i]);
+}
+
+void FakeJob::Pump() {
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<Action> actions = core->TakeActions();
+    for (Action& action : actions) Perform(action);
+    Deliver();
+    if (actions.empty() && to_core_.empty()) return;
+    while (!to_core_.empty()) {
+      auto [stream, message] = std::move(to_core_.front());
+      to_core_.pop_front();
+      core->OnMessage(stream, message, now);
+    }
+  }
+  ADD_FAILURE() << "messages go on for ever";
+}
+
+void FakeJob::Pass(absl::Duration time) {
+  const absl::Time end = now + time;
+  while (now < end) {
+    now += absl::Milliseconds(50);
+    for (FakeProcess* process : std::vector<FakeProcess*>([this] {
+           std::vector<FakeProcess*> all;
+           for (FakeShard* shard : Shards()) all.push_back(shard);
+           for (FakeWorker* worker : Workers()) all.push_back(worker);
+           return all;
+         }())) {
+      if (process->frozen) continue;
+      v1::MemberMessage beat;
+      beat.mutable_heartbeat();
+      process->Say(beat);
+    }
+    if (core->NextDeadline() <= now) {
+      core->OnTick(now);
+      EXPECT_GT(core->NextDeadline(), now) << "the shell would spin";
+    }
+    Pump();
+  }
+}
+
+void FakeJob::Train(int steps) {
+  for (int step = 0; step < steps; ++step) {
+    Pass(absl::Milliseconds(100));
+    CloseOn(Shards());
+  }
+}
+
+void FakeJob::CloseOn(const std::vector<FakeShard*>& some) {
+  const uint64_t version = Version();
+  const v1::View& view = core->view();
+  if (view.workers_size() == 0 || version >= spec.training().steps()) return;
+  for (const auto& member : view.workers()) {
+    const FakeWorker* found = nullptr;
+    for (FakeWorker* worker : Workers()) {
+      if (worker->id.incarnation() == member.process().incarnation()) found = worker;
+    }
+    if (found == nullptr || found->frozen || !found->view.has_value() ||
+        !Same(found->view->id(), view.id())) {
+      return;
+    }
+  }
+  for (FakeShard* shard : Shards()) {
+    if (!shard->has_view || !Same(shard->view.id(), view.id())) return;
+  }
+  // The first push of this step: its sender held the version everywhere.
+  for (FakeShard* shard : Shards()) {
+    if (!shard->paused && shard->version == version) shard->Commit(version);
+  }
+  for (FakeShard* shard : some) {
+    if (shard->CanClose() && shard->version == version) shard->Close();
+  }
+  for (const auto& member : view.workers()) {
+    for (FakeWorker* worker : Workers()) {
+      if (worker->id.incarnation() != member.process().incarnation()) continue;
+      v1::MemberMessage message;
+      v1::WorkerProgress& progress = *message.mutable_worker_progress();
+      *progress.mutable_view() = view.id();
+      uint64_t samples = 0;
+      for (const v1::Range& range : member.microbatches()) {
+        samples += (range.end() - range.begin()) * spec.training().microbatch_size();
+      }
+      progress.add_steps()->set_samples(samples);
+      progress.mutable_steps(0)->set_step(version);
+      progress.mutable_steps(0)->set_loss_sum(0.25 * static_cast<double>(samples));
+      progress.set_compute_seconds(worker->seconds_per_sample * static_cast<double>(samples));
+      worker->Say(message);
+    }
+  }
+  Pump();
+}
+
+void FakeJob::Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet) {
+  const uint64_t incarnation = worker.id.incarnation();
+  FakeShard& arbiter = *Shards().front();
+  const Interval range = arbiter.ledger.FirstGap(0, UINT64_MAX, samples);
+  v1::ClockRecord record = arbiter.clocks[incarnation];
+  record.set_worker(incarnation);
+  record.set_clock(record.clock() + 1);
+  *record.mutable_samples() = ToProto(range);
+  for (FakeShard* shard : Shards()) {
+    if (shard->paused || !shard->has_view) continue;
+    if (std::find(not_yet.begin(), not_yet.end(), shard) != not_yet.end()) {
+      shard->staged[incarnation] = record;
+      continue;
+    }
+    shard->clocks[incarnation] = record;
+    shard->ledger.Add(range);
+    ++shard->version;
+    shard->SayProgress();
+  }
+  Pump();
+}
+
+std::vector<std::string> FakeJob::Events() {
+  std::vector<std::string> messages;
+  const v1::JobProgress progress = Progress();
+  for (const v1::Event& event : progress.events()) messages.push_back(event.message());
+  return messages;
+}
+
+bool FakeJob::HasEvent(const std::string& part) {
+  for (const std::string& message : Events()) {
+    if (message.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::vector<FakeShard*> FakeJob::Shards() {
+  std::vector<FakeShard*> running;
+  for (const auto& shard : shards) {
+    if (shard->running) running.push_back(shard.get());
+  }
+  return running;
+}
+
+std::vector<FakeWorker*> FakeJob::Workers() {
+  std::vector<FakeWorker*> running;
+  for (const auto& worker : workers) {
+    if (worker->running) running.push_back(worker.get());
+  }
+  return running;
+}
+
+uint64_t FakeJob::Version() {
+  uint64_t lowest = UINT64_MAX;
+  for (FakeShard* shard : Shards()) lowest = std::min(lowest, shard->version);
+  return lowest;
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,186 @@
+// A job around a CoordinatorCore, for its tests: shards and workers that keep the protocol's rules
+// in the simplest way, a storage in memory, and a clock that the test moves.
+//
+// Training is abstract: a step closes on all shards when every member of the view lives and has
+// learned the view; an asynchronous update likewise.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_TESTING_FAKE_JOB_H_
+#define SLUICE_SERVICES_COORDINATOR_TESTING_FAKE_JOB_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/coordinator_core.h"
+#include "services/protocol/interval_set.h"
+
+namespace sluice::coordinator {
+
+class FakeJob;
+
+class FakeProcess {
+ public:
+  FakeProcess(FakeJob* job, v1::Role role, uint32_t index, uint64_t incarnation);
+  virtual ~FakeProcess() = default;
+
+  virtual void OnMessage(const v1::CoordinatorMessage& message) = 0;
+  virtual v1::Register Registration() const;
+  // What it says by itself on a new stream, once it is registered.
+  virtual void Announce() = 0;
+  void Say(v1::MemberMessage message);
+
+  FakeJob* const job;
+  v1::ProcessId id;
+  StreamId stream = 0;    // 0: not connected
+  bool running = true;    // false: killed or exited
+  bool frozen = false;    // SIGSTOP: what arrives waits
+  bool finished = false;  // was told Finish
+  std::optional<v1::Refusal> refusal;
+  absl::Status closed;  // why its stream was closed by the coordinator
+  std::deque<v1::CoordinatorMessage> waiting;
+};
+
+class FakeShard : public FakeProcess {
+ public:
+  using FakeProcess::FakeProcess;
+  void OnMessage(const v1::CoordinatorMessage& message) override;
+  v1::Register Registration() const override;
+  void Announce() override {}
+
+  void LoadedOrBorn();
+  bool CanClose() const { return has_view && !paused; }
+  void Close();  // the next version; its sender held all of the present one
+  void Commit(uint64_t version);
+  void SayProgress();
+  std::vector<uint32_t> Owned() const;
+
+  v1::AskId ask;
+  bool whole = false;
+  bool has_view = false;
+  v1::View view;
+  uint64_t version = 0;
+  uint64_t committed = 0;
+  bool paused = false;
+  std::optional<v1::Pause> after;  // an AfterStep that is waited for
+  v1::PauseId answered;
+  std::optional<v1::OpenCut> cut;
+  bool pinned = false, reported = false, written = false;
+  bool disk_full = false;
+  bool silent_cuts = false;  // pins nothing, writes nothing
+  bool drop_installs = false;
+  std::string load_error;
+  // Asynchronous.
+  IntervalSet ledger;
+  std::map<uint64_t, v1::ClockRecord> clocks;
+  std::vector<v1::LeaseRecord> leases;
+  std::map<uint64_t, v1::ClockRecord> staged;
+  std::vector<v1::Install> installs;
+
+ private:
+  void Reply(v1::PauseId pause);
+  void CheckAfter();
+  void CheckCut();
+};
+
+class FakeWorker : public FakeProcess {
+ public:
+  using FakeProcess::FakeProcess;
+  void OnMessage(const v1::CoordinatorMessage& message) override;
+  void Announce() override;
+
+  v1::Ready ready;
+  bool says_ready = true;
+  bool births = true;  // brings version 0 when asked
+  bool evaluates = true;
+  std::string evaluation_error;
+  std::optional<v1::View> view;
+  bool has_table = false;
+  int asked = 0;
+  std::vector<v1::Evaluate> evaluations;
+  double seconds_per_sample = 0.001;
+};
+
+class FakeJob {
+ public:
+  explicit FakeJob(v1::JobSpec spec);
+
+  static v1::JobSpec Spec();
+
+  // ---- processes
+  FakeShard& AddShard(uint32_t index);
+  FakeWorker& AddWorker(uint32_t index, bool births = true);
+  // With the spec's shards and workers, until there is a first view.
+  void Start();
+  // The process is gone; `told`: and the operator saw it.
+  void Kill(FakeProcess& process, bool told = true);
+  void Break(FakeProcess& process);  // its stream only
+  void Connect(FakeProcess& process);
+  // The coordinator dies, another one starts; the others come back to it.
+  void RestartCoordinator();
+
+  // ---- time and training
+  // Carries out all actions and delivers all messages; nothing else happens.
+  void Pump();
+  // Time passes in steps of 50 ms: heartbeats and ticks, but no training.
+  void Pass(absl::Duration time);
+  // Everybody closes `steps` steps, 100 ms each (fewer if the view does not let them).
+  void Train(int steps = 1);
+  // Only these shards close the step that is under way.
+  void CloseOn(const std::vector<FakeShard*>& some);
+  // Asynchronous: a worker's update is applied on all shards (or only staged on some).
+  void Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet = {});
+
+  // ---- what is
+  v1::JobProgress Progress() { return core->Progress(0, now); }
+  std::vector<std::string> Events();
+  bool HasEvent(const std::string& part);
+  std::vector<FakeShard*> Shards();    // running
+  std::vector<FakeWorker*> Workers();  // running
+  uint64_t ViewNumber() { return core->view().id().number(); }
+  uint64_t Version();  // lowest over the running shards
+
+  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+  v1::JobSpec spec;
+  CoordinatorOptions options;
+  std::unique_ptr<CoordinatorCore> core;
+  std::vector<std::unique_ptr<FakeShard>> shards;
+  std::vector<std::unique_ptr<FakeWorker>> workers;
+  uint64_t next_incarnation = 100;
+  uint64_t next_stream = 1;
+
+  // Storage.
+  std::vector<v1::Claim> claims;
+  std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
+  std::set<std::pair<uint64_t, uint64_t>> damaged;
+  std::set<std::pair<uint64_t, uint64_t>> deleted;
+  absl::Status storage_error, manifest_error, claim_error;
+  bool hold_manifest = false;
+
+  std::optional<Exit> exit;
+  std::vector<AnswerSnapshot> snapshots;
+  std::vector<v1::MemberMessage> said;  // by members, in order
+
+ private:
+  friend class FakeProcess;
+
+  void Perform(Action& action);
+  StorageContents Contents() const;
+  FakeProcess* OnStream(StreamId stream);
+  void Deliver();
+
+  std::deque<std::pair<StreamId, v1::MemberMessage>> to_core_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_TESTING_FAKE_JOB_H_

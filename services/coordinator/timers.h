@@ -1,0 +1,42 @@
+// The job's timers as durations, with a default for each that is not set.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_TIMERS_H_
+#define SLUICE_SERVICES_COORDINATOR_TIMERS_H_
+
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+
+namespace sluice::coordinator {
+
+struct Timers {
+  absl::Duration suspect;             // a broken stream may return within this
+  absl::Duration silence;             // a frozen process is expelled after this
+  absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
+  absl::Duration birth;               // a worker must bring version 0 within this
+  absl::Duration suspend_checkpoint;  // a suspended job's last checkpoint must be there within this
+  // At the start: wanted workers that are not ready this long after the first one join later.
+  absl::Duration gather = absl::Seconds(2);
+  // Joins within this are one view change.
+  absl::Duration join = absl::Milliseconds(100);
+  // A failed operation on the storage is tried again after this.
+  absl::Duration storage_retry = absl::Seconds(1);
+  // A new division of the work must have been better for this long before it is made.
+  absl::Duration rebalance = absl::Seconds(5);
+};
+
+inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
+  const auto seconds = [](double value, double otherwise) {
+    return absl::Seconds(value > 0 ? value : otherwise);
+  };
+  Timers timers;
+  timers.suspect = seconds(spec.suspect(), 1);
+  timers.silence = seconds(spec.silence(), 5);
+  timers.pause = seconds(spec.pause(), 5);
+  timers.birth = seconds(spec.birth(), 120);
+  timers.suspend_checkpoint = seconds(spec.suspend_checkpoint(), 60);
+  return timers;
+}
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_TIMERS_H_

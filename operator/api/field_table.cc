@@ -99,7 +99,7 @@ const SchemaNode* SchemaNode::Child(absl::string_view child) const {
 const SchemaNode& Schema() { return Tree().root; }
 
 const SchemaNode* FindSchema(absl::string_view path) {
-  const auto found = Tree().by_path.find(std::string(path));
+  const auto found = Tree().by_path.find(std::string{path});
   return found == Tree().by_path.end() ? nullptr : found->second;
 }
 

@@ -45,19 +45,18 @@ void AddMetadata(std::vector<Field>* fields) {
                         .Example("TrainingJob")
                         .Invalid("Training", "must be TrainingJob"));
   fields->push_back(Object("metadata", "Name and labels of the job.").Required());
-  fields->push_back(
-      String("metadata.name",
-             "Name of the job, unique in its namespace. Processes and pods are named after it: "
-             "`<name>-worker-0`.")
-          .Required()
-          .Size(1, 52)
-          .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
-          .Example("fashion-mnist")
-          .Invalid("Fashion_MNIST", "must be lower-case letters")
-          .Invalid("-a", "must be lower-case letters")
-          .Invalid("an-abundantly-and-unreasonably-long-name-of-a-training-job",
-                   "at most 52 characters")
-          .Invalid("123", "must be a string, not the number 123"));
+  fields->push_back(String("metadata.name",
+                           "Name of the job, unique in its namespace. Processes and pods are named "
+                           "after it: `<name>-worker-0`.")
+                        .Required()
+                        .Size(1, 52)
+                        .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
+                        .Example("fashion-mnist")
+                        .Invalid("Fashion_MNIST", "must be lower-case letters")
+                        .Invalid("-a", "must be lower-case letters")
+                        .Invalid("an-abundantly-and-unreasonably-long-name-of-a-training-job",
+                                 "at most 52 characters")
+                        .Invalid("123", "must be a string, not the number 123"));
   fields->push_back(String("metadata.namespace", "Namespace of the job on a cluster.")
                         .Default(R"("default")")
                         .Size(1, 63)
@@ -84,23 +83,19 @@ void AddMetadata(std::vector<Field>* fields) {
 
 void AddModel(std::vector<Field>* fields) {
   fields->push_back(Object("spec.model", "The model to train.").Required());
+  fields->push_back(String("spec.model.type",
+                           "`Builtin`: one of the models that Sluice brings along. `TorchScript`: "
+                           "a file that `torch.jit.save` wrote.")
+                        .OneOf(NamesOf<v1::ModelSpec::Type>())
+                        .Default(R"("Builtin")")
+                        .Example("Builtin")
+                        .Invalid("Torchscript", "did you mean `TorchScript`?"));
   fields->push_back(
-      String("spec.model.type",
-             "`Builtin`: one of the models that Sluice brings along. `TorchScript`: a file that "
-             "`torch.jit.save` wrote.")
-          .OneOf(NamesOf<v1::ModelSpec::Type>())
-          .Default(R"("Builtin")")
-          .Example("Builtin")
-          .Invalid("Torchscript", "did you mean `TorchScript`?"));
-  fields->push_back(
-      String(
-          "spec.model.name",
-          "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
-          "`mnist-net`: the "
-          "larger one of PyTorch's MNIST example. `mlp`: 784-256-10. `linear`: linear regression. "
-          "`logistic`: logistic regression. `additive`: w <- w + (1e-3 w + 1), whose result is "
-          "known "
-          "in advance; for tests.")
+      String("spec.model.name",
+             "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
+             "`mnist-net`: the larger one of PyTorch's MNIST example. `mlp`: 784-256-10. `linear`: "
+             "linear regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
+             "1), whose result is known in advance; for tests.")
           .OneOf({"convnet", "mnist-net", "mlp", "linear", "logistic", "additive"})
           .Example("mnist-net")
           .Invalid("mnistnet", "did you mean `mnist-net`?")
@@ -110,13 +105,13 @@ void AddModel(std::vector<Field>* fields) {
                         .Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})")
                         .Example("models/net.pt")
                         .Invalid("~/net.pt", "is not expanded"));
-  fields->push_back(Map("spec.model.dimensions",
-                        "Sizes of a built-in model, by name, where they differ from its own: "
-                        "`{dim: 10}` for `additive`, `{in: 8, out: 1}` for "
-                        "`linear`. Unset ones follow the data.")
-                        .Size(0, 16)
-                        .Example("{dim: 10}")
-                        .Invalid("{dim: ten}", "must be an integer"));
+  fields->push_back(
+      Map("spec.model.dimensions",
+          "Sizes of a built-in model, by name, where they differ from its own: `{dim: 10}` for "
+          "`additive`, `{in: 8, out: 1}` for `linear`. Unset ones follow the data.")
+          .Size(0, 16)
+          .Example("{dim: 10}")
+          .Invalid("{dim: ten}", "must be an integer"));
   fields->push_back(Integer("spec.model.dimensions{}", "One size.").Min(1).Max(1e9));
   fields->push_back(
       String(
@@ -140,8 +135,7 @@ void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.data", "The samples to train on.").Required());
   fields->push_back(String("spec.data.format",
                            "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Synthetic`: "
-                           "made from a seed. Files "
-                           "may be gzip-compressed (.gz).")
+                           "made from a seed. Files may be gzip-compressed (.gz).")
                         .Required()
                         .OneOf(NamesOf<v1::DataSpec::Format>())
                         .Example("IDX")
@@ -161,11 +155,10 @@ void AddDataBasics(std::vector<Field>* fields) {
              "IDX: the file of the labels. Unset: found beside the images by its usual name.")
           .Path()
           .Example("/data/train-labels-idx1-ubyte.gz"));
-  fields->push_back(Object(
-      "spec.data.normalize",
-      "Features become (x - mean) / std; the bytes of IDX files are scaled to [0, 1] before. One "
-      "number for all, or one for each index of a sample's first dimension (channel, or column of "
-      "a CSV file)."));
+  fields->push_back(Object("spec.data.normalize",
+                           "Features become (x - mean) / std; the bytes of IDX files are scaled to "
+                           "[0, 1] before. One number for all, or one for each index of a sample's "
+                           "first dimension (channel, or column of a CSV file)."));
   for (const bool is_mean : {true, false}) {
     const std::string path = is_mean ? "spec.data.normalize.mean" : "spec.data.normalize.std";
     fields->push_back(List(path, is_mean ? "What is subtracted." : "What is divided by.")
@@ -209,21 +202,19 @@ void AddCsv(std::vector<Field>* fields) {
   for (const bool numeric : {true, false}) {
     const std::string path =
         numeric ? "spec.data.csv.numericColumns" : "spec.data.csv.categoricalColumns";
-    fields->push_back(
-        List(path, numeric ? "Columns that are numbers. Where no columns are listed at all, every "
-                             "column but the label is one."
-                           : "Columns whose values are names; see `categories`.")
-            .Size(0, 256)
-            .Context(kCsvData)
-            .Example(numeric ? "[age, hours-per-week]" : "[education, occupation]")
-            .Invalid("[1]", "must be a string")
-            .Invalid("age", "must be a list"));
+    fields->push_back(List(path, numeric ? "Columns that are numbers. Where no columns are listed "
+                                           "at all, every column but the label is one."
+                                         : "Columns whose values are names; see `categories`.")
+                          .Size(0, 256)
+                          .Context(kCsvData)
+                          .Example(numeric ? "[age, hours-per-week]" : "[education, occupation]")
+                          .Invalid("[1]", "must be a string")
+                          .Invalid("age", "must be a list"));
     fields->push_back(String(path + "[]", "Name of a column.").Size(1, 253));
   }
   fields->push_back(String("spec.data.csv.categories",
                            "What a categorical column becomes. `OneHot`: one feature for each "
-                           "value. `Index`: one feature, the "
-                           "value's place in the vocabulary.")
+                           "value. `Index`: one feature, the value's place in the vocabulary.")
                         .OneOf(NamesOf<v1::DataSpec::Csv::Categories>())
                         .Default(R"("OneHot")")
                         .Context(kCsvData)
@@ -296,9 +287,8 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                         .Example("7"));
   fields->push_back(Object("spec.data.evaluation",
                            "Evaluation on samples that are not trained on, at one version of the "
-                           "parameters, while training goes "
-                           "on. Without an interval the model is evaluated once, at the end; "
-                           "without this object, never."));
+                           "parameters, while training goes on. Without an interval the model is "
+                           "evaluated once, at the end; without this object, never."));
   fields->push_back(Object("spec.data.evaluation.source",
                            "Where the samples are, in the format of the training data. IDX, unset: "
                            "in the folder of the training data, by their usual names.")

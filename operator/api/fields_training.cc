@@ -8,8 +8,6 @@ namespace {
 std::string WithOptimizer(const std::string& name) {
   return R"({"spec":{"optimizer":{"name":")" + name + R"("}}})";
 }
-constexpr char kGroups[] =
-    R"({"spec":{"optimizer":{"groups":[{"patterns":["*"],"learningRate":1}]}}})";
 constexpr char kStepSchedule[] =
     R"({"spec":{"optimizer":{"schedule":{"type":"Step","stepSize":100}}}})";
 constexpr char kCosineSchedule[] =
@@ -21,15 +19,13 @@ constexpr char kTarget[] =
 void AddLossAndOptimizer(std::vector<Field>* fields) {
   fields->push_back(String("spec.loss",
                            "What is minimised. Unset: the model's own loss; a TorchScript module "
-                           "that returns its loss "
-                           "itself needs none.")
+                           "that returns its loss itself needs none.")
                         .OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"})
                         .Example("crossEntropy")
                         .Invalid("cross_entropy", "did you mean `crossEntropy`?"));
   fields->push_back(Object("spec.optimizer",
                            "How gradients change parameters. Options have the names, meanings and "
-                           "defaults of PyTorch; those of "
-                           "another optimizer are refused.")
+                           "defaults of PyTorch; those of another optimizer are refused.")
                         .Required());
   fields->push_back(String("spec.optimizer.name",
                            "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
@@ -100,8 +96,7 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
           .Example("true"));
   fields->push_back(Number("spec.optimizer.clipNorm",
                            "Gradients whose 2-norm over all parameters is larger are scaled down "
-                           "to it. Unset: they are "
-                           "left alone.")
+                           "to it. Unset: they are left alone.")
                         .Above(0)
                         .Example("1.0")
                         .Invalid("0", "must be more than 0"));
@@ -111,14 +106,14 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.optimizer.schedule",
              "How the learning rate changes with the steps. Unset: it does not. Not for Add."));
-  fields->push_back(String("spec.optimizer.schedule.type",
-                           "`Constant`. `Step`: times `gamma` every `stepSize` steps. `Cosine`: "
-                           "half a cosine from 1 to "
-                           "`minFactor` over `totalSteps` steps, then constant.")
-                        .Default(R"("Constant")")
-                        .OneOf(NamesOf<v1::Schedule::Type>())
-                        .Example("Constant")
-                        .Invalid("Linear", "must be one of Constant, Step, Cosine"));
+  fields->push_back(
+      String("spec.optimizer.schedule.type",
+             "`Constant`. `Step`: times `gamma` every `stepSize` steps. `Cosine`: half a cosine "
+             "from 1 to `minFactor` over `totalSteps` steps, then constant.")
+          .Default(R"("Constant")")
+          .OneOf(NamesOf<v1::Schedule::Type>())
+          .Example("Constant")
+          .Invalid("Linear", "must be one of Constant, Step, Cosine"));
   fields->push_back(
       Integer("spec.optimizer.schedule.warmupSteps",
               "Steps over which the learning rate rises to its full value, in front of every type.")
@@ -149,13 +144,13 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Context(kCosineSchedule)
                         .Example("0.01")
                         .Invalid("2", "at most 1"));
-  fields->push_back(List("spec.optimizer.groups",
-                         "Other options for some parameters. A parameter belongs to the first "
-                         "group of which a pattern matches its "
-                         "name; what the group leaves unset is the optimizer's. Not for Add.")
-                        .Size(0, 64)
-                        .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
-                        .Invalid("{patterns: [a]}", "must be a list"));
+  fields->push_back(
+      List("spec.optimizer.groups",
+           "Other options for some parameters. A parameter belongs to the first group of which a "
+           "pattern matches its name; what the group leaves unset is the optimizer's. Not for Add.")
+          .Size(0, 64)
+          .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
+          .Invalid("{patterns: [a]}", "must be a list"));
   fields->push_back(Object("spec.optimizer.groups[]", "One group."));
   fields->push_back(List("spec.optimizer.groups[].patterns",
                          "Names of parameters, as in PyTorch's state_dict; `*` stands for any "
@@ -177,10 +172,9 @@ void AddTrainingBasics(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.training.mode",
              "`Synchronous`: each step applies the gradient of one global batch, whoever computed "
-             "it; the result "
-             "does not depend on the number of workers. `Asynchronous`: each worker applies "
-             "updates at its own "
-             "pace. `BoundedStaleness`: as Asynchronous, but nobody runs far ahead.")
+             "it; the result does not depend on the number of workers. `Asynchronous`: each worker "
+             "applies updates at its own pace. `BoundedStaleness`: as Asynchronous, but nobody "
+             "runs far ahead.")
           .Default(R"("Synchronous")")
           .OneOf(NamesOf<v1::Mode>())
           .Example("Asynchronous")
@@ -199,8 +193,7 @@ void AddTrainingBasics(std::vector<Field>* fields) {
           .Invalid("-1", "at least 0"));
   fields->push_back(Integer("spec.training.globalBatchSize",
                             "Samples of one step, over all workers; of one update of one worker "
-                            "where the mode is not "
-                            "Synchronous.")
+                            "where the mode is not Synchronous.")
                         .Default("64")
                         .Min(1)
                         .Max(1 << 24)
@@ -211,10 +204,9 @@ void AddTrainingBasics(std::vector<Field>* fields) {
                         .Invalid("64.5", "must be an integer"));
   fields->push_back(Integer("spec.training.microbatchSize",
                             "A global batch is cut into microbatches of so many samples (the last "
-                            "may be smaller), which are given to "
-                            "workers in proportion to their speed. Normally a worker computes all "
-                            "of its microbatches as one batch; with "
-                            "BitExact each by itself, so larger ones are faster.")
+                            "may be smaller), which are given to workers in proportion to their "
+                            "speed. Normally a worker computes all of its microbatches as one "
+                            "batch; with BitExact each by itself, so larger ones are faster.")
                         .Implied("globalBatchSize / 16, rounded up")
                         .Min(1)
                         .Max(1 << 24)
@@ -246,26 +238,24 @@ void AddTrainingBasics(std::vector<Field>* fields) {
 }
 
 void AddTrainingDetails(std::vector<Field>* fields) {
-  fields->push_back(String("spec.training.determinism",
-                           "`BitExact`: gradients are added in a fixed order, so that the "
-                           "parameters have the same bits for every "
-                           "number of workers and shards and whatever crashes; costs speed. "
-                           "`Default`: the same but for rounding.")
-                        .Default(R"("Default")")
-                        .OneOf({"Default", "BitExact"})
-                        .Example("BitExact")
-                        .Invalid("Bitexact", "did you mean `BitExact`?"));
+  fields->push_back(
+      String("spec.training.determinism",
+             "`BitExact`: gradients are added in a fixed order, so that the parameters have the "
+             "same bits for every number of workers and shards and whatever crashes; costs speed. "
+             "`Default`: the same but for rounding.")
+          .Default(R"("Default")")
+          .OneOf({"Default", "BitExact"})
+          .Example("BitExact")
+          .Invalid("Bitexact", "did you mean `BitExact`?"));
   fields->push_back(String("spec.training.aggregation",
                            "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
-                           "over microbatches of each one's "
-                           "mean gradient.")
+                           "over microbatches of each one's mean gradient.")
                         .Default(R"("Mean")")
                         .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
                         .Example("Sum"));
   fields->push_back(String("spec.training.nonFinite",
                            "What a gradient with NaN or infinity does. `Fail`: the job fails and "
-                           "names the tensor. `Skip`: the step "
-                           "is skipped, for all parameters.")
+                           "names the tensor. `Skip`: the step is skipped, for all parameters.")
                         .Default(R"("Fail")")
                         .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
                         .Example("Skip"));
@@ -284,8 +274,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   }
   fields->push_back(Integer("spec.training.threads",
                             "Threads with which a worker computes. With more than one, BitExact "
-                            "holds only among runs "
-                            "of the same number.")
+                            "holds only among runs of the same number.")
                         .Implied("cores / processes of the job; 1 with BitExact")
                         .Min(1)
                         .Max(1024)
@@ -328,15 +317,15 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Example("2")
                         .Invalid("0", "at least 1")
                         .Invalid("two", "must be an integer"));
-  fields->push_back(Integer("spec.parameterServer.partitions",
-                            "Parameters are cut into so many partitions, the units of ownership. "
-                            "Fixed for the life of the "
-                            "job, so it bounds the number of shards that it can grow to.")
-                        .Default("64")
-                        .Min(1)
-                        .Max(1024)
-                        .Example("256")
-                        .Invalid("2048", "at most 1024"));
+  fields->push_back(
+      Integer("spec.parameterServer.partitions",
+              "Parameters are cut into so many partitions, the units of ownership. Fixed for the "
+              "life of the job, so it bounds the number of shards that it can grow to.")
+          .Default("64")
+          .Min(1)
+          .Max(1024)
+          .Example("256")
+          .Invalid("2048", "at most 1024"));
   fields->push_back(Object("spec.worker", "The workers that compute gradients.").Default("{}"));
   fields->push_back(Integer("spec.worker.replicas", "How many workers.")
                         .Default("1")
@@ -379,19 +368,17 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Max(1000)
                         .Example("5")
                         .Invalid("0", "at least 1"));
-  fields->push_back(
-      String("spec.checkpoint.restoreFrom",
-             "Begin with the newest checkpoint in this folder of another job, in place of random "
-             "parameters.")
-          .Path()
-          .Example("/var/lib/checkpoints/pretrained"));
+  fields->push_back(String("spec.checkpoint.restoreFrom",
+                           "Begin with the newest checkpoint in this folder of another job, in "
+                           "place of random parameters.")
+                        .Path()
+                        .Example("/var/lib/checkpoints/pretrained"));
 }
 
 void AddLimits(std::vector<Field>* fields) {
   fields->push_back(Integer("spec.backoffLimit",
                             "How often the job may be restored from a checkpoint, after the loss "
-                            "of a shard or of the "
-                            "coordinator, before it fails.")
+                            "of a shard or of the coordinator, before it fails.")
                         .Default("6")
                         .Min(0)
                         .Max(1000)
@@ -419,8 +406,7 @@ void AddLimits(std::vector<Field>* fields) {
           "A job that is suspended has so long for its last checkpoint.", "60");
   fields->push_back(Boolean("spec.suspend",
                             "Save a checkpoint and stop all processes, until this is false again; "
-                            "the job then goes on at the same "
-                            "sample.")
+                            "the job then goes on at the same sample.")
                         .Default("false")
                         .Example("true"));
   fields->push_back(

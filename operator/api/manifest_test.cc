@@ -4,8 +4,6 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -35,6 +33,13 @@ TrainingJob MustParse(const std::string& yaml, const std::string& base = "") {
 
 std::string With(const std::string& from, const std::string& to) {
   return absl::StrReplaceAll(ValidManifest(), {{from, to}});
+}
+
+// For files of this test.
+std::string Folder() {
+  std::string folder = ::testing::TempDir();
+  while (folder.back() == '/') folder.pop_back();
+  return folder;
 }
 
 class InvalidManifestTest : public ::testing::TestWithParam<InvalidManifest> {};
@@ -204,7 +209,7 @@ TEST(Manifest, MutatedTextsNeverDoHarm) {
 }
 
 TEST(ReadManifest, NamesFileAndPlace) {
-  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/bad.yaml";
+  const std::string path = Folder() + "/bad.yaml";
   std::ofstream(path) << With("steps: 100", "stpes: 100");
   const absl::Status status = ReadManifest(path).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -213,7 +218,7 @@ TEST(ReadManifest, NamesFileAndPlace) {
 }
 
 TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
-  const std::string folder = std::getenv("TEST_TMPDIR");
+  const std::string folder = Folder();
   std::ofstream(folder + "/good.yaml") << With("path: /data", "path: data");
   const absl::StatusOr<TrainingJob> job = ReadManifest(folder + "/good.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
@@ -221,7 +226,7 @@ TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
 }
 
 TEST(ReadManifest, SaysWhatIsWrongWithTheFile) {
-  const std::string folder = std::getenv("TEST_TMPDIR");
+  const std::string folder = Folder();
   const absl::Status missing = ReadManifest(folder + "/none.yaml").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("none.yaml: No such file"));

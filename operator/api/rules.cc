@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
@@ -246,18 +247,18 @@ void AddOptimizerOptionRules(std::vector<Rule>* rules) {
     const std::string name = option.name;
     std::string listed, words;
     for (size_t k = 0; k < option.optimizers.size(); ++k) {
-      listed += (k == 0 ? "'" : ", '") + option.optimizers[k] + "'";
+      absl::StrAppend(&listed, k == 0 ? "'" : ", '", option.optimizers[k], "'");
       words += k == 0 ? "" : k + 1 == option.optimizers.size() ? " and " : ", ";
       words += option.optimizers[k];
     }
     Rule rule;
     rule.scope = "spec.optimizer";
     rule.field = name;
-    rule.cel = "!has(self." + name + ") || self.name in [" + listed + "]";
+    rule.cel = absl::StrCat("!has(self.", name, ") || self.name in [", listed, "]");
     rule.holds = predicates[i];
-    rule.message = "`" + name + "` is an option of " + words + " only; leave it out";
+    rule.message = absl::StrCat("`", name, "` is an option of ", words, " only; leave it out");
     const auto example = [&](const std::string& optimizer) {
-      return R"({"name":")" + optimizer + R"(",")" + name + R"(":)" + option.value + "}";
+      return absl::StrCat(R"({"name":")", optimizer, R"(",")", name, R"(":)", option.value, "}");
     };
     for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add"}) {
       const bool fits = Contains(Json(option.optimizers), optimizer);
@@ -385,26 +386,26 @@ void AddTrainingRules(std::vector<Rule>* rules) {
                     {R"({"globalBatchSize":32,"microbatchSize":33})", R"({"microbatchSize":65})"}});
   const std::string size =
       "(has(self.microbatchSize) ? self.microbatchSize : (self.globalBatchSize + 15) / 16)";
-  rules->push_back({scope,
-                    "determinism",
-                    "self.determinism != 'BitExact' || (self.globalBatchSize % " + size +
-                        " == 0 && self.globalBatchSize / " + size +
-                        " in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, "
-                        "16384, 32768, 65536])",
-                    [](const Json& self) {
-                      if (!Is(self, "determinism", "BitExact")) return true;
-                      const int64_t size = MicrobatchSize(self);
-                      const int64_t count = Int(self, "globalBatchSize") / size;
-                      return Int(self, "globalBatchSize") % size == 0 &&
-                             (count & (count - 1)) == 0 && count >= 1 && count <= 65536;
-                    },
-                    "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, "
-                    "at most 65536 (where "
-                    "`microbatchSize` is unset: a multiple of 16, or a power of two)",
-                    {R"({"determinism":"BitExact"})",
-                     R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
-                    {R"({"determinism":"BitExact","globalBatchSize":100})",
-                     R"({"determinism":"BitExact","globalBatchSize":96,"microbatchSize":32})"}});
+  rules->push_back(
+      {scope,
+       "determinism",
+       "self.determinism != 'BitExact' || (self.globalBatchSize % " + size +
+           " == 0 && self.globalBatchSize / " + size +
+           " in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, "
+           "65536])",
+       [](const Json& self) {
+         if (!Is(self, "determinism", "BitExact")) return true;
+         const int64_t size = MicrobatchSize(self);
+         const int64_t count = Int(self, "globalBatchSize") / size;
+         return Int(self, "globalBatchSize") % size == 0 && (count & (count - 1)) == 0 &&
+                count >= 1 && count <= 65536;
+       },
+       "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most "
+       "65536 (where `microbatchSize` is unset: a multiple of 16, or a power of two)",
+       {R"({"determinism":"BitExact"})",
+        R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
+       {R"({"determinism":"BitExact","globalBatchSize":100})",
+        R"({"determinism":"BitExact","globalBatchSize":96,"microbatchSize":32})"}});
   rules->push_back({scope,
                     "determinism",
                     "self.determinism != 'BitExact' || self.mode == 'Synchronous'",
@@ -458,22 +459,21 @@ void AddJobRules(std::vector<Rule>* rules) {
        {R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}}})",
         R"({"training":{"target":{"metric":"loss","goal":"AtMost","value":1}},
             "data":{"evaluation":{"source":{"path":"/t"}}}})"}});
-  rules->push_back({"spec",
-                    "data.synthetic",
-                    "self.data.format != 'Synthetic' || (has(self.data.synthetic) && "
-                    "has(self.data.synthetic.shape)) || "
-                    "(has(self.model.name) && self.model.name == 'additive')",
-                    [](const Json& self) {
-                      if (!Is(self["data"], "format", "Synthetic")) return true;
-                      if (Has(self["data"], "synthetic") && Has(self["data"]["synthetic"], "shape"))
-                        return true;
-                      return Is(self["model"], "name", "additive");
-                    },
-                    "Synthetic data needs `synthetic.shape`, e.g. [1, 28, 28]; only the model "
-                    "`additive` takes no data",
-                    {R"({"data":{"synthetic":{"shape":[3]}}})", R"({"model":{"name":"additive"}})"},
-                    {R"({})", R"({"data":{"synthetic":{"samples":3}}})"},
-                    kSynthetic});
+  rules->push_back(
+      {"spec",
+       "data.synthetic",
+       "self.data.format != 'Synthetic' || (has(self.data.synthetic) && "
+       "has(self.data.synthetic.shape)) || (has(self.model.name) && self.model.name == 'additive')",
+       [](const Json& self) {
+         if (!Is(self["data"], "format", "Synthetic")) return true;
+         if (Has(self["data"], "synthetic") && Has(self["data"]["synthetic"], "shape")) return true;
+         return Is(self["model"], "name", "additive");
+       },
+       "Synthetic data needs `synthetic.shape`, e.g. [1, 28, 28]; only the model `additive` takes "
+       "no data",
+       {R"({"data":{"synthetic":{"shape":[3]}}})", R"({"model":{"name":"additive"}})"},
+       {R"({})", R"({"data":{"synthetic":{"samples":3}}})"},
+       kSynthetic});
   rules->push_back(
       {"spec.parameterServer",
        "partitions",

@@ -98,7 +98,7 @@ class Validator {
   }
 
   static std::string Join(const std::string& path, absl::string_view name) {
-    return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
+    return path.empty() ? std::string{name} : absl::StrCat(path, ".", name);
   }
 
   // Nothing where the value has been refused.
@@ -348,7 +348,7 @@ class Validator {
     for (const Rule& rule : Rules()) {
       const Json* scope = &root;
       for (absl::string_view part : absl::StrSplit(rule.scope, '.')) {
-        const auto found = scope->find(std::string(part));
+        const auto found = scope->find(std::string{part});
         scope = found == scope->end() ? nullptr : &*found;
         if (scope == nullptr) break;
       }

@@ -17,9 +17,9 @@ std::string YamlString(absl::string_view text) {
   const bool safe = !text.empty() && text.front() != '-' && text.front() != '.' &&
                     std::all_of(text.begin(), text.end(), plain) &&
                     ResolvePlainScalar(text) == YamlNode::Kind::kString;
-  if (safe) return std::string(text);
+  if (safe) return std::string{text};
   // A JSON string is a quoted YAML string.
-  return nlohmann::json(std::string(text))
+  return nlohmann::json(std::string{text})
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

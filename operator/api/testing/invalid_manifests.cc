@@ -40,25 +40,23 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
                           "16:5: spec.training.seeds: unknown field; did you mean `seed`?"));
   cases->push_back(Change("other_spelling", "    name: SGD", "    name: SGD\n    lr: 0.1",
                           "14:5: spec.optimizer.lr: unknown field; did you mean `learningRate`?"));
-  cases->push_back(Change("snake_case", "    steps: 100",
-                          "    steps: 100\n    global_batch_size: 3",
-                          "16:5: spec.training.global_batch_size: unknown field; did you mean "
-                          "`globalBatchSize`?"));
-  cases->push_back(
-      Change("field_of_another_object", "    replicas: 1\n  worker",
-             "    replicas: 1\n    maxStaleness: 1\n  worker",
-             "18:5: spec.parameterServer.maxStaleness: unknown field; `maxStaleness` belongs in "
-             "`spec.training.boundedStaleness`"));
   cases->push_back(Change(
-      "unlike_anything", "    replicas: 1\n  worker", "    replicas: 1\n    zzz: 1\n  worker",
-      "18:5: spec.parameterServer.zzz: unknown field; `spec.parameterServer` has "
-      "replicas, partitions"));
+      "snake_case", "    steps: 100", "    steps: 100\n    global_batch_size: 3",
+      "16:5: spec.training.global_batch_size: unknown field; did you mean `globalBatchSize`?"));
+  cases->push_back(Change("field_of_another_object", "    replicas: 1\n  worker",
+                          "    replicas: 1\n    maxStaleness: 1\n  worker",
+                          "18:5: spec.parameterServer.maxStaleness: unknown field; `maxStaleness` "
+                          "belongs in `spec.training.boundedStaleness`"));
+  cases->push_back(Change("unlike_anything", "    replicas: 1\n  worker",
+                          "    replicas: 1\n    zzz: 1\n  worker",
+                          "18:5: spec.parameterServer.zzz: unknown field; `spec.parameterServer` "
+                          "has replicas, partitions"));
   cases->push_back(Change("top_level_field", "kind: TrainingJob", "kind: TrainingJob\nspecs: {}",
                           "3:1: specs: unknown field; did you mean `spec`?"));
-  cases->push_back(Change(
-      "not_built_yet", "    replicas: 1\n  worker", "    replicas: 1\n    copies: 2\n  worker",
-      "18:5: spec.parameterServer.copies: unknown field; `spec.parameterServer` has "
-      "replicas, partitions"));
+  cases->push_back(Change("not_built_yet", "    replicas: 1\n  worker",
+                          "    replicas: 1\n    copies: 2\n  worker",
+                          "18:5: spec.parameterServer.copies: unknown field; "
+                          "`spec.parameterServer` has replicas, partitions"));
   cases->push_back(
       Change("missing_field", "    name: SGD", "    learningRate: 1",
              "12:3: spec.optimizer.name: is required, but missing; e.g. `name: Adam`"));
@@ -72,20 +70,19 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
                           true));
   cases->push_back(Change("null_object", "  worker:\n    replicas: 1", "  worker: null",
                           "18:3: spec.worker: has no value; give one or leave it out", true));
-  cases->push_back(Change("other_version", "sluice.dev/v1alpha1", "sluice.dev/v2",
-                          "1:1: apiVersion: must be sluice.dev/v1alpha1, not the string "
-                          "\"sluice.dev/v2\""));
   cases->push_back(
-      Change("other_kind", "kind: TrainingJob", "kind: Deployment",
-             "2:1: kind: is the string \"Deployment\"; a manifest holds one TrainingJob "
-             "and nothing else",
-             true));
+      Change("other_version", "sluice.dev/v1alpha1", "sluice.dev/v2",
+             "1:1: apiVersion: must be sluice.dev/v1alpha1, not the string \"sluice.dev/v2\""));
+  cases->push_back(Change(
+      "other_kind", "kind: TrainingJob", "kind: Deployment",
+      "2:1: kind: is the string \"Deployment\"; a manifest holds one TrainingJob and nothing else",
+      true));
   cases->push_back({"second_document", absl::StrCat(kValid, "---\n", kValid),
                     "21:1: a second TrainingJob begins here; put it in a file of its own", true});
-  cases->push_back({"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
-                    "21:1: kind: is the string \"Secret\"; a manifest holds one TrainingJob and "
-                    "nothing else",
-                    true});
+  cases->push_back(
+      {"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
+       "21:1: kind: is the string \"Secret\"; a manifest holds one TrainingJob and nothing else",
+       true});
 }
 
 void AddYamlCases(std::vector<InvalidManifest>* cases) {
@@ -128,21 +125,19 @@ void AddTypeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(
       Change("number_for_name", "name: job", "name: 17",
              "4:3: metadata.name: must be a string, not the number 17; put it in quotes"));
-  cases->push_back(
-      Change("boolean_for_string", "path: /data", "path: yes",
-             "11:7: spec.data.source.path: must be a string, not the boolean yes; put it "
-             "in quotes"));
+  cases->push_back(Change(
+      "boolean_for_string", "path: /data", "path: yes",
+      "11:7: spec.data.source.path: must be a string, not the boolean yes; put it in quotes"));
   cases->push_back(
       Change("string_for_boolean", "format: IDX", "format: IDX\n    shuffle: \"true\"",
              "10:5: spec.data.shuffle: must be true or false, not the string \"true\""));
-  cases->push_back(Change("string_for_number", "name: SGD", "name: SGD\n    learningRate: high",
-                          "14:5: spec.optimizer.learningRate: must be a number, not the string "
-                          "\"high\""));
   cases->push_back(
-      Change("infinity", "name: SGD", "name: SGD\n    learningRate: .inf",
-             "14:5: spec.optimizer.learningRate: must be a finite decimal number, not the "
-             "number .inf",
-             true));
+      Change("string_for_number", "name: SGD", "name: SGD\n    learningRate: high",
+             "14:5: spec.optimizer.learningRate: must be a number, not the string \"high\""));
+  cases->push_back(Change(
+      "infinity", "name: SGD", "name: SGD\n    learningRate: .inf",
+      "14:5: spec.optimizer.learningRate: must be a finite decimal number, not the number .inf",
+      true));
   cases->push_back(Change("scalar_for_object", "  model:\n    name: mlp", "  model: mlp",
                           "6:3: spec.model: must be a map of fields, not the string \"mlp\""));
   cases->push_back(Change("map_for_list", "name: SGD", "name: SGD\n    groups: {patterns: [a]}",
@@ -159,10 +154,9 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "19:5: spec.worker.replicas: must be at least 1, not 0"));
   cases->push_back(Change("not_positive", "name: SGD", "name: SGD\n    clipNorm: 0",
                           "14:5: spec.optimizer.clipNorm: must be more than 0, not 0"));
-  cases->push_back(
-      Change("case_of_value", "name: SGD", "name: sgd",
-             "13:5: spec.optimizer.name: must be one of SGD, Adagrad, Adam, AdamW, Add, "
-             "not the string \"sgd\"; did you mean `SGD`?"));
+  cases->push_back(Change("case_of_value", "name: SGD", "name: sgd",
+                          "13:5: spec.optimizer.name: must be one of SGD, Adagrad, Adam, AdamW, "
+                          "Add, not the string \"sgd\"; did you mean `SGD`?"));
   cases->push_back(Change("unknown_model", "name: mlp", "name: vgg16",
                           "7:5: spec.model.name: must be one of convnet, mnist-net, mlp, linear, "
                           "logistic, additive, not the string \"vgg16\""));
@@ -173,10 +167,9 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "4:3: metadata.name: must have at most 52 characters, not 53"));
   cases->push_back(Change("empty_path", "path: /data", "path: \"\"",
                           "11:7: spec.data.source.path: must not be empty"));
-  cases->push_back(
-      Change("home", "path: /data", "path: ~/data",
-             "11:7: spec.data.source.path: must not begin with `~`, which is not expanded; "
-             "write the whole path; this is the string \"~/data\""));
+  cases->push_back(Change("home", "path: /data", "path: ~/data",
+                          "11:7: spec.data.source.path: must not begin with `~`, which is not "
+                          "expanded; write the whole path; this is the string \"~/data\""));
   cases->push_back(Change("too_few_items", "name: SGD", "name: Adam\n    betas: [0.9]",
                           "14:5: spec.optimizer.betas: must have at least 2 items, not 1"));
   cases->push_back(Change("item_out_of_range", "name: SGD", "name: Adam\n    betas: [0.9, 1.5]",
@@ -187,71 +180,64 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
 }
 
 void AddRuleCases(std::vector<InvalidManifest>* cases) {
-  cases->push_back(Change("no_end", "steps: 100", "seed: 1",
-                          "14:3: spec.training.epochs: exactly one of `steps` and `epochs` must be "
-                          "given"));
-  cases->push_back(Change("two_ends", "steps: 100", "steps: 100\n    epochs: 2",
-                          "16:5: spec.training.epochs: exactly one of `steps` and `epochs` must be "
-                          "given"));
+  cases->push_back(
+      Change("no_end", "steps: 100", "seed: 1",
+             "14:3: spec.training.epochs: exactly one of `steps` and `epochs` must be given"));
+  cases->push_back(
+      Change("two_ends", "steps: 100", "steps: 100\n    epochs: 2",
+             "16:5: spec.training.epochs: exactly one of `steps` and `epochs` must be given"));
   cases->push_back(Change("large_microbatch", "steps: 100", "steps: 100\n    microbatchSize: 65",
                           "16:5: spec.training.microbatchSize: `microbatchSize` must be at most "
                           "`globalBatchSize` (64 where it is unset)"));
   cases->push_back(Change("uneven_bit_exact", "steps: 100",
                           "steps: 100\n    determinism: BitExact\n    globalBatchSize: 100",
                           "16:5: spec.training.determinism: BitExact needs `globalBatchSize` to be "
-                          "`microbatchSize` times a "
-                          "power of two, at most 65536 (where `microbatchSize` is unset: a "
-                          "multiple of 16, or a power of "
-                          "two)"));
+                          "`microbatchSize` times a power of two, at most 65536 (where "
+                          "`microbatchSize` is unset: a multiple of 16, or a power of two)"));
   cases->push_back(Change("asynchronous_bit_exact", "steps: 100",
                           "steps: 100\n    determinism: BitExact\n    mode: Asynchronous",
                           "16:5: spec.training.determinism: BitExact is for `mode: Synchronous`"));
+  cases->push_back(Change("staleness_without_mode", "steps: 100",
+                          "steps: 100\n    boundedStaleness: {maxStaleness: 2}",
+                          "16:5: spec.training.boundedStaleness: `boundedStaleness` is needed by "
+                          "`mode: BoundedStaleness`, and is for no other"));
+  cases->push_back(Change("mode_without_staleness", "steps: 100",
+                          "steps: 100\n    mode: BoundedStaleness",
+                          "14:3: spec.training.boundedStaleness: `boundedStaleness` is needed by "
+                          "`mode: BoundedStaleness`, and is for no other"));
   cases->push_back(Change(
-      "staleness_without_mode", "steps: 100", "steps: 100\n    boundedStaleness: {maxStaleness: 2}",
-      "16:5: spec.training.boundedStaleness: `boundedStaleness` is needed by `mode: "
-      "BoundedStaleness`, and is for no other"));
-  cases->push_back(
-      Change("mode_without_staleness", "steps: 100", "steps: 100\n    mode: BoundedStaleness",
-             "14:3: spec.training.boundedStaleness: `boundedStaleness` is needed by `mode: "
-             "BoundedStaleness`, and is for no other"));
-  cases->push_back(
-      Change("option_of_another_optimizer", "name: SGD", "name: SGD\n    betas: [0.9, 0.99]",
-             "14:5: spec.optimizer.betas: `betas` is an option of Adam and AdamW only; "
-             "leave it out"));
+      "option_of_another_optimizer", "name: SGD", "name: SGD\n    betas: [0.9, 0.99]",
+      "14:5: spec.optimizer.betas: `betas` is an option of Adam and AdamW only; leave it out"));
   cases->push_back(
       Change("momentum_for_adam", "name: SGD", "name: Adam\n    momentum: 0.9",
-             "14:5: spec.optimizer.momentum: `momentum` is an option of SGD only; leave it "
-             "out"));
-  cases->push_back(
-      Change("nesterov_alone", "name: SGD", "name: SGD\n    nesterov: true",
-             "14:5: spec.optimizer.nesterov: Nesterov momentum needs `momentum` above 0 and "
-             "no `dampening`"));
+             "14:5: spec.optimizer.momentum: `momentum` is an option of SGD only; leave it out"));
+  cases->push_back(Change("nesterov_alone", "name: SGD", "name: SGD\n    nesterov: true",
+                          "14:5: spec.optimizer.nesterov: Nesterov momentum needs `momentum` above "
+                          "0 and no `dampening`"));
   cases->push_back(Change("csv_without_label", "format: IDX", "format: CSV",
                           "8:3: spec.data.csv: CSV data needs `csv` with the `labelColumn`"));
-  cases->push_back(Change("no_source", "    source:\n      path: /data\n", "",
-                          "8:3: spec.data.source: IDX and CSV data need `source`, e.g. {path: "
-                          "/data/train.csv}"));
+  cases->push_back(Change(
+      "no_source", "    source:\n      path: /data\n", "",
+      "8:3: spec.data.source: IDX and CSV data need `source`, e.g. {path: /data/train.csv}"));
   cases->push_back(Change("target_without_evaluation", "steps: 100",
                           "steps: 100\n    target: {metric: accuracy, goal: AtLeast, value: 98}",
                           "16:5: spec.training.target: a target needs `data.evaluation` with "
                           "`intervalSteps` or `intervalSeconds`"));
-  cases->push_back(
-      Change("more_shards_than_partitions", "  parameterServer:\n    replicas: 1",
-             "  parameterServer:\n    replicas: 8\n    partitions: 4",
-             "18:5: spec.parameterServer.partitions: `partitions` (64 where it is unset) "
-             "must be at least `replicas`: a shard owns whole partitions"));
-  cases->push_back(
-      Change("two_checkpoint_intervals",
-             "  worker:", "  checkpoint: {intervalSteps: 10, intervalSeconds: 60}\n  worker:",
-             "18:35: spec.checkpoint.intervalSeconds: at most one of `intervalSteps` and "
-             "`intervalSeconds` may be given"));
+  cases->push_back(Change("more_shards_than_partitions", "  parameterServer:\n    replicas: 1",
+                          "  parameterServer:\n    replicas: 8\n    partitions: 4",
+                          "18:5: spec.parameterServer.partitions: `partitions` (64 where it is "
+                          "unset) must be at least `replicas`: a shard owns whole partitions"));
+  cases->push_back(Change("two_checkpoint_intervals", "  worker:",
+                          "  checkpoint: {intervalSteps: 10, intervalSeconds: 60}\n  worker:",
+                          "18:35: spec.checkpoint.intervalSeconds: at most one of `intervalSteps` "
+                          "and `intervalSeconds` may be given"));
   cases->push_back(Change("torchscript_without_path", "name: mlp", "type: TorchScript",
                           "6:3: spec.model.path: a TorchScript model needs `path`, the file that "
                           "torch.jit.save wrote"));
-  cases->push_back(
-      Change("rare_heartbeats", "  worker:", "  timeouts: {heartbeatSeconds: 4}\n  worker:",
-             "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at most "
-             "half of `silenceSeconds`, or every process would seem lost"));
+  cases->push_back(Change("rare_heartbeats",
+                          "  worker:", "  timeouts: {heartbeatSeconds: 4}\n  worker:",
+                          "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at "
+                          "most half of `silenceSeconds`, or every process would seem lost"));
 }
 
 }  // namespace

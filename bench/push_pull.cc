@@ -1,0 +1,216 @@
+// How long a step of the data plane takes: one worker pushes a gradient of the whole model and
+// holds the next version, with real shards and a real coordinator in processes of their own.
+// Nothing is computed: the gradient is the same constant every time, so that what is measured is
+// pushing, closing, pulling and storing, and every element of every version is known and checked.
+//
+//   push_pull --bytes 104857600 --optimizer add --steps 30
+//
+// Prints one JSON line: the median, the fastest and the slowest step in seconds.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "services/common/program.h"
+#include "services/protocol/layout.h"
+#include "services/transport/grpc_settings.h"
+#include "services/worker/worker_process.h"
+#include "tests/testing/job_processes.h"
+
+namespace sluice {
+namespace {
+
+struct Flags {
+  ProgramFlags program;
+  uint64_t bytes = 100 << 20;
+  uint32_t shards = 1;
+  uint64_t steps = 30;
+  uint64_t warmup = 5;
+  std::string optimizer = "add";
+  std::string programs;
+};
+
+// One float32 tensor; each gradient is 1 everywhere.
+class ConstantGradientEngine final : public ComputeEngine {
+ public:
+  ConstantGradientEngine(uint64_t elements, double step_change)
+      : step_change_(step_change),
+        gradient_(elements, 1.0f),
+        current_(elements, 0.0f),
+        incoming_(elements, 0.0f) {
+    v1::TensorSpec& tensor = *table_.add_tensors();
+    tensor.set_name("w");
+    tensor.add_shape(static_cast<int64_t>(elements));
+    tensor.set_dtype(v1::FLOAT32);
+  }
+
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override {
+    return absl::Cord(std::string(gradient_.size() * sizeof(float), '\0'));
+  }
+
+  absl::Status SetTensorRange(Buffer, uint32_t, uint64_t offset, const absl::Cord& bytes) override {
+    char* to = reinterpret_cast<char*>(incoming_.data() + offset);
+    for (absl::string_view chunk : bytes.Chunks()) {
+      std::memcpy(to, chunk.data(), chunk.size());
+      to += chunk.size();
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override {
+    return absl::UnimplementedError("not needed");
+  }
+
+  // A step ends here.
+  absl::Status Adopt() override {
+    if (started_ != absl::InfiniteFuture())
+      seconds_.push_back(absl::ToDoubleSeconds(absl::Now() - started_));
+    current_.swap(incoming_);
+    return absl::OkStatus();
+  }
+
+  // A step begins here.
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                GradientSink& sink) override {
+    if (absl::Status status = CheckEveryElement(request.step); !status.ok()) return status;
+    started_ = absl::Now();
+    sink.OnGradient(0, absl::MakeCordFromExternal({reinterpret_cast<const char*>(gradient_.data()),
+                                                   gradient_.size() * sizeof(float)},
+                                                  [] {}));
+    BatchMetrics metrics;
+    metrics.samples = request.batch->samples;
+    return metrics;
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch&) override {
+    return absl::UnimplementedError("not needed");
+  }
+
+  const std::vector<double>& seconds() const { return seconds_; }
+
+ private:
+  absl::Status CheckEveryElement(uint64_t step) const {
+    const float expected = static_cast<float>(step_change_ * static_cast<double>(step));
+    for (size_t i = 0; i < current_.size(); ++i) {
+      if (current_[i] != expected) {
+        return absl::InternalError(absl::StrCat("element ", i, " of version ", step, " is ",
+                                                current_[i], ", not ", expected));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const double step_change_;
+  v1::TensorTable table_;
+  const std::vector<float> gradient_;
+  std::vector<float> current_;
+  std::vector<float> incoming_;
+  absl::Time started_ = absl::InfiniteFuture();
+  std::vector<double> seconds_;
+};
+
+v1::JobSpec MakeJob(const Flags& flags) {
+  v1::JobSpec job;
+  job.set_name("push-pull");
+  job.mutable_model()->set_name("additive");
+  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
+  job.mutable_data()->mutable_synthetic()->set_samples(1);
+  job.mutable_training()->set_mode(v1::SYNCHRONOUS);
+  job.mutable_training()->set_global_batch_size(1);
+  job.mutable_training()->set_microbatch_size(1);
+  job.mutable_training()->set_steps(flags.warmup + flags.steps);
+  job.mutable_optimizer()->set_name(flags.optimizer == "sgd" ? v1::OptimizerSpec::SGD
+                                                             : v1::OptimizerSpec::ADD);
+  job.mutable_optimizer()->set_learning_rate(0.5);
+  job.mutable_parameter_server()->set_replicas(flags.shards);
+  job.mutable_parameter_server()->set_partitions(kDefaultPartitions);
+  job.mutable_worker()->set_replicas(1);
+  job.mutable_timeouts()->set_heartbeat(1);
+  job.mutable_timeouts()->set_suspect(1);
+  job.mutable_timeouts()->set_silence(30);
+  job.mutable_timeouts()->set_pause(30);
+  job.mutable_timeouts()->set_birth(60);
+  job.mutable_timeouts()->set_suspend_checkpoint(60);
+  return job;
+}
+
+absl::Status Run(const Flags& flags) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-push-pull-", getpid()))
+          .string();
+  std::filesystem::create_directories(folder);
+  struct RemoveFolder {
+    std::string folder;
+    ~RemoveFolder() { std::filesystem::remove_all(folder); }
+  } remove{folder};
+
+  testing::JobProcesses processes(
+      {.job = MakeJob(flags), .folder = folder, .programs = flags.programs});
+  if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
+  for (uint32_t i = 0; i < flags.shards; ++i) {
+    if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
+  }
+  const double step_change = flags.optimizer == "sgd" ? -0.5 : 1.0;
+  ConstantGradientEngine* engine = nullptr;
+  worker::WorkerProcess::Options options;
+  options.core.process.set_role(v1::WORKER);
+  options.core.process.set_incarnation(RandomIncarnation());
+  options.core.job = processes.JobName();
+  options.coordinator = processes.coordinator_address();
+  options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
+                            int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
+    auto made = std::make_unique<ConstantGradientEngine>(flags.bytes / sizeof(float), step_change);
+    engine = made.get();
+    return made;
+  };
+  Metrics metrics(worker::WorkerMetrics(), {});
+  const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
+  const worker::WorkerProcess::Result result = process->Wait();
+  if (result.reason != worker::ExitReason::kFinished) {
+    return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
+  }
+  if (engine->seconds().size() < flags.warmup + flags.steps) {
+    return absl::InternalError(absl::StrCat("only ", engine->seconds().size(), " steps"));
+  }
+  std::vector<double> seconds(engine->seconds().begin() + static_cast<ptrdiff_t>(flags.warmup),
+                              engine->seconds().end());
+  std::sort(seconds.begin(), seconds.end());
+  std::cout
+      << absl::StrFormat(
+             R"({"benchmark": "push_pull", "bytes": %d, "shards": %d, "optimizer": "%s", "steps": %d, )"
+             R"("median_seconds": %.9f, "fastest_seconds": %.9f, "slowest_seconds": %.9f})",
+             flags.bytes, flags.shards, flags.optimizer, seconds.size(),
+             seconds[seconds.size() / 2], seconds.front(), seconds.back())
+      << std::endl;
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Measures one push of a whole model and pull of its next version."};
+  app.add_option("--bytes", flags.bytes, "size of the model, a multiple of 4")
+      ->capture_default_str();
+  app.add_option("--shards", flags.shards)->capture_default_str();
+  app.add_option("--steps", flags.steps, "that are measured")->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "steps before them")->capture_default_str();
+  app.add_option("--optimizer", flags.optimizer)
+      ->check(CLI::IsMember({"add", "sgd"}))
+      ->capture_default_str();
+  app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  ConfigureGrpcProcess({});
+  const absl::Status status = Run(flags);
+  return status.ok() ? 0 : ExitWith("push_pull", status);
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }

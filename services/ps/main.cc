@@ -1,0 +1,101 @@
+// sluice-ps: a shard of a job's parameter server.
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+#include "services/common/process.h"
+#include "services/common/program.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/wire_version.h"
+#include "services/ps/shard_server.h"
+#include "services/transport/endpoint.h"
+#include "services/transport/grpc_settings.h"
+
+namespace sluice::ps {
+namespace {
+
+struct Flags {
+  ProgramFlags program;
+  std::string job;
+  std::string coordinator;
+  uint32_t index = 0;
+  std::string listen_address = "127.0.0.1:0";
+  std::string advertised_host;
+  int threads = 1;
+};
+
+absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
+  const Logger logger =
+      base_logger.With({{"job", flags.job}, {"role", "ps"}, {"index", flags.index}});
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  Metrics metrics(ShardMetrics(),
+                  {{"training_job", flags.job}, {"index", absl::StrCat(flags.index)}});
+  absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
+  if (!coordinator.ok()) return coordinator.status();
+
+  ShardServer::Options options;
+  options.listen_address = flags.listen_address;
+  options.advertised_host =
+      flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
+  options.coordinator = *coordinator;
+  options.compute_threads = flags.threads;
+  v1::Register& identity = options.core.identity;
+  identity.mutable_process()->set_role(v1::SHARD);
+  identity.mutable_process()->set_index(flags.index);
+  identity.mutable_process()->set_incarnation(RandomIncarnation());
+  identity.set_job(flags.job);
+  identity.set_host(HostName());
+  identity.set_pid(getpid());
+  identity.set_wire_version(kWireVersion);
+
+  absl::StatusOr<std::unique_ptr<ShardServer>> server =
+      ShardServer::Start(std::move(options), files.get(), &metrics, logger);
+  if (!server.ok()) return server.status();
+  logger.Info("The shard listens", {{"port", (*server)->port()}, {"coordinator", *coordinator}});
+  if (!flags.program.port_file.empty()) {
+    absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
+      ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
+  if (!metrics_server.ok()) return metrics_server.status();
+  stop->SetHandler([&](int) { (*server)->Abandon("asked to stop by a signal"); });
+  const ShardServer::Result result = (*server)->Wait();
+  stop->SetHandler(nullptr);
+  if (result.code == kExitFinished) return kExitOk;
+  return result.code == kExitReplaced ? kExitExpelled : kExitFailed;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Holds a part of a Sluice job's parameters, applies gradients and answers pulls."};
+  app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
+  app.add_option("--coordinator", flags.coordinator,
+                 "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
+  app.add_option("--index", flags.index, "of this shard among the job's, from 0")->required();
+  app.add_option("--listen", flags.listen_address, "host:port to listen on (port 0: any)")
+      ->capture_default_str();
+  app.add_option("--advertise", flags.advertised_host,
+                 "host by which workers reach this shard (default: the host of --listen)");
+  app.add_option("--threads", flags.threads, "threads for arithmetic")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  AddProgramFlags(&app, &flags.program);
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  StopRequests stop;
+  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
+  if (!logger.ok()) return ExitWith("sluice-ps", logger.status());
+  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
+  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  return code.ok() ? *code : ExitWith("sluice-ps", code.status());
+}
+
+}  // namespace
+}  // namespace sluice::ps
+
+int main(int argc, char** argv) { return sluice::ps::Main(argc, argv); }

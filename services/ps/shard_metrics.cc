@@ -1,0 +1,44 @@
+#include "services/ps/shard_server.h"
+
+namespace sluice::ps {
+
+std::vector<MetricDescriptor> ShardMetrics() {
+  using Type = MetricDescriptor::Type;
+  const auto gauge = [](std::string name, std::string help) -> MetricDescriptor {
+    return {std::move(name), Type::kGauge, std::move(help), {}, {}};
+  };
+  const auto counter = [](std::string name, std::string help) -> MetricDescriptor {
+    return {std::move(name), Type::kCounter, std::move(help), {}, {}};
+  };
+  return {
+      gauge("step", "Lowest version over the owned partitions."),
+      gauge("committed_step", "Highest version known to be committed."),
+      gauge("updates_applied", "Asynchronous updates applied to this shard."),
+      gauge("streams", "Open data streams."),
+      gauge("waiting_frames", "Frames that wait for a view, a permit or the end of a pause."),
+      gauge("waiting_bytes", "Payload of the frames that wait."),
+      gauge("parked_pulls", "Pulls that wait for a version or for a slow worker."),
+      gauge("staged_updates", "Asynchronous updates that are staged and not applied."),
+      gauge("open_cuts", "Versions that are pinned for a checkpoint, an evaluation or a reader."),
+      gauge("blocks_allocated",
+            "Blocks taken from the system since the start; flat in a steady state."),
+      gauge("repeated_blocks", "Gradient blocks that came again and were ignored."),
+      gauge("executor_queue_tasks", "Tasks that wait for the core."),
+      gauge("executor_queue_bytes", "Payload that waits for the core."),
+      gauge("send_queue_bytes", "Bytes that wait to be sent."),
+      counter("frames_received_total", "Frames received."),
+      counter("received_bytes_total", "Payload received."),
+      counter("frames_sent_total", "Frames sent."),
+      counter("sent_bytes_total", "Payload sent."),
+      counter("streams_refused_total", "Streams ended because the peer broke the contract."),
+      counter("view_changes_total", "Views installed."),
+      counter("checkpoint_written_bytes_total", "Bytes of partition files written."),
+      {"partition_write_seconds",
+       Type::kHistogram,
+       "Time to encode and write one partition's file.",
+       {},
+       ExponentialBuckets(0.001, 4, 8)},
+  };
+}
+
+}  // namespace sluice::ps

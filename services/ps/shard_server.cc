@@ -1,0 +1,408 @@
+#include "services/ps/shard_server.h"
+
+#include <atomic>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/backoff.h"
+#include "services/common/clock.h"
+#include "services/common/deadline_timer.h"
+#include "services/common/serial_executor.h"
+#include "services/protocol/ids.h"
+#include "services/ps/partition_file.h"
+#include "services/ps/thread_pool_runner.h"
+#include "services/transport/coordinator_link.h"
+#include "services/transport/stream_client.h"
+#include "services/transport/stream_server.h"
+
+namespace sluice::ps {
+namespace {
+
+// A frame with at most this much payload is handled by the thread that read it (DESIGN 5 of the
+// wire: an update of at most 64 KiB).
+constexpr size_t kInlineBytes = 64 << 10;
+// Frames that wait for a connection to another shard; more than two steps' worth are of no use.
+constexpr size_t kMaxPeerFrames = 256;
+
+}  // namespace
+
+class ShardServer::Impl final : public StreamHandler {
+ public:
+  Impl(Options options, FileSystem* files, Metrics* metrics, Logger logger)
+      : options_(std::move(options)),
+        files_(files),
+        metrics_(metrics),
+        logger_(std::move(logger)),
+        parallel_(options_.compute_threads),
+        executor_({.name = "shard"}),
+        file_thread_({.name = "files"}),
+        streams_({.on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
+                 this),
+        timer_(&clock_,
+               [this] { Event([](ShardCore& core, absl::Time now) { core.OnTick(now); }); }) {}
+
+  ~Impl() override {
+    executor_.Post([this] { End(kExitFailed, "the process ends"); });
+    executor_.Flush();  // from here on events do nothing
+    link_.reset();
+    if (server_ != nullptr) server_->Stop();
+    file_thread_.Stop();
+    executor_.Flush();
+    ClosePeers();
+    executor_.Stop();
+  }
+
+  absl::Status StartServer() {
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+        GrpcServer::Start({.address = options_.listen_address}, {&streams_});
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    options_.core.identity.set_address(
+        absl::StrCat(options_.advertised_host, ":", server_->port()));
+    core_ = std::make_unique<ShardCore>(options_.core, &parallel_);
+    started_.Notify();
+    CoordinatorLink::Options link;
+    link.address = options_.coordinator;
+    link_ = CoordinatorLink::Start(
+        link,
+        {.on_connected =
+             [this] {
+               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorConnected(now); });
+             },
+         .on_message =
+             [this](v1::CoordinatorMessage message) {
+               Event([message = std::move(message)](ShardCore& core, absl::Time now) {
+                 core.OnCoordinatorMessage(message, now);
+               });
+             },
+         .on_broken =
+             [this](absl::Status why) {
+               logger_.Info("The coordinator's stream broke", {{"why", why.ToString()}});
+               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorLost(now); });
+             }});
+    link_ready_.Notify();
+    return absl::OkStatus();
+  }
+
+  int port() const { return server_->port(); }
+
+  absl::Status Ready() const {
+    if (ended_.HasBeenNotified()) return absl::UnavailableError("the shard has ended");
+    if (!has_view_) return absl::UnavailableError("the shard has no view yet");
+    return absl::OkStatus();
+  }
+
+  Result Wait() {
+    ended_.WaitForNotification();
+    // What was said last (that it leaves, the last frames) gets out.
+    link_->Finish(absl::Seconds(2));
+    server_->Stop();
+    return result_;
+  }
+
+  void Abandon(std::string reason) {
+    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFailed, reason); });
+  }
+
+  // ---- StreamHandler: on the streams' reader threads
+
+  void OnOpen(StreamId stream, const std::string& peer) override {
+    started_.WaitForNotification();
+    logger_.Debug("A stream opened", {{"stream", stream}, {"peer", peer}});
+    Event([stream](ShardCore& core, absl::Time now) { core.OnStreamOpened(stream, now); });
+  }
+
+  void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) override {
+    const size_t bytes = payload.size();
+    frames_received_.Increment();
+    bytes_received_.Increment(static_cast<double>(bytes));
+    auto task = [this, stream, header = std::move(header), payload = std::move(payload)]() mutable {
+      Handle([&](ShardCore& core, absl::Time now) {
+        core.OnFrame(stream, header, std::move(payload), now);
+      });
+    };
+    if (bytes <= kInlineBytes) {
+      executor_.Run(std::move(task), bytes);
+    } else {
+      executor_.Post(std::move(task), bytes);
+    }
+  }
+
+  void OnClosed(StreamId stream, const absl::Status& why) override {
+    logger_.Debug("A stream closed", {{"stream", stream}, {"why", why.ToString()}});
+    Event([stream](ShardCore& core, absl::Time now) { core.OnStreamClosed(stream, now); });
+  }
+
+ private:
+  // A stream of ours to another shard.
+  struct Peer {
+    std::string address;
+    v1::ProcessId process;
+    std::unique_ptr<StreamClient> stream;  // null: to be opened at `retry_at`
+    bool connected = false;                // its HelloReply has come
+    std::vector<std::pair<v1::Header, absl::Cord>> waiting;
+    Backoff backoff{{.max = absl::Seconds(1)}};
+    absl::Time retry_at = absl::InfiniteFuture();
+  };
+
+  template <typename F>
+  void Event(F event) {
+    executor_.Run([this, event = std::move(event)]() mutable { Handle(event); });
+  }
+
+  // On the executor: lets the core see an event and carries out what follows from it.
+  template <typename F>
+  void Handle(F&& event) {
+    if (ended_.HasBeenNotified()) return;
+    const absl::Time now = clock_.Now();
+    event(*core_, now);
+    for (ShardAction& action : core_->TakeActions()) {
+      std::visit([this](auto& a) { Perform(a); }, action);
+      if (ended_.HasBeenNotified()) return;
+    }
+    if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
+    RetryPeers(now);
+    timer_.Set(std::min({core_->NextTick(), NextRetry(), last_publication_ + absl::Seconds(1)}));
+  }
+
+  void Perform(SendFrame& send) {
+    frames_sent_.Increment();
+    bytes_sent_.Increment(static_cast<double>(send.payload.size()));
+    streams_.Send(send.stream, send.header, std::move(send.payload));
+  }
+  void Perform(CloseStream& close) {
+    logger_.Info("Closes a stream", {{"stream", close.stream}, {"why", close.status.ToString()}});
+    if (!close.status.ok()) streams_refused_.Increment();
+    streams_.Close(close.stream, close.status);
+  }
+  void Perform(SendToCoordinator& send) {
+    link_ready_.WaitForNotification();
+    link_->Send(std::move(send.message));
+  }
+  void Perform(DropCoordinator& drop) {
+    logger_.Info("Leaves a coordinator that was replaced", {{"why", drop.reason}});
+    link_->Reconnect();
+  }
+
+  void Perform(SendToShard& send) {
+    Peer& peer = peers_[send.shard.incarnation()];
+    if (peer.stream != nullptr && peer.connected) {
+      peer.stream->Send(send.header, std::move(send.payload));
+      return;
+    }
+    if (peer.waiting.size() >= kMaxPeerFrames) peer.waiting.erase(peer.waiting.begin());
+    peer.waiting.emplace_back(std::move(send.header), std::move(send.payload));
+    peer.address = send.address;
+    peer.process = send.shard;
+    if (peer.stream == nullptr && peer.retry_at == absl::InfiniteFuture()) OpenPeer(peer);
+  }
+
+  void OpenPeer(Peer& peer) {
+    const uint64_t incarnation = peer.process.incarnation();
+    const uint64_t life = ++peer_lives_;
+    lives_[incarnation] = life;
+    peer.retry_at = absl::InfiniteFuture();
+    peer.connected = false;
+    StreamClient::Options options;
+    options.address = peer.address;
+    peer.stream = StreamClient::Connect(
+        options, {.on_frame =
+                      [this, incarnation, life](v1::Header header, absl::Cord) {
+                        if (!header.has_hello_reply()) return;
+                        Event([this, incarnation, life](ShardCore& core, absl::Time now) {
+                          OnPeerConnected(incarnation, life, core, now);
+                        });
+                      },
+                  .on_broken =
+                      [this, incarnation, life](absl::Status why) {
+                        Event([this, incarnation, life, why](ShardCore&, absl::Time now) {
+                          OnPeerBroken(incarnation, life, why, now);
+                        });
+                      }});
+    peer.stream->Send(core_->MakeHello(peer.process));
+  }
+
+  void OnPeerConnected(uint64_t incarnation, uint64_t life, ShardCore& core, absl::Time now) {
+    if (lives_[incarnation] != life) return;
+    Peer& peer = peers_[incarnation];
+    peer.connected = true;
+    peer.backoff.Reset();
+    for (auto& [header, payload] : peer.waiting) peer.stream->Send(header, std::move(payload));
+    peer.waiting.clear();
+    core.OnShardConnected(incarnation, now);
+  }
+
+  void OnPeerBroken(uint64_t incarnation, uint64_t life, const absl::Status& why, absl::Time now) {
+    if (lives_[incarnation] != life) return;
+    logger_.Info("A stream to another shard broke", {{"why", why.ToString()}});
+    Peer& peer = peers_[incarnation];
+    // A stream must not be destroyed by the callback that may be running us.
+    file_thread_.Post([stream = std::move(peer.stream)] {});
+    peer.connected = false;
+    if (absl::IsNotFound(why)) {  // another life answers there: this one will not come back
+      peers_.erase(incarnation);
+      lives_.erase(incarnation);
+      return;
+    }
+    peer.retry_at = now + peer.backoff.Next(random_);
+  }
+
+  void RetryPeers(absl::Time now) {
+    for (auto& [incarnation, peer] : peers_) {
+      if (peer.retry_at <= now) OpenPeer(peer);
+    }
+  }
+  absl::Time NextRetry() const {
+    absl::Time next = absl::InfiniteFuture();
+    for (const auto& [incarnation, peer] : peers_) next = std::min(next, peer.retry_at);
+    return next;
+  }
+
+  // From the destructor, when nothing runs on the executor any more.
+  void ClosePeers() {
+    std::vector<std::unique_ptr<StreamClient>> streams;
+    absl::Notification taken;
+    executor_.Run([&] {
+      for (auto& [incarnation, peer] : peers_) streams.push_back(std::move(peer.stream));
+      peers_.clear();
+      lives_.clear();
+      taken.Notify();
+    });
+    taken.WaitForNotification();
+  }
+
+  std::unique_ptr<CheckpointStorage> StorageOf(const std::string& checkpoint_folder) const {
+    return MakeLocalStorage(files_, DirectoryOf(checkpoint_folder),
+                            absl::StrCat(options_.core.identity.process().incarnation()));
+  }
+
+  void Perform(WritePartition& write) {
+    file_thread_.Post([this, write = std::move(write)] {
+      const absl::Time begin = absl::Now();
+      EncodedPartition encoded = EncodePartition(*write.content);
+      const absl::Status status = StorageOf(write.folder)->WriteFile(
+          write.checkpoint, write.file_name, encoded.bytes);
+      absl::StatusOr<v1::PartitionFile> written = status;
+      if (status.ok()) {
+        written = std::move(encoded.file);
+        checkpoint_bytes_.Increment(static_cast<double>(written->bytes()));
+        checkpoint_seconds_.Observe(absl::ToDoubleSeconds(absl::Now() - begin));
+      } else {
+        logger_.Warning("A partition could not be written",
+                        {{"partition", write.partition}, {"why", status.ToString()}});
+      }
+      Event([cut = write.cut, partition = write.partition, written = std::move(written)](
+                ShardCore& core, absl::Time now) mutable {
+        core.OnPartitionWritten(cut, partition, std::move(written), now);
+      });
+    });
+  }
+
+  void Perform(LoadPartition& load) {
+    file_thread_.Post([this, load = std::move(load)] {
+      absl::StatusOr<absl::Cord> file =
+          StorageOf(load.folder)->ReadFile(load.checkpoint, load.file);
+      Event([ask = load.ask, partition = load.file.partition(), file = std::move(file)](
+                ShardCore& core, absl::Time now) mutable {
+        core.OnPartitionLoaded(ask, partition, std::move(file), now);
+      });
+    });
+  }
+
+  void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
+
+  void End(int code, std::string reason) {
+    if (ended_.HasBeenNotified()) return;
+    logger_.Info("The shard ends", {{"code", code}, {"why", reason}});
+    result_.code = code;
+    result_.reason = std::move(reason);
+    ended_.Notify();
+  }
+
+  void Publish(absl::Time now) {
+    last_publication_ = now;
+    const ShardStatus status = core_->status();
+    has_view_ = status.has_view;
+    const auto set = [this](absl::string_view name, double value) {
+      metrics_->gauge(name).Set(value);
+    };
+    set("step", static_cast<double>(status.lowest));
+    set("committed_step", static_cast<double>(status.committed));
+    set("updates_applied", static_cast<double>(status.updates_applied));
+    set("streams", static_cast<double>(status.streams));
+    set("waiting_frames", static_cast<double>(status.waiting_frames));
+    set("waiting_bytes", static_cast<double>(status.waiting_bytes));
+    set("parked_pulls", static_cast<double>(status.parked_pulls));
+    set("staged_updates", static_cast<double>(status.staged_updates));
+    set("open_cuts", static_cast<double>(status.open_cuts));
+    set("blocks_allocated", static_cast<double>(status.blocks_allocated));
+    set("repeated_blocks", static_cast<double>(status.repeated_blocks));
+    set("executor_queue_tasks", static_cast<double>(executor_.queued_tasks()));
+    set("executor_queue_bytes", static_cast<double>(executor_.queued_bytes()));
+    if (status.has_view && !Same(status.view, last_view_)) {
+      last_view_ = status.view;
+      view_changes_.Increment();
+      logger_.Info("Installed a view", {{"view", ShortName(status.view)}, {"step", status.lowest}});
+    }
+  }
+
+  Options options_;
+  FileSystem* const files_;
+  Metrics* const metrics_;
+  const Logger logger_;
+  const RealClock clock_;
+  prometheus::Counter& frames_received_ = metrics_->counter("frames_received_total");
+  prometheus::Counter& bytes_received_ = metrics_->counter("received_bytes_total");
+  prometheus::Counter& frames_sent_ = metrics_->counter("frames_sent_total");
+  prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
+  prometheus::Counter& streams_refused_ = metrics_->counter("streams_refused_total");
+  prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
+  prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
+  prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
+  prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
+  ThreadPoolRunner parallel_;
+
+  // Touched by the executor's tasks only.
+  std::unique_ptr<ShardCore> core_;
+  std::map<uint64_t, Peer> peers_;      // by incarnation
+  std::map<uint64_t, uint64_t> lives_;  // which of our streams to that peer is the present one
+  uint64_t peer_lives_ = 0;
+  absl::BitGen random_;
+  absl::Time last_publication_ = absl::InfinitePast();
+  v1::ViewId last_view_;
+  Result result_;  // written before ended_ is notified
+
+  std::atomic<bool> has_view_{false};
+  absl::Notification started_;     // core_ is there
+  absl::Notification link_ready_;  // link_ is there
+  absl::Notification ended_;
+
+  SerialExecutor executor_;
+  SerialExecutor file_thread_;
+  StreamServer streams_;
+  DeadlineTimer timer_;
+  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<CoordinatorLink> link_;
+};
+
+ShardServer::ShardServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ShardServer::~ShardServer() = default;
+
+absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options, FileSystem* files,
+                                                                Metrics* metrics, Logger logger) {
+  auto impl = std::make_unique<Impl>(std::move(options), files, metrics, std::move(logger));
+  if (absl::Status status = impl->StartServer(); !status.ok()) return status;
+  return std::unique_ptr<ShardServer>(new ShardServer(std::move(impl)));
+}
+
+int ShardServer::port() const { return impl_->port(); }
+absl::Status ShardServer::Ready() const { return impl_->Ready(); }
+ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
+void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
+
+}  // namespace sluice::ps

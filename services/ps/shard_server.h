@@ -1,0 +1,65 @@
+// The shard's shell: threads, sockets and files around ShardCore.
+//
+// One serial executor guards the core. A small frame is handled right on the thread that read it, a
+// large one on the executor's own; files are written and read on a thread of their own, which
+// reports back.
+#ifndef SLUICE_SERVICES_PS_SHARD_SERVER_H_
+#define SLUICE_SERVICES_PS_SHARD_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/common/file_util.h"
+#include "services/common/logging.h"
+#include "services/common/metrics.h"
+#include "services/ps/shard_core.h"
+
+namespace sluice::ps {
+
+class ShardServer {
+ public:
+  struct Options {
+    ShardOptions core;
+    std::string listen_address = "127.0.0.1:0";  // host:port; port 0: any
+    // What workers reach it by; port 0 or none: the port that it listens on.
+    std::string advertised_host = "127.0.0.1";
+    std::string coordinator;  // host:port
+    // Threads for the arithmetic of large closes, this one included; 1: none of its own.
+    int compute_threads = 1;
+  };
+
+  struct Result {
+    int code = 0;
+    std::string reason;
+  };
+
+  // `files` and `metrics` must outlive the server. UNAVAILABLE: the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<ShardServer>> Start(Options options, FileSystem* files,
+                                                            Metrics* metrics, Logger logger);
+  ~ShardServer();
+
+  int port() const;
+
+  // OK once it has a view.
+  absl::Status Ready() const;
+
+  // Blocks until the core has ended.
+  Result Wait();
+  // Ends as if the core had asked for it (a second SIGTERM). Any thread.
+  void Abandon(std::string reason);
+
+ private:
+  class Impl;
+  explicit ShardServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// All metrics of sluice-ps.
+std::vector<MetricDescriptor> ShardMetrics();
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_SHARD_SERVER_H_

@@ -105,13 +105,13 @@ void AddModel(std::vector<Field>* fields) {
                         .Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})")
                         .Example("models/net.pt")
                         .Invalid("~/net.pt", "is not expanded"));
-  fields->push_back(
-      Map("spec.model.dimensions",
-          "Sizes of a built-in model, by name, where they differ from its own: `{dim: 10}` for "
-          "`additive`, `{in: 8, out: 1}` for `linear`. Unset ones follow the data.")
-          .Size(0, 16)
-          .Example("{dim: 10}")
-          .Invalid("{dim: ten}", "must be an integer"));
+  fields->push_back(Map("spec.model.dimensions",
+                        "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
+                        "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
+                        "`out` of mlp. Where `in` and `out` are unset they follow the data.")
+                        .Size(0, 16)
+                        .Example("{dim: 10}")
+                        .Invalid("{dim: ten}", "must be an integer"));
   fields->push_back(Integer("spec.model.dimensions{}", "One size.").Min(1).Max(1e9));
   fields->push_back(
       String(

@@ -73,6 +73,17 @@ void AddModelRules(std::vector<Rule>* rules) {
        "`dimensions` are of Builtin models; a TorchScript file has its own",
        {R"({"name":"additive","dimensions":{"dim":10}})"},
        {R"({"type":"TorchScript","name":null,"path":"/m.pt","dimensions":{"dim":10}})"}});
+  rules->push_back({"spec.model",
+                    "dimensions",
+                    "!has(self.name) || self.name != 'additive' || (has(self.dimensions) && 'dim' "
+                    "in self.dimensions)",
+                    [](const Json& self) {
+                      return !Is(self, "name", "additive") ||
+                             (Has(self, "dimensions") && Has(self["dimensions"], "dim"));
+                    },
+                    "the model `additive` needs its size, e.g. `dimensions: {dim: 10}`",
+                    {R"({"name":"additive","dimensions":{"dim":10}})"},
+                    {R"({"name":"additive"})", R"({"name":"additive","dimensions":{"in":10}})"}});
 }
 
 void AddDataRules(std::vector<Rule>* rules) {
@@ -471,7 +482,8 @@ void AddJobRules(std::vector<Rule>* rules) {
        },
        "Synthetic data needs `synthetic.shape`, e.g. [1, 28, 28]; only the model `additive` takes "
        "no data",
-       {R"({"data":{"synthetic":{"shape":[3]}}})", R"({"model":{"name":"additive"}})"},
+       {R"({"data":{"synthetic":{"shape":[3]}}})",
+        R"({"model":{"name":"additive","dimensions":{"dim":10}}})"},
        {R"({})", R"({"data":{"synthetic":{"samples":3}}})"},
        kSynthetic});
   rules->push_back(

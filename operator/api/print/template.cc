@@ -65,8 +65,11 @@ std::string ModelSection(const TemplateOptions& options) {
                         "    path: ", model, "\n",
                         Line("  loss: crossEntropy", "or nll, mse, binaryCrossEntropyWithLogits"));
   }
-  return absl::StrCat("  model:\n", Line(absl::StrCat("    name: ", model),
-                                         "convnet, mnist-net, mlp, linear, logistic, additive"));
+  const bool additive = options.model == "additive";
+  return absl::StrCat("  model:\n",
+                      Line(absl::StrCat("    name: ", model),
+                           "convnet, mnist-net, mlp, linear, logistic, additive"),
+                      additive ? "    dimensions: {dim: 10}\n" : "");
 }
 
 std::string CsvSection(const TemplateOptions& options) {

@@ -139,8 +139,9 @@ void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<ab
   if (!has_ask_ || !Same(ask, prepare_.ask()) || missing_.erase(partition) == 0) return;
   if (!error_.empty()) return;
   const v1::PartitionFile& entry = files_[partition];
-  absl::StatusOr<std::shared_ptr<PartitionContent>> content = file.status();
-  if (file.ok()) content = DecodePartition(state_.model, entry, *file, *state_.pool);
+  const absl::StatusOr<std::shared_ptr<PartitionContent>> content =
+      file.ok() ? DecodePartition(state_.model, entry, *file, *state_.pool)
+                : absl::StatusOr<std::shared_ptr<PartitionContent>>(file.status());
   if (!content.ok()) {
     error_ = std::string(content.status().message());
   } else if ((*content)->version != prepare_.checkpoint().checkpoint().step()) {

@@ -1,0 +1,737 @@
+// Views, promises, births and cuts through the facade.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/protocol/ids.h"
+#include "services/ps/partition_file.h"
+#include "services/ps/shard_core.h"
+#include "services/ps/testing/shard_harness.h"
+
+namespace sluice::ps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+using Values = std::vector<float>;
+
+constexpr auto kMicrobatches = ShardHarness::Microbatches;
+
+class ViewsTest : public ::testing::Test {
+ protected:
+  void Begin() {
+    shard.Begin({7, 8});
+    one = shard.Open(7);
+    two = shard.Open(8);
+  }
+  void PushOne(uint64_t step, uint32_t p, float value = 1) {
+    shard.Push(one, step, p, Values(p == 0 ? 4 : 2, value), kMicrobatches(0, 2));
+  }
+  void PushTwo(uint64_t step, uint32_t p, float value = 1) {
+    shard.Push(two, step, p, Values(p == 0 ? 4 : 2, value), kMicrobatches(2, 4));
+  }
+  void Close(uint64_t step, uint32_t p) {
+    PushOne(step, p);
+    PushTwo(step, p);
+  }
+  void Step(uint64_t step) {
+    Close(step, 0);
+    Close(step, 1);
+  }
+  // Versions of both partitions in the only reply since the last Take.
+  std::vector<uint64_t> RepliedVersions() {
+    const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
+    EXPECT_THAT(replies, SizeIs(1));
+    std::vector<uint64_t> versions;
+    if (replies.empty()) return versions;
+    for (const auto& state : replies[0].partitions()) versions.push_back(state.version());
+    return versions;
+  }
+
+  ShardHarness shard;
+  StreamId one = 0;
+  StreamId two = 0;
+};
+
+// ---------------------------------------------------------------- which view a frame is of
+
+TEST_F(ViewsTest, AFrameOfAnOlderViewIsRefusedOnceWithTheNewestView) {
+  Begin();
+  const v1::Header old = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
+  shard.ChangeView(2, 0, {7});
+  shard.TakeFrames(one);
+  shard.Send(one, old, CordOf({1, 1, 1, 1}));
+  shard.Send(one, old, CordOf({1, 1, 1, 1}));
+  const std::vector<v1::Header> answers = shard.TakeFrames(one);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_EQ(answers[0].refused().newest().id().number(), 2);
+  EXPECT_EQ(answers[0].refused().newest().workers_size(), 1);
+  EXPECT_EQ(shard.Version(0), 0);
+}
+
+TEST_F(ViewsTest, AFrameOfALaterViewWaitsInItsStreamForIt) {
+  Begin();
+  v1::Header early = shard.MakePush(0, 0, kMicrobatches(0, 4), 1);
+  *early.mutable_view() = shard.HeaderOf(2).view();
+  shard.Send(one, early, CordOf({3, 3, 3, 3}));
+  EXPECT_EQ(shard.core().status().waiting_frames, 1);
+  shard.ChangeView(2, 0, {7});
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.Values(0), (Values{3, 3, 3, 3}));
+  EXPECT_EQ(shard.core().status().waiting_frames, 0);
+}
+
+TEST_F(ViewsTest, WhoIsNoMemberIsRefused) {
+  Begin();
+  const StreamId stranger = shard.Open(9);
+  shard.Push(stranger, 0, 0, {1, 1, 1, 1}, kMicrobatches(0, 2));
+  const std::vector<v1::Header> answers = shard.TakeFrames(stranger);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_THAT(answers[0].refused().reason(), HasSubstr("not a member"));
+}
+
+TEST_F(ViewsTest, AnInstallAnswersParkedPullsWithTheNewView) {
+  Begin();
+  PushOne(0, 0);
+  EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
+  shard.ChangeView(2, 0, {7, 9});
+  const std::vector<v1::Header> answers = shard.TakeFrames(one);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_EQ(answers[0].refused().newest().id().number(), 2);
+  EXPECT_EQ(shard.core().status().parked_pulls, 0);
+}
+
+TEST_F(ViewsTest, AViewWithoutWorkersClosesNothing) {
+  Begin();
+  shard.ChangeView(2, 0, {});
+  PushOne(0, 0);
+  EXPECT_EQ(shard.Version(0), 0);
+}
+
+// ---------------------------------------------------------------- promises (R2)
+
+TEST_F(ViewsTest, AfterTheReplyNothingChangesUntilTheInstall) {
+  Begin();
+  PushOne(0, 0);
+  shard.Pause(2);
+  EXPECT_THAT(RepliedVersions(), ElementsAre(0, 0));
+  PushTwo(0, 0);
+  PushOne(0, 1);
+  EXPECT_EQ(shard.Version(0), 0);
+  EXPECT_EQ(shard.core().status().waiting_frames, 2);
+  shard.Install(shard.MakeView(2, 0, {7, 8}));
+  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "they were of the old view";
+  Close(0, 0);
+  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "accumulators were dropped";
+}
+
+TEST_F(ViewsTest, APromiseKeepsTheUndo) {
+  Begin();
+  Step(0);
+  shard.Pause(2);
+  PushOne(1, 0);
+  v1::CoordinatorMessage committed;
+  *committed.mutable_committed()->mutable_view() = shard.HeaderOf(1).view();
+  committed.mutable_committed()->set_version(1);
+  shard.Tell(committed);
+  shard.Install(shard.MakeView(2, 0, {7, 8}));
+  EXPECT_EQ(shard.Version(0), 0);
+  EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
+}
+
+TEST_F(ViewsTest, WhileItKeepsAPromiseItAnswersPullsOfVersionsThatItHas) {
+  Begin();
+  Step(0);
+  shard.TakeFrames(one);
+  shard.Pause(2);
+  shard.Pull(one, 1);
+  EXPECT_THAT(shard.TakeData(one), SizeIs(2));
+}
+
+TEST_F(ViewsTest, ALaterPauseIsAnsweredAnewAndOnlyItsInstallCounts) {
+  Begin();
+  shard.Pause(2);
+  shard.Pause(3);
+  EXPECT_THAT(shard.TakePauseReplies(), SizeIs(2));
+  shard.Install(shard.MakeView(2, 0, {7}));
+  EXPECT_EQ(shard.core().status().view.number(), 1);
+  EXPECT_TRUE(shard.core().status().frozen);
+  shard.Install(shard.MakeView(3, 0, {7}));
+  EXPECT_EQ(shard.core().status().view.number(), 3);
+  EXPECT_FALSE(shard.core().status().frozen);
+}
+
+TEST_F(ViewsTest, AnInstallWithoutAPauseIsIgnoredAndARepeatedOneIsAnsweredAgain) {
+  Begin();
+  shard.Install(shard.MakeView(2, 0, {7}));
+  EXPECT_EQ(shard.core().status().view.number(), 1);
+  shard.TakeMessages();
+  shard.Install(shard.MakeView(1, 0, {7, 8}));
+  const auto installed =
+      shard.TakeMessages(&v1::MemberMessage::has_installed, &v1::MemberMessage::installed);
+  ASSERT_THAT(installed, SizeIs(1));
+  EXPECT_EQ(installed[0].view().number(), 1);
+}
+
+TEST_F(ViewsTest, APauseWhoseViewIsInstalledFreezesNothing) {
+  Begin();
+  shard.ChangeView(3, 0, {7, 8});
+  shard.TakeMessages();
+  shard.Pause(2);
+  shard.Pause(3);
+  EXPECT_FALSE(shard.core().status().frozen);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
+}
+
+TEST_F(ViewsTest, ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped) {
+  Begin();
+  shard.Pause(2, /*term=*/3);
+  EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
+  shard.Pause(9, /*term=*/2);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
+  EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+  v1::CoordinatorMessage twin;
+  twin.mutable_pause()->mutable_id()->set_attempt(1);
+  twin.mutable_pause()->mutable_id()->mutable_term()->set_counter(3);
+  twin.mutable_pause()->mutable_id()->mutable_term()->set_coordinator(77);
+  twin.mutable_pause()->mutable_id()->set_number(9);
+  twin.mutable_pause()->set_now(true);
+  shard.Tell(twin);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
+  EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+}
+
+// ---------------------------------------------------------------- AfterStep (R5)
+
+TEST_F(ViewsTest, AfterStepStopsOnceEveryPartitionIsOnePastTheStep) {
+  Begin();
+  Close(0, 0);
+  shard.PauseAfter(0, 2);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
+  EXPECT_FALSE(shard.core().status().frozen);
+  Close(0, 1);
+  EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
+  PushOne(1, 0);
+  PushTwo(1, 0);
+  EXPECT_EQ(shard.Version(0), 1) << "it has stopped";
+  shard.Install(shard.MakeView(2, 1, {7, 8}));
+  Close(1, 0);
+  EXPECT_EQ(shard.Version(0), 2);
+}
+
+TEST_F(ViewsTest, AfterStepThatIsPassedAlreadyStopsAtOnce) {
+  Begin();
+  Step(0);
+  Step(1);
+  shard.PauseAfter(0, 2);
+  EXPECT_THAT(RepliedVersions(), ElementsAre(2, 2));
+}
+
+TEST_F(ViewsTest, NowOverridesAWaitingAfterStep) {
+  Begin();
+  shard.PauseAfter(5, 2);
+  shard.Pause(3);
+  EXPECT_THAT(RepliedVersions(), ElementsAre(0, 0));
+  shard.Install(shard.MakeView(2, 0, {7}));
+  EXPECT_EQ(shard.core().status().view.number(), 1) << "the planned change was dropped";
+}
+
+// ---------------------------------------------------------------- falling back
+
+TEST_F(ViewsTest, PartitionsThatAreAheadFallBackToTheViewsFirstStep) {
+  shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  shard.job.mutable_optimizer()->set_learning_rate(1);
+  shard.job.mutable_optimizer()->set_momentum(1);
+  Begin();
+  Step(0);
+  Close(1, 0);
+  shard.Pause(2);
+  const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_TRUE(replies[0].partitions(0).has_undo());
+  EXPECT_EQ(replies[0].partitions(0).version(), 2);
+  EXPECT_EQ(replies[0].partitions(1).version(), 1);
+  EXPECT_EQ(replies[0].committed(), 1);
+  shard.Install(shard.MakeView(2, 1, {7, 8}));
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
+  Close(1, 0);
+  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum fell back too";
+}
+
+TEST_F(ViewsTest, AFallBackThatIsImpossibleFailsTheJob) {
+  Begin();
+  Step(0);
+  Step(1);
+  shard.ChangeView(2, 0, {7});
+  const auto failures =
+      shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
+  ASSERT_THAT(failures, SizeIs(1));
+  EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 stands at 2"));
+}
+
+TEST_F(ViewsTest, CommittedFreesTheLastUndo) {
+  Begin();
+  Step(0);
+  v1::CoordinatorMessage committed;
+  *committed.mutable_committed()->mutable_view() = shard.HeaderOf(1).view();
+  committed.mutable_committed()->set_version(1);
+  shard.Tell(committed);
+  EXPECT_EQ(shard.core().status().committed, 1);
+  shard.Pause(2);
+  EXPECT_FALSE(shard.TakePauseReplies()[0].partitions(0).has_undo());
+}
+
+// ---------------------------------------------------------------- births (R12)
+
+class BirthTest : public ViewsTest {
+ protected:
+  void PushBirth(StreamId stream, uint64_t ask, uint32_t partition, const Values& values,
+                 bool last = false) {
+    v1::Header header;
+    v1::BirthPush& push = *header.mutable_birth_push();
+    *push.mutable_ask() = ShardHarness::FirstAsk(1);
+    push.mutable_ask()->set_number(ask);
+    push.set_partition(partition);
+    push.set_last(last);
+    v1::BlockHeader& block = *push.add_blocks();
+    block.set_block(partition);
+    block.set_payload_bytes(values.size() * 4);
+    shard.Send(stream, header, CordOf(values));
+  }
+  std::vector<uint64_t> TakeWhole() {
+    std::vector<uint64_t> asks;
+    for (const v1::Whole& whole :
+         shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole)) {
+      EXPECT_EQ(whole.error(), "");
+      asks.push_back(whole.ask().number());
+    }
+    return asks;
+  }
+  void InstallFirst(uint64_t ask) {
+    v1::View view = shard.MakeView(1, 0, {7, 8});
+    view.mutable_ask()->set_number(ask);
+    shard.Pause(1);
+    shard.Install(view);
+  }
+};
+
+TEST_F(BirthTest, AShardSaysWholeWhenItHoldsEveryBlockOfTheAsk) {
+  shard.Connect();
+  shard.Prepare(1);
+  const StreamId stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 2, 3, 4});
+  PushBirth(stream, 1, 0, {9, 9, 9, 9});
+  EXPECT_THAT(TakeWhole(), IsEmpty());
+  PushBirth(stream, 1, 1, {5, 6}, /*last=*/true);
+  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  const std::vector<v1::Header> frames = shard.TakeFrames(stream);
+  ASSERT_THAT(frames, SizeIs(1));
+  EXPECT_EQ(frames[0].birthed().ask().number(), 1);
+  InstallFirst(1);
+  EXPECT_EQ(shard.Values(0), (Values{1, 2, 3, 4}));
+  EXPECT_EQ(shard.Values(1), (Values{5, 6}));
+}
+
+TEST_F(BirthTest, AHigherAskDiscardsAndALowerOneIsRefused) {
+  shard.Connect();
+  shard.Prepare(1);
+  const StreamId first = shard.Open(7);
+  PushBirth(first, 1, 0, {1, 1, 1, 1});
+  shard.Prepare(2);
+  PushBirth(first, 1, 1, {1, 1});
+  EXPECT_TRUE(shard.TakeFrames(first).at(0).has_refused());
+  EXPECT_THAT(TakeWhole(), IsEmpty());
+  const StreamId second = shard.Open(8);
+  PushBirth(second, 2, 0, {2, 2, 2, 2});
+  PushBirth(second, 2, 1, {2, 2}, true);
+  EXPECT_THAT(TakeWhole(), ElementsAre(2));
+  shard.Prepare(1);
+  InstallFirst(2);
+  EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
+}
+
+TEST_F(BirthTest, APushOfAnAskThatTheShardWasNotToldOfWaits) {
+  shard.Connect();
+  const StreamId stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 1, 1, 1});
+  PushBirth(stream, 1, 1, {1, 1}, true);
+  EXPECT_EQ(shard.core().status().waiting_frames, 2);
+  shard.Prepare(1);
+  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+}
+
+TEST_F(BirthTest, TheFirstViewMustBeOfTheAskThatIsHeldWhole) {
+  shard.Connect();
+  shard.Prepare(1);
+  const StreamId stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 1, 1, 1});
+  InstallFirst(1);
+  EXPECT_FALSE(shard.core().status().has_view) << "not whole yet";
+  PushBirth(stream, 1, 1, {1, 1}, true);
+  InstallFirst(2);
+  EXPECT_FALSE(shard.core().status().has_view) << "another ask's";
+  InstallFirst(1);
+  EXPECT_TRUE(shard.core().status().has_view);
+}
+
+TEST_F(BirthTest, ASurveyLearnsOfTheAskThatIsHeldWholeOrOfTheFirstView) {
+  shard.Connect();
+  shard.Prepare(1);
+  shard.Pause(1);
+  EXPECT_FALSE(shard.TakePauseReplies().at(0).has_whole_ask());
+  const StreamId stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 1, 1, 1});
+  PushBirth(stream, 1, 1, {1, 1}, true);
+  shard.Pause(2, /*term=*/2);
+  EXPECT_EQ(shard.TakePauseReplies().at(0).whole_ask().number(), 1);
+  v1::View view = shard.MakeView(3, 0, {7, 8});
+  view.mutable_id()->mutable_term()->set_counter(3);
+  view.mutable_id()->mutable_term()->set_coordinator(3);
+  shard.Pause(3, /*term=*/3);
+  shard.TakeMessages();
+  shard.Install(view);
+  shard.Pause(4, /*term=*/4);
+  const v1::PauseReply reply = shard.TakePauseReplies().at(0);
+  EXPECT_FALSE(reply.has_whole_ask());
+  EXPECT_EQ(reply.newest().id().number(), 3);
+}
+
+TEST_F(BirthTest, ABirthThatBreaksTheContractEndsItsStream) {
+  shard.Connect();
+  shard.Prepare(1);
+  StreamId stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 1, 1, 1}, /*last=*/true);
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not b[0:2]"));
+  stream = shard.Open(7);
+  PushBirth(stream, 1, 0, {1, 1});
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("came in 8 bytes"));
+}
+
+TEST_F(BirthTest, AJobThatCannotBeIsSaidInPlaceOfWhole) {
+  shard.Connect();
+  shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  shard.job.mutable_optimizer()->set_learning_rate(1);
+  shard.job.mutable_optimizer()->set_momentum(-1);
+  shard.Prepare(1);
+  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
+  ASSERT_THAT(whole, SizeIs(1));
+  EXPECT_THAT(whole[0].error(), HasSubstr("momentum"));
+}
+
+TEST_F(BirthTest, AShardWithoutPartitionsIsWholeAtOnceAndStopsAtOnce) {
+  shard.owner = {1, 1};
+  shard.Connect();
+  shard.Prepare(1);
+  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  InstallFirst(1);
+  shard.TakeMessages();
+  shard.PauseAfter(100, 2);
+  EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
+}
+
+TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFramesWait) {
+  Begin();
+  Step(0);
+  shard.Prepare(1, /*attempt=*/2);
+  EXPECT_FALSE(shard.core().status().has_view);
+  v1::Header old = shard.HeaderOf(1);
+  old.mutable_pull()->set_version(1);
+  shard.TakeFrames(one);
+  shard.Send(one, old);
+  EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
+  shard.Prepare(7, /*attempt=*/1);  // of the coordinator before
+  EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+}
+
+// ---------------------------------------------------------------- reconnecting
+
+TEST_F(ViewsTest, ANewConnectionHearsAgainWhatTheOldOneMayHaveLost) {
+  Begin();
+  shard.Pause(2);
+  shard.TakeMessages();
+  shard.core().OnCoordinatorLost(shard.now);
+  shard.Connect();
+  bool registered = false;
+  bool replied = false;
+  for (const v1::MemberMessage& message : shard.TakeMessages()) {
+    if (message.has_register_()) {
+      registered = true;
+      EXPECT_EQ(message.register_().newest_view().number(), 1);
+    }
+    if (message.has_pause_reply()) replied = message.pause_reply().pause().number() == 2;
+  }
+  EXPECT_TRUE(registered);
+  EXPECT_TRUE(replied);
+}
+
+TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
+  shard.job.mutable_timeouts()->set_heartbeat(0.5);
+  Begin();
+  shard.now += absl::Seconds(1);
+  shard.core().OnTick(shard.now);
+  shard.TakeMessages();
+  EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Milliseconds(500));
+  Step(0);
+  shard.TakeMessages();
+  Step(1);
+  EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
+                                 &v1::MemberMessage::shard_progress),
+              IsEmpty())
+      << "at most one in 100 ms";
+  shard.now = shard.core().NextTick();
+  shard.core().OnTick(shard.now);
+  const auto progress = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
+                                           &v1::MemberMessage::shard_progress);
+  ASSERT_THAT(progress, SizeIs(1));
+  EXPECT_EQ(progress[0].closed(), 2);
+  EXPECT_EQ(progress[0].committed(), 1);
+  shard.now += absl::Milliseconds(500);
+  shard.core().OnTick(shard.now);
+  EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_heartbeat, &v1::MemberMessage::heartbeat),
+              SizeIs(1));
+}
+
+TEST_F(ViewsTest, TheJobsLastStepIsReportedAtOnce) {
+  shard.job.mutable_training()->set_steps(2);
+  Begin();
+  Step(0);
+  shard.TakeMessages();
+  Step(1);
+  const auto progress = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
+                                           &v1::MemberMessage::shard_progress);
+  ASSERT_THAT(progress, SizeIs(1));
+  EXPECT_EQ(progress[0].closed(), 2);
+}
+
+TEST_F(ViewsTest, FinishEndsTheProcess) {
+  Begin();
+  v1::CoordinatorMessage finish;
+  finish.mutable_finish()->set_succeeded(true);
+  shard.Tell(finish);
+  const std::vector<ExitProcess> exits = shard.TakeActions<ExitProcess>();
+  ASSERT_THAT(exits, SizeIs(1));
+  EXPECT_EQ(exits[0].code, kExitFinished);
+}
+
+// ---------------------------------------------------------------- cuts (R14)
+
+class CutsTest : public ViewsTest {
+ protected:
+  v1::OpenCut Cut(uint64_t cut, uint64_t step, bool write = false) {
+    v1::OpenCut open;
+    open.set_cut(cut);
+    open.set_step(step);
+    open.set_write(write);
+    open.set_folder("somewhere");
+    open.mutable_name()->set_attempt(1);
+    open.mutable_name()->set_step(step);
+    return open;
+  }
+  void Open(const v1::OpenCut& cut) {
+    v1::CoordinatorMessage message;
+    *message.mutable_open_cut() = cut;
+    shard.Tell(message);
+  }
+  std::vector<uint64_t> TakePinned() {
+    std::vector<uint64_t> versions;
+    for (const auto& pinned :
+         shard.TakeMessages(&v1::MemberMessage::has_cut_pinned, &v1::MemberMessage::cut_pinned)) {
+      versions.push_back(pinned.version());
+    }
+    return versions;
+  }
+  void ChangeView(uint64_t number, uint64_t first_step, const v1::OpenCut* cut) {
+    shard.Pause(number);
+    v1::CoordinatorMessage message;
+    *message.mutable_install() = shard.MakeInstall(shard.MakeView(number, first_step, {7, 8}));
+    if (cut != nullptr) *message.mutable_install()->mutable_cut() = *cut;
+    shard.Tell(message);
+  }
+};
+
+TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
+  Begin();
+  Open(Cut(1, 1));
+  Step(0);
+  EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be taken back";
+  PushOne(1, 0);
+  EXPECT_THAT(TakePinned(), ElementsAre(1));
+  PushTwo(1, 0);
+  Close(1, 1);
+  Step(2);
+  shard.TakeFrames(two);
+  v1::Header pull = shard.HeaderOf(1);
+  pull.mutable_pull()->set_cut(1);
+  shard.Send(two, pull);
+  EXPECT_THAT(shard.TakeData(two),
+              UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 1)), Pair(Pair(1, 1), Values(2, 1))));
+  const StreamId reader = shard.Open(60, v1::READER);
+  pull.clear_view();
+  shard.Send(reader, pull);
+  EXPECT_THAT(shard.TakeData(reader), SizeIs(2)) << "readers know no view";
+}
+
+TEST_F(CutsTest, AShardPastTheStepSaysSo) {
+  Begin();
+  Step(0);
+  Step(1);
+  PushOne(2, 0);
+  Open(Cut(1, 1));
+  const auto failed =
+      shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].past(), 2);
+}
+
+TEST_F(CutsTest, ACutMayStillPinTheVersionBefore) {
+  Begin();
+  Step(0);
+  Close(1, 0);
+  Open(Cut(1, 1));
+  EXPECT_THAT(TakePinned(), ElementsAre(1));
+}
+
+TEST_F(CutsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
+  Begin();
+  const v1::OpenCut cut = Cut(1, 1);
+  Open(cut);
+  Step(0);
+  ChangeView(2, 0, &cut);
+  EXPECT_THAT(TakePinned(), IsEmpty());
+  shard.Push(one, 0, 0, Values(4, 5), kMicrobatches(0, 2));
+  shard.Push(two, 0, 0, Values(4, 5), kMicrobatches(2, 4));
+  Close(0, 1);
+  Step(1);
+  EXPECT_THAT(TakePinned(), ElementsAre(1));
+  shard.TakeFrames(one);
+  v1::Header pull = shard.HeaderOf(2);
+  pull.mutable_pull()->set_cut(1);
+  shard.Send(one, pull);
+  EXPECT_THAT(shard.TakeData(one),
+              UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
+}
+
+TEST_F(CutsTest, AnInstallThatNamesNoCutDropsThemAll) {
+  Begin();
+  Open(Cut(1, 1));
+  ChangeView(2, 0, nullptr);
+  Step(0);
+  Step(1);
+  EXPECT_THAT(TakePinned(), IsEmpty());
+  EXPECT_EQ(shard.core().status().open_cuts, 0);
+  v1::Header pull = shard.HeaderOf(2);
+  pull.mutable_pull()->set_cut(1);
+  shard.TakeFrames(one);
+  shard.Send(one, pull);
+  EXPECT_THAT(shard.TakeFrames(one).at(0).refused().reason(), HasSubstr("cut 1 is not pinned"));
+}
+
+TEST_F(CutsTest, AnInstallAtTheCutsStepPinsItThere) {
+  Begin();
+  const v1::OpenCut cut = Cut(1, 1);
+  Open(cut);
+  Step(0);
+  ChangeView(2, 1, &cut);
+  EXPECT_THAT(TakePinned(), ElementsAre(1)) << "a view's first step is committed";
+}
+
+TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
+  shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  shard.job.mutable_optimizer()->set_learning_rate(1);
+  shard.job.mutable_optimizer()->set_momentum(1);
+  Begin();
+  Open(Cut(1, 1, /*write=*/true));
+  Step(0);
+  EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
+  Step(1);
+  const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(writes, SizeIs(2));
+  shard.TakeMessages();
+  v1::Manifest manifest;
+  manifest.mutable_checkpoint()->set_attempt(1);
+  manifest.mutable_checkpoint()->set_step(1);
+  *manifest.mutable_table() = shard.table;
+  *manifest.mutable_layout() = shard.layout();
+  std::map<uint32_t, absl::Cord> files;
+  for (const WritePartition& write : writes) {
+    EXPECT_EQ(write.folder, "somewhere");
+    const EncodedPartition encoded = EncodePartition(*write.content);
+    files[write.partition] = encoded.bytes;
+    *manifest.add_files() = encoded.file;
+    shard.core().OnPartitionWritten(1, write.partition, encoded.file, shard.now);
+  }
+  const auto written =
+      shard.TakeMessages(&v1::MemberMessage::has_cut_written, &v1::MemberMessage::cut_written);
+  ASSERT_THAT(written, SizeIs(1));
+  EXPECT_THAT(written[0].files(), SizeIs(2));
+
+  v1::CoordinatorMessage message;
+  *message.mutable_prepare() = shard.MakePrepare(1, /*attempt=*/2);
+  *message.mutable_prepare()->mutable_checkpoint() = manifest;
+  shard.Tell(message);
+  const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
+  ASSERT_THAT(loads, SizeIs(2));
+  for (const LoadPartition& load : loads) {
+    shard.core().OnPartitionLoaded(load.ask, load.file.partition(), files[load.file.partition()],
+                                   shard.now);
+  }
+  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
+  ASSERT_THAT(whole, SizeIs(1));
+  EXPECT_EQ(whole[0].error(), "");
+  v1::View view = shard.MakeView(1, 1, {7, 8}, /*attempt=*/2);
+  shard.Pause(1, 1, /*attempt=*/2);
+  shard.Install(view);
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
+  Close(1, 0);
+  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "with its momentum";
+}
+
+TEST_F(CutsTest, AFileThatCannotBeWrittenIsReportedAndTrainingGoesOn) {
+  Begin();
+  Open(Cut(1, 0, /*write=*/true));
+  EXPECT_THAT(shard.TakeActions<WritePartition>(), SizeIs(2));
+  shard.core().OnPartitionWritten(1, 0, absl::ResourceExhaustedError("disk full"), shard.now);
+  shard.core().OnPartitionWritten(1, 1, absl::ResourceExhaustedError("disk full"), shard.now);
+  const auto failed =
+      shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].reason(), "disk full");
+  EXPECT_EQ(failed[0].past(), 0);
+  Step(0);
+  EXPECT_EQ(shard.Version(0), 1);
+}
+
+TEST_F(CutsTest, ADamagedFileIsSaidByName) {
+  shard.Connect();
+  v1::CoordinatorMessage message;
+  *message.mutable_prepare() = shard.MakePrepare(1);
+  v1::Manifest& manifest = *message.mutable_prepare()->mutable_checkpoint();
+  *manifest.mutable_table() = shard.table;
+  *manifest.mutable_layout() = message.prepare().layout();
+  for (uint32_t p : {0, 1}) {
+    v1::PartitionFile& file = *manifest.add_files();
+    file.set_partition(p);
+    file.set_name(PartitionFileName(p));
+    file.set_bytes(100);
+  }
+  shard.Tell(message);
+  const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
+  ASSERT_THAT(loads, SizeIs(2));
+  shard.core().OnPartitionLoaded(loads[0].ask, 0, absl::Cord("garbage"), shard.now);
+  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
+  ASSERT_THAT(whole, SizeIs(1));
+  EXPECT_EQ(whole[0].error(),
+            "partition-00000.safetensors is damaged: it has 7 bytes, the manifest says 100");
+}
+
+}  // namespace
+}  // namespace sluice::ps

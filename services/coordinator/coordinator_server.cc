@@ -16,7 +16,6 @@
 #include "services/common/serial_executor.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
-#include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
 
@@ -78,8 +77,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   absl::Status StartServer() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
-        {.address = options_.address, .max_message_bytes = kMaxControlMessageBytes},
-        {&join_service_, &control_service_, &streams_});
+        {.address = options_.address}, {&join_service_, &control_service_, &streams_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions

@@ -1,0 +1,150 @@
+// Asynchronous training of a whole coordinator.
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/coordinator/coordinator_core.h"
+#include "services/coordinator/testing/fake_job.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::JobSpec Asynchronous() {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  spec.mutable_training()->set_steps(10);  // 320 samples
+  return spec;
+}
+
+TEST(CoordinatorAsync, AllReadyWorkersAreMembersWithoutMicrobatches) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  const v1::View& view = job.core->view();
+  EXPECT_EQ(view.mode(), v1::ASYNCHRONOUS);
+  ASSERT_EQ(view.workers_size(), 2);
+  EXPECT_EQ(view.workers(0).microbatches_size(), 0);
+  EXPECT_EQ(job.Progress().total_samples(), 320);
+}
+
+TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  job.AddWorker(2);
+  job.Pass(absl::Milliseconds(300));
+  EXPECT_EQ(job.core->view().workers_size(), 3);
+}
+
+TEST(CoordinatorAsync, TheHighestClockThatAnyShardAppliedWins) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  FakeWorker& worker = *job.workers[0];
+  job.Update(worker, 32);
+  job.Update(worker, 32, {job.shards[1].get()});  // staged there only
+  EXPECT_EQ(job.shards[1]->ledger.Count(), 32);
+  job.Kill(worker);
+  EXPECT_EQ(job.shards[1]->ledger.Count(), 64) << "applied at the install";
+  const v1::Install& install = job.shards[0]->installs.back();
+  ASSERT_EQ(install.clocks_size(), 1);
+  EXPECT_EQ(install.clocks(0).clock(), 2);
+  EXPECT_EQ(install.ledger().updates(), 2);
+  EXPECT_EQ(install.view().first_step(), 2);
+}
+
+TEST(CoordinatorAsync, LeasesOfThoseWhoStayAreKeptWithoutWhatWasApplied) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  const uint64_t gone = job.workers[0]->id.incarnation();
+  const uint64_t stays = job.workers[1]->id.incarnation();
+  FakeShard& arbiter = *job.shards[job.core->view().owner(0)];
+  for (const auto& [worker, begin] : {std::make_pair(stays, 0), std::make_pair(gone, 64)}) {
+    v1::LeaseRecord record;
+    record.set_worker(worker);
+    record.mutable_samples()->set_begin(begin);
+    record.mutable_samples()->set_end(begin + 64);
+    arbiter.leases.push_back(record);
+  }
+  job.Update(*job.workers[1], 32);
+  job.Kill(*job.workers[0]);
+  const v1::Install& install = arbiter.installs.back();
+  ASSERT_EQ(install.leases_size(), 1);
+  EXPECT_EQ(install.leases(0).worker(), stays);
+  EXPECT_EQ(install.leases(0).samples().begin(), 32);
+  EXPECT_EQ(install.leases(0).samples().end(), 64);
+}
+
+TEST(CoordinatorAsync, ACheckpointIsAViewChangeThatNamesTheCut) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_checkpoint()->set_interval_steps(2);
+  FakeJob job(spec);
+  job.Start();
+  const size_t installs = job.shards[0]->installs.size();
+  for (int i = 0; i < 3; ++i) job.Update(*job.workers[i % 2], 32);
+  ASSERT_EQ(job.manifests.count({1, 2}), 1u);
+  const v1::Manifest& manifest = job.manifests.at({1, 2});
+  EXPECT_EQ(manifest.samples(), 64);
+  EXPECT_EQ(manifest.ledger().updates(), 2);
+  ASSERT_EQ(manifest.ledger().applied_size(), 1);
+  EXPECT_EQ(manifest.ledger().applied(0).end(), 64);
+  EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
+  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
+}
+
+TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_checkpoint()->set_interval_steps(2);
+  FakeJob job(spec);
+  job.Start();
+  for (int i = 0; i < 3; ++i) job.Update(*job.workers[0], 32);
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  const v1::Install& install = job.shards[1]->installs.back();
+  EXPECT_EQ(install.view().id().attempt(), 2);
+  EXPECT_EQ(install.view().first_step(), 2);
+  EXPECT_EQ(install.ledger().applied(0).end(), 64);
+  EXPECT_EQ(install.clocks_size(), 0);
+}
+
+TEST(CoordinatorAsync, EndsWhenEverySampleWasAppliedOnce) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_data()->mutable_evaluation()->set_interval_steps(100);
+  FakeJob job(spec);
+  job.Start();
+  for (int i = 0; i < 9; ++i) job.Update(*job.workers[i % 2], 32);
+  EXPECT_FALSE(job.exit.has_value());
+  job.Update(*job.workers[0], 32);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.manifests.count({1, 10}), 1u);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
+  EXPECT_EQ(job.Progress().samples(), 320);
+}
+
+TEST(CoordinatorAsync, SuspendSavesEverythingThatWasApplied) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  job.Update(*job.workers[0], 32);
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.manifests.count({1, 1}), 1u);
+}
+
+TEST(CoordinatorAsync, AnUpdateThatOneShardAppliedAndAnotherNeverHeldIsARestoration) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  job.Update(*job.workers[0], 32, {job.shards[1].get()});
+  job.shards[1]->staged.clear();
+  job.Kill(*job.workers[0]);
+  EXPECT_TRUE(job.HasEvent("neither applied nor staged"));
+  job.Pass(absl::Seconds(2));  // for a second worker
+  EXPECT_EQ(job.core->view().id().attempt(), 2);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -1,0 +1,369 @@
+// Checkpoints, evaluation and snapshots of a whole coordinator.
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/coordinator/coordinator_core.h"
+#include "services/coordinator/testing/fake_job.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::JobSpec CheckpointEvery(uint64_t steps) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(steps);
+  return spec;
+}
+
+v1::JobSpec EvaluateEvery(uint64_t steps) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_data()->mutable_evaluation()->set_interval_steps(steps);
+  return spec;
+}
+
+std::vector<uint64_t> SavedSteps(const FakeJob& job) {
+  std::vector<uint64_t> steps;
+  for (const auto& [key, manifest] : job.manifests) steps.push_back(key.second);
+  return steps;
+}
+
+// ---- checkpoints
+
+TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndTheNewestAreKept) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(20);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15, 20));
+  EXPECT_THAT(job.deleted, ElementsAre(std::make_pair(1, 5), std::make_pair(1, 10)));
+  const v1::Manifest& manifest = job.manifests.at({1, 10});
+  EXPECT_EQ(manifest.job(), "default/digits/u1");
+  EXPECT_EQ(manifest.samples(), 320);
+  EXPECT_FALSE(manifest.has_parent());
+  EXPECT_EQ(manifest.layout().partitions(), 4);
+  EXPECT_EQ(manifest.files_size(), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(manifest.files(i).partition(), i);
+  EXPECT_NEAR(manifest.loss(), 0.25, 1e-9);
+  EXPECT_EQ(job.Progress().checkpoint().last().step(), 20);
+  EXPECT_EQ(job.Progress().checkpoint().bytes(), 4000);
+}
+
+TEST(CoordinatorCheckpoints, AreMadeEveryNSeconds) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_seconds(0.6);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(19);
+  EXPECT_GE(job.manifests.size(), 2u);
+  EXPECT_LE(job.manifests.size(), 3u);
+}
+
+TEST(CoordinatorCheckpoints, AParentIsKeptUntilTheAttemptHasItsOwn) {
+  v1::JobSpec spec = CheckpointEvery(5);
+  spec.mutable_checkpoint()->set_max_to_keep(1);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(6);
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  EXPECT_EQ(job.core->view().first_step(), 5);
+  job.Train(3);
+  EXPECT_TRUE(job.deleted.empty());
+  job.Train(3);
+  EXPECT_THAT(job.deleted, ElementsAre(std::make_pair(1, 5)));
+  EXPECT_EQ(job.manifests.at({2, 10}).parent().step(), 5);
+}
+
+TEST(CoordinatorCheckpoints, AFallBackDropsThePinButNotTheRequest) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(4);
+  job.CloseOn({job.shards[0].get()});  // pins 5, not committed
+  ASSERT_TRUE(job.shards[0]->pinned);
+  job.Kill(*job.workers[0]);
+  EXPECT_EQ(job.core->view().first_step(), 4);
+  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 5);
+  EXPECT_FALSE(job.shards[0]->pinned);
+  job.Train(2);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(5));
+}
+
+TEST(CoordinatorCheckpoints, ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.shards[1]->silent_cuts = true;
+  job.Train(7);
+  job.shards[1]->silent_cuts = false;
+  job.Kill(*job.workers[0]);
+  EXPECT_EQ(job.core->view().first_step(), 7);
+  EXPECT_FALSE(job.shards[0]->installs.back().has_cut());
+  job.Train(5);
+  ASSERT_EQ(job.manifests.size(), 1u);
+  EXPECT_GT(SavedSteps(job)[0], 7);
+}
+
+TEST(CoordinatorCheckpoints, AShardThatIsPastTheStepGetsALaterOne) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_seconds(1);
+  FakeJob job(spec);
+  job.Start();
+  job.shards[0]->frozen = job.shards[1]->frozen = true;  // messages to them wait
+  for (int i = 0; i < 12; ++i) job.Pass(absl::Milliseconds(100));
+  // They have gone on meanwhile, without saying so.
+  for (FakeShard* shard : job.Shards()) shard->version = 9, shard->committed = 9;
+  job.shards[0]->frozen = job.shards[1]->frozen = false;
+  job.Pump();
+  job.Train(3);
+  ASSERT_EQ(job.manifests.size(), 1u);
+  EXPECT_GE(SavedSteps(job)[0], 10);
+}
+
+TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(7);
+  EXPECT_EQ(job.Version(), 7);
+  EXPECT_TRUE(job.manifests.empty());
+  EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
+  EXPECT_TRUE(job.HasEvent("no checkpoint at step 5: ps-1: no space left on device"));
+  job.shards[1]->disk_full = false;
+  job.Train(4);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(10));
+  EXPECT_THAT(job.Progress().checkpoint().error(), "");
+}
+
+TEST(CoordinatorCheckpoints, TheLastOneIsTriedThreeTimesAndThenTheJobFails) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(20);
+  EXPECT_FALSE(job.exit.has_value());
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message, HasSubstr("no space left on device"));
+  EXPECT_EQ(job.claims.size(), 1u) << "the job can be run again";
+}
+
+TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(20);
+  job.shards[1]->disk_full = false;
+  job.Pass(absl::Seconds(1.5));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+}
+
+TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.manifest_error = absl::ResourceExhaustedError("disk full");
+  job.Train(7);
+  EXPECT_TRUE(job.manifests.empty());
+  EXPECT_FALSE(job.Progress().checkpoint().has_last());
+  job.manifest_error = absl::OkStatus();
+  job.Train(4);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(10));
+}
+
+TEST(CoordinatorCheckpoints, AWorkersDeathWhileFilesAreWrittenDoesNotLoseTheCheckpoint) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.hold_manifest = true;
+  job.Train(6);
+  job.Kill(*job.workers[0]);
+  job.Train(1);
+  job.hold_manifest = false;
+  v1::CheckpointRef ref;
+  ref.set_attempt(1);
+  ref.set_step(5);
+  job.core->OnManifestWritten(ref, absl::OkStatus(), job.now);
+  job.Pump();
+  EXPECT_EQ(job.Progress().checkpoint().last().step(), 5);
+}
+
+// ---- evaluation
+
+TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
+  FakeJob job(EvaluateEvery(5));
+  job.Start();
+  job.Train(6);
+  ASSERT_EQ(job.workers[0]->evaluations.size(), 1u);
+  ASSERT_EQ(job.workers[1]->evaluations.size(), 1u);
+  const v1::Evaluate& first = job.workers[0]->evaluations[0];
+  const v1::Evaluate& second = job.workers[1]->evaluations[0];
+  EXPECT_EQ(first.version(), 5);
+  EXPECT_EQ(first.samples().begin(), 0);
+  EXPECT_EQ(first.samples().end(), second.samples().begin());
+  EXPECT_EQ(second.samples().end(), 1000);
+  const v1::Evaluation result = job.Progress().last_evaluation();
+  EXPECT_EQ(result.step(), 5);
+  EXPECT_EQ(result.samples(), 1000);
+  EXPECT_DOUBLE_EQ(result.loss(), 0.5);
+  EXPECT_TRUE(result.has_accuracy());
+  EXPECT_DOUBLE_EQ(result.accuracy(), 5);
+  EXPECT_DOUBLE_EQ(result.epoch(), 0.05);
+  EXPECT_TRUE(job.HasEvent("evaluation at step 5: loss 0.5000, accuracy 5.00 %"));
+  EXPECT_FALSE(job.shards[0]->cut.has_value() && job.shards[0]->cut->step() == 5)
+      << "the pin is freed";
+}
+
+TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {
+  FakeJob job(EvaluateEvery(5));
+  job.Start();
+  job.workers[0]->evaluates = false;
+  job.Train(6);
+  EXPECT_FALSE(job.Progress().has_last_evaluation());
+  job.Kill(*job.workers[0]);
+  EXPECT_EQ(job.workers[1]->evaluations.size(), 2u);
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
+}
+
+TEST(CoordinatorEvaluation, AnEvaluatorThatComesBackIsAskedAgain) {
+  FakeJob job(EvaluateEvery(5));
+  job.Start();
+  FakeWorker& worker = *job.workers[0];
+  worker.evaluates = false;
+  job.Train(6);
+  job.Break(worker);
+  worker.evaluates = true;
+  job.Connect(worker);
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
+}
+
+TEST(CoordinatorEvaluation, SharesACutWithACheckpointAtTheSameStep) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_checkpoint()->set_interval_steps(10);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(12);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(10));
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
+}
+
+TEST(CoordinatorEvaluation, OneThatFailsAgainAndAgainIsGivenUp) {
+  FakeJob job(EvaluateEvery(5));
+  job.Start();
+  job.workers[0]->evaluation_error = "pinned version is gone";
+  job.workers[1]->evaluation_error = "pinned version is gone";
+  job.Train(7);
+  EXPECT_TRUE(job.HasEvent("no evaluation at step 5: pinned version is gone"));
+  job.workers[0]->evaluation_error = job.workers[1]->evaluation_error = "";
+  job.Train(4);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
+}
+
+TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
+  FakeJob job(EvaluateEvery(50));
+  job.Start();
+  job.workers[0]->evaluates = false;
+  job.Train(20);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+  EXPECT_FALSE(job.exit.has_value());
+  job.Kill(*job.workers[0]);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
+}
+
+TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
+  FakeJob job(EvaluateEvery(50));
+  job.Start();
+  job.workers[0]->evaluates = job.workers[1]->evaluates = false;
+  job.Train(20);
+  job.Kill(*job.workers[0]);
+  job.Kill(*job.workers[1]);
+  EXPECT_FALSE(job.exit.has_value());
+  job.AddWorker(0);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
+}
+
+TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_training()->mutable_target()->set_metric("accuracy");
+  spec.mutable_training()->mutable_target()->set_goal("AtLeast");
+  spec.mutable_training()->mutable_target()->set_value(9.5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(9);
+  EXPECT_FALSE(job.exit.has_value());
+  job.Train(8);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_THAT(job.exit->message, HasSubstr("target"));
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
+  ASSERT_EQ(job.manifests.size(), 1u);
+  EXPECT_EQ(SavedSteps(job)[0], job.Version());
+  EXPECT_LT(job.Version(), 20);
+  EXPECT_TRUE(job.claims.back().end());
+}
+
+// ---- snapshots
+
+TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheyAreClosed) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(30);
+  job.core->OnOpenSnapshot(41, request, job.now);
+  job.Pump();
+  job.Train(4);
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  EXPECT_EQ(job.snapshots[0].request, 41);
+  ASSERT_TRUE(job.snapshots[0].snapshot.ok());
+  EXPECT_GE(job.snapshots[0].snapshot->version(), 3);
+  EXPECT_EQ(job.snapshots[0].snapshot->table().tensors_size(), 1);
+  ASSERT_TRUE(job.shards[0]->cut.has_value());
+  job.core->OnCloseSnapshot(job.snapshots[0].snapshot->cut(), job.now);
+  job.Pump();
+  EXPECT_FALSE(job.shards[0]->cut.has_value());
+}
+
+TEST(CoordinatorSnapshots, AreFreedWhenTheirTimeIsOver) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(2);
+  job.core->OnOpenSnapshot(41, request, job.now);
+  job.Pump();
+  job.Train(4);
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  job.Pass(absl::Seconds(2));
+  EXPECT_FALSE(job.shards[0]->cut.has_value());
+}
+
+TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.core->OnOpenSnapshot(41, {}, job.now);
+  job.Pump();
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(500);
+  job.core->OnOpenSnapshot(41, request, job.now);
+  job.Pump();
+  job.Train(17);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -1,0 +1,107 @@
+#include "services/coordinator/evaluation.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+
+Evaluation::Options Options() {
+  Evaluation::Options options;
+  options.id = 4;
+  options.cut = 9;
+  options.version = 100;
+  options.samples = 1000;
+  options.started = kStart;
+  return options;
+}
+
+v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double correct) {
+  v1::EvaluationResult result;
+  result.set_evaluation(asked.evaluation());
+  *result.mutable_samples() = asked.samples();
+  const double count = static_cast<double>(asked.samples().end() - asked.samples().begin());
+  result.set_count(asked.samples().end() - asked.samples().begin());
+  result.set_loss_sum(loss * count);
+  result.set_correct(correct * count);
+  return result;
+}
+
+TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 10}, {2, 30}});
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].second.samples().end(), 250);
+  EXPECT_EQ(asked[0].second.cut(), 9);
+  EXPECT_EQ(asked[0].second.version(), 100);
+  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}).empty()) << "nothing is left to give";
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
+  EXPECT_FALSE(evaluation.done());
+  evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
+  ASSERT_TRUE(evaluation.done());
+  const v1::Evaluation result = evaluation.Result(true, kStart + absl::Seconds(2));
+  EXPECT_DOUBLE_EQ(result.loss(), 1.75);
+  EXPECT_DOUBLE_EQ(result.accuracy(), 87.5);
+  EXPECT_EQ(result.samples(), 1000);
+  EXPECT_EQ(result.step(), 100);
+  EXPECT_DOUBLE_EQ(result.seconds(), 2);
+}
+
+TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}});
+  const auto again = evaluation.Assign({{2, 1}});
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].first, 2);
+  EXPECT_EQ(again[0].second.samples().end(), 500);
+  EXPECT_EQ(evaluation.OwedBy(2).size(), 2u);
+  evaluation.OnResult(1, ResultOf(asked[0].second, 9, 0));  // too late
+  evaluation.OnResult(2, ResultOf(again[0].second, 1, 1));
+  evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
+}
+
+TEST(Evaluation, ARepeatedResultCountsOnce) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}});
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
+  evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
+  EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
+}
+
+TEST(Evaluation, WaitsWhenThereIsNobody) {
+  Evaluation evaluation(Options());
+  EXPECT_TRUE(evaluation.Assign({}).empty());
+  EXPECT_EQ(evaluation.Assign({{5, 0}}).size(), 1u);
+}
+
+TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
+  Evaluation evaluation(Options());
+  int tries = 0;
+  while (!evaluation.failed()) {
+    const auto asked = evaluation.Assign({{1, 1}});
+    ASSERT_EQ(asked.size(), 1u);
+    v1::EvaluationResult result = ResultOf(asked[0].second, 0, 0);
+    result.set_error("out of memory");
+    evaluation.OnResult(1, result);
+    ASSERT_LT(++tries, 100);
+  }
+  EXPECT_GT(tries, 3);
+  EXPECT_FALSE(evaluation.done());
+  EXPECT_EQ(evaluation.last_error(), "out of memory");
+}
+
+TEST(Evaluation, RegressionHasNoAccuracy) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 1}});
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1, 0));
+  EXPECT_FALSE(evaluation.Result(false, kStart).has_accuracy());
+  EXPECT_TRUE(evaluation.Result(true, kStart).has_accuracy());
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -1,0 +1,176 @@
+#include "services/coordinator/membership.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using Kind = Membership::Admission::Kind;
+using ::testing::HasSubstr;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+
+Membership::Options Options() {
+  Membership::Options options;
+  options.job = "ns/job/uid";
+  options.suspect = absl::Seconds(1);
+  options.silence = absl::Seconds(5);
+  return options;
+}
+
+v1::Register Request(v1::Role role, uint32_t index, uint64_t incarnation) {
+  v1::Register request;
+  request.mutable_process()->set_role(role);
+  request.mutable_process()->set_index(index);
+  request.mutable_process()->set_incarnation(incarnation);
+  request.set_job("ns/job/uid");
+  request.set_wire_version(1);
+  request.set_pid(incarnation + 1000);
+  return request;
+}
+
+TEST(Membership, ANewProcessIsAdmittedAndFoundByStreamAndIncarnation) {
+  Membership members(Options());
+  const auto admission = members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  EXPECT_EQ(admission.kind, Kind::kNew);
+  ASSERT_NE(members.OnStream(1), nullptr);
+  EXPECT_EQ(members.OnStream(1)->incarnation(), 7);
+  EXPECT_EQ(members.Find(7)->pid, 1007);
+  EXPECT_EQ(members.Find(8), nullptr);
+}
+
+TEST(Membership, RefusesAnotherJobAndAnotherWireVersion) {
+  Membership members(Options());
+  v1::Register request = Request(v1::WORKER, 0, 7);
+  request.set_job("ns/other/uid");
+  EXPECT_EQ(members.Register(1, request, kStart).refusal.code(), v1::Refusal::WRONG_JOB);
+  request = Request(v1::WORKER, 0, 7);
+  request.set_wire_version(2);
+  EXPECT_EQ(members.Register(1, request, kStart).refusal.code(), v1::Refusal::WIRE_VERSION);
+}
+
+TEST(Membership, ASuspectReturnsOnANewStreamWithinItsSecond) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Disconnected(1, kStart);
+  EXPECT_TRUE(members.Find(7)->suspect());
+  EXPECT_EQ(members.NextDeadline(), kStart + absl::Seconds(1));
+  const absl::Time later = kStart + absl::Milliseconds(999);
+  EXPECT_TRUE(members.ExpelOverdue(later).empty());
+  EXPECT_EQ(members.Register(2, Request(v1::WORKER, 0, 7), later).kind, Kind::kReturned);
+  EXPECT_TRUE(members.ExpelOverdue(later + absl::Seconds(4)).empty());
+}
+
+TEST(Membership, ASuspectThatDoesNotReturnIsExpelledAndRefusedForEver) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Disconnected(1, kStart);
+  const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(1));
+  ASSERT_EQ(expelled.size(), 1u);
+  EXPECT_TRUE(expelled[0].expelled);
+  EXPECT_EQ(members.Find(7), nullptr);
+  const auto again = members.Register(2, Request(v1::WORKER, 0, 7), kStart + absl::Seconds(2));
+  EXPECT_EQ(again.kind, Kind::kRefused);
+  EXPECT_EQ(again.refusal.code(), v1::Refusal::EXPELLED);
+}
+
+TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
+  Membership members(Options());
+  members.Register(1, Request(v1::SHARD, 0, 7), kStart);
+  members.Heard(1, kStart + absl::Seconds(3));
+  EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(7.9)).empty());
+  const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(8));
+  ASSERT_EQ(expelled.size(), 1u);
+  EXPECT_THAT(expelled[0].reason, HasSubstr("was not heard for 5s"));
+}
+
+TEST(Membership, TheNewestStreamOfAnIncarnationWins) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  const auto admission = members.Register(2, Request(v1::WORKER, 0, 7), kStart);
+  EXPECT_EQ(admission.kind, Kind::kReturned);
+  EXPECT_EQ(admission.closed_stream, 1);
+  EXPECT_EQ(members.Disconnected(1, kStart), nullptr) << "the old stream's end means nothing";
+  EXPECT_FALSE(members.Find(7)->suspect());
+}
+
+TEST(Membership, ASecondLifeIsRefusedWhileTheFirstIsConnectedAndReplacesASuspect) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  const auto refused = members.Register(2, Request(v1::WORKER, 0, 8), kStart);
+  EXPECT_EQ(refused.refusal.code(), v1::Refusal::DUPLICATE);
+  EXPECT_THAT(refused.refusal.reason(), HasSubstr("worker-0"));
+  members.Disconnected(1, kStart);
+  const auto admitted = members.Register(3, Request(v1::WORKER, 0, 8), kStart);
+  EXPECT_EQ(admitted.kind, Kind::kNew);
+  ASSERT_TRUE(admitted.displaced.has_value());
+  EXPECT_EQ(admitted.displaced->process.incarnation(), 7);
+  EXPECT_TRUE(members.IsExpelled(7));
+}
+
+TEST(Membership, AReportedDeathExpelsByIncarnationOrByPlaceAndProcessId) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Register(2, Request(v1::WORKER, 1, 8), kStart);
+  v1::SetDesiredRequest::Death death;
+  death.mutable_process()->set_role(v1::WORKER);
+  death.mutable_process()->set_index(1);
+  death.set_pid(4711);
+  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "an earlier life with this index";
+  death.set_pid(1008);
+  EXPECT_TRUE(members.ReportDeath(death).has_value());
+  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "repeated";
+  death.mutable_process()->set_incarnation(7);
+  EXPECT_TRUE(members.ReportDeath(death).has_value());
+  EXPECT_TRUE(members.Living(v1::WORKER).empty());
+}
+
+TEST(Membership, ADeathReportedBeforeTheProcessCameKeepsItOut) {
+  Membership members(Options());
+  v1::SetDesiredRequest::Death death;
+  death.mutable_process()->set_incarnation(7);
+  EXPECT_FALSE(members.ReportDeath(death).has_value());
+  EXPECT_EQ(members.Register(1, Request(v1::WORKER, 0, 7), kStart).kind, Kind::kRefused);
+}
+
+TEST(Membership, ForgivenTimeCountsForNobodysSilence) {
+  Membership members(Options());
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Forgive(absl::Seconds(20));
+  EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(24)).empty());
+  EXPECT_EQ(members.ExpelOverdue(kStart + absl::Seconds(25)).size(), 1u);
+}
+
+TEST(Membership, AStreamOnWhichNobodyRegistersIsOverdueAfterTheSilence) {
+  Membership members(Options());
+  members.Connected(4, kStart);
+  EXPECT_EQ(members.NextDeadline(), kStart + absl::Seconds(5));
+  EXPECT_TRUE(members.TakeOverdueStreams(kStart + absl::Seconds(4)).empty());
+  EXPECT_THAT(members.TakeOverdueStreams(kStart + absl::Seconds(5)), ::testing::ElementsAre(4));
+  EXPECT_TRUE(members.TakeOverdueStreams(kStart + absl::Seconds(9)).empty());
+}
+
+TEST(Membership, LivingProcessesAreOrderedByIndex) {
+  Membership members(Options());
+  for (uint32_t index : {2, 0, 1}) {
+    members.Register(index + 1, Request(v1::WORKER, index, 50 - index), kStart);
+  }
+  const auto living = members.Living(v1::WORKER);
+  ASSERT_EQ(living.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(living[i]->id.index(), i);
+}
+
+TEST(Membership, RemembersABoundedNumberOfDepartures) {
+  Membership members(Options());
+  for (uint64_t i = 1; i <= 200; ++i) {
+    members.Register(i, Request(v1::WORKER, 0, i), kStart);
+    members.Leave(i);
+  }
+  EXPECT_EQ(members.departures().size(), 64u);
+  EXPECT_EQ(members.departures().back().process.incarnation(), 200);
+  EXPECT_FALSE(members.departures().back().expelled);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

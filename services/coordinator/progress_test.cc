@@ -1,0 +1,91 @@
+#include "services/coordinator/progress.h"
+
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+
+v1::WorkerProgress StepOf(uint64_t samples, double loss, double seconds) {
+  v1::WorkerProgress progress;
+  progress.add_steps()->set_samples(samples);
+  progress.mutable_steps(0)->set_loss_sum(loss * static_cast<double>(samples));
+  progress.set_compute_seconds(seconds);
+  progress.set_wait_seconds(0.25);
+  return progress;
+}
+
+TEST(EventLog, NumbersEventsAndKeepsTheNewestThousand) {
+  EventLog log;
+  for (int i = 0; i < 1500; ++i) log.Add(v1::Event::INFO, "event", kStart);
+  v1::JobProgress progress;
+  log.CopyTo(0, &progress);
+  ASSERT_EQ(progress.events_size(), 1000);
+  EXPECT_EQ(progress.events(0).sequence(), 501);
+  progress.Clear();
+  log.CopyTo(1498, &progress);
+  EXPECT_EQ(progress.events_size(), 2);
+  EXPECT_DOUBLE_EQ(progress.events(0).time(), 1'000'000);
+}
+
+TEST(TrainingMeter, TheLossIsTheMeanOverTheLastSamples) {
+  TrainingMeter meter(100);
+  EXPECT_FALSE(meter.has_loss());
+  meter.OnWorkerProgress(1, StepOf(50, 8.0, 1));
+  meter.OnWorkerProgress(2, StepOf(50, 2.0, 1));
+  EXPECT_DOUBLE_EQ(meter.loss(), 5.0);
+  meter.OnWorkerProgress(1, StepOf(50, 4.0, 1));
+  EXPECT_DOUBLE_EQ(meter.loss(), 3.0) << "the first is forgotten";
+}
+
+TEST(TrainingMeter, ALossThatIsNotFiniteIsLeftOut) {
+  TrainingMeter meter(100);
+  meter.OnWorkerProgress(1, StepOf(50, std::numeric_limits<double>::infinity(), 1));
+  meter.OnWorkerProgress(1, StepOf(50, 2.0, 1));
+  EXPECT_DOUBLE_EQ(meter.loss(), 2.0);
+}
+
+TEST(TrainingMeter, AWorkersSpeedIsItsSamplesPerSecondOfWorkNotOfWaiting) {
+  TrainingMeter meter(100);
+  EXPECT_EQ(meter.SpeedOf(1), 0);
+  meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));
+  EXPECT_DOUBLE_EQ(meter.SpeedOf(1), 100);
+  for (int i = 0; i < 50; ++i) meter.OnWorkerProgress(1, StepOf(50, 1, 0.25));
+  EXPECT_NEAR(meter.SpeedOf(1), 200, 2) << "it follows";
+  meter.Forget(1);
+  EXPECT_EQ(meter.SpeedOf(1), 0);
+}
+
+TEST(TrainingMeter, TheJobsSpeedIsThatOfTheLastSeconds) {
+  TrainingMeter meter(100);
+  for (int i = 0; i <= 100; ++i) {
+    meter.OnSamples(static_cast<uint64_t>(i) * (i < 50 ? 100 : 200), kStart + absl::Seconds(i));
+  }
+  EXPECT_NEAR(meter.SamplesPerSecond(kStart + absl::Seconds(100)), 200, 1);
+  EXPECT_LT(meter.SamplesPerSecond(kStart + absl::Seconds(200)), 25) << "and falls when it stops";
+}
+
+TEST(TrainingMeter, AfterARestorationTheSpeedBeginsAnew) {
+  TrainingMeter meter(100);
+  meter.OnSamples(1000, kStart);
+  meter.OnSamples(2000, kStart + absl::Seconds(1));
+  meter.OnSamples(500, kStart + absl::Seconds(2));
+  meter.OnSamples(600, kStart + absl::Seconds(3));
+  EXPECT_DOUBLE_EQ(meter.SamplesPerSecond(kStart + absl::Seconds(3)), 100);
+}
+
+TEST(TrainingMeter, SumsWhereTheTimeWent) {
+  TrainingMeter meter(100);
+  meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));
+  meter.OnWorkerProgress(2, StepOf(50, 1, 0.5));
+  v1::JobProgress progress;
+  meter.CopyTo(&progress);
+  EXPECT_DOUBLE_EQ(progress.compute_seconds(), 1.0);
+  EXPECT_DOUBLE_EQ(progress.wait_seconds(), 0.5);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

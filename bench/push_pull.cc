@@ -141,16 +141,7 @@ v1::JobSpec MakeJob(const Flags& flags) {
   return job;
 }
 
-absl::Status Run(const Flags& flags) {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-push-pull-", getpid()))
-          .string();
-  std::filesystem::create_directories(folder);
-  struct RemoveFolder {
-    std::string folder;
-    ~RemoveFolder() { std::filesystem::remove_all(folder); }
-  } remove{folder};
-
+absl::Status RunIn(const Flags& flags, const std::string& folder) {
   testing::JobProcesses processes(
       {.job = MakeJob(flags), .folder = folder, .programs = flags.programs});
   if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
@@ -190,6 +181,19 @@ absl::Status Run(const Flags& flags) {
              seconds[seconds.size() / 2], seconds.front(), seconds.back())
       << std::endl;
   return absl::OkStatus();
+}
+
+absl::Status Run(const Flags& flags) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-push-pull-", getpid()))
+          .string();
+  std::filesystem::create_directories(folder);
+  const absl::Status status = RunIn(flags, folder);
+  if (status.ok()) {
+    std::filesystem::remove_all(folder);
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
 }
 
 int Main(int argc, char** argv) {

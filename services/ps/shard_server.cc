@@ -285,17 +285,17 @@ class ShardServer::Impl final : public StreamHandler {
     file_thread_.Post([this, write = std::move(write)] {
       const absl::Time begin = absl::Now();
       EncodedPartition encoded = EncodePartition(*write.content);
-      const absl::Status status = StorageOf(write.folder)->WriteFile(
-          write.checkpoint, write.file_name, encoded.bytes);
-      absl::StatusOr<v1::PartitionFile> written = status;
+      const absl::Status status =
+          StorageOf(write.folder)->WriteFile(write.checkpoint, write.file_name, encoded.bytes);
       if (status.ok()) {
-        written = std::move(encoded.file);
-        checkpoint_bytes_.Increment(static_cast<double>(written->bytes()));
+        checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
         checkpoint_seconds_.Observe(absl::ToDoubleSeconds(absl::Now() - begin));
       } else {
         logger_.Warning("A partition could not be written",
                         {{"partition", write.partition}, {"why", status.ToString()}});
       }
+      absl::StatusOr<v1::PartitionFile> written =
+          status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
       Event([cut = write.cut, partition = write.partition, written = std::move(written)](
                 ShardCore& core, absl::Time now) mutable {
         core.OnPartitionWritten(cut, partition, std::move(written), now);

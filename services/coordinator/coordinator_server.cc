@@ -288,7 +288,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   void NoteView() {
     const v1::View& view = core_.view();
-    if (Same(view.id(), last_view_)) return;
+    if (view.id().number() == 0 || Same(view.id(), last_view_)) return;
     last_view_ = view.id();
     view_changes_.Increment();
     logger_.Info("A view was decided", {{"view", ShortName(view.id())},

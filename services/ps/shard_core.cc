@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/wire_version.h"
 #include "services/ps/asynchronous.h"
 #include "services/ps/birth.h"
 #include "services/ps/cuts.h"
@@ -602,7 +603,7 @@ void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
 v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
   v1::Header header = impl_->state.NewHeader();
   v1::Hello& hello = *header.mutable_hello();
-  hello.set_min_wire_version(kWireVersion);
+  hello.set_min_wire_version(kOldestWireVersion);
   hello.set_max_wire_version(kWireVersion);
   hello.set_job(impl_->state.options.identity.job());
   *hello.mutable_sender() = impl_->state.options.identity.process();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/wire_version.h"
 
 namespace sluice::ps {
 
@@ -39,10 +40,10 @@ std::vector<StreamId> StreamTable::Ids() const {
 absl::Status StreamTable::Greet(Entry& entry, const v1::Hello& hello) {
   const v1::ProcessId& self = state_.options.identity.process();
   if (entry.stream.greeted) return absl::InvalidArgumentError("a second Hello on one stream");
-  if (hello.min_wire_version() > kWireVersion || hello.max_wire_version() < kWireVersion) {
+  if (hello.min_wire_version() > kWireVersion || hello.max_wire_version() < kOldestWireVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this shard speaks wire version ", kWireVersion, ", the peer ",
-                     hello.min_wire_version(), " to ", hello.max_wire_version()));
+        absl::StrCat("this shard speaks wire versions ", kOldestWireVersion, " to ", kWireVersion,
+                     ", the peer ", hello.min_wire_version(), " to ", hello.max_wire_version()));
   }
   if (hello.job() != state_.options.identity.job()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -67,7 +68,7 @@ absl::Status StreamTable::Greet(Entry& entry, const v1::Hello& hello) {
   entry.stream.peer = hello.sender();
   v1::Header reply = state_.NewHeader();
   v1::HelloReply& body = *reply.mutable_hello_reply();
-  body.set_wire_version(kWireVersion);
+  body.set_wire_version(std::min(kWireVersion, hello.max_wire_version()));
   *body.mutable_shard() = self;
   body.set_window_bytes(state_.options.window_bytes);
   state_.Send(entry.stream.id, std::move(reply));

@@ -18,8 +18,6 @@
 
 namespace sluice::ps {
 
-inline constexpr uint32_t kWireVersion = 1;
-
 // What a handler did with a frame.
 enum class Handled {
   kDone,

@@ -77,6 +77,10 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     *view.mutable_shards() = message.prepare().shards();
     *view.mutable_owner() = message.prepare().owner();
     if (message.prepare().has_checkpoint()) LoadedOrBorn();
+    // Pushes that came first have waited.
+    for (FakeWorker* worker : job->Workers()) {
+      if (!message.prepare().has_checkpoint() && Same(worker->pushed, ask)) LoadedOrBorn();
+    }
   } else if (message.has_pause()) {
     if (message.pause().now() || paused) {
       Reply(message.pause().id());
@@ -252,6 +256,7 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
   if (message.has_birth()) {
     ++asked;
     if (!births) return;
+    pushed = message.birth().ask();
     for (FakeShard* shard : job->Shards()) {
       if (Same(shard->ask, message.birth().ask())) shard->LoadedOrBorn();
     }
@@ -571,6 +576,19 @@ void FakeJob::Update(FakeWorker& worker, uint64_t samples, const std::vector<Fak
     }
     shard->clocks[incarnation] = record;
     shard->ledger.Add(range);
+    ++shard->version;
+    shard->SayProgress();
+  }
+  Pump();
+}
+
+void FakeJob::FinishUpdates(const FakeWorker& worker) {
+  for (FakeShard* shard : Shards()) {
+    const auto staged = shard->staged.find(worker.id.incarnation());
+    if (shard->paused || !shard->has_view || staged == shard->staged.end()) continue;
+    shard->ledger.Add(FromProto(staged->second.samples()));
+    shard->clocks[staged->first] = staged->second;
+    shard->staged.erase(staged);
     ++shard->version;
     shard->SayProgress();
   }

@@ -106,6 +106,7 @@ class FakeWorker : public FakeProcess {
   std::optional<v1::View> view;
   bool has_table = false;
   int asked = 0;
+  v1::AskId pushed;  // the ask that it brought version 0 for
   std::vector<v1::Evaluate> evaluations;
   double seconds_per_sample = 0.001;
 };
@@ -139,6 +140,9 @@ class FakeJob {
   void CloseOn(const std::vector<FakeShard*>& some);
   // Asynchronous: a worker's update is applied on all shards (or only staged on some).
   void Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet = {});
+
+  // What is staged of the worker's is applied.
+  void FinishUpdates(const FakeWorker& worker);
 
   // ---- what is
   v1::JobProgress Progress() { return core->Progress(0, now); }

@@ -66,6 +66,9 @@ std::string JobProcesses::LogFile(const std::string& name) const {
 
 std::string JobProcesses::Program(const std::string& role) const {
   const std::string root = options_.programs.empty() ? RunfilesRoot() : options_.programs;
+  if (role == "worker" && !options_.worker_program.empty()) {
+    return absl::StrCat(root, "/", options_.worker_program);
+  }
   return absl::StrCat(root, "/services/", role, "/sluice-", role);
 }
 

@@ -25,8 +25,11 @@ namespace sluice::testing {
 class JobProcesses {
  public:
   struct Options {
-    v1::JobSpec job;       // name is needed; uid and checkpoint directory are filled in if empty
-    std::string folder;    // for logs, port files and checkpoints; must exist
+    v1::JobSpec job;     // name is needed; uid and checkpoint directory are filled in if empty
+    std::string folder;  // for logs, port files and checkpoints; must exist
+    // Path of the program that is started as a worker, relative to `programs`; empty:
+    // sluice-worker.
+    std::string worker_program;
     std::string programs;  // folder that holds services/coordinator/sluice-coordinator, ...; empty:
                            // Bazel's runfiles
   };

@@ -1,0 +1,140 @@
+// BitExact: the final parameters of a real model are the same to the bit, whatever number of
+// processes computed them and whatever happened to these.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
+  v1::JobSpec job = BaseJob();
+  job.mutable_model()->set_name("convnet");
+  v1::DataSpec& data = *job.mutable_data();
+  data.set_format(v1::DataSpec::SYNTHETIC);
+  data.mutable_synthetic()->set_samples(1000);
+  data.mutable_synthetic()->set_classes(10);
+  for (const int64_t extent : {1, 28, 28}) data.mutable_synthetic()->add_shape(extent);
+  v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
+  optimizer.set_name(v1::OptimizerSpec::ADAM);
+  optimizer.set_learning_rate(1e-3);
+  optimizer.set_beta1(0.9);
+  optimizer.set_beta2(0.999);
+  optimizer.set_eps(1e-8);
+  job.mutable_training()->set_bit_exact(true);
+  job.mutable_training()->set_steps(60);
+  job.mutable_worker()->set_replicas(workers);
+  job.mutable_parameter_server()->set_replicas(shards);
+  return job;
+}
+
+class BitExactTest : public ::testing::Test {
+ protected:
+  static std::vector<uint64_t> Finish(JobProcesses& processes) {
+    const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
+    EXPECT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(code.value_or(-1), 0);
+    const auto hashes = FinalStateHashes(processes.checkpoints());
+    EXPECT_TRUE(hashes.ok()) << hashes.status();
+    return hashes.value_or(std::vector<uint64_t>());
+  }
+
+  static std::vector<uint64_t> Undisturbed(uint32_t workers, uint32_t shards) {
+    const std::string folder = NewFolder(absl::StrCat("w", workers, "s", shards));
+    JobProcesses processes({.job = ConvnetJob(workers, shards), .folder = folder});
+    const absl::Status status = processes.StartAll();
+    EXPECT_TRUE(status.ok()) << status;
+    return Finish(processes);
+  }
+
+  static const std::vector<uint64_t>& Reference() {
+    static const auto* const reference = new std::vector<uint64_t>(Undisturbed(1, 1));
+    return *reference;
+  }
+
+  static void WaitForStep(JobProcesses& processes, uint64_t step) {
+    const auto progress = processes.WaitFor(
+        [&](const v1::JobProgress& p) { return p.step() >= step; }, absl::Seconds(60));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+  }
+};
+
+class BitExactSizesTest : public BitExactTest,
+                          public ::testing::WithParamInterface<std::pair<uint32_t, uint32_t>> {};
+
+TEST_P(BitExactSizesTest, TheNumberOfProcessesDoesNotMatter) {
+  EXPECT_EQ(Undisturbed(GetParam().first, GetParam().second), Reference());
+}
+
+INSTANTIATE_TEST_SUITE_P(WorkersAndShards, BitExactSizesTest,
+                         ::testing::Values(std::make_pair(1, 2), std::make_pair(1, 3),
+                                           std::make_pair(2, 1), std::make_pair(2, 2),
+                                           std::make_pair(2, 3), std::make_pair(3, 1),
+                                           std::make_pair(3, 2), std::make_pair(3, 3)),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.first, "WorkersAnd", info.param.second,
+                                               "Shards");
+                         });
+
+TEST_F(BitExactTest, AWorkerKilledInTheMiddleDoesNotMatter) {
+  const std::string folder = NewFolder("killed");
+  JobProcesses processes({.job = ConvnetJob(3, 2), .folder = folder});
+  ASSERT_TRUE(processes.StartAll().ok());
+  WaitForStep(processes, 10);
+  ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
+  WaitForStep(processes, 20);
+  ASSERT_TRUE(processes.StartWorker(1).ok());
+  EXPECT_EQ(Finish(processes), Reference());
+}
+
+TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
+  const std::string folder = NewFolder("resumed");
+  {
+    JobProcesses processes({.job = ConvnetJob(2, 2), .folder = folder});
+    ASSERT_TRUE(processes.StartAll().ok());
+    WaitForStep(processes, 15);
+    v1::SetDesiredRequest suspend;
+    suspend.set_workers(2);
+    suspend.set_shards(2);
+    suspend.set_suspend(true);
+    ASSERT_TRUE(processes.SetDesired(suspend).ok());
+    const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
+    ASSERT_TRUE(code.ok()) << code.status();
+    ASSERT_EQ(*code, 0);
+  }
+  const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_GE(manifest->checkpoint().step(), 15u);
+  EXPECT_LT(manifest->checkpoint().step(), 60u);
+  JobProcesses processes({.job = ConvnetJob(3, 1), .folder = folder});
+  ASSERT_TRUE(processes.StartAll().ok());
+  EXPECT_EQ(Finish(processes), Reference());
+}
+
+TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
+  const std::string folder = NewFolder("shard-killed");
+  v1::JobSpec job = ConvnetJob(2, 2);
+  job.mutable_checkpoint()->set_interval_steps(10);
+  JobProcesses processes({.job = job, .folder = folder});
+  ASSERT_TRUE(processes.StartAll().ok());
+  WaitForStep(processes, 25);
+  ASSERT_TRUE(processes.Kill("ps-0", /*report=*/true).ok());
+  ASSERT_TRUE(processes.StartShard(0).ok());
+  EXPECT_EQ(Finish(processes), Reference());
+}
+
+TEST_F(BitExactTest, AnotherSeedGivesOtherParameters) {
+  const std::string folder = NewFolder("seed");
+  v1::JobSpec job = ConvnetJob(1, 1);
+  job.mutable_training()->set_seed(2);
+  JobProcesses processes({.job = job, .folder = folder});
+  ASSERT_TRUE(processes.StartAll().ok());
+  EXPECT_NE(Finish(processes), Reference());
+}
+
+}  // namespace
+}  // namespace sluice::testing

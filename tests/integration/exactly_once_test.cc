@@ -1,0 +1,199 @@
+// Real processes are killed and frozen at random while a job counts its samples; in the end every
+// sample was applied exactly once an epoch.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr uint64_t kSamples = 6000;
+constexpr uint64_t kEpochs = 2;
+
+// Counts samples, see counting_worker.cc.
+v1::JobSpec CountingJob(const std::string& folder) {
+  std::ofstream csv(absl::StrCat(folder, "/samples.csv"));
+  csv << "sample,label\n";
+  for (uint64_t i = 0; i < kSamples; ++i) csv << i << "," << i % 2 << "\n";
+  csv.close();
+  v1::JobSpec job = BaseJob();
+  job.mutable_data()->set_format(v1::DataSpec::CSV);
+  job.mutable_data()->mutable_source()->set_path(absl::StrCat(folder, "/samples.csv"));
+  job.mutable_data()->mutable_csv()->set_label_column("label");
+  job.mutable_data()->mutable_csv()->add_numeric_columns("sample");
+  (*job.mutable_model()->mutable_dimensions())["microseconds"] = 5000;
+  job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
+  job.mutable_optimizer()->set_learning_rate(1);
+  v1::TrainingSpec& training = *job.mutable_training();
+  training.set_aggregation(v1::TrainingSpec::SUM);
+  training.set_epochs(kEpochs);
+  training.set_global_batch_size(30);
+  training.set_microbatch_size(4);
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_worker()->set_replicas(3);
+  job.mutable_timeouts()->set_heartbeat(0.2);
+  job.mutable_timeouts()->set_suspect(0.3);
+  job.mutable_timeouts()->set_silence(1);
+  return job;
+}
+
+class ExactlyOnceTest : public ::testing::Test {
+ protected:
+  void Start(const v1::JobSpec& job, const std::string& folder) {
+    processes_ = std::make_unique<JobProcesses>(JobProcesses::Options{
+        .job = job, .folder = folder, .worker_program = "tests/testing/counting_worker"});
+    const absl::Status status = processes_->StartAll();
+    ASSERT_TRUE(status.ok()) << status;
+    WaitForStep(5);
+  }
+
+  // Steps, or updates, of the attempt in progress.
+  void WaitForStep(uint64_t step) {
+    const auto progress = processes_->WaitFor(
+        [&](const v1::JobProgress& p) {
+          return p.phase() > v1::JobProgress::TRAINING ||
+                 (p.phase() == v1::JobProgress::TRAINING && p.step() >= step);
+        },
+        absl::Seconds(60));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+  }
+
+  bool Over() {
+    const auto progress = processes_->Progress();
+    return !processes_->Lives("coordinator") ||
+           (progress.ok() && progress->phase() > v1::JobProgress::TRAINING);
+  }
+
+  // What a process manager does.
+  void RestartDeadWorkers() {
+    for (uint32_t i = 0; i < processes_->job().worker().replicas(); ++i) {
+      if (processes_->Lives(absl::StrCat("worker-", i))) continue;
+      const absl::Status status = processes_->StartWorker(i);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  // `faults` kills (told to the coordinator or not) and freezes of random workers, as long as the
+  // job trains.
+  int HurtWorkers(int faults, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::set<std::string> frozen;
+    int done = 0;
+    for (; done < faults && !Over(); ++done) {
+      const std::string name =
+          absl::StrCat("worker-", random() % processes_->job().worker().replicas());
+      const uint32_t kind = random() % 4;
+      if (frozen.count(name) != 0) {
+        processes_->Signal(name, SIGCONT);
+        frozen.erase(name);
+      } else if (kind == 0) {
+        processes_->Signal(name, SIGSTOP);
+        frozen.insert(name);
+      } else if (processes_->Lives(name)) {
+        EXPECT_TRUE(processes_->Kill(name, /*report=*/kind != 1).ok());
+      }
+      RestartDeadWorkers();
+      absl::SleepFor(absl::Milliseconds(random() % 200));
+    }
+    for (const std::string& name : frozen) processes_->Signal(name, SIGCONT);
+    return done;
+  }
+
+  // Keeps restarting workers until the job has ended.
+  void FinishAndCheck() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(150);
+    while (processes_->Lives("coordinator") && absl::Now() < deadline) {
+      if (!Over()) RestartDeadWorkers();
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    const auto code = processes_->WaitForExit("coordinator", absl::Seconds(5));
+    ASSERT_TRUE(code.ok()) << code.status() << " " << processes_->Progress()->DebugString();
+    ASSERT_EQ(*code, 0);
+    const auto counts = FinalTensor(processes_->checkpoints(), "counts");
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_THAT(*counts, Each(static_cast<double>(kEpochs)));
+  }
+
+  std::unique_ptr<JobProcesses> processes_;
+};
+
+TEST_F(ExactlyOnceTest, ASynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+  const std::string folder = NewFolder("synchronous");
+  Start(CountingJob(folder), folder);
+  EXPECT_GT(HurtWorkers(12, 1), 3);
+  FinishAndCheck();
+}
+
+TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDieFiftyTimes) {
+  const std::string folder = NewFolder("asynchronous");
+  v1::JobSpec job = CountingJob(folder);
+  job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  job.mutable_training()->set_global_batch_size(5);
+  Start(job, folder);
+  EXPECT_EQ(HurtWorkers(50, 2), 50);
+  FinishAndCheck();
+}
+
+TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+  const std::string folder = NewFolder("bounded");
+  v1::JobSpec job = CountingJob(folder);
+  job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
+  job.mutable_training()->set_max_staleness(2);
+  job.mutable_training()->set_global_batch_size(10);
+  Start(job, folder);
+  EXPECT_GT(HurtWorkers(12, 3), 3);
+  FinishAndCheck();
+}
+
+TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+  const std::string folder = NewFolder("shard");
+  v1::JobSpec job = CountingJob(folder);
+  job.mutable_checkpoint()->set_interval_steps(20);
+  Start(job, folder);
+  WaitForStep(30);
+  ASSERT_TRUE(processes_->Kill("ps-1", /*report=*/true).ok());
+  ASSERT_TRUE(processes_->StartShard(1).ok());
+  const auto restored = processes_->WaitFor(
+      [](const v1::JobProgress& p) {
+        return p.attempt() == 2 && p.phase() == v1::JobProgress::TRAINING && p.restored();
+      },
+      absl::Seconds(30));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_GE(restored->restored_from_step(), 20u);
+  FinishAndCheck();
+}
+
+TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+  const std::string folder = NewFolder("coordinator");
+  v1::JobSpec job = CountingJob(folder);
+  job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  job.mutable_training()->set_global_batch_size(5);
+  job.mutable_checkpoint()->set_interval_steps(100);
+  Start(job, folder);
+  WaitForStep(150);
+  ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+  ASSERT_TRUE(processes_->StartCoordinator().ok());
+  const auto restored = processes_->WaitFor(
+      [](const v1::JobProgress& p) {
+        return p.attempt() == 2 && p.phase() == v1::JobProgress::TRAINING && p.restored();
+      },
+      absl::Seconds(30));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  FinishAndCheck();
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,83 @@
+#include "tests/testing/final_state.h"
+
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/file_util.h"
+
+namespace sluice::testing {
+namespace {
+
+// Copies what a partition's file holds of the tensor to its place.
+absl::Status CopyPieces(const std::string& file, const std::string& tensor,
+                        std::vector<double>* to) {
+  uint64_t header_bytes = 0;
+  if (file.size() < sizeof(header_bytes)) return absl::DataLossError("no header");
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  const std::string data = file.substr(sizeof(header_bytes) + header_bytes);
+  const auto header = nlohmann::json::parse(file.substr(sizeof(header_bytes), header_bytes));
+  for (const auto& [name, array] : header.items()) {
+    const std::string prefix = absl::StrCat(tensor, "[");
+    if (!absl::StartsWith(name, prefix) || absl::StrContains(name, '/')) continue;
+    if (array["dtype"] != "F64") return absl::DataLossError(absl::StrCat(name, " is not float64"));
+    uint64_t offset = 0;
+    if (!absl::SimpleAtoi(name.substr(prefix.size(), name.find(':') - prefix.size()), &offset)) {
+      return absl::DataLossError(absl::StrCat("odd name ", name));
+    }
+    const uint64_t begin = array["data_offsets"][0];
+    const uint64_t end = array["data_offsets"][1];
+    std::memcpy(to->data() + offset, data.data() + begin, end - begin);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Manifest> FinalManifest(const std::string& checkpoints) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
+  if (!point.ok()) return point.status();
+  if (!point->found) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
+  return point->manifest;
+}
+
+absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
+                                                const std::string& tensor) {
+  absl::StatusOr<v1::Manifest> manifest = FinalManifest(checkpoints);
+  if (!manifest.ok()) return manifest.status();
+  uint64_t elements = 0;
+  for (const v1::TensorSpec& spec : manifest->table().tensors()) {
+    if (spec.name() != tensor) continue;
+    elements = 1;
+    for (const int64_t extent : spec.shape()) elements *= static_cast<uint64_t>(extent);
+  }
+  if (elements == 0) return absl::NotFoundError(absl::StrCat("no tensor ", tensor));
+  std::vector<double> values(elements, -1);
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
+  for (const v1::PartitionFile& file : manifest->files()) {
+    absl::StatusOr<absl::Cord> content = storage->ReadFile(manifest->checkpoint(), file);
+    if (!content.ok()) return content.status();
+    absl::Status status = CopyPieces(std::string(*content), tensor, &values);
+    if (!status.ok()) return status;
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<uint64_t>> FinalStateHashes(const std::string& checkpoints) {
+  absl::StatusOr<v1::Manifest> manifest = FinalManifest(checkpoints);
+  if (!manifest.ok()) return manifest.status();
+  std::vector<uint64_t> hashes(manifest->layout().partitions(), 0);
+  for (const v1::PartitionFile& file : manifest->files()) {
+    hashes[file.partition()] = file.state_hash();
+  }
+  return hashes;
+}
+
+}  // namespace sluice::testing

@@ -1,0 +1,54 @@
+"""What the tests of the documentation ask of a Markdown page."""
+
+import os
+import pathlib
+import re
+
+
+def enter_repository():
+    """Goes to the root of the source tree; WORKSPACE must be among the test's data."""
+    os.chdir(os.path.dirname(os.path.realpath('WORKSPACE')))
+
+
+def pages():
+    """Every page of the repository, as a path from the root."""
+    return sorted(pathlib.Path('.').glob('*.md')) + sorted(pathlib.Path('docs').glob('*.md'))
+
+
+def without_code(text):
+    """The text without fenced blocks and code spans."""
+    text = re.sub(r'^ *```.*?^ *```$', '', text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r'`[^`\n]*`', '', text)
+
+
+def fenced_blocks(text, language):
+    """The contents of the fenced blocks of a language, in order, without their indentation."""
+    blocks = re.findall(
+        rf'^( *)```{language}\n(.*?)^ *```$', text, flags=re.MULTILINE | re.DOTALL)
+    return [re.sub(rf'^{indent}', '', block, flags=re.MULTILINE) for indent, block in blocks]
+
+
+def links(text):
+    """The targets of all links."""
+    return re.findall(r'\]\(([^)\s]+)\)', without_code(text))
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    result = set()
+    for heading in re.findall(r'^#+ +(.*)$', re.sub(
+            r'^ *```.*?^ *```$', '', text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE):
+        words = re.sub(r'[^\w\- ]', '', heading.lower())
+        result.add(words.strip().replace(' ', '-'))
+    return result
+
+
+# A path of this repository in backquotes: it has a folder, and the first one is ours.
+_FOLDERS = ('bench', 'docs', 'examples', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
+
+
+def paths(text):
+    """Paths of the repository that stand in code spans."""
+    spans = re.findall(r'`([^`\n]+)`', text)
+    return sorted({span for span in spans
+                   if re.fullmatch(rf'\.?/?({"|".join(_FOLDERS)})/[\w./-]*', span)})

@@ -1,0 +1,50 @@
+"""Links lead somewhere, and files that are named exist."""
+
+import os
+import pathlib
+import unittest
+
+from docs import pages
+from tools import unittest_main
+
+
+class Pages(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        pages.enter_repository()
+
+    def test_relative_links_lead_to_files_and_headings_that_exist(self):
+        for page in pages.pages():
+            for link in pages.links(page.read_text()):
+                if '://' in link or link.startswith('mailto:'):
+                    continue
+                target, _, anchor = link.partition('#')
+                path = pathlib.Path(os.path.normpath(page.parent / target)) if target else page
+                with self.subTest(page=str(page), link=link):
+                    self.assertTrue(path.exists(), f'{page}: there is no {path}')
+                    if anchor:
+                        self.assertIn(anchor, pages.anchors(path.read_text()))
+
+    def test_files_and_folders_that_pages_name_exist(self):
+        for page in pages.pages():
+            for name in pages.paths(page.read_text()):
+                with self.subTest(page=str(page), name=name):
+                    self.assertTrue(
+                        pathlib.Path(name).exists(), f'{page} names {name}, which does not exist')
+
+    def test_every_page_of_docs_is_reached_from_the_readme(self):
+        readme = set(pages.links(pathlib.Path('README.md').read_text()))
+        for page in pathlib.Path('docs').glob('*.md'):
+            with self.subTest(page=str(page)):
+                self.assertIn(str(page), readme)
+
+    def test_what_looks_for_links_finds_them(self):
+        text = 'See [a](b.md#c-d), not `[x](y)`.\n```\n[no](no.md)\n```\n## C: d\n'
+        self.assertEqual(pages.links(text), ['b.md#c-d'])
+        self.assertEqual(pages.anchors(text), {'c-d'})
+        self.assertEqual(pages.paths('`services/ps/x.h`, `/metrics`, `a/b`'), ['services/ps/x.h'])
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -32,6 +32,13 @@ v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
   return job;
 }
 
+// Slow enough that what is done to it is done in the middle.
+v1::JobSpec SlowConvnetJob(uint32_t workers, uint32_t shards) {
+  v1::JobSpec job = ConvnetJob(workers, shards);
+  job.mutable_training()->set_step_delay_seconds(0.05);
+  return job;
+}
+
 class BitExactTest : public ::testing::Test {
  protected:
   static std::vector<uint64_t> Finish(JobProcesses& processes) {
@@ -82,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(WorkersAndShards, BitExactSizesTest,
 
 TEST_F(BitExactTest, AWorkerKilledInTheMiddleDoesNotMatter) {
   const std::string folder = NewFolder("killed");
-  JobProcesses processes({.job = ConvnetJob(3, 2), .folder = folder});
+  JobProcesses processes({.job = SlowConvnetJob(3, 2), .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());
   WaitForStep(processes, 10);
   ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
@@ -94,7 +101,7 @@ TEST_F(BitExactTest, AWorkerKilledInTheMiddleDoesNotMatter) {
 TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
   const std::string folder = NewFolder("resumed");
   {
-    JobProcesses processes({.job = ConvnetJob(2, 2), .folder = folder});
+    JobProcesses processes({.job = SlowConvnetJob(2, 2), .folder = folder});
     ASSERT_TRUE(processes.StartAll().ok());
     WaitForStep(processes, 15);
     v1::SetDesiredRequest suspend;
@@ -117,7 +124,7 @@ TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
 
 TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
   const std::string folder = NewFolder("shard-killed");
-  v1::JobSpec job = ConvnetJob(2, 2);
+  v1::JobSpec job = SlowConvnetJob(2, 2);
   job.mutable_checkpoint()->set_interval_steps(10);
   JobProcesses processes({.job = job, .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());

@@ -1,0 +1,399 @@
+// The engine with models from TorchScript files.
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/model.pb.h"
+#include "services/worker/compute/compute_engine.h"
+#include "services/worker/compute/testing/recording_sink.h"
+#include "services/worker/compute/torch_engine.h"
+#include "services/worker/data/batch.h"
+#include "services/worker/data/testing/data_files.h"
+#include "services/worker/models/testing/script_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+using Buffer = ComputeEngine::Buffer;
+
+constexpr auto kParameter = ScriptTensor::kParameter;
+
+// y = x w' + b, from 2 to 1.
+ScriptModule LinearModule() {
+  ScriptModule module;
+  module.tensors = {{"weight", kParameter, {1, 2}, {1, 2}, ""},
+                    {"bias", kParameter, {1}, {0.5}, ""}};
+  module.source = R"(
+def forward(self, x):
+    return torch.linear(x, self.weight, self.bias)
+)";
+  return module;
+}
+
+// A linear layer behind a batch norm of two features, as PyTorch's modules are saved.
+ScriptModule NormedModule() {
+  ScriptModule norm;
+  norm.tensors = {{"weight", kParameter, {2}, {1, 1}, ""},
+                  {"bias", kParameter, {2}, {0, 0}, ""},
+                  {"running_mean", ScriptTensor::kBuffer, {2}, {0, 10}, ""},
+                  {"running_var", ScriptTensor::kBuffer, {2}, {1, 1}, ""},
+                  {"num_batches_tracked", ScriptTensor::kIntegerBuffer, {}, {0}, ""}};
+  norm.source = R"(
+def forward(self, x):
+    if bool(self.training):
+        self.num_batches_tracked = self.num_batches_tracked + 1
+    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, bool(self.training), 0.1, 1e-5, False)
+)";
+  ScriptModule module;
+  module.children = {{"norm", norm}, {"fc", LinearModule()}};
+  module.tensors = {{"offset", kParameter, {1}, {0}, ""}};
+  module.source = R"(
+def forward(self, x):
+    return self.fc.forward(self.norm.forward(x)) + self.offset
+)";
+  return module;
+}
+
+std::string Save(const ScriptModule& module) {
+  const std::string path = MakeTestFolder() + "/model.pt";
+  WriteScript(path, module);
+  return path;
+}
+
+TorchEngineOptions Options(const std::string& path, const std::string& loss = "mse") {
+  TorchEngineOptions options;
+  options.model.set_type(v1::ModelSpec::TORCH_SCRIPT);
+  options.model.set_path(path);
+  options.loss = loss;
+  return options;
+}
+
+std::unique_ptr<ComputeEngine> CreateBorn(const TorchEngineOptions& options) {
+  absl::StatusOr<std::unique_ptr<ComputeEngine>> engine = CreateTorchEngine(options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (!engine.ok()) return nullptr;
+  for (int i = 0; i < (*engine)->Describe().tensors_size(); ++i) {
+    EXPECT_TRUE(
+        (*engine)->SetTensorRange(Buffer::kIncoming, i, 0, *(*engine)->InitialTensor(i)).ok());
+  }
+  EXPECT_TRUE((*engine)->Adopt().ok());
+  return *std::move(engine);
+}
+
+Batch Pairs(std::vector<float> features, std::vector<float> targets) {
+  Batch batch;
+  batch.samples = targets.size();
+  batch.shape = {2};
+  batch.features = std::move(features);
+  batch.targets = std::move(targets);
+  batch.target_width = 1;
+  return batch;
+}
+
+GradientRequest Request(const Batch& batch) {
+  GradientRequest request;
+  request.microbatch_size = batch.samples;
+  request.batch = &batch;
+  return request;
+}
+
+BatchMetrics Gradients(ComputeEngine& engine, const GradientRequest& request, RecordingSink& sink) {
+  const absl::StatusOr<BatchMetrics> metrics = engine.ComputeGradients(request, sink);
+  EXPECT_TRUE(metrics.ok()) << metrics.status();
+  return metrics.value_or(BatchMetrics());
+}
+
+void ExpectRefused(const absl::Status& status, absl::StatusCode code, const std::string& message) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+}
+
+void ExpectFileRefused(const std::string& path, absl::StatusCode code, const std::string& message) {
+  const absl::Status status = CreateTorchEngine(Options(path)).status();
+  ExpectRefused(status, code, message);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+}
+
+std::vector<std::string> Layout(const ComputeEngine& engine) {
+  std::vector<std::string> lines;
+  for (const v1::TensorSpec& tensor : engine.Describe().tensors()) {
+    lines.push_back(absl::StrCat(tensor.name(), " ", v1::TensorKind_Name(tensor.kind()), " ",
+                                 v1::DataType_Name(tensor.dtype())));
+  }
+  return lines;
+}
+
+TEST(TorchScriptEngineTest, ParametersAndBuffersAreFoundInTheOrderOfTheStateDict) {
+  EXPECT_THAT(
+      Layout(*CreateBorn(Options(Save(NormedModule())))),
+      ElementsAre("offset PARAMETER FLOAT32", "norm.weight PARAMETER FLOAT32",
+                  "norm.bias PARAMETER FLOAT32", "norm.running_mean BUFFER FLOAT32",
+                  "norm.running_var BUFFER FLOAT32", "norm.num_batches_tracked COUNTER INT64",
+                  "fc.weight PARAMETER FLOAT32", "fc.bias PARAMETER FLOAT32"));
+}
+
+TEST(TorchScriptEngineTest, InitialValuesAreTheFilesWhateverWasComputed) {
+  const auto engine = CreateBorn(Options(Save(LinearModule())));
+  EXPECT_THAT(Elements(*engine->InitialTensor(0)), ElementsAre(1, 2));
+  ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({7, 8})).ok());
+  ASSERT_TRUE(engine->Adopt().ok());
+  EXPECT_THAT(Elements(*engine->InitialTensor(0)), ElementsAre(1, 2));
+}
+
+TEST(TorchScriptEngineTest, GradientsAreThoseComputedByHandOnWhateverVersionIsCurrent) {
+  const auto engine = CreateBorn(Options(Save(LinearModule())));
+  const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
+  // More than once: the interpreter optimises after its first runs, with profiles of the memory it
+  // saw.
+  for (int run = 0; run < 4; ++run) {
+    RecordingSink sink;
+    EXPECT_FLOAT_EQ(Gradients(*engine, Request(batch), sink).loss_sum, 2.5);
+    EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(-5, 1));
+    EXPECT_THAT(Elements(sink.gradients[1]), ElementsAre(-2));
+  }
+  ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({0, 0})).ok());
+  ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 1, 0, BytesOf<float>({0})).ok());
+  ASSERT_TRUE(engine->Adopt().ok());
+  RecordingSink sink;
+  EXPECT_FLOAT_EQ(Gradients(*engine, Request(batch), sink).loss_sum, 25);
+  EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(-22, -6));
+}
+
+TEST(TorchScriptEngineTest, TheModulesOwnLossIsUsedWhereTheJobNamesNone) {
+  ScriptModule module = LinearModule();
+  module.source += R"(
+def loss(self, output, target):
+    return torch.mean(torch.abs(output - target))
+)";
+  const std::string path = Save(module);
+  const auto engine = CreateBorn(Options(path, ""));
+  const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
+  RecordingSink sink;
+  EXPECT_FLOAT_EQ(Gradients(*engine, Request(batch), sink).loss_sum, 0.5 + 1.5);
+  EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(1 - 2, 1));
+  EXPECT_FLOAT_EQ(CreateBorn(Options(path, "mse"))->Evaluate(Buffer::kCurrent, batch)->loss_sum,
+                  2.5);
+  ExpectRefused(CreateTorchEngine(Options(Save(LinearModule()), "")).status(),
+                absl::StatusCode::kFailedPrecondition, "no method 'loss(output, target)'");
+}
+
+TEST(TorchScriptEngineTest, ChangesOfBuffersAreReportedAndUndone) {
+  const auto engine = CreateBorn(Options(Save(NormedModule())));
+  const Batch batch = Pairs({1, 10, 3, 14, 5, 12, 7, 16}, {0, 0, 0, 0});
+  for (int run = 0; run < 3; ++run) {
+    RecordingSink sink;
+    Gradients(*engine, Request(batch), sink);
+    // The mean moves by 0.1 of the way to (4, 13), the variance to the batch's, 20/3 both.
+    EXPECT_THAT(Elements(sink.changes[3]), ElementsAre(FloatNear(0.4, 1e-5), FloatNear(0.3, 1e-5)));
+    EXPECT_THAT(Elements(sink.changes[4]),
+                ElementsAre(FloatNear(17.0 / 30, 1e-5), FloatNear(17.0 / 30, 1e-5)));
+    EXPECT_THAT(sink.changes, SizeIs(2));  // not the counter
+    EXPECT_THAT(Elements(*engine->GetTensor(Buffer::kCurrent, 3)), ElementsAre(0, 10));
+    EXPECT_THAT(Elements<int64_t>(*engine->GetTensor(Buffer::kCurrent, 5)), ElementsAre(0));
+  }
+  GradientRequest halves = Request(batch);
+  halves.microbatch_size = 2;
+  RecordingSink sink;
+  Gradients(*engine, halves, sink);
+  EXPECT_THAT(Elements(sink.changes[3]), ElementsAre(FloatNear(0.8, 1e-5), FloatNear(0.6, 1e-5)));
+}
+
+TEST(TorchScriptEngineTest, EvaluationUsesTheRunningStatisticsOfItsVersion) {
+  const auto engine = CreateBorn(Options(Save(NormedModule())));
+  const Batch batch = Pairs({1, 12}, {0});
+  // Normalised: (1, 2); times (1, 2), plus 0.5.
+  EXPECT_NEAR(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, 5.5 * 5.5, 1e-2);
+  for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
+    ASSERT_TRUE(engine->SetTensorRange(Buffer::kEvaluation, i, 0, *engine->InitialTensor(i)).ok());
+  }
+  ASSERT_TRUE(engine->SetTensorRange(Buffer::kEvaluation, 3, 0, BytesOf<float>({1, 12})).ok());
+  EXPECT_NEAR(engine->Evaluate(Buffer::kEvaluation, batch)->loss_sum, 0.25, 1e-4);
+  EXPECT_NEAR(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, 5.5 * 5.5, 1e-2);
+}
+
+TEST(TorchScriptEngineTest, AParameterThatTheLossDoesNotDependOnIsReportedSo) {
+  ScriptModule module = LinearModule();
+  module.tensors.push_back({"unused", kParameter, {3}, {1, 2, 3}, ""});
+  const auto engine = CreateBorn(Options(Save(module)));
+  RecordingSink sink;
+  Gradients(*engine, Request(Pairs({1, 1}, {0})), sink);
+  EXPECT_THAT(sink.gradients, SizeIs(2));
+  EXPECT_THAT(sink.without, ElementsAre(2));
+}
+
+TEST(TorchScriptEngineTest, AFrozenParameterIsStateThatIsNotTrained) {
+  ScriptModule module = LinearModule();
+  module.tensors[1].kind = ScriptTensor::kFrozenParameter;
+  const auto engine = CreateBorn(Options(Save(module)));
+  EXPECT_THAT(Layout(*engine), ElementsAre("weight PARAMETER FLOAT32", "bias BUFFER FLOAT32"));
+  RecordingSink sink;
+  Gradients(*engine, Request(Pairs({1, 1}, {0})), sink);
+  EXPECT_THAT(sink.gradients, SizeIs(1));
+  EXPECT_THAT(sink.changes, SizeIs(0));
+}
+
+TEST(TorchScriptEngineTest, ATensorWithTwoNamesIsOneTensor) {
+  ScriptModule module;
+  module.tensors = {{"first", kParameter, {1, 2}, {1, 2}, ""},
+                    {"second", kParameter, {}, {}, "first"}};
+  module.source = R"(
+def forward(self, x):
+    return torch.linear(x, self.first) + torch.linear(x, self.second)
+)";
+  const auto engine = CreateBorn(Options(Save(module)));
+  EXPECT_THAT(Layout(*engine), ElementsAre("first PARAMETER FLOAT32"));
+  ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({3, 0})).ok());
+  ASSERT_TRUE(engine->Adopt().ok());
+  RecordingSink sink;
+  EXPECT_FLOAT_EQ(Gradients(*engine, Request(Pairs({1, 0}, {0})), sink).loss_sum, 36);
+  EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(24, 0));
+}
+
+TEST(TorchScriptEngineTest, OtherIntegerBuffersStayAsTheFileHasThem) {
+  ScriptModule module = LinearModule();
+  module.tensors.push_back({"order", ScriptTensor::kIntegerBuffer, {2}, {1, 0}, ""});
+  module.source = R"(
+def forward(self, x):
+    return torch.linear(torch.index_select(x, 1, self.order), self.weight, self.bias)
+)";
+  const auto engine = CreateBorn(Options(Save(module)));
+  EXPECT_THAT(Layout(*engine), SizeIs(2));
+  EXPECT_FLOAT_EQ(engine->Evaluate(Buffer::kCurrent, Pairs({0, 3}, {3.5}))->loss_sum, 0);
+}
+
+TEST(TorchScriptEngineTest, DropoutInAScriptIsSeededToo) {
+  ScriptModule module = LinearModule();
+  module.source = R"(
+def forward(self, x):
+    return torch.linear(torch.dropout(x, 0.5, bool(self.training)), self.weight, self.bias)
+)";
+  const auto engine = CreateBorn(Options(Save(module)));
+  const Batch batch = Pairs(std::vector<float>(200, 1), std::vector<float>(100, 0));
+  const auto loss = [&](uint64_t step) {
+    GradientRequest request = Request(batch);
+    request.step = step;
+    RecordingSink sink;
+    return Gradients(*engine, request, sink).loss_sum;
+  };
+  const double once = loss(1);
+  EXPECT_NE(loss(2), once);
+  EXPECT_EQ(loss(1), once);
+}
+
+TEST(TorchScriptEngineTest, AFailureOfTheModelIsItsMessageAndLeavesTheEngineWhole) {
+  ScriptModule module = LinearModule();
+  module.source = R"(
+def forward(self, x):
+    assert x.size(0) != 3, "three is too many"
+    return torch.linear(x, self.weight, self.bias)
+)";
+  const auto engine = CreateBorn(Options(Save(module)));
+  const Batch three = Pairs({1, 1, 1, 1, 1, 1}, {0, 0, 0});
+  RecordingSink failed;
+  ExpectRefused(engine->ComputeGradients(Request(three), failed).status(),
+                absl::StatusCode::kFailedPrecondition, "three is too many");
+  Batch wide = Pairs({1, 1, 1}, {0});
+  wide.shape = {3};
+  ExpectRefused(engine->Evaluate(Buffer::kCurrent, wide).status(),
+                absl::StatusCode::kFailedPrecondition, "the model fails");
+  RecordingSink sink;
+  EXPECT_FLOAT_EQ(Gradients(*engine, Request(Pairs({1, 1, 2, 0}, {3, 4})), sink).loss_sum, 2.5);
+}
+
+TEST(TorchScriptEngineTest, FilesThatAreNotModulesAreRefusedByName) {
+  const std::string folder = MakeTestFolder();
+  ExpectFileRefused(folder + "/missing.pt", absl::StatusCode::kNotFound, "cannot be read");
+  ExpectFileRefused(folder, absl::StatusCode::kInvalidArgument, "is not a file");
+  for (const char* content : {"", "PK\3\4", "import torch\n"}) {
+    ExpectFileRefused(WriteTestFile(folder, "text.pt", content), absl::StatusCode::kInvalidArgument,
+                      "is not a TorchScript file");
+  }
+  WriteTensorFile(folder + "/tensor.pt");
+  ExpectFileRefused(folder + "/tensor.pt", absl::StatusCode::kInvalidArgument,
+                    "is not a TorchScript file");
+  const std::string truncated = Save(LinearModule());
+  std::filesystem::resize_file(truncated, std::filesystem::file_size(truncated) / 2);
+  ExpectFileRefused(truncated, absl::StatusCode::kInvalidArgument, "is not a TorchScript file");
+  ExpectRefused(CreateTorchEngine(Options("")).status(), absl::StatusCode::kInvalidArgument,
+                "model.path is not set");
+}
+
+TEST(TorchScriptEngineTest, AnOperatorThatIsMissingIsNamedWithTheLibTorchThatLacksIt) {
+  const std::string path = Save(LinearModule());
+  ReplaceInScript(path, "torch.linear(", "torch.linear_of_tomorrow(");
+  const absl::Status status = CreateTorchEngine(Options(path)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(path), HasSubstr("operator aten::linear_of_tomorrow"),
+                    HasSubstr(absl::StrCat("LibTorch ", TorchVersion()))));
+}
+
+TEST(TorchScriptEngineTest, ModulesThatCannotBeTrainedAreRefused) {
+  ScriptModule silent = LinearModule();
+  silent.source = "def run(self, x):\n    return x\n";
+  ExpectFileRefused(Save(silent), absl::StatusCode::kInvalidArgument, "has no method 'forward'");
+  ScriptModule frozen = LinearModule();
+  for (ScriptTensor& tensor : frozen.tensors) tensor.kind = ScriptTensor::kFrozenParameter;
+  ExpectFileRefused(Save(frozen), absl::StatusCode::kInvalidArgument,
+                    "no parameter that requires a gradient");
+  TorchEngineOptions options = Options(Save(LinearModule()));
+  options.model.set_dtype(v1::FLOAT64);
+  ExpectRefused(CreateTorchEngine(options).status(), absl::StatusCode::kInvalidArgument,
+                "model.dtype is for built-in models");
+  options.model.clear_dtype();
+  (*options.model.mutable_dimensions())["in"] = 2;
+  ExpectRefused(CreateTorchEngine(options).status(), absl::StatusCode::kInvalidArgument,
+                "model.dimensions are for built-in models");
+}
+
+TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
+  const std::string source = Save(NormedModule());
+  const std::string target = MakeTestFolder() + "/trained.pt";
+  const auto engine = CreateBorn(Options(source));
+  std::vector<NamedBytes> tensors;
+  for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
+    tensors.push_back({engine->Describe().tensors(i).name(), *engine->InitialTensor(i)});
+  }
+  tensors[3].bytes = BytesOf<float>({1, 10});  // norm.running_mean
+  tensors[6].bytes = BytesOf<float>({3, 4});   // fc.weight
+  ASSERT_TRUE(ExportTorchScript(source, tensors, target).ok());
+  EXPECT_THAT(RunScript(target, {2, 11}), ElementsAre(FloatNear(7.5, 1e-3)));
+  EXPECT_THAT(RunScript(source, {2, 11}), ElementsAre(FloatNear(4.5, 1e-3)));
+}
+
+TEST(ExportTorchScriptTest, TensorsThatDoNotFitAreNamedAndNothingIsWritten) {
+  const std::string source = Save(LinearModule());
+  const std::string target = MakeTestFolder() + "/trained.pt";
+  const NamedBytes weight = {"weight", BytesOf<float>({1, 2})};
+  const NamedBytes bias = {"bias", BytesOf<float>({1})};
+  const struct {
+    std::vector<NamedBytes> tensors;
+    const char* message;
+  } kCases[] = {
+      {{weight}, "has a tensor 'bias', which is not among the given ones"},
+      {{weight, bias, {"more", absl::Cord()}}, "tensor 'more' is not in"},
+      {{weight, bias, bias}, "tensor 'bias' is given twice"},
+      {{weight, {"bias", weight.bytes}}, "tensor 'bias' has 8 bytes"},
+  };
+  for (const auto& c : kCases) {
+    ExpectRefused(ExportTorchScript(source, c.tensors, target), absl::StatusCode::kInvalidArgument,
+                  c.message);
+    EXPECT_FALSE(std::filesystem::exists(target));
+  }
+  EXPECT_FALSE(ExportTorchScript(source, {weight, bias}, "/nowhere/trained.pt").ok());
+}
+
+}  // namespace
+}  // namespace sluice

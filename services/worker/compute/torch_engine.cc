@@ -14,6 +14,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -116,6 +117,8 @@ template <typename Function>
 auto Catching(const Function& function) -> decltype(function()) {
   try {
     return function();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("there is not enough memory for the model");
   } catch (const c10::Error& error) {
     return absl::FailedPreconditionError(
         absl::StrCat("the model fails: ", error.what_without_backtrace()));

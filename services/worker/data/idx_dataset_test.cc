@@ -28,7 +28,7 @@ v1::DataSpec IdxSpec(const std::string& path) {
 
 // Three training images of 2x2 with labels 0, 1, 2, and one image to evaluate on.
 std::string FolderOfImages(const std::string& ending = "") {
-  const std::string folder = MakeTestFolder();
+  std::string folder = MakeTestFolder();
   WriteTestFile(folder, "train-images-idx3-ubyte" + ending,
                 IdxOfBytes({3, 2, 2}, {0, 51, 102, 255, 1, 2, 3, 4, 5, 6, 7, 8}));
   WriteTestFile(folder, "train-labels-idx1-ubyte" + ending, IdxOfBytes({3}, {0, 1, 2}));

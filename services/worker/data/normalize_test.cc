@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-v1::DataSpec::Normalize Spec(std::vector<double> mean, std::vector<double> std) {
+v1::DataSpec::Normalize Spec(const std::vector<double>& mean, const std::vector<double>& std) {
   v1::DataSpec::Normalize spec;
   for (double value : mean) spec.add_mean(value);
   for (double value : std) spec.add_std(value);

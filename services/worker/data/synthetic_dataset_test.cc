@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
 
-v1::DataSpec Spec(uint64_t samples, std::vector<int64_t> shape, uint32_t classes) {
+v1::DataSpec Spec(uint64_t samples, const std::vector<int64_t>& shape, uint32_t classes) {
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::SYNTHETIC);
   spec.mutable_synthetic()->set_samples(samples);

@@ -15,7 +15,7 @@ namespace sluice {
 
 std::string MakeTestFolder() {
   static std::atomic<int> number{0};
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/data", number++);
+  std::string folder = absl::StrCat(::testing::TempDir(), "/data", number++);
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;
@@ -23,7 +23,7 @@ std::string MakeTestFolder() {
 
 std::string WriteTestFile(const std::string& folder, const std::string& name,
                           absl::string_view content) {
-  const std::string path = absl::StrCat(folder, "/", name);
+  std::string path = absl::StrCat(folder, "/", name);
   if (absl::EndsWith(name, ".gz")) {
     gzFile file = gzopen(path.c_str(), "wb");
     EXPECT_EQ(gzwrite(file, content.data(), content.size()), static_cast<int>(content.size()));
@@ -59,9 +59,8 @@ std::string FindDataFolder(absl::string_view name) {
   if (!error) roots.push_back(workspace.parent_path() / "../shared/data");
   roots.emplace_back("/usr/share/datasets");
   for (const std::filesystem::path& root : roots) {
-    if (std::filesystem::is_directory(root / std::string(name), error)) {
-      return root / std::string(name);
-    }
+    const std::filesystem::path folder = root / std::filesystem::path(name.begin(), name.end());
+    if (std::filesystem::is_directory(folder, error)) return folder;
   }
   return "";
 }

@@ -39,6 +39,12 @@ class Pages(unittest.TestCase):
             with self.subTest(page=str(page)):
                 self.assertIn(str(page), readme)
 
+    def test_every_python_snippet_is_python(self):
+        for page in pages.pages():
+            for number, block in enumerate(pages.fenced_blocks(page.read_text(), 'python')):
+                with self.subTest(page=str(page), number=number):
+                    compile(block, str(page), 'exec')
+
     def test_what_looks_for_links_finds_them(self):
         text = 'See [a](b.md#c-d), not `[x](y)`.\n```\n[no](no.md)\n```\n## C: d\n'
         self.assertEqual(pages.links(text), ['b.md#c-d'])

@@ -77,7 +77,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
                                                      staged.clock, " waits for its Apply"));
     }
     staged.clock = push.clock();
-    if (absl::Status taken = Stage(staged, push, std::move(blocks)); !taken.ok()) return taken;
+    if (absl::Status taken = Stage(staged, push, blocks); !taken.ok()) return taken;
   } else {
     state_.repeated_blocks += push.blocks_size();
   }
@@ -98,26 +98,31 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
 }
 
 absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
-                                 std::vector<ReceivedBlock> blocks) {
+                                 const std::vector<ReceivedBlock>& blocks) {
+  // All are looked at before any is added: a frame that breaks the contract changes nothing.
   for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);
     if (info.kind == v1::COUNTER) {
       return absl::InvalidArgumentError(
           absl::StrCat("nothing can be pushed to counter '", state_.model->TensorName(info), "'"));
     }
+    const bool repeated = staged.received.count({block.block, push.microbatches().begin()}) > 0;
+    if (!repeated && staged.complete.count(push.partition()) > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(state_.model->BlockName(info),
+                                                     " comes after partition ", push.partition(),
+                                                     " was said to be complete"));
+    }
+  }
+  for (const ReceivedBlock& block : blocks) {
+    const BlockInfo& info = state_.model->block(block.block);
     if (!staged.received.insert({block.block, push.microbatches().begin()}).second &&
         state_.rules.IgnoreRepeatedBlocks()) {
       ++state_.repeated_blocks;
       continue;
     }
-    if (staged.complete.count(push.partition()) > 0) {
-      return absl::InvalidArgumentError(absl::StrCat(state_.model->BlockName(info),
-                                                     " comes after partition ", push.partition(),
-                                                     " was said to be complete"));
-    }
     std::vector<GradientSum>& sums = staged.sums[push.partition()];
     sums.resize(state_.model->BlockCount(push.partition()));
-    const absl::Status added = sums[block.block - state_.model->FirstBlock(push.partition())].Add(
+    absl::Status added = sums[block.block - state_.model->FirstBlock(push.partition())].Add(
         info, block.codec, block.payload, *state_.pool);
     if (!added.ok()) return added;
   }
@@ -141,7 +146,7 @@ absl::Status Asynchronous::Measure(Staged& staged) {
     std::optional<uint32_t> offender;
     std::vector<GradientSum>& sums = staged.sums[number];
     sums.resize(state_.model->BlockCount(number));
-    const absl::Status measured = state_.partitions[number]->MeasureSums(
+    absl::Status measured = state_.partitions[number]->MeasureSums(
         Arguments(staged).gradient_scale, &sums, *state_.pool, state_.parallel, &norm, &offender);
     if (!measured.ok()) return measured;
     staged.norms[number] = norm;
@@ -183,7 +188,7 @@ void Asynchronous::SendStaged(Stream& stream, uint64_t clock, const Staged* stag
 // ---------------------------------------------------------------- applying
 
 // `combine`: this shard holds the whole update, so its norms are all there are.
-absl::Status Asynchronous::OnApply(Stream& stream, v1::Apply apply, bool combine) {
+absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply, bool combine) {
   const uint64_t worker = stream.incarnation();
   if (apply.clock() <= AppliedClock(worker) && state_.rules.IgnoreAppliedClocks()) {
     SendApplied(stream, apply);
@@ -246,7 +251,7 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
     if (skip) break;
     std::vector<GradientSum>& sums = staged.sums[number];
     sums.resize(state_.model->BlockCount(number));
-    const absl::Status written =
+    absl::Status written =
         state_.partitions[number]->Apply(arguments, &sums, *state_.pool, state_.parallel);
     if (!written.ok()) {
       state_.Fail(absl::StrCat("update ", record.clock(), ": ", written.message()));

@@ -72,8 +72,9 @@ class Asynchronous {
   };
 
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
-  absl::Status Stage(Staged& staged, const v1::Push& push, std::vector<ReceivedBlock> blocks);
-  absl::Status OnApply(Stream& stream, v1::Apply apply, bool combine);
+  absl::Status Stage(Staged& staged, const v1::Push& push,
+                     const std::vector<ReceivedBlock>& blocks);
+  absl::Status OnApply(Stream& stream, const v1::Apply& apply, bool combine);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull);
   void OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
   void OnPermitRequest(Stream& stream, const v1::PermitRequest& request);

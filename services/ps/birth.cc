@@ -21,7 +21,7 @@ bool Birth::Prepare(const v1::Prepare& prepare) {
   Discard();
   has_ask_ = true;
   prepare_ = prepare;
-  if (absl::Status begun = Begin(); !begun.ok()) error_ = std::string(begun.message());
+  if (absl::Status begun = Begin(); !begun.ok()) error_ = absl::StrCat(begun.message());
   CheckWhole();
   return true;
 }
@@ -143,7 +143,7 @@ void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<ab
       file.ok() ? DecodePartition(state_.model, entry, *file, *state_.pool)
                 : absl::StatusOr<std::shared_ptr<PartitionContent>>(file.status());
   if (!content.ok()) {
-    error_ = std::string(content.status().message());
+    error_ = absl::StrCat(content.status().message());
   } else if ((*content)->version != prepare_.checkpoint().checkpoint().step()) {
     error_ = absl::StrCat(entry.name(), " holds version ", (*content)->version, ", not ",
                           prepare_.checkpoint().checkpoint().step());

@@ -97,7 +97,7 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
       run(offset, gradient.subspan(offset, kRun));
     }
   } else {
-    const absl::Status read = ForEachRun<Compute>(sum.payload, run);
+    absl::Status read = ForEachRun<Compute>(sum.payload, run);
     if (!read.ok()) return read;
   }
   if (!finite) return NonFinite();

@@ -15,7 +15,6 @@ void Cuts::Open(const v1::OpenCut& request) {
   }
   Cut cut;
   cut.request = request;
-  cut.started = state_.now;
   if (cuts_.size() >= state_.options.max_cuts) {
     Fail(cut, absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"), 0);
     return;
@@ -33,7 +32,8 @@ void Cuts::PinNow(Cut& cut) {
     const Partition& partition = *state_.partitions[number];
     if (cut.pins.count(number) > 0 || partition.version() < step) continue;
     if (partition.At(step) == nullptr) {
-      Fail(cut, absl::StrCat("partition ", number, " is past step ", step), partition.version());
+      Fail(cut, absl::StrCat("partition ", number, " is past step ", step),
+           state_.HighestVersion());
       return;
     }
     Pin(cut, partition, step);
@@ -69,6 +69,7 @@ void Cuts::Advance(Cut& cut) {
                          !state_.rules.WriteOnlyCommitted();
   if (!committed) return;
   cut.reported = true;
+  cut.started = state_.now;
   SayPinned(cut);
   if (!cut.request.write()) return;
   for (const auto& [number, content] : cut.pins) {
@@ -87,10 +88,7 @@ void Cuts::OnInstalled(const v1::OpenCut* named) {
   }
   if (named == nullptr) return;
   Cut& cut = cuts_[named->cut()];
-  if (cut.request.cut() == 0) {
-    cut.request = *named;
-    cut.started = state_.now;
-  }
+  if (cut.request.cut() == 0) cut.request = *named;
   if (cut.reported || !cut.failure.empty()) {  // of a committed version, which stays
     Report(cut);
     return;
@@ -116,7 +114,7 @@ void Cuts::OnWritten(uint64_t id, uint32_t partition, absl::StatusOr<v1::Partiti
   if (found == cuts_.end() || found->second.unwritten.erase(partition) == 0) return;
   Cut& cut = found->second;
   if (!written.ok()) {
-    Fail(cut, std::string(written.status().message()), 0);
+    Fail(cut, absl::StrCat(written.status().message()), 0);
     return;
   }
   cut.files[partition] = *std::move(written);

@@ -60,7 +60,7 @@ class Cuts {
     std::map<uint32_t, v1::PartitionFile> files;
     std::string failure;
     uint64_t past = 0;
-    absl::Time started;
+    absl::Time started;  // of writing
   };
 
   void PinNow(Cut& cut);

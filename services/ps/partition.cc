@@ -51,16 +51,16 @@ void Partition::Reset(size_t members) {
   completions_ = 0;
 }
 
-absl::StatusOr<bool> Partition::Add(const Source& source, const ReceivedBlock& block,
-                                    BlockPool& pool) {
+absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock& block) const {
   const size_t place = block.block - first_block_;
   const BlockInfo& info = Info(place);
   if (info.kind == v1::COUNTER) {
     return absl::InvalidArgumentError(
         absl::StrCat("nothing can be pushed to counter '", model_->TensorName(info), "'"));
   }
+  if (source.allow_repeats) return true;
   for (const Received& before : received_[place]) {
-    if (source.allow_repeats || before.member != source.member) continue;
+    if (before.member != source.member) continue;
     if (before.microbatches == source.microbatches) return false;
     if (before.microbatches.begin < source.microbatches.end &&
         source.microbatches.begin < before.microbatches.end) {
@@ -69,20 +69,25 @@ absl::StatusOr<bool> Partition::Add(const Source& source, const ReceivedBlock& b
           " overlap ", RangeName(before.microbatches), ", which came before"));
     }
   }
-  if (members_[source.member].complete && !source.allow_repeats) {
+  if (members_[source.member].complete) {
     return absl::InvalidArgumentError(absl::StrCat(
         model_->BlockName(info), " comes after partition ", id_, " was said to be complete"));
   }
-  const absl::Status added =
-      source.tree_node
-          ? sums_[place].AddNode(info, block.codec, block.payload, source.microbatches.begin,
-                                 source.microbatches.size(), pool)
-          : sums_[place].Add(info, block.codec, block.payload, pool);
+  return true;
+}
+
+absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, BlockPool& pool) {
+  const size_t place = block.block - first_block_;
+  const BlockInfo& info = Info(place);
+  absl::Status added = source.tree_node ? sums_[place].AddNode(info, block.codec, block.payload,
+                                                               source.microbatches.begin,
+                                                               source.microbatches.size(), pool)
+                                        : sums_[place].Add(info, block.codec, block.payload, pool);
   if (!added.ok()) {
     return absl::Status(added.code(), absl::StrCat(model_->BlockName(info), ": ", added.message()));
   }
   received_[place].push_back({source.member, source.microbatches});
-  return true;
+  return absl::OkStatus();
 }
 
 absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t microbatches,
@@ -185,7 +190,7 @@ void Partition::Advance(std::vector<BlockState> next) {
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
                               ParallelRunner& runner) {
   std::vector<BlockState> next;
-  const absl::Status written = Write(arguments, &sums_, pool, runner, &next);
+  absl::Status written = Write(arguments, &sums_, pool, runner, &next);
   if (written.ok()) Advance(std::move(next));
   return written;
 }
@@ -195,7 +200,7 @@ void Partition::CloseUnchanged() { Advance(blocks_); }
 absl::Status Partition::Apply(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
                               BlockPool& pool, ParallelRunner& runner) {
   std::vector<BlockState> next;
-  const absl::Status written = Write(arguments, sums, pool, runner, &next);
+  absl::Status written = Write(arguments, sums, pool, runner, &next);
   if (written.ok()) blocks_ = std::move(next);
   return written;
 }

@@ -73,10 +73,12 @@ class Partition {
     bool tree_node = false;      // BitExact
     bool allow_repeats = false;  // never, but for the simulator
   };
-  // Whether the block was added; false if (member, microbatches, block) is a repetition (R9).
-  // INVALID_ARGUMENT, with nothing changed, for a block that may not come: a COUNTER, one after the
-  // member's completion, microbatches that overlap others of it.
-  absl::StatusOr<bool> Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
+  // Whether the block is to be added; false if (member, microbatches, block) is a repetition (R9).
+  // INVALID_ARGUMENT for a block that may not come: a COUNTER, one after the member's completion,
+  // microbatches that overlap others of it.
+  absl::StatusOr<bool> IsNew(const Source& source, const ReceivedBlock& block) const;
+  // Adds a block that is new. INVALID_ARGUMENT, with nothing changed, if its payload does not fit.
+  absl::Status Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
 
   // The member has contributed all of its microbatches; repetitions have no effect.
   // INVALID_ARGUMENT if the repetition says something else.

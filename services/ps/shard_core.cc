@@ -56,7 +56,7 @@ class ShardCore::Impl {
   absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
                                         const absl::Cord& payload);
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
-  absl::StatusOr<Handled> OnShardFrame(const v1::Header& header);
+  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
   absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
@@ -426,11 +426,15 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
       streams.Refuse(stream, "the view is older than the newest");
     return Handled::kDone;
   }
-  return stream.peer.role() == v1::SHARD ? OnShardFrame(header)
+  return stream.peer.role() == v1::SHARD ? OnShardFrame(stream, header)
                                          : OnMemberFrame(stream, header, payload);
 }
 
-absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const v1::Header& header) {
+absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
+                                                      const v1::Header& header) {
+  if (!state.view->HasShard(stream.incarnation())) {
+    return absl::PermissionDeniedError("the sender is not a shard of the view");
+  }
   if (header.body_case() != v1::Header::kNorms) {
     return absl::InvalidArgumentError("shards send norms only");
   }

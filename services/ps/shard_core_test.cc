@@ -363,6 +363,22 @@ TEST_F(NormsTest, WhatAnotherShardMayHaveMissedIsSaidAgainWhenItConnects) {
   EXPECT_THAT(shard.TakeActions<SendToShard>(), SizeIs(2));
 }
 
+TEST_F(NormsTest, NormsThatDoNotFitEndTheirStream) {
+  shard.job.mutable_optimizer()->set_clip_norm(1);
+  Begin();
+  const StreamId stranger = shard.Open(4444, v1::SHARD);
+  v1::Header header = shard.HeaderOf(1);
+  header.mutable_norms()->set_step(0);
+  shard.Send(stranger, header);
+  EXPECT_EQ(shard.StatusOf(stranger).code(), absl::StatusCode::kPermissionDenied);
+  OtherShardSays(1, 1);
+  EXPECT_THAT(std::string(shard.StatusOf(other).message()), HasSubstr("norms of step 1"));
+  other = shard.Open(kOtherShardIncarnation, v1::SHARD);
+  header.mutable_norms()->add_partitions()->set_partition(0);
+  shard.Send(other, header);
+  EXPECT_THAT(std::string(shard.StatusOf(other).message()), HasSubstr("partition 0 is not one of"));
+}
+
 TEST_F(NormsTest, AStepThatIsNotFiniteAnywhereIsSkippedAndTouchesNothing) {
   shard.job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
   Begin();

@@ -29,8 +29,9 @@ struct ShardOptions {
   uint64_t max_staged_bytes = uint64_t{1} << 30;
   // Cuts open at one time.
   size_t max_cuts = 8;
-  // Idle blocks kept for use again.
-  size_t max_idle_bytes = size_t{8} << 30;
+  // Idle blocks kept for use again. There are never more than were once in use at the same time, so
+  // this only has to be above a version of all that a shard holds.
+  size_t max_idle_bytes = size_t{1} << 40;
   // ShardProgress is sent at most once in this time.
   absl::Duration progress_interval = absl::Milliseconds(100);
 };

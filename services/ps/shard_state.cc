@@ -51,6 +51,12 @@ bool InstalledView::Owns(uint32_t partition) const {
   return std::binary_search(owned_.begin(), owned_.end(), partition);
 }
 
+bool InstalledView::HasShard(uint64_t incarnation) const {
+  return std::any_of(
+      view_.shards().begin(), view_.shards().end(),
+      [&](const v1::View::Shard& shard) { return shard.process().incarnation() == incarnation; });
+}
+
 ShardState::ShardState(ShardOptions given, ParallelRunner* runner, const ShardRules* kept)
     : options(std::move(given)),
       parallel(runner != nullptr ? *runner : calling_thread_),

@@ -52,6 +52,8 @@ class InstalledView {
   // Partitions that this shard owns and that are not empty, ascending.
   const std::vector<uint32_t>& owned() const { return owned_; }
   bool Owns(uint32_t partition) const;
+  // Whether a process is one of the view's shards.
+  bool HasShard(uint64_t incarnation) const;
   bool is_arbiter() const { return is_arbiter_; }
 
  private:

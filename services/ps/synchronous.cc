@@ -83,13 +83,20 @@ absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
   source.microbatches = FromProto(push.microbatches());
   source.tree_node = state_.job.training().bit_exact();
   source.allow_repeats = !state_.rules.IgnoreRepeatedBlocks();
+  // All are looked at before any is added: a frame that breaks the contract changes nothing.
+  std::vector<const ReceivedBlock*> fresh;
   for (const ReceivedBlock& block : blocks) {
-    Partition& partition = *state_.Find(push.partition());
-    // Of a step that has closed: the sender repeats what was lost with a stream, or was not.
-    absl::StatusOr<bool> added = false;
-    if (push.step() == partition.version()) added = partition.Add(source, block, *state_.pool);
-    if (!added.ok()) return added.status();
-    if (!*added) ++state_.repeated_blocks;
+    const Partition& partition = *state_.Find(push.partition());
+    // Of a step that has closed: the sender repeats what it cannot know to have arrived.
+    absl::StatusOr<bool> is_new = false;
+    if (push.step() == partition.version()) is_new = partition.IsNew(source, block);
+    if (!is_new.ok()) return is_new.status();
+    if (*is_new) fresh.push_back(&block);
+  }
+  state_.repeated_blocks += blocks.size() - fresh.size();
+  for (const ReceivedBlock* block : fresh) {
+    absl::Status added = state_.Find(push.partition())->Add(source, *block, *state_.pool);
+    if (!added.ok()) return added;
   }
   for (uint32_t number : push.complete()) {
     Partition& partition = *state_.Find(number);
@@ -222,10 +229,10 @@ UpdateArguments Synchronous::Arguments(const Partition& partition) const {
 bool Synchronous::Measure(Partition& partition) {
   GradientNorm norm;
   std::optional<uint32_t> offender;
-  const absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool,
-                                                  state_.parallel, &norm, &offender);
+  absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool,
+                                            state_.parallel, &norm, &offender);
   if (!measured.ok()) {
-    state_.Fail(std::string(measured.message()));
+    state_.Fail(absl::StrCat(measured.message()));
     return false;
   }
   if (norm.non_finite && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) {
@@ -269,7 +276,7 @@ void Synchronous::TryCloseTogether() {
 
 void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) {
   const uint64_t step = partition.version();
-  const absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
+  absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
   if (!closed.ok()) {
     state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
     return;

@@ -1,5 +1,7 @@
 #include "services/common/program.h"
 
+#include <signal.h>
+
 #include <iostream>
 
 #include "services/common/exit_code.h"
@@ -27,6 +29,10 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
 }
 
 absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags) {
+  // A limit on the size of files is an error of the write, like a full disk, and a peer that went
+  // away one of the connection: neither is a reason to die.
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
   if (flags.parent != 0) {
     if (absl::Status status = DieWithParent(flags.parent); !status.ok()) return status;
   }

@@ -40,7 +40,8 @@ int ExitCodeOf(int status) {
 
 }  // namespace
 
-JobProcesses::JobProcesses(Options options) : options_(std::move(options)) {
+JobProcesses::JobProcesses(Options options)
+    : options_(std::move(options)), coordinator_address_(options_.coordinator) {
   v1::JobSpec& job = options_.job;
   if (job.namespace_().empty()) job.set_namespace_("default");
   if (job.uid().empty()) job.set_uid("test");

@@ -30,6 +30,7 @@ class JobProcesses {
     // Path of the program that is started as a worker, relative to `programs`; empty:
     // sluice-worker.
     std::string worker_program;
+    std::string coordinator;  // host:port of one that lives already; empty: StartCoordinator
     std::string programs;  // folder that holds services/coordinator/sluice-coordinator, ...; empty:
                            // Bazel's runfiles
   };

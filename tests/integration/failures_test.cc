@@ -1,0 +1,268 @@
+// What goes wrong around a job, and what the job makes of it.
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/frame.grpc.pb.h"
+#include "services/common/exit_code.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A small linear regression; `delay` seconds a step.
+v1::JobSpec LinearJob(uint64_t steps, double delay) {
+  v1::JobSpec job = BaseJob();
+  job.mutable_model()->set_name("linear");
+  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
+  job.mutable_data()->mutable_synthetic()->set_samples(1024);
+  job.mutable_data()->mutable_synthetic()->add_shape(16);
+  job.mutable_training()->set_steps(steps);
+  job.mutable_training()->set_step_delay_seconds(delay);
+  job.mutable_worker()->set_replicas(2);
+  return job;
+}
+
+class FailuresTest : public ::testing::Test {
+ protected:
+  void Start(const v1::JobSpec& job, const std::string& name) {
+    processes_ = std::make_unique<JobProcesses>(
+        JobProcesses::Options{.job = job, .folder = NewFolder(name)});
+    const absl::Status status = processes_->StartAll();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  v1::JobProgress WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition) {
+    const auto progress = processes_->WaitFor(condition, absl::Seconds(60));
+    EXPECT_TRUE(progress.ok()) << progress.status();
+    return progress.value_or(v1::JobProgress());
+  }
+  v1::JobProgress WaitForStep(uint64_t step) {
+    return WaitFor([&](const v1::JobProgress& p) { return p.step() >= step; });
+  }
+
+  void ExpectSuccess() {
+    const auto code = processes_->WaitForExit("coordinator", absl::Seconds(60));
+    ASSERT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(*code, kExitOk);
+  }
+
+  std::string AddressOf(v1::Role role) {
+    const v1::JobProgress progress = WaitForStep(1);
+    for (const v1::ProcessStatus& process : progress.processes()) {
+      if (process.process().role() == role) return process.address();
+    }
+    return "";
+  }
+
+  std::unique_ptr<JobProcesses> processes_;
+};
+
+TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
+  v1::JobSpec job = LinearJob(150, 0.03);
+  job.mutable_timeouts()->set_heartbeat(0.2);
+  job.mutable_timeouts()->set_silence(1);
+  Start(job, "frozen");
+  WaitFor([](const v1::JobProgress& p) { return p.view().workers_size() == 2 && p.step() >= 3; });
+  processes_->Signal("worker-1", SIGSTOP);
+  const v1::JobProgress expelled =
+      WaitFor([](const v1::JobProgress& p) { return p.view().workers_size() == 1; });
+  WaitForStep(expelled.step() + 5);
+  processes_->Signal("worker-1", SIGCONT);
+  const auto code = processes_->WaitForExit("worker-1", absl::Seconds(20));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitExpelled);
+  ASSERT_TRUE(processes_->StartWorker(1).ok());
+  WaitFor([](const v1::JobProgress& p) {
+    return p.view().workers_size() == 2 || p.phase() > v1::JobProgress::TRAINING;
+  });
+  ExpectSuccess();
+}
+
+TEST_F(FailuresTest, ADiskThatIsFullWhileSavingIsReportedAndTrainingGoesOn) {
+  v1::JobSpec job = LinearJob(120, 0.03);
+  job.mutable_checkpoint()->set_interval_steps(10);
+  Start(job, "full");
+  WaitFor([](const v1::JobProgress& p) { return p.checkpoint().has_last(); });
+  // A limit on the size of files is met like a full disk.
+  const rlimit none{16, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &none, nullptr), 0);
+  const v1::JobProgress failed =
+      WaitFor([](const v1::JobProgress& p) { return !p.checkpoint().error().empty(); });
+  EXPECT_EQ(failed.phase(), v1::JobProgress::TRAINING);
+  WaitForStep(failed.step() + 5);
+  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &all, nullptr), 0);
+  const uint64_t last = failed.checkpoint().last().step();
+  WaitFor([&](const v1::JobProgress& p) {
+    return p.checkpoint().last().step() > last && p.checkpoint().error().empty();
+  });
+  ExpectSuccess();
+}
+
+TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
+  v1::JobSpec job = LinearJob(400, 0.02);
+  job.mutable_checkpoint()->set_interval_steps(10);
+  Start(job, "damaged");
+  WaitFor([](const v1::JobProgress& p) { return p.checkpoint().last().step() >= 30; });
+  ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+  const auto manifest = FinalManifest(processes_->checkpoints());
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const std::string folder =
+      absl::StrCat(processes_->checkpoints(), "/attempt-0001-step-",
+                   absl::Dec(manifest->checkpoint().step(), absl::kZeroPad12));
+  std::ofstream(absl::StrCat(folder, "/", manifest->files(0).name()), std::ios::app) << "x";
+  ASSERT_TRUE(processes_->StartCoordinator().ok());
+  const v1::JobProgress restored = WaitFor([](const v1::JobProgress& p) {
+    return p.attempt() == 2 && p.phase() == v1::JobProgress::TRAINING;
+  });
+  EXPECT_LT(restored.restored_from_step(), manifest->checkpoint().step());
+  EXPECT_GE(restored.restored_from_step(), 10u);
+  bool named = false;
+  for (const v1::Event& event : restored.events()) {
+    named = named || (absl::StrContains(event.message(), manifest->files(0).name()) &&
+                      absl::StrContains(event.message(), "damaged"));
+  }
+  EXPECT_TRUE(named) << restored.DebugString();
+}
+
+TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
+  const std::string folder = NewFolder("differs");
+  v1::JobSpec job = LinearJob(200, 0.02);
+  {
+    JobProcesses first({.job = job, .folder = folder});
+    ASSERT_TRUE(first.StartAll().ok());
+    const auto progress =
+        first.WaitFor([](const v1::JobProgress& p) { return p.step() >= 3; }, absl::Seconds(60));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+    v1::SetDesiredRequest suspend;
+    suspend.set_workers(2);
+    suspend.set_shards(1);
+    suspend.set_suspend(true);
+    ASSERT_TRUE(first.SetDesired(suspend).ok());
+    ASSERT_TRUE(first.WaitForExit("coordinator", absl::Seconds(60)).ok());
+  }
+  ASSERT_TRUE(FinalManifest(absl::StrCat(folder, "/checkpoints")).ok());
+  (*job.mutable_model()->mutable_dimensions())["out"] = 1;
+  job.mutable_data()->mutable_synthetic()->clear_shape();
+  job.mutable_data()->mutable_synthetic()->add_shape(17);
+  JobProcesses second({.job = job, .folder = folder});
+  ASSERT_TRUE(second.StartAll().ok());
+  const auto code = second.WaitForExit("coordinator", absl::Seconds(60));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitFailed);
+  std::ifstream status(absl::StrCat(folder, "/status.json"));
+  const std::string text((std::istreambuf_iterator<char>(status)),
+                         std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr("weight"));
+}
+
+TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
+  const std::string folder = NewFolder("script");
+  std::ofstream(absl::StrCat(folder, "/model.pt")) << "not a model";
+  v1::JobSpec job = LinearJob(20, 0);
+  job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
+  job.mutable_model()->set_path(absl::StrCat(folder, "/model.pt"));
+  job.set_loss("mse");
+  JobProcesses processes({.job = job, .folder = folder});
+  ASSERT_TRUE(processes.StartAll().ok());
+  const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitFailed);
+  std::ifstream status(absl::StrCat(folder, "/status.json"));
+  const std::string text((std::istreambuf_iterator<char>(status)),
+                         std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr("model.pt"));
+}
+
+// ---- peers that break the contract
+
+// Sends one raw message as a frame; the status that the stream ends with.
+grpc::Status SendRaw(const std::string& address, const std::string& message) {
+  auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(&context, "/sluice.v1.ParameterServer/Exchange", &queue);
+  call->StartCall(reinterpret_cast<void*>(1));
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(message);
+  call->Write(grpc::ByteBuffer(&slice, 1), reinterpret_cast<void*>(2));
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer reply;
+  do {  // whatever the shard says before it ends the stream
+    call->Read(&reply, reinterpret_cast<void*>(3));
+    queue.Next(&tag, &ok);
+  } while (ok);
+  grpc::Status status;
+  call->Finish(&status, reinterpret_cast<void*>(4));
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
+  Start(LinearJob(200, 0.02), "garbage");
+  const std::string address = AddressOf(v1::SHARD);
+  EXPECT_EQ(SendRaw(address, "\xff\xff\xff garbage").error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  v1::Frame oversize;
+  oversize.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(64 << 20);
+  oversize.set_payload(std::string(64 << 20, 'x'));
+  EXPECT_EQ(SendRaw(address, oversize.SerializeAsString()).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  v1::Frame no_hello;
+  no_hello.mutable_header()->mutable_pull();
+  EXPECT_EQ(SendRaw(address, no_hello.SerializeAsString()).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  v1::Frame wrong_job;
+  v1::Hello& hello = *wrong_job.mutable_header()->mutable_hello();
+  hello.set_min_wire_version(1);
+  hello.set_max_wire_version(1);
+  hello.set_job("default/another/job");
+  hello.mutable_sender()->set_role(v1::WORKER);
+  hello.mutable_sender()->set_incarnation(7);
+  EXPECT_FALSE(SendRaw(address, wrong_job.SerializeAsString()).ok());
+  const uint64_t step = processes_->Progress()->step();
+  WaitForStep(step + 10);
+  EXPECT_EQ(processes_->Progress()->attempt(), 1u);
+}
+
+TEST_F(FailuresTest, AWorkerOfAnotherLifeOrJobIsRefusedByTheCoordinator) {
+  Start(LinearJob(300, 0.02), "other");
+  WaitForStep(1);
+  v1::JobSpec other = processes_->job();
+  // The same coordinator, another job's name.
+  JobProcesses stranger({.job =
+                             [&] {
+                               v1::JobSpec job = other;
+                               job.set_uid("another");
+                               return job;
+                             }(),
+                         .folder = NewFolder("stranger"),
+                         .coordinator = processes_->coordinator_address()});
+  ASSERT_TRUE(stranger.StartWorker(5).ok());
+  const auto code = stranger.WaitForExit("worker-5", absl::Seconds(30));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitRefused);
+  WaitForStep(processes_->Progress()->step() + 5);
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -26,6 +26,8 @@
 
 namespace sluice::coordinator {
 
+// Grouped by what belongs together; there is one of it in a process.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class CoordinatorCore::Impl {
  public:
   Impl(CoordinatorOptions options, absl::Time now, const CoordinatorRules* rules);

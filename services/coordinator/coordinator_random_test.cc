@@ -12,7 +12,7 @@
 namespace sluice::coordinator {
 namespace {
 
-constexpr int kSeeds = 400;
+constexpr int kSeeds = 150;
 constexpr int kEvents = 40;
 
 class RandomSchedule {

@@ -225,7 +225,7 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
   }
   absl::StatusOr<JobLength> length = JobLength::Create(options_.job, ready.training_samples());
   if (!length.ok()) {
-    Fail(std::string(length.status().message()), now);
+    Fail(absl::StrCat(length.status().message()), now);
     return false;
   }
   model_ = ready;
@@ -271,7 +271,7 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
   } else {
     absl::StatusOr<v1::Layout> layout = MakeLayout(model_->table(), PartitionsOf(options_.job));
     if (!layout.ok()) {
-      Fail(std::string(layout.status().message()), now);
+      Fail(absl::StrCat(layout.status().message()), now);
       return false;
     }
     layout_ = *std::move(layout);

@@ -7,7 +7,7 @@ namespace sluice::ps {
 
 DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
                                      const BlockRef& parameters) {
-  const Piece raw{v1::CODEC_RAW, CordOver(parameters)};
+  Piece raw{v1::CODEC_RAW, CordOver(parameters)};
   const v1::Codec wanted = state_.job.training().pull_codec();
   if (wanted == v1::CODEC_RAW || info.kind != v1::PARAMETER) return raw;
   const absl::StatusOr<const Codec*> codec = FindCodec(wanted);

@@ -154,8 +154,8 @@ absl::Status FileReader::ReadHeader() {
     return Damaged(absl::StrCat("its header is said to have ", length, " bytes"));
   }
   data_begin_ = kLengthBytes + length;
-  header_ = Json::parse(std::string(bytes_.Subcord(kLengthBytes, length)), nullptr,
-                        /*allow_exceptions=*/false);
+  const std::string text(bytes_.Subcord(kLengthBytes, length));
+  header_ = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header_.is_object()) return Damaged("its header is not a JSON object");
   return absl::OkStatus();
 }
@@ -171,7 +171,7 @@ absl::StatusOr<std::string> FileReader::Metadata(const char* key) const {
 
 absl::Status FileReader::ReadClocks(const std::string& text, PartitionContent* content) const {
   const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const absl::Status wrong = Damaged("'clocks' of __metadata__ is not a list of records");
+  absl::Status wrong = Damaged("'clocks' of __metadata__ is not a list of records");
   if (!list.is_array()) return wrong;
   for (const Json& entry : list) {
     uint64_t worker = 0;
@@ -323,8 +323,8 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
     std::shared_ptr<const ShardModel> model, const v1::PartitionFile& file, const absl::Cord& bytes,
     BlockPool& pool) {
   auto content = std::make_shared<PartitionContent>();
-  content->model = model;
-  FileReader reader(*model, file, bytes);
+  content->model = std::move(model);
+  FileReader reader(*content->model, file, bytes);
   if (absl::Status read = reader.ReadHeader(); !read.ok()) return read;
   if (absl::Status read = reader.ReadMetadata(content.get()); !read.ok()) return read;
   if (absl::Status read = reader.ReadArrays(pool, content.get()); !read.ok()) return read;

@@ -592,7 +592,7 @@ void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {
   impl_->streams.Open(stream);
 }
 
-void ShardCore::OnFrame(StreamId stream, const v1::Header& header, absl::Cord payload,
+void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                         absl::Time now) {
   impl_->state.now = now;
   impl_->streams.Receive(stream, header, payload, impl_->handler());

@@ -78,7 +78,8 @@ class ShardCore {
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored.
   void OnStreamOpened(StreamId stream, absl::Time now);
-  void OnFrame(StreamId stream, const v1::Header& header, absl::Cord payload, absl::Time now);
+  void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
+               absl::Time now);
   void OnStreamClosed(StreamId stream, absl::Time now);
 
   // ---- our own streams to other shards. The first frame for a SendToShard; and the event that the

@@ -1,8 +1,11 @@
 #include "services/common/metrics.h"
 
 #include <CivetServer.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <prometheus/family.h>
 #include <prometheus/text_serializer.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +15,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+
+// civetweb, the HTTP server in prometheus-cpp, asks for threads with stacks of 100 KiB. glibc takes
+// a thread's local storage from its stack, and the libraries below LibTorch (OpenBLAS, glog) have
+// that much of it alone: no thread starts, and the server blames the port. There is no option for
+// the size, so the call is answered here: the program's symbol comes before the C library's.
+extern "C" __attribute__((visibility("default"))) int pthread_attr_setstacksize(
+    pthread_attr_t* attributes, size_t bytes) noexcept {
+  constexpr size_t kLeast = size_t{1} << 20;
+  using Function = int (*)(pthread_attr_t*, size_t);
+  static const Function next =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "pthread_attr_setstacksize"));
+  if (next == nullptr) return EINVAL;
+  return next(attributes, bytes < kLeast ? kLeast : bytes);
+}
 
 namespace sluice {
 namespace {

@@ -1,0 +1,147 @@
+#include "operator/local/job_control_client.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <utility>
+
+#include "services/transport/grpc_settings.h"
+
+namespace sluice::local {
+namespace {
+
+std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout) {
+  return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
+}
+
+}  // namespace
+
+JobControlClient::JobControlClient(Options options,
+                                   std::function<void(v1::JobProgress)> on_progress)
+    : options_(options), on_progress_(std::move(on_progress)) {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+JobControlClient::~JobControlClient() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
+
+void JobControlClient::SetAddress(std::string address) {
+  MutexLock lock(&mutex_);
+  address_ = std::move(address);
+  ++generation_;
+  events_seen_ = 0;
+  untold_ = wanted_;
+  changed_.SignalAll();
+}
+
+void JobControlClient::SetDesired(uint32_t workers, uint32_t shards, bool suspend) {
+  MutexLock lock(&mutex_);
+  if (wanted_ && desired_.workers() == workers && desired_.shards() == shards &&
+      desired_.suspend() == suspend) {
+    return;
+  }
+  desired_.set_workers(workers);
+  desired_.set_shards(shards);
+  desired_.set_suspend(suspend);
+  wanted_ = untold_ = true;
+  changed_.SignalAll();
+}
+
+void JobControlClient::ReportDeath(v1::SetDesiredRequest::Death death) {
+  // A coordinator that does not listen for so long that more are lost sees them by itself.
+  constexpr int kMaxDeaths = 1000;
+  MutexLock lock(&mutex_);
+  if (desired_.deaths_size() >= kMaxDeaths) return;
+  *desired_.add_deaths() = std::move(death);
+  untold_ = wanted_;
+  changed_.SignalAll();
+}
+
+void JobControlClient::Loop() {
+  std::unique_ptr<v1::JobControl::Stub> stub;
+  uint64_t stub_generation = 0;
+  absl::Time next_poll = absl::InfinitePast();
+  while (true) {
+    std::string address;
+    uint64_t generation = 0;
+    bool tell = false;
+    {
+      MutexLock lock(&mutex_);
+      while (!stopping_ && (address_.empty() || (!untold_ && generation_ == stub_generation &&
+                                                 absl::Now() < next_poll))) {
+        if (address_.empty()) {
+          changed_.Wait(&mutex_);
+        } else {
+          changed_.WaitWithDeadline(&mutex_, next_poll);
+        }
+      }
+      if (stopping_) return;
+      address = address_;
+      generation = generation_;
+      tell = untold_;
+    }
+    if (generation != stub_generation) {
+      stub = v1::JobControl::NewStub(
+          MakeChannel({.address = address, .connect_timeout = options_.call_timeout}));
+      stub_generation = generation;
+    }
+    const bool heard = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
+    next_poll = absl::Now() + options_.poll_interval;
+    if (heard) continue;
+    // What was not heard is said again after a moment, not at once.
+    MutexLock lock(&mutex_);
+    while (!stopping_ && generation_ == generation &&
+           !changed_.WaitWithDeadline(&mutex_, next_poll)) {
+    }
+  }
+}
+
+bool JobControlClient::Tell(v1::JobControl::Stub* stub, uint64_t generation) {
+  v1::SetDesiredRequest request;
+  {
+    MutexLock lock(&mutex_);
+    request = desired_;
+    untold_ = false;
+  }
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(options_.call_timeout));
+  v1::SetDesiredResponse response;
+  const grpc::Status status = stub->SetDesired(&context, request, &response);
+  MutexLock lock(&mutex_);
+  if (!status.ok()) {
+    untold_ = true;
+  } else if (generation_ == generation) {
+    desired_.mutable_deaths()->DeleteSubrange(0, request.deaths_size());
+  }
+  return status.ok();
+}
+
+bool JobControlClient::Ask(v1::JobControl::Stub* stub, uint64_t generation) {
+  v1::GetProgressRequest request;
+  {
+    MutexLock lock(&mutex_);
+    if (generation_ == generation) request.set_events_after(events_seen_);
+  }
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(options_.call_timeout));
+  v1::JobProgress progress;
+  const grpc::Status status = stub->GetProgress(&context, request, &progress);
+  if (!status.ok()) return false;
+  {
+    MutexLock lock(&mutex_);
+    if (generation_ != generation || stopping_) return true;
+    for (const v1::Event& event : progress.events()) {
+      if (event.sequence() > events_seen_) events_seen_ = event.sequence();
+    }
+  }
+  on_progress_(std::move(progress));
+  return true;
+}
+
+}  // namespace sluice::local

@@ -1,0 +1,65 @@
+// What a local backend says to the coordinator, and hears from it.
+#ifndef SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
+#define SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/common/mutex.h"
+
+namespace sluice::local {
+
+// Speaks on a thread of its own, with a deadline on every call: a coordinator that hangs or is gone
+// blocks nobody. What is wanted is said again until it was heard.
+class JobControlClient {
+ public:
+  struct Options {
+    absl::Duration poll_interval = absl::Milliseconds(200);
+    absl::Duration call_timeout = absl::Seconds(1);
+  };
+
+  // `on_progress` is called on the client's thread, with the events since the one before.
+  JobControlClient(Options options, std::function<void(v1::JobProgress)> on_progress);
+  // Waits for a call that is under way, at most its timeout.
+  ~JobControlClient();
+
+  JobControlClient(const JobControlClient&) = delete;
+  JobControlClient& operator=(const JobControlClient&) = delete;
+
+  // Where the coordinator listens now; a new life of it is told everything again, and its events
+  // begin anew. Empty: nowhere.
+  void SetAddress(std::string address);
+  // Replaces what is wanted; deaths are not part of it.
+  void SetDesired(uint32_t workers, uint32_t shards, bool suspend);
+  // Said at once.
+  void ReportDeath(v1::SetDesiredRequest::Death death);
+
+ private:
+  void Loop();
+  // Both return whether the coordinator answered.
+  bool Tell(v1::JobControl::Stub* stub, uint64_t generation);
+  bool Ask(v1::JobControl::Stub* stub, uint64_t generation);
+
+  const Options options_;
+  const std::function<void(v1::JobProgress)> on_progress_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string address_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // counts SetAddress
+  v1::SetDesiredRequest desired_ ABSL_GUARDED_BY(mutex_);
+  bool untold_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;  // SetDesired was called
+  uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace sluice::local
+
+#endif  // SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_

@@ -1,0 +1,215 @@
+#include "operator/local/job_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "operator/api/codec.h"
+
+namespace sluice::local {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{4} << 20;
+
+std::string ReadLockText(int fd) {
+  char text[32];
+  const ssize_t got = pread(fd, text, sizeof(text), 0);
+  return got > 0 ? std::string(absl::StripAsciiWhitespace({text, static_cast<size_t>(got)})) : "";
+}
+
+absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
+  absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
+  if (!text.ok()) return text.status();
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is damaged"));
+  return json;
+}
+
+absl::Status WriteJson(FileSystem* files, const std::string& path, const nlohmann::json& json) {
+  return AtomicWriteFile(files, path, absl::Cord(json.dump(2) + "\n"), absl::StrCat(getpid()));
+}
+
+// The value if it is there and of that type.
+template <typename T>
+T Get(const nlohmann::json& json, const char* key, T otherwise) {
+  const auto found = json.find(key);
+  if (found == json.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->template get<T>() : otherwise;
+  } else {
+    return found->is_number() ? found->template get<T>() : otherwise;
+  }
+}
+
+}  // namespace
+
+JobLock::~JobLock() {
+  (void)!ftruncate(fd_, 0);
+  close(fd_);
+}
+
+JobDirectory::JobDirectory(FileSystem* files, absl::string_view state_directory,
+                           absl::string_view name)
+    : files_(files), path_(JoinPath(state_directory, name)) {}
+
+std::string JobDirectory::LogFile(const policy::Slot& slot) const {
+  return JoinPath(logs(), absl::StrCat(policy::SlotName(slot), ".log"));
+}
+
+absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
+  if (absl::Status status = files_->CreateDirectories(path_); !status.ok()) return status;
+  const std::string file = JoinPath(path_, "lock");
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::ErrnoToStatus(errno, file);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    const std::string holder = ReadLockText(fd);
+    close(fd);
+    if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, file);
+    return absl::FailedPreconditionError(absl::StrCat("the job is being run already",
+                                                      holder.empty() ? "" : " by process ", holder,
+                                                      " (its state is in ", path_, ")"));
+  }
+  const std::string own = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 ||
+      pwrite(fd, own.data(), own.size(), 0) != static_cast<ssize_t>(own.size())) {
+    const int error = errno;
+    close(fd);
+    return absl::ErrnoToStatus(error, file);
+  }
+  return std::unique_ptr<JobLock>(new JobLock(fd));
+}
+
+std::optional<pid_t> JobDirectory::LockedBy() const {
+  const int fd = open(JoinPath(path_, "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  std::optional<pid_t> holder;
+  int pid = 0;
+  if (flock(fd, LOCK_SH | LOCK_NB) != 0 && absl::SimpleAtoi(ReadLockText(fd), &pid)) holder = pid;
+  close(fd);
+  return holder;
+}
+
+absl::Status JobDirectory::Prepare() {
+  std::error_code error;
+  std::filesystem::remove_all(run(), error);
+  if (error) return absl::ErrnoToStatus(error.value(), run());
+  for (const std::string& folder : {logs(), run()}) {
+    if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobDirectory::Clear() {
+  for (const char* name : {"result.json", "job.json", "run", "logs", "checkpoints"}) {
+    const std::string path = JoinPath(path_, name);
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) return absl::ErrnoToStatus(error.value(), path);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobDirectory::WriteJob(const api::TrainingJob& job) {
+  nlohmann::json object = api::ToJson(job);
+  object["metadata"]["uid"] = job.spec.uid();
+  return WriteJson(files_, JoinPath(path_, "job.json"), object);
+}
+
+absl::StatusOr<api::TrainingJob> JobDirectory::ReadJob() const {
+  const std::string path = JoinPath(path_, "job.json");
+  absl::StatusOr<nlohmann::json> json = ReadJson(files_, path);
+  if (!json.ok()) return json.status();
+  api::TrainingJob job = api::FromJson(*json);
+  if (job.spec.uid().empty()) return absl::DataLossError(absl::StrCat(path, " has no uid"));
+  return job;
+}
+
+absl::Status JobDirectory::WriteResult(const JobResult& result) {
+  nlohmann::json json = {{"outcome", OutcomeName(result.outcome)},
+                         {"reason", result.reason},
+                         {"time", result.time},
+                         {"step", result.step},
+                         {"totalSteps", result.total_steps}};
+  if (result.has_accuracy) json["accuracy"] = result.accuracy;
+  if (result.has_loss) json["loss"] = result.loss;
+  return WriteJson(files_, JoinPath(path_, "result.json"), json);
+}
+
+absl::Status JobDirectory::RemoveResult() {
+  const absl::Status status = files_->Remove(JoinPath(path_, "result.json"));
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
+  absl::StatusOr<nlohmann::json> json = ReadJson(files_, JoinPath(path_, "result.json"));
+  if (!json.ok()) return json.status();
+  JobResult result;
+  const std::string outcome = Get<std::string>(*json, "outcome", "");
+  for (const auto candidate : {policy::Outcome::kSucceeded, policy::Outcome::kFailed}) {
+    if (outcome == OutcomeName(candidate)) result.outcome = candidate;
+  }
+  result.reason = Get<std::string>(*json, "reason", "");
+  result.time = Get<std::string>(*json, "time", "");
+  result.step = Get<uint64_t>(*json, "step", 0);
+  result.total_steps = Get<uint64_t>(*json, "totalSteps", 0);
+  result.has_accuracy = json->contains("accuracy");
+  result.accuracy = Get<double>(*json, "accuracy", 0);
+  result.has_loss = json->contains("loss");
+  result.loss = Get<double>(*json, "loss", 0);
+  return result;
+}
+
+std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory) {
+  std::vector<std::string> jobs;
+  const absl::StatusOr<std::vector<std::string>> names = files->List(state_directory);
+  if (!names.ok()) return jobs;
+  for (const std::string& name : *names) {
+    const auto exists = files->Exists(JoinPath(JoinPath(state_directory, name), "lock"));
+    if (exists.ok() && *exists) jobs.push_back(name);
+  }
+  return jobs;
+}
+
+absl::string_view OutcomeName(policy::Outcome outcome) {
+  switch (outcome) {
+    case policy::Outcome::kSucceeded:
+      return "Succeeded";
+    case policy::Outcome::kFailed:
+      return "Failed";
+    case policy::Outcome::kSuspended:
+      return "Suspended";
+  }
+  return "Unknown";
+}
+
+std::vector<std::string> LastLines(const std::string& path, size_t count) {
+  constexpr std::streamoff kMaxBytes = 64 << 10;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg();
+  const std::streamoff begin = std::max<std::streamoff>(0, size - kMaxBytes);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
+  if (begin > 0 && !lines.empty()) lines.erase(lines.begin());  // it may be half a line
+  if (lines.size() == 1 && lines[0].empty()) return {};
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
+  return lines;
+}
+
+}  // namespace sluice::local

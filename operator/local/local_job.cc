@@ -1,0 +1,330 @@
+#include "operator/local/local_job.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace sluice::local {
+namespace {
+
+constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
+// How often a port file is looked for while the coordinator starts.
+constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+
+policy::JobPlan PlanOf(const api::TrainingJob& job) {
+  policy::JobPlan plan;
+  plan.shards = job.spec.parameter_server().replicas();
+  plan.workers = job.spec.worker().replicas();
+  plan.backoff_limit = job.spec.backoff_limit();
+  if (job.active_deadline_seconds.has_value()) {
+    plan.active_deadline = absl::Seconds(*job.active_deadline_seconds);
+  }
+  if (const double seconds = job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
+    plan.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
+  }
+  return plan;
+}
+
+std::string JobIdentity(const v1::JobSpec& job) {
+  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+}
+
+}  // namespace
+
+LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
+                   JobListener* listener, const Clock* clock)
+    : options_(std::move(options)),
+      files_(files),
+      directory_(directory),
+      listener_(listener),
+      clock_(clock),
+      plan_(PlanOf(options_.job)),
+      port_(options_.port) {
+  control_ = std::make_unique<JobControlClient>(options_.control, [this](v1::JobProgress progress) {
+    MutexLock lock(&mutex_);
+    inbox_.progress.push_back(std::move(progress));
+    news_.SignalAll();
+  });
+  children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
+    MutexLock lock(&mutex_);
+    inbox_.ends.push_back(end);
+    news_.SignalAll();
+  });
+}
+
+LocalJob::~LocalJob() {
+  children_.reset();
+  control_.reset();
+}
+
+void LocalJob::Suspend() {
+  MutexLock lock(&mutex_);
+  inbox_.suspend = true;
+  news_.SignalAll();
+}
+
+void LocalJob::StopNow() {
+  MutexLock lock(&mutex_);
+  inbox_.stop_now = true;
+  news_.SignalAll();
+}
+
+LocalJob::Result LocalJob::Run() {
+  Result result;
+  if (absl::Status status = WriteJobFile(); !status.ok()) {
+    result.ending.reason = std::string(status.message());
+    return result;
+  }
+  while (true) {
+    const absl::Time now = clock_->Now();
+    policy::Decision decision = policy::Decide(plan_, options_.limits, world_, memory_, now);
+    Apply(decision);
+    listener_->OnTick(View());
+    if (decision.finish.has_value()) {
+      result.ending = *decision.finish;
+      break;
+    }
+    absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
+    if (world_.coordinator_address.empty()) until = std::min(until, now + kPortPoll);
+    Inbox inbox = WaitForNews(until);
+    const bool stop_now = inbox.stop_now;
+    Handle(std::move(inbox));
+    if (stop_now) {
+      result.stopped_at_once = true;
+      result.ending.outcome = policy::Outcome::kSuspended;
+      result.ending.reason = "stopped at once";
+      break;
+    }
+  }
+  children_.reset();  // nothing is left, or is killed now
+  result.progress = progress_;
+  result.heard = heard_;
+  for (const auto& [slot, kept] : memory_.slots) result.restarts += kept.restarts;
+  return result;
+}
+
+absl::Status LocalJob::WriteJobFile() {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  std::string json;
+  const auto status =
+      google::protobuf::util::MessageToJsonString(options_.job.spec, &json, options);
+  if (!status.ok()) return absl::InternalError(status.ToString());
+  return AtomicWriteFile(files_, JoinPath(directory_->run(), "job.json"), absl::Cord(json), "run");
+}
+
+LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {
+  const absl::Time deadline = absl::Now() + (until - clock_->Now());
+  MutexLock lock(&mutex_);
+  while (inbox_.empty() && !news_.WaitWithDeadline(&mutex_, deadline)) {
+  }
+  return std::exchange(inbox_, Inbox());
+}
+
+void LocalJob::Handle(Inbox inbox) {
+  if (inbox.suspend) plan_.suspend = true;
+  for (const v1::JobProgress& progress : inbox.progress) HandleProgress(progress);
+  for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);
+  if (world_.coordinator_address.empty()) ReadCoordinatorPort();
+}
+
+void LocalJob::HandleEnd(const ChildProcesses::End& end) {
+  for (auto& [slot, process] : world_.processes) {
+    if (process.pid != static_cast<uint64_t>(end.pid) || !process.running) continue;
+    process.running = false;
+    process.ended = clock_->Now();
+    process.exit = {end.code, end.signal, ""};
+    if (end.signal == 0 && end.code != 0)
+      process.exit.message = LastWords(directory_->LogFile(slot));
+    if (slot == kCoordinator) ReadLastWord();
+    listener_->OnProcessEnded(slot, end.pid, process.exit);
+    return;
+  }
+}
+
+void LocalJob::HandleProgress(const v1::JobProgress& progress) {
+  progress_ = progress;
+  progress_.clear_events();
+  heard_ = true;
+  world_.phase = progress.phase();
+  world_.phase_reason = progress.reason();
+  const auto ready = [&](const policy::Slot& slot, uint64_t pid) {
+    const auto found = world_.processes.find(slot);
+    if (found != world_.processes.end() && (pid == 0 || found->second.pid == pid)) {
+      found->second.ready = true;
+    }
+  };
+  ready(kCoordinator, 0);
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.state() != v1::ProcessStatus::MEMBER || status.pid() == 0) continue;
+    ready({status.process().role(), status.process().index()}, status.pid());
+  }
+  listener_->OnProgress(progress);
+}
+
+void LocalJob::ReadCoordinatorPort() {
+  const absl::StatusOr<std::string> text = files_->Read(RunFile(kCoordinator, "port"), 64);
+  int port = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &port) || port <= 0) {
+    return;
+  }
+  port_ = port;  // kept over its restarts: the others come back to it
+  world_.coordinator_address = absl::StrCat("127.0.0.1:", port);
+  control_->SetAddress(world_.coordinator_address);
+}
+
+void LocalJob::ReadLastWord() {
+  const absl::StatusOr<std::string> text =
+      files_->Read(RunFile(kCoordinator, "status.json"), 64 << 20);
+  if (!text.ok()) return;
+  v1::JobProgress last;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(*text, &last, options).ok()) return;
+  last.clear_events();  // those not heard before are in its log
+  HandleProgress(last);
+}
+
+void LocalJob::Apply(const policy::Decision& decision) {
+  memory_ = decision.memory;
+  control_->SetDesired(decision.desired_workers, decision.desired_shards, decision.desired_suspend);
+  for (const policy::ReportDeath& death : decision.deaths) {
+    v1::SetDesiredRequest::Death report;
+    report.mutable_process()->set_role(death.slot.role);
+    report.mutable_process()->set_index(death.slot.index);
+    report.set_pid(death.pid);
+    report.set_reason(death.reason);
+    control_->ReportDeath(std::move(report));
+  }
+  for (const policy::StopProcess& stop : decision.stops) {
+    const auto found = world_.processes.find(stop.slot);
+    if (found == world_.processes.end() || found->second.life != stop.life) continue;
+    children_->Signal(static_cast<pid_t>(found->second.pid), stop.kill ? SIGKILL : SIGTERM);
+  }
+  for (const policy::StartProcess& start : decision.starts) Start(start.slot);
+}
+
+void LocalJob::Start(const policy::Slot& slot) {
+  if (slot == kCoordinator) {
+    for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
+  }
+  const absl::StatusOr<pid_t> pid =
+      children_->Start({ArgumentsFor(slot), directory_->LogFile(slot)});
+  policy::ProcessObservation process;
+  process.started = clock_->Now();
+  if (pid.ok()) {
+    process.pid = static_cast<uint64_t>(*pid);
+    process.life = absl::StrCat(*pid, ".", ++lives_);
+    world_.processes[slot] = process;
+    listener_->OnProcessStarted(slot, *pid);
+    // The new life listens where the old one did, but has to be told everything again.
+    if (slot == kCoordinator && !world_.coordinator_address.empty()) {
+      control_->SetAddress(world_.coordinator_address);
+    }
+    return;
+  }
+  process.life = absl::StrCat("none.", ++lives_);
+  process.running = false;
+  process.ended = process.started;
+  process.exit = {127, 0, std::string(pid.status().message())};
+  world_.processes[slot] = process;
+  listener_->OnProcessEnded(slot, 0, process.exit);
+}
+
+std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const {
+  const v1::JobSpec& job = options_.job.spec;
+  std::vector<std::string> arguments;
+  const auto add = [&](std::string flag, std::string value) {
+    arguments.push_back(std::move(flag));
+    arguments.push_back(std::move(value));
+  };
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  switch (slot.role) {
+    case v1::COORDINATOR:
+      arguments.push_back(options_.programs.coordinator);
+      add("--job", JoinPath(directory_->run(), "job.json"));
+      add("--listen", absl::StrCat("127.0.0.1:", port_));
+      add("--storage", job.checkpoint().directory());
+      add("--port-file", RunFile(slot, "port"));
+      add("--status-file", RunFile(slot, "status.json"));
+      break;
+    case v1::SHARD:
+      arguments.push_back(options_.programs.shard);
+      add("--threads", absl::StrCat(std::max(1u, cores / (plan_.shards + plan_.workers))));
+      break;
+    default:
+      arguments.push_back(options_.programs.worker);
+      add("--threads", absl::StrCat(WorkerThreads()));
+      break;
+  }
+  if (slot.role != v1::COORDINATOR) {
+    add("--job", JobIdentity(job));
+    add("--coordinator", world_.coordinator_address);
+    add("--index", absl::StrCat(slot.index));
+  }
+  add("--metrics-address", "127.0.0.1:0");
+  add("--metrics-port-file", RunFile(slot, "metrics-port"));
+  add("--log-level", options_.log_level);
+  add("--parent", absl::StrCat(getpid()));
+  return arguments;
+}
+
+int LocalJob::WorkerThreads() const {
+  const v1::TrainingSpec& training = options_.job.spec.training();
+  if (training.threads() > 0) return static_cast<int>(training.threads());
+  if (training.bit_exact()) return 1;
+  return static_cast<int>(
+      std::max(1u, std::thread::hardware_concurrency() / std::max(1u, plan_.workers)));
+}
+
+std::map<policy::Slot, ProcessView> LocalJob::View() const {
+  std::map<policy::Slot, ProcessView> view;
+  for (const auto& [slot, process] : world_.processes) {
+    const auto kept = memory_.slots.find(slot);
+    view[slot] = {static_cast<pid_t>(process.pid), process.running,
+                  kept == memory_.slots.end() ? 0 : kept->second.restarts, process.exit};
+  }
+  return view;
+}
+
+std::string LocalJob::RunFile(const policy::Slot& slot, const char* what) const {
+  return JoinPath(directory_->run(), absl::StrCat(policy::SlotName(slot), ".", what));
+}
+
+std::string LastWords(const std::string& log_file) {
+  const std::vector<std::string> lines = LastLines(log_file, 50);
+  if (lines.empty()) return "";
+  // logfmt, as services/common/logging.h writes it.
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    constexpr char kMessage[] = "msg=\"";
+    const size_t begin = line->find(kMessage);
+    if (!absl::StrContains(*line, "level=error") || begin == std::string::npos) continue;
+    std::string message;
+    for (size_t i = begin + sizeof(kMessage) - 1; i < line->size() && (*line)[i] != '"'; ++i) {
+      if ((*line)[i] == '\\' && i + 1 < line->size()) ++i;
+      message += (*line)[i];
+    }
+    return message;
+  }
+  // A program that cannot begin says "sluice-worker: why".
+  absl::string_view last = lines.back();
+  if (absl::ConsumePrefix(&last, "sluice-")) {
+    const size_t colon = last.find(": ");
+    if (colon != absl::string_view::npos) last.remove_prefix(colon + 2);
+    return std::string(last);
+  }
+  // Other lines of the log are no reasons.
+  return absl::StartsWith(last, "time=") ? "" : lines.back();
+}
+
+}  // namespace sluice::local

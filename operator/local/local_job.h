@@ -1,0 +1,146 @@
+// Runs a job as processes of this machine.
+//
+// Intuition. The same policy as on a cluster (operator/policy) over another backend: what is, are
+// the children and what the coordinator last said; what is done, is fork, kill and SetDesired. One
+// loop gathers, decides and acts; it never waits for the coordinator, which a thread of its own
+// speaks with.
+#ifndef SLUICE_OPERATOR_LOCAL_LOCAL_JOB_H_
+#define SLUICE_OPERATOR_LOCAL_LOCAL_JOB_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/api/training_job.h"
+#include "operator/local/child_processes.h"
+#include "operator/local/job_control_client.h"
+#include "operator/local/job_directory.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::local {
+
+// Paths of the programs.
+struct Programs {
+  std::string coordinator;
+  std::string shard;
+  std::string worker;
+};
+
+// One slot, for those who watch.
+struct ProcessView {
+  pid_t pid = 0;
+  bool running = false;
+  uint32_t restarts = 0;
+  policy::Exit exit;  // if it is not running and pid is not 0
+};
+
+// Told on the thread of Run. Calls should return soon: deaths wait meanwhile.
+class JobListener {
+ public:
+  virtual ~JobListener() = default;
+  virtual void OnProcessStarted(const policy::Slot& slot, pid_t pid) = 0;
+  virtual void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) = 0;
+  // With the events since the last call.
+  virtual void OnProgress(const v1::JobProgress& progress) = 0;
+  // Now and then (Options::tick_interval) and after each of the above.
+  virtual void OnTick(const std::map<policy::Slot, ProcessView>& processes) = 0;
+};
+
+class LocalJob {
+ public:
+  struct Options {
+    api::TrainingJob job;  // with uid and checkpoint directory
+    Programs programs;
+    std::string log_level = "info";
+    int port = 0;  // of the coordinator; 0: any
+    policy::Limits limits;
+    absl::Duration tick_interval = absl::Milliseconds(200);
+    JobControlClient::Options control;
+  };
+
+  struct Result {
+    policy::Ending ending;
+    v1::JobProgress progress;  // the last
+    bool heard = false;        // whether there was any
+    uint32_t restarts = 0;     // of all processes
+    bool stopped_at_once = false;
+  };
+
+  // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
+  LocalJob(Options options, FileSystem* files, JobDirectory* directory, JobListener* listener,
+           const Clock* clock);
+  ~LocalJob();
+
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
+
+  // Blocks until the job has ended and no process is left. Once.
+  Result Run();
+
+  // Any thread: checkpoint and end; end at once.
+  void Suspend();
+  void StopNow();
+
+ private:
+  struct Inbox {
+    std::vector<ChildProcesses::End> ends;
+    std::vector<v1::JobProgress> progress;
+    bool suspend = false;
+    bool stop_now = false;
+    bool empty() const { return ends.empty() && progress.empty() && !suspend && !stop_now; }
+  };
+
+  absl::Status WriteJobFile();
+  Inbox WaitForNews(absl::Time until);
+  void Handle(Inbox inbox);
+  void HandleEnd(const ChildProcesses::End& end);
+  void HandleProgress(const v1::JobProgress& progress);
+  void ReadCoordinatorPort();
+  void ReadLastWord();
+  void Apply(const policy::Decision& decision);
+  void Start(const policy::Slot& slot);
+  std::vector<std::string> ArgumentsFor(const policy::Slot& slot) const;
+  int WorkerThreads() const;
+  std::map<policy::Slot, ProcessView> View() const;
+  std::string RunFile(const policy::Slot& slot, const char* what) const;
+
+  const Options options_;
+  FileSystem* const files_;
+  JobDirectory* const directory_;
+  JobListener* const listener_;
+  const Clock* const clock_;
+  policy::JobPlan plan_;
+
+  // Of the thread of Run.
+  policy::Observation world_;
+  policy::Memory memory_;
+  v1::JobProgress progress_;
+  bool heard_ = false;
+  uint64_t lives_ = 0;
+  int port_ = 0;
+
+  Mutex mutex_;
+  CondVar news_;
+  Inbox inbox_ ABSL_GUARDED_BY(mutex_);
+
+  // Their threads use the above.
+  std::unique_ptr<JobControlClient> control_;
+  std::unique_ptr<ChildProcesses> children_;
+};
+
+// Why a process ended, if it said so: the message of its log's last error, or a last line that is
+// not of the log (what programs print that cannot begin).
+std::string LastWords(const std::string& log_file);
+
+}  // namespace sluice::local
+
+#endif  // SLUICE_OPERATOR_LOCAL_LOCAL_JOB_H_

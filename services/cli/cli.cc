@@ -1,0 +1,62 @@
+#include "services/cli/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/cli/command.h"
+#include "services/common/exit_code.h"
+#include "services/common/version.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kDescription[] =
+    "Sluice trains PyTorch models with a parameter server: on this machine, or with the same\n"
+    "manifest on Kubernetes.\n"
+    "\n"
+    "  sluice init -o job.yaml          write a first manifest\n"
+    "  sluice run job.yaml              train it here; Ctrl-C stops, the same command goes on\n"
+    "  sluice export NAME -o model.safetensors\n";
+
+}  // namespace
+
+int Complain(const Environment& environment, const absl::Status& status) {
+  *environment.err << "sluice: " << status.message() << std::endl;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kExitUsage : kExitFailed;
+}
+
+void AddStateDirectory(CLI::App* command, std::string* state_directory) {
+  command
+      ->add_option("--state-dir", *state_directory, "folder that holds the jobs' states and logs")
+      ->capture_default_str();
+}
+
+int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app{kDescription, "sluice"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", absl::StrCat("sluice ", Version()));
+  Action action;
+  AddRunCommand(&app, environment, &action);
+  AddManifestCommands(&app, environment, &action);
+  AddStateCommands(&app, environment, &action);
+  AddCheckpointCommands(&app, environment, &action);
+  app.add_subcommand("version", "Print the version and how it was built")->callback([&] {
+    action = [&] {
+      *environment.out << BuildDescription() << "\n";
+      return +kExitOk;
+    };
+  });
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error, *environment.out, *environment.err);
+    return code == 0 ? kExitOk : kExitUsage;
+  }
+  const int code = action();
+  environment.out->flush();
+  return code;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,18 @@
+// The command `sluice`.
+#ifndef SLUICE_SERVICES_CLI_CLI_H_
+#define SLUICE_SERVICES_CLI_CLI_H_
+
+#include <string>
+#include <vector>
+
+#include "services/cli/environment.h"
+
+namespace sluice::cli {
+
+// Carries out one command line (without the program's name) and returns the exit code: 0; 1 for a
+// failure; 2 for wrong arguments or a bad manifest; 130 for an interrupted run.
+int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_CLI_H_

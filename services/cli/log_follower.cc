@@ -1,0 +1,96 @@
+#include "services/cli/log_follower.h"
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kExtension[] = ".log";
+// A line that is longer is cut in pieces.
+constexpr size_t kMaxLine = 64 << 10;
+
+// Where the last `lines` lines of a file begin.
+size_t OffsetOfLast(const std::string& path, size_t lines) {
+  std::ifstream file(path, std::ios::binary);
+  std::deque<size_t> begins;
+  std::string line;
+  size_t offset = 0;
+  while (std::getline(file, line)) {
+    begins.push_back(offset);
+    if (begins.size() > lines) begins.pop_front();
+    offset += line.size() + 1;
+  }
+  return begins.empty() ? offset : begins.front();
+}
+
+std::vector<std::string> ProcessesIn(const std::string& folder) {
+  std::vector<std::string> processes;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == kExtension) processes.push_back(entry.path().stem().string());
+  }
+  std::sort(processes.begin(), processes.end());
+  return processes;
+}
+
+}  // namespace
+
+LogFollower::LogFollower(std::string folder, std::string process, size_t lines_before)
+    : folder_(std::move(folder)), process_(std::move(process)), lines_before_(lines_before) {}
+
+void LogFollower::Poll(const OnLine& on_line) {
+  for (const std::string& process : ProcessesIn(folder_)) {
+    if (!process_.empty() && process != process_) continue;
+    const std::string path = (std::filesystem::path(folder_) / (process + kExtension)).string();
+    const auto [file, is_new] = files_.try_emplace(process);
+    if (is_new && first_ && lines_before_ != kAll) {
+      file->second.offset = OffsetOfLast(path, lines_before_);
+    }
+    PollFile(path, &file->second,
+             [&](absl::string_view, absl::string_view line) { on_line(file->first, line); });
+  }
+  first_ = false;
+}
+
+void LogFollower::PollFile(const std::string& path, File* file, const OnLine& on_line) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) return;
+  if (size < file->offset) *file = File();  // begun anew
+  std::ifstream stream(path, std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(file->offset));
+  std::vector<char> buffer(64 << 10);
+  while (stream) {
+    stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    const size_t got = static_cast<size_t>(stream.gcount());
+    if (got == 0) break;
+    file->offset += got;
+    for (size_t i = 0; i < got; ++i) {
+      const bool end = buffer[i] == '\n';
+      if (!end) file->partial += buffer[i];
+      if (!end && file->partial.size() < kMaxLine) continue;
+      on_line("", file->partial);
+      file->partial.clear();
+    }
+  }
+}
+
+std::string PrefixedLine(absl::string_view process, absl::string_view line, bool color) {
+  if (!color) return absl::StrFormat("%-11s | %s", process, line);
+  // A colour for each process, from its name.
+  size_t hash = 0;
+  for (const char c : process) hash = hash * 31 + static_cast<unsigned char>(c);
+  return absl::StrFormat("\x1b[%dm%-11s |\x1b[0m %s", 31 + static_cast<int>(hash % 6), process,
+                         line);
+}
+
+}  // namespace sluice::cli

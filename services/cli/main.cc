@@ -1,0 +1,79 @@
+// sluice: what a user types.
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "absl/strings/string_view.h"
+#include "services/cli/cli.h"
+#include "services/common/program.h"
+#include "services/transport/grpc_settings.h"
+
+namespace sluice::cli {
+namespace {
+
+int TerminalColumns() {
+  winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+std::string VariableOr(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+// SLUICE_BIN_DIR, this program's folder, and the folders of Bazel's bazel-bin around it.
+std::vector<std::string> ProgramDirectories() {
+  std::vector<std::string> directories;
+  if (const std::string chosen = VariableOr("SLUICE_BIN_DIR", ""); !chosen.empty()) {
+    directories.push_back(chosen);
+  }
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    directories.push_back(self.parent_path().string());
+    directories.push_back(self.parent_path().parent_path().parent_path().string());
+  }
+  return directories;
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  ConfigureGrpcProcess({});
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const RealClock clock;
+  Environment environment;
+  environment.in = &std::cin;
+  environment.out = &std::cout;
+  environment.err = &std::cerr;
+  environment.in_is_terminal = isatty(STDIN_FILENO) != 0;
+  environment.live = isatty(STDOUT_FILENO) != 0 && VariableOr("TERM", "dumb") != "dumb";
+  environment.color = environment.live && VariableOr("NO_COLOR", "").empty();
+  environment.columns = TerminalColumns;
+  environment.program_directories = ProgramDirectories();
+  environment.files = files.get();
+  environment.clock = &clock;
+  // Signals are watched in `run` only, which stops in order; elsewhere they end the process. They
+  // are blocked in threads that start later, so this is the place.
+  std::unique_ptr<StopRequests> stop;
+  for (const std::string& argument : arguments) {
+    if (argument == "run") stop = std::make_unique<StopRequests>();
+    if (argument.empty() || argument[0] != '-') break;
+  }
+  if (stop != nullptr) {
+    environment.set_interrupt_handler = [&](std::function<void(int)> handler) {
+      stop->SetHandler(std::move(handler));
+    };
+  }
+  return RunCommandLine(arguments, environment);
+}
+
+}  // namespace
+}  // namespace sluice::cli
+
+int main(int argc, char** argv) { return sluice::cli::Main(argc, argv); }

@@ -1,0 +1,369 @@
+#include "services/cli/progress_text.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "services/common/file_util.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kReset[] = "\x1b[0m";
+constexpr char kBold[] = "\x1b[1m";
+constexpr char kDim[] = "\x1b[2m";
+constexpr char kRed[] = "\x1b[31m";
+constexpr char kGreen[] = "\x1b[32m";
+constexpr char kYellow[] = "\x1b[33m";
+
+// More processes than these are counted, not listed.
+constexpr size_t kMaxProcessLines = 12;
+
+std::string Painted(absl::string_view text, const char* paint, bool color) {
+  return color ? absl::StrCat(paint, text, kReset) : std::string(text);
+}
+
+double Fraction(const v1::JobProgress& progress) {
+  double fraction = 0;
+  if (progress.total_samples() > 0) {
+    fraction =
+        static_cast<double>(progress.samples()) / static_cast<double>(progress.total_samples());
+  } else if (progress.total_steps() > 0) {
+    fraction = static_cast<double>(progress.step()) / static_cast<double>(progress.total_steps());
+  }
+  return std::clamp(fraction, 0.0, 1.0);
+}
+
+std::string StepText(const v1::JobProgress& progress) {
+  std::string text = absl::StrCat("step ", CountText(progress.step()));
+  if (progress.total_steps() > 0) {
+    absl::StrAppend(&text, " of ", CountText(progress.total_steps()));
+  }
+  return text;
+}
+
+std::string BarLine(const v1::JobProgress& progress, int columns, bool color) {
+  const double fraction = Fraction(progress);
+  const std::string percent = absl::StrFormat(" %3.0f %%", std::floor(fraction * 100));
+  const int width = std::clamp(columns - static_cast<int>(percent.size()) - 4, 5, 60);
+  const int full = static_cast<int>(std::floor(fraction * width));
+  std::string done;
+  std::string rest;
+  for (int i = 0; i < full; ++i) done += "█";
+  for (int i = full; i < width; ++i) rest += "░";
+  return absl::StrCat("  ", Painted(done, kGreen, color), Painted(rest, kDim, color), percent);
+}
+
+// What the coordinator says of a process, if it is the life that runs here.
+const v1::ProcessStatus* FindStatus(const JobView& view, const policy::Slot& slot, pid_t pid) {
+  for (const v1::ProcessStatus& status : view.progress.processes()) {
+    if (status.process().role() == slot.role && status.process().index() == slot.index &&
+        (status.pid() == 0 || status.pid() == static_cast<uint64_t>(pid))) {
+      return &status;
+    }
+  }
+  return nullptr;
+}
+
+struct StateText {
+  std::string text;
+  const char* paint = kReset;
+};
+
+StateText StateOf(const JobView& view, const policy::Slot& slot,
+                  const local::ProcessView& process) {
+  if (!process.running) {
+    const bool left = process.exit.signal == 0 && process.exit.code == 0;
+    if (left) return {"finished", kDim};
+    return {policy::ExitText(process.exit), kRed};
+  }
+  if (slot.role == v1::COORDINATOR) {
+    return view.heard ? StateText{"running", kGreen} : StateText{"starting", kYellow};
+  }
+  const v1::ProcessStatus* status = FindStatus(view, slot, process.pid);
+  if (status == nullptr) return {"starting", kYellow};
+  switch (status->state()) {
+    case v1::ProcessStatus::CONNECTING:
+      return {"connecting", kYellow};
+    case v1::ProcessStatus::STANDBY:
+      return {"standing by", kYellow};
+    case v1::ProcessStatus::MEMBER: {
+      std::string text = slot.role == v1::SHARD ? "serving" : "training";
+      if (status->partitions() > 0) {
+        absl::StrAppend(&text, ", ", status->partitions(), " partitions");
+      }
+      if (status->samples_per_second() > 0) {
+        absl::StrAppend(
+            &text, ", ",
+            CountText(static_cast<uint64_t>(std::llround(status->samples_per_second()))),
+            " samples/s");
+      }
+      return {text, kGreen};
+    }
+    case v1::ProcessStatus::SUSPECT:
+      return {"does not answer", kRed};
+    case v1::ProcessStatus::LEFT:
+      return {"leaving", kDim};
+    case v1::ProcessStatus::EXPELLED:
+      return {"expelled", kRed};
+    default:
+      return {"unknown", kYellow};
+  }
+}
+
+std::string MetricsText(const v1::JobProgress& progress) {
+  std::vector<std::string> parts;
+  if (progress.has_loss()) parts.push_back(absl::StrCat("loss ", LossText(progress.loss())));
+  if (progress.samples_per_second() > 0) {
+    parts.push_back(
+        absl::StrCat(CountText(static_cast<uint64_t>(std::llround(progress.samples_per_second()))),
+                     " samples/s"));
+  }
+  const absl::Duration left = TimeLeft(progress);
+  if (progress.phase() == v1::JobProgress::TRAINING && left < absl::InfiniteDuration()) {
+    parts.push_back(absl::StrCat(DurationText(left), " left"));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string FinalMetric(const v1::JobProgress& progress) {
+  if (progress.last_evaluation().has_accuracy()) {
+    return absl::StrCat("accuracy ", PercentText(progress.last_evaluation().accuracy()));
+  }
+  if (progress.last_evaluation().samples() > 0) {
+    return absl::StrCat("loss ", LossText(progress.last_evaluation().loss()),
+                        " on held-out samples");
+  }
+  if (progress.has_loss()) return absl::StrCat("training loss ", LossText(progress.loss()));
+  return "";
+}
+
+}  // namespace
+
+std::string DurationText(absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  if (seconds < 59.95) return absl::StrFormat("%.1f s", std::max(0.0, seconds));
+  const int64_t whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) return absl::StrFormat("%dm %02ds", whole / 60, whole % 60);
+  return absl::StrFormat("%dh %02dm", whole / 3600, whole % 3600 / 60);
+}
+
+std::string CountText(uint64_t count) {
+  std::string text = absl::StrCat(count);
+  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3) {
+    text.insert(static_cast<size_t>(i), ",");
+  }
+  return text;
+}
+
+std::string BytesText(uint64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  for (const char* unit : {"KiB", "MiB", "GiB"}) {
+    value /= 1024;
+    if (value < 1023.95) return absl::StrFormat("%.1f %s", value, unit);
+  }
+  return absl::StrFormat("%.1f TiB", value / 1024);
+}
+
+std::string LossText(double loss) {
+  if (!std::isfinite(loss)) return absl::StrCat(loss);
+  if (loss != 0 && std::abs(loss) < 1e-4) return absl::StrFormat("%.2e", loss);
+  if (std::abs(loss) >= 1e6) return absl::StrFormat("%.3e", loss);
+  return std::abs(loss) < 1 ? absl::StrFormat("%.4f", loss) : absl::StrFormat("%.3f", loss);
+}
+
+std::string PercentText(double percent) { return absl::StrFormat("%.2f %%", percent); }
+
+std::string EvaluationText(const v1::Evaluation& evaluation) {
+  std::string text =
+      absl::StrFormat("Step %s (epoch %.2f): ", CountText(evaluation.step()), evaluation.epoch());
+  if (evaluation.has_accuracy()) {
+    absl::StrAppend(&text, "accuracy ", PercentText(evaluation.accuracy()), ", ");
+  }
+  absl::StrAppend(&text, "loss ", LossText(evaluation.loss()), " on ",
+                  CountText(evaluation.samples()), " samples");
+  return text;
+}
+
+std::string PhaseText(v1::JobProgress::Phase phase) {
+  switch (phase) {
+    case v1::JobProgress::STARTING:
+      return "starting";
+    case v1::JobProgress::BIRTH:
+      return "loading the model";
+    case v1::JobProgress::TRAINING:
+      return "training";
+    case v1::JobProgress::EVALUATING:
+      return "last evaluation";
+    case v1::JobProgress::SAVING:
+      return "saving";
+    case v1::JobProgress::SUSPENDED:
+      return "stopped";
+    case v1::JobProgress::SUCCEEDED:
+      return "finished";
+    case v1::JobProgress::FAILED:
+      return "failed";
+    default:
+      return "unknown";
+  }
+}
+
+absl::Duration TimeLeft(const v1::JobProgress& progress) {
+  if (progress.samples_per_second() <= 0 || progress.total_samples() == 0) {
+    return absl::InfiniteDuration();
+  }
+  if (progress.samples() >= progress.total_samples()) return absl::ZeroDuration();
+  return absl::Seconds(static_cast<double>(progress.total_samples() - progress.samples()) /
+                       progress.samples_per_second());
+}
+
+std::string ProgressLine(const JobView& view) {
+  if (!view.heard) return "starting";
+  const v1::JobProgress& progress = view.progress;
+  std::string text = PhaseText(progress.phase());
+  if (progress.phase() == v1::JobProgress::STARTING || progress.phase() == v1::JobProgress::BIRTH) {
+    return text;
+  }
+  absl::StrAppendFormat(&text, ": %s (%.0f %%), epoch %.2f", StepText(progress),
+                        std::floor(Fraction(progress) * 100), progress.epoch());
+  const std::string metrics = MetricsText(progress);
+  if (!metrics.empty()) absl::StrAppend(&text, ", ", metrics);
+  return text;
+}
+
+std::vector<std::string> LiveLines(const JobView& view, int columns, bool color) {
+  std::vector<std::string> lines;
+  const v1::JobProgress& progress = view.progress;
+  const std::string phase = view.stopping ? "checkpointing and stopping"
+                                          : (view.heard ? PhaseText(progress.phase()) : "starting");
+  std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
+  if (view.heard && progress.total_samples() > 0) {
+    absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
+  }
+  lines.push_back(std::move(head));
+  if (view.heard) {
+    lines.push_back(BarLine(progress, columns, color));
+    std::string metrics = MetricsText(progress);
+    if (progress.has_last_evaluation() && progress.last_evaluation().has_accuracy()) {
+      absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", "accuracy ",
+                      PercentText(progress.last_evaluation().accuracy()), " at step ",
+                      CountText(progress.last_evaluation().step()));
+    }
+    lines.push_back(absl::StrCat("  ", metrics));
+  }
+  size_t listed = 0;
+  for (const auto& [slot, process] : view.processes) {
+    if (++listed > kMaxProcessLines) {
+      lines.push_back(absl::StrCat("  and ", view.processes.size() - kMaxProcessLines, " more"));
+      break;
+    }
+    const StateText state = StateOf(view, slot, process);
+    std::string line = absl::StrFormat("  %-12s %s", policy::SlotName(slot),
+                                       Painted(state.text, state.paint, color));
+    if (process.restarts > 0) {
+      absl::StrAppend(&line, " (restarted ",
+                      process.restarts == 1 ? "once" : absl::StrCat(process.restarts, " times"),
+                      ")");
+    }
+    lines.push_back(std::move(line));
+  }
+  for (std::string& line : lines) line = CutToWidth(line, columns);
+  return lines;
+}
+
+std::string CutToWidth(absl::string_view text, int columns) {
+  std::string cut;
+  int width = 0;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    if (text[i] == '\x1b') {
+      while (end < text.size() && text[end - 1] != 'm') ++end;
+      cut.append(text.data() + i, end - i);
+      i = end;
+      continue;
+    }
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    if (width < columns) cut.append(text.data() + i, end - i);
+    ++width;
+    i = end;
+  }
+  return cut;
+}
+
+std::string TimeSplitText(const v1::JobProgress& progress) {
+  const std::pair<const char*, double> parts[] = {{"data", progress.data_seconds()},
+                                                  {"compute", progress.compute_seconds()},
+                                                  {"push", progress.push_seconds()},
+                                                  {"wait", progress.wait_seconds()},
+                                                  {"pull", progress.pull_seconds()}};
+  double sum = 0;
+  for (const auto& [name, seconds] : parts) sum += seconds;
+  if (sum <= 0) return "";
+  std::vector<std::string> texts;
+  for (const auto& [name, seconds] : parts) {
+    texts.push_back(absl::StrFormat("%.0f %% %s", 100 * seconds / sum, name));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
+  const v1::JobProgress& progress = facts.result.progress;
+  std::vector<std::string> lines;
+  const std::string metric = FinalMetric(progress);
+  std::string head;
+  switch (facts.result.ending.outcome) {
+    case policy::Outcome::kSucceeded:
+      head = absl::StrCat("Trained ", facts.name, ": ", metric, metric.empty() ? "" : " after ");
+      break;
+    case policy::Outcome::kSuspended:
+      head = absl::StrCat("Stopped ", facts.name, " at ");
+      break;
+    case policy::Outcome::kFailed:
+      head = absl::StrCat("Failed: ", facts.name, " at ");
+      break;
+  }
+  if (facts.result.ending.outcome == policy::Outcome::kSucceeded) {
+    absl::StrAppend(&head, CountText(progress.step()), " steps");
+  } else {
+    absl::StrAppend(&head, StepText(progress));
+  }
+  absl::StrAppendFormat(&head, " (%.2f epochs)", progress.epoch());
+  lines.push_back(std::move(head));
+  const auto add = [&](absl::string_view name, absl::string_view text) {
+    lines.push_back(absl::StrFormat("  %-12s %s", name, text));
+  };
+  std::string time = DurationText(facts.elapsed);
+  if (const std::string split = TimeSplitText(progress); !split.empty()) {
+    absl::StrAppend(&time, " (of the workers' time: ", split, ")");
+  }
+  add("time", time);
+  if (facts.samples > 0 && facts.training_time > absl::ZeroDuration()) {
+    const double speed =
+        static_cast<double>(facts.samples) / absl::ToDoubleSeconds(facts.training_time);
+    add("samples/s", CountText(static_cast<uint64_t>(std::llround(speed))));
+  }
+  if (facts.result.restarts > 0) {
+    add("restarts",
+        absl::StrCat(facts.result.restarts, " of processes, ",
+                     CountText(progress.recomputed_samples()), " samples computed again"));
+  }
+  if (progress.skipped_steps() > 0)
+    add("skipped", absl::StrCat(progress.skipped_steps(), " steps"));
+  if (progress.checkpoint().has_last()) {
+    add("checkpoint", absl::StrCat(progress.checkpoint().folder(), " (",
+                                   BytesText(progress.checkpoint().bytes()), ")"));
+    if (facts.result.ending.outcome == policy::Outcome::kSucceeded) {
+      add("model", absl::StrCat("sluice export ", facts.name, " -o ", facts.name, ".safetensors"));
+    }
+  }
+  if (!progress.checkpoint().error().empty()) {
+    add("warning", absl::StrCat("the newest checkpoint failed: ", progress.checkpoint().error()));
+  }
+  add("logs", JoinPath(facts.directory, "logs"));
+  return lines;
+}
+
+}  // namespace sluice::cli

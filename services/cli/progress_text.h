@@ -1,0 +1,70 @@
+// A running job in words. Pure: what is known in, text out.
+#ifndef SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_
+#define SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "operator/local/local_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice::cli {
+
+// "2h 03m", "1m 37s", "12.3 s".
+std::string DurationText(absl::Duration duration);
+// "1,876"
+std::string CountText(uint64_t count);
+// "1.2 MiB"
+std::string BytesText(uint64_t bytes);
+// Three significant digits: "0.0712".
+std::string LossText(double loss);
+// "97.85 %"
+std::string PercentText(double percent);
+
+// "Step 938 (epoch 1.00): accuracy 97.85 %, loss 0.0712 on 10,000 samples"
+std::string EvaluationText(const v1::Evaluation& evaluation);
+// "starting", "training", ...
+std::string PhaseText(v1::JobProgress::Phase phase);
+
+// What is left at the speed of the moment; infinite while that is unknown.
+absl::Duration TimeLeft(const v1::JobProgress& progress);
+
+struct JobView {
+  std::string name;
+  bool heard = false;  // whether `progress` is anything
+  v1::JobProgress progress;
+  std::map<policy::Slot, local::ProcessView> processes;
+  bool stopping = false;
+};
+
+// "training: step 300 of 1,876 (16 %), epoch 0.32, loss 0.412, 1,234 samples/s, 1m 37s left"
+std::string ProgressLine(const JobView& view);
+
+// Lines of the live view, each at most `columns` characters wide (colours not counted).
+std::vector<std::string> LiveLines(const JobView& view, int columns, bool color);
+
+// Cuts to so many characters (UTF-8 code points; escape sequences do not count).
+std::string CutToWidth(absl::string_view text, int columns);
+
+struct SummaryFacts {
+  std::string name;
+  local::LocalJob::Result result;
+  absl::Duration elapsed;        // from start to end
+  absl::Duration training_time;  // of it, in which
+  uint64_t samples = 0;          // so many samples were trained on
+  std::string directory;         // of the job
+};
+
+// "Trained fashion-mnist: accuracy 98.61 % after 1,876 steps (2.00 epochs)" and what follows it.
+std::vector<std::string> SummaryLines(const SummaryFacts& facts);
+
+// "2 % data, 71 % compute, 3 % push, 20 % wait, 4 % pull"; empty if nothing is known.
+std::string TimeSplitText(const v1::JobProgress& progress);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_

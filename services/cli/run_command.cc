@@ -1,0 +1,297 @@
+// sluice run
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "operator/local/local_job.h"
+#include "services/cli/command.h"
+#include "services/cli/run_display.h"
+#include "services/cli/run_preparation.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kFailureLogLines = 20;
+
+// Passes what is heard on to the display, and tells it of Ctrl-C on the thread that draws.
+class Listener final : public local::JobListener {
+ public:
+  Listener(RunDisplay* display, const Clock* clock) : display_(display), clock_(clock) {}
+
+  void OnProcessStarted(const policy::Slot& slot, pid_t pid) override {
+    display_->OnProcessStarted(slot, pid);
+  }
+  void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) override {
+    display_->OnProcessEnded(slot, pid, exit);
+    // Whom to look at if the coordinator blames nobody.
+    if (exit.code != 0 && exit.code != kExitExpelled) last_failed_ = slot;
+  }
+  void OnProgress(const v1::JobProgress& progress) override {
+    if (progress.phase() == v1::JobProgress::TRAINING || training_.has_value()) {
+      const Mark now = {clock_->Now(), progress.samples()};
+      if (!training_.has_value()) training_ = {now, now};
+      if (progress.samples() > training_->second.samples) training_->second = now;
+    }
+    display_->OnProgress(progress);
+  }
+  void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
+    if (stopping_) display_->Stopping();
+    display_->OnTick(processes);
+  }
+
+  // Any thread.
+  void Stopping() { stopping_ = true; }
+
+  void FillIn(SummaryFacts* facts) const {
+    if (!training_.has_value()) return;
+    facts->training_time = training_->second.time - training_->first.time;
+    facts->samples = training_->second.samples - training_->first.samples;
+  }
+  std::optional<policy::Slot> last_failed() const { return last_failed_; }
+
+ private:
+  struct Mark {
+    absl::Time time;
+    uint64_t samples = 0;
+  };
+
+  RunDisplay* const display_;
+  const Clock* const clock_;
+  std::atomic<bool> stopping_{false};
+  std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress of it
+  std::optional<policy::Slot> last_failed_;
+};
+
+int ExitCodeOf(policy::Outcome outcome) {
+  switch (outcome) {
+    case policy::Outcome::kSucceeded:
+      return kExitOk;
+    case policy::Outcome::kSuspended:
+      return kExitInterrupted;
+    case policy::Outcome::kFailed:
+      break;
+  }
+  return kExitFailed;
+}
+
+std::vector<std::string> ProgramDirectories(const Environment& environment, const RunFlags& flags) {
+  if (!flags.program_directory.empty()) return {flags.program_directory};
+  return environment.program_directories;
+}
+
+int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job) {
+  const absl::StatusOr<local::Programs> programs =
+      FindPrograms(ProgramDirectories(environment, flags));
+  if (!programs.ok()) return Complain(environment, programs.status());
+  const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
+  std::ostream& out = *environment.out;
+  out << "Job " << job.spec.name() << " would start\n"
+      << "  1 coordinator  " << programs->coordinator << "\n"
+      << "  " << job.spec.parameter_server().replicas() << " shards       " << programs->shard
+      << "\n"
+      << "  " << job.spec.worker().replicas() << " workers      " << programs->worker << "\n"
+      << "  state          " << directory.path();
+  if (const auto pid = directory.LockedBy(); pid.has_value()) {
+    out << " (runs already as process " << *pid << ")\n";
+    return kExitOk;
+  }
+  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
+  if (!before.ok() || flags.fresh) {
+    out << " (new)\n";
+    return kExitOk;
+  }
+  const auto result = directory.ReadResult();
+  const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
+  out << (finished ? " (has finished; nothing to do)\n" : " (goes on)\n");
+  bool refused = false;
+  for (const local::ManifestChange& change : local::CompareJobs(*before, job)) {
+    out << "  " << (change.allowed ? "changed        " : "not allowed    ") << change.path << ": "
+        << change.before << " -> " << change.after << "\n";
+    refused = refused || !change.allowed;
+  }
+  if (refused) out << "  --fresh would start over\n";
+  return refused ? kExitUsage : kExitOk;
+}
+
+// Whether to go on. What is removed is said in any case.
+bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
+                  const local::JobDirectory& directory) {
+  if (!directory.ReadJob().ok()) return true;
+  *environment.err << "--fresh removes what is trained already, in " << directory.path() << "\n";
+  if (flags.yes || !environment.in_is_terminal) return true;
+  *environment.err << "Remove it? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(*environment.in, answer);
+  answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
+  return answer == "y" || answer == "yes";
+}
+
+int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
+                const PreparedRun& run) {
+  std::string text = absl::StrCat("Job ", name, " has finished already, after ",
+                                  CountText(run.finished->step), " steps");
+  if (run.finished->has_accuracy) {
+    absl::StrAppend(&text, " with an accuracy of ", PercentText(run.finished->accuracy));
+  }
+  absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
+  DisplayOptions options;
+  options.job = name;
+  const std::unique_ptr<RunDisplay> display = flags.output == "json"
+                                                  ? MakeJsonDisplay(environment, options)
+                                                  : MakeTextDisplay(environment, options);
+  display->Note(text);
+  if (flags.output == "json") {
+    SummaryFacts facts;
+    facts.name = name;
+    facts.result.ending.outcome = policy::Outcome::kSucceeded;
+    facts.result.progress.set_phase(v1::JobProgress::SUCCEEDED);
+    facts.result.progress.set_step(run.finished->step);
+    facts.result.progress.set_total_steps(run.finished->total_steps);
+    display->Finish(facts, kExitOk, {});
+  }
+  return kExitOk;
+}
+
+local::JobResult ResultOf(const local::LocalJob::Result& result, absl::Time now) {
+  local::JobResult kept;
+  kept.outcome = result.ending.outcome;
+  kept.reason = result.ending.reason;
+  kept.time = absl::FormatTime(absl::RFC3339_sec, now, absl::UTCTimeZone());
+  kept.step = result.progress.step();
+  kept.total_steps = result.progress.total_steps();
+  kept.has_accuracy = result.progress.last_evaluation().has_accuracy();
+  kept.accuracy = result.progress.last_evaluation().accuracy();
+  kept.has_loss = result.progress.has_loss();
+  kept.loss = result.progress.loss();
+  return kept;
+}
+
+int RunPrepared(const Environment& environment, const RunFlags& flags,
+                const local::Programs& programs, PreparedRun run, local::JobDirectory* directory) {
+  const std::string name = run.job.spec.name();
+  DisplayOptions display_options;
+  display_options.job = name;
+  display_options.quiet = flags.quiet;
+  if (flags.verbose) display_options.logs.emplace(directory->logs(), "", 0);
+  const std::unique_ptr<RunDisplay> display =
+      flags.output == "json" ? MakeJsonDisplay(environment, std::move(display_options))
+                             : MakeTextDisplay(environment, std::move(display_options));
+  if (run.resumed) display->Note(absl::StrCat("Job ", name, " goes on from ", directory->path()));
+  for (const local::ManifestChange& change : run.changes) {
+    display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
+  }
+
+  Listener listener(display.get(), environment.clock);
+  local::LocalJob::Options options;
+  options.job = std::move(run.job);
+  options.programs = programs;
+  options.log_level = flags.log_level;
+  options.port = flags.port;
+  const absl::Time start = environment.clock->Now();
+  SummaryFacts facts;
+  facts.name = name;
+  facts.directory = directory->path();
+  {
+    local::LocalJob job(std::move(options), environment.files, directory, &listener,
+                        environment.clock);
+    environment.set_interrupt_handler([&](int count) {
+      listener.Stopping();
+      if (count == 1) {
+        job.Suspend();
+      } else {
+        job.StopNow();
+      }
+    });
+    facts.result = job.Run();
+    environment.set_interrupt_handler(nullptr);
+  }
+  const absl::Time now = environment.clock->Now();
+  facts.elapsed = now - start;
+  listener.FillIn(&facts);
+  policy::Ending& ending = facts.result.ending;
+  const int code = ExitCodeOf(ending.outcome);
+  std::vector<std::string> log_lines;
+  if (ending.outcome == policy::Outcome::kFailed) {
+    if (!ending.blamed.has_value()) ending.blamed = listener.last_failed();
+    const policy::Slot coordinator = {v1::COORDINATOR, 0};
+    log_lines =
+        local::LastLines(directory->LogFile(ending.blamed.value_or(coordinator)), kFailureLogLines);
+  }
+  if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
+    display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));
+  }
+  display->Finish(facts, code, log_lines);
+  return code;
+}
+
+int Run(const Environment& environment, const RunFlags& flags) {
+  const absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
+  if (!job.ok()) {
+    *environment.err << job.status().message() << "\n";
+    return kExitUsage;
+  }
+  if (flags.dry_run) return DryRun(environment, flags, *job);
+  if (job->suspend) {
+    *environment.out << "Job " << job->spec.name()
+                     << " is suspended (spec.suspend): nothing runs\n";
+    return kExitOk;
+  }
+  const absl::StatusOr<local::Programs> programs =
+      FindPrograms(ProgramDirectories(environment, flags));
+  if (!programs.ok()) {
+    *environment.err << "sluice: " << programs.status().message() << "\n";
+    return kExitFailed;
+  }
+  if (flags.port != 0) {
+    if (absl::Status status = CheckPortIsFree(flags.port); !status.ok()) {
+      return Complain(environment, status);
+    }
+  }
+  local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
+  if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
+  absl::StatusOr<PreparedRun> run = PrepareRun(*job, flags.fresh, &directory, environment.files);
+  if (!run.ok()) return Complain(environment, run.status());
+  if (run->finished.has_value()) return SayFinished(environment, flags, job->spec.name(), *run);
+  return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* run = app->add_subcommand(
+      "run",
+      "Train a job on this machine\n\n"
+      "  sluice run job.yaml\n"
+      "  sluice run job.yaml --workers 4 --shards 2\n"
+      "  sluice run job.yaml --output json | tee run.jsonl\n\n"
+      "Ctrl-C writes a checkpoint and stops; the same command goes on from there.\n"
+      "Exit code: 0 trained, 1 failed, 2 bad manifest or arguments, 130 interrupted.\n");
+  run->add_option("FILE", flags->manifest, "the manifest")->required();
+  run->add_flag("--fresh", flags->fresh, "start over: remove what is trained already");
+  run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
+  run->add_flag("--dry-run", flags->dry_run, "show what would start, and change nothing");
+  run->add_option("--workers", flags->workers, "number of workers instead of the manifest's");
+  run->add_option("--shards", flags->shards, "number of shards instead of the manifest's");
+  run->add_flag("-q,--quiet", flags->quiet, "print only the final metric, and errors");
+  run->add_flag("-v,--verbose", flags->verbose, "show the processes' logs too");
+  run->add_option("--output", flags->output, "text, or json: one object on each line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  run->add_option("--port", flags->port, "of the coordinator (default: any that is free)")
+      ->check(CLI::Range(0, 65535));
+  run->add_option("--log-level", flags->log_level, "of the processes")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  run->add_option("--bin-dir", flags->program_directory,
+                  "folder of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
+                  "sluice; SLUICE_BIN_DIR)");
+  AddStateDirectory(run, &flags->state_directory);
+  run->callback(
+      [=, &environment] { *action = [=, &environment] { return Run(environment, *flags); }; });
+}
+
+}  // namespace sluice::cli

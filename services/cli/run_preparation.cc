@@ -1,0 +1,163 @@
+#include "services/cli/run_preparation.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "operator/api/manifest.h"
+#include "services/common/process.h"
+
+namespace sluice::cli {
+namespace {
+
+// What the field table allows (spec.worker.replicas, spec.parameterServer.replicas).
+constexpr uint32_t kMaxReplicas = 1024;
+
+std::string NewUid() {
+  return absl::StrCat(absl::Hex(RandomIncarnation(), absl::kZeroPad16), "-",
+                      absl::Hex(RandomIncarnation(), absl::kZeroPad16));
+}
+
+absl::Status CheckReplicas(const char* flag, std::optional<uint32_t> value) {
+  if (!value.has_value() || (*value >= 1 && *value <= kMaxReplicas)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " must be between 1 and ", kMaxReplicas, ", not ", *value));
+}
+
+absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& directory,
+                    const std::vector<local::ManifestChange>& changes) {
+  std::string refused;
+  for (const local::ManifestChange& change : changes) {
+    if (change.allowed) continue;
+    absl::StrAppend(&refused, "\n  ", change.path, ": ", change.before, " -> ", change.after);
+  }
+  if (refused.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "job ", job.spec.name(), " has begun with other settings (", directory.path(), "):", refused,
+      "\nUndo the change, or use --fresh to start over; that removes what is trained already."));
+}
+
+// A folder that the job names itself is not emptied by --fresh: its claims would end or resume what
+// somebody else began.
+absl::Status CheckStorageIsNew(const std::string& folder, FileSystem* files) {
+  const absl::StatusOr<std::vector<std::string>> claims = files->List(JoinPath(folder, "claims"));
+  if (!claims.ok() || claims->empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("spec.checkpoint.storage.path: ", folder,
+                   " holds the checkpoints of an earlier job; remove the folder, or name another "
+                   "(spec.checkpoint.restoreFrom begins with another job's checkpoint)"));
+}
+
+}  // namespace
+
+absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
+  absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
+  if (!job.ok()) return job;
+  for (const absl::Status& status :
+       {CheckReplicas("--workers", flags.workers), CheckReplicas("--shards", flags.shards)}) {
+    if (!status.ok()) return status;
+  }
+  if (flags.workers.has_value()) job->spec.mutable_worker()->set_replicas(*flags.workers);
+  if (flags.shards.has_value()) job->spec.mutable_parameter_server()->set_replicas(*flags.shards);
+  return job;
+}
+
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories) {
+  struct Program {
+    const char* name;
+    const char* folder;  // in Bazel's bazel-bin
+    std::string local::Programs::*path;
+  };
+  const Program programs[] = {
+      {"sluice-coordinator", "services/coordinator", &local::Programs::coordinator},
+      {"sluice-ps", "services/ps", &local::Programs::shard},
+      {"sluice-worker", "services/worker", &local::Programs::worker},
+  };
+  local::Programs found;
+  for (const Program& program : programs) {
+    for (const std::string& directory : directories) {
+      for (const std::string& path :
+           {JoinPath(directory, program.name),
+            JoinPath(JoinPath(directory, program.folder), program.name)}) {
+        if ((found.*program.path).empty() && access(path.c_str(), X_OK) == 0) {
+          found.*program.path = path;
+        }
+      }
+    }
+    if ((found.*program.path).empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "the program ", program.name, " is missing; looked in ", absl::StrJoin(directories, ", "),
+          ". Build it, or name its folder with --bin-dir or SLUICE_BIN_DIR."));
+    }
+  }
+  return found;
+}
+
+absl::Status CheckPortIsFree(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "socket");
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // As gRPC: a port that was used a moment ago is free.
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool ok = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+                  listen(fd, 1) == 0;
+  const int error = errno;
+  close(fd);
+  if (ok) return absl::OkStatus();
+  if (error == EADDRINUSE) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("port ", port,
+                     " is in use by another process; choose another with --port, or leave it out"));
+  }
+  return absl::ErrnoToStatus(error, absl::StrCat("port ", port));
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
+                                       local::JobDirectory* directory, FileSystem* files) {
+  PreparedRun run;
+  run.job = job;
+  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
+  if (!lock.ok()) return lock.status();
+  run.lock = *std::move(lock);
+  absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
+  if (!fresh) before = directory->ReadJob();
+  if (before.ok()) {
+    run.resumed = true;
+    run.changes = local::CompareJobs(*before, job);
+    if (absl::Status status = Refuse(job, *directory, run.changes); !status.ok()) return status;
+    run.job.spec.set_uid(before->spec.uid());
+    const absl::StatusOr<local::JobResult> result = directory->ReadResult();
+    if (result.ok() && result->outcome == policy::Outcome::kSucceeded) {
+      run.finished = *result;
+      return run;
+    }
+  } else if (absl::IsNotFound(before.status())) {
+    run.job.spec.set_uid(NewUid());
+    if (const std::string& folder = job.spec.checkpoint().directory(); !folder.empty()) {
+      if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
+    }
+    if (absl::Status status = directory->Clear(); !status.ok()) return status;
+  } else {
+    return absl::FailedPreconditionError(absl::StrCat(
+        before.status().message(), "; use --fresh to start over, which removes what is trained"));
+  }
+  if (absl::Status status = directory->Prepare(); !status.ok()) return status;
+  if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
+  if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
+  if (run.job.spec.checkpoint().directory().empty()) {
+    run.job.spec.mutable_checkpoint()->set_directory(directory->checkpoints());
+  }
+  return run;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,62 @@
+// What must be settled before a job's processes start.
+#ifndef SLUICE_SERVICES_CLI_RUN_PREPARATION_H_
+#define SLUICE_SERVICES_CLI_RUN_PREPARATION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "operator/api/training_job.h"
+#include "operator/local/job_directory.h"
+#include "operator/local/local_job.h"
+#include "operator/local/resume.h"
+#include "services/cli/environment.h"
+
+namespace sluice::cli {
+
+struct RunFlags {
+  std::string manifest;
+  std::string state_directory = ".sluice";
+  std::string program_directory;  // empty: the environment's
+  std::string output = "text";
+  std::string log_level = "info";
+  std::optional<uint32_t> workers;
+  std::optional<uint32_t> shards;
+  int port = 0;
+  bool fresh = false;
+  bool yes = false;
+  bool dry_run = false;
+  bool quiet = false;
+  bool verbose = false;
+};
+
+// The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
+absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
+
+// NOT_FOUND names what is missing, and where it was looked for.
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories);
+
+// ALREADY_EXISTS if something else listens there, or it may not be used.
+absl::Status CheckPortIsFree(int port);
+
+struct PreparedRun {
+  api::TrainingJob job;  // with uid and checkpoint directory
+  std::unique_ptr<local::JobLock> lock;
+  bool resumed = false;
+  std::vector<local::ManifestChange> changes;  // taken over
+  // If it is set, the job has finished before and nothing is to be done.
+  std::optional<local::JobResult> finished;
+};
+
+// Takes the lock, removes the old state if that is asked for, compares with what the job began
+// with, and records it. FAILED_PRECONDITION: the job runs already, or has changed (each field is
+// named), or its checkpoint folder belongs to an earlier life of it. Nothing is changed on errors.
+absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
+                                       local::JobDirectory* directory, FileSystem* files);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_RUN_PREPARATION_H_

@@ -1,0 +1,165 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/cli/run_display.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr absl::Duration kRedrawInterval = absl::Milliseconds(200);
+// Without a live view, a line of progress so often.
+constexpr absl::Duration kLineInterval = absl::Seconds(10);
+
+class TextDisplay final : public RunDisplay {
+ public:
+  TextDisplay(const Environment& environment, DisplayOptions options)
+      : environment_(environment),
+        options_(std::move(options)),
+        live_(environment.live && !options_.quiet),
+        next_line_(environment.clock->Now() + kLineInterval) {
+    view_.name = options_.job;
+  }
+
+  ~TextDisplay() override { Erase(); }
+
+  void Note(absl::string_view text) override {
+    if (!options_.quiet) Print(text);
+  }
+
+  void Stopping() override {
+    if (view_.stopping) return;
+    view_.stopping = true;
+    Print("Checkpointing and stopping (press Ctrl-C again to stop at once)");
+  }
+
+  void OnProcessStarted(const policy::Slot&, pid_t) override {}
+
+  void OnProcessEnded(const policy::Slot& slot, pid_t, const policy::Exit& exit) override {
+    if (exit.signal == 0 && exit.code == kExitOk) return;
+    if (exit.signal == 0 && exit.code == kExitExpelled) {
+      if (!view_.stopping) {
+        Note(absl::StrCat(policy::SlotName(slot), " was expelled; it starts again"));
+      }
+      return;
+    }
+    std::string text = absl::StrCat(policy::SlotName(slot), " ended: ", policy::ExitText(exit));
+    if (!exit.message.empty()) absl::StrAppend(&text, " (", exit.message, ")");
+    Note(text);
+  }
+
+  void OnProgress(const v1::JobProgress& progress) override {
+    view_.progress = progress;
+    view_.heard = true;
+    for (const v1::Event& event : progress.events()) ShowEvent(event);
+  }
+
+  void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
+    view_.processes = processes;
+    if (options_.logs.has_value()) {
+      options_.logs->Poll([this](absl::string_view process, absl::string_view line) {
+        Print(PrefixedLine(process, line, environment_.color));
+      });
+    }
+    const absl::Time now = environment_.clock->Now();
+    if (live_) {
+      if (now >= next_redraw_) {
+        next_redraw_ = now + kRedrawInterval;
+        Redraw();
+      }
+    } else if (now >= next_line_ && view_.heard &&
+               view_.progress.phase() == v1::JobProgress::TRAINING) {
+      next_line_ = now + kLineInterval;
+      Note(ProgressLine(view_));
+    }
+    environment_.out->flush();
+  }
+
+  void Finish(const SummaryFacts& facts, int, const std::vector<std::string>& log_lines) override {
+    Erase();
+    live_ = false;
+    std::vector<std::string> lines;
+    if (facts.result.heard) lines = SummaryLines(facts);
+    // Of a quiet run only the first line, which has the metric.
+    if (options_.quiet && lines.size() > 1) lines.resize(1);
+    for (const std::string& line : lines) *environment_.out << line << "\n";
+    environment_.out->flush();
+    const policy::Ending& ending = facts.result.ending;
+    if (ending.outcome == policy::Outcome::kFailed) {
+      if (!log_lines.empty()) {
+        *environment_.err << "The last lines of "
+                          << (ending.blamed.has_value() ? policy::SlotName(*ending.blamed)
+                                                        : "the coordinator")
+                          << ":\n";
+        for (const std::string& line : log_lines) *environment_.err << "  " << line << "\n";
+      }
+      *environment_.err << "sluice: job " << facts.name << " failed: " << ending.reason << "\n";
+    } else if (ending.outcome == policy::Outcome::kSuspended) {
+      if (!ending.reason.empty()) {
+        *environment_.err << "sluice: " << ending.reason
+                          << "; what was trained since the last checkpoint is trained again\n";
+      }
+      *environment_.err << "The same command goes on from here.\n";
+    }
+    environment_.err->flush();
+  }
+
+ private:
+  void ShowEvent(const v1::Event& event) {
+    switch (event.kind()) {
+      case v1::Event::EVALUATION:
+        Note(event.has_evaluation() ? EvaluationText(event.evaluation()) : event.message());
+        break;
+      case v1::Event::WARNING:
+        Note(absl::StrCat("Warning: ", event.message()));
+        break;
+      case v1::Event::VIEW:
+        break;  // in the coordinator's log
+      default:
+        Note(event.message());
+        break;
+    }
+  }
+
+  void Print(absl::string_view line) {
+    Erase();
+    *environment_.out << line << "\n";
+    if (!live_) environment_.out->flush();
+    next_redraw_ = absl::InfinitePast();
+  }
+
+  void Erase() {
+    if (drawn_ == 0) return;
+    // Up to the first line of the view, and clear from there on.
+    *environment_.out << "\x1b[" << drawn_ << "A\r\x1b[J";
+    drawn_ = 0;
+  }
+
+  void Redraw() {
+    // One less than the terminal has: a full line would wrap in some.
+    const std::vector<std::string> lines =
+        LiveLines(view_, std::max(20, environment_.columns() - 1), environment_.color);
+    Erase();
+    for (const std::string& line : lines) *environment_.out << line << "\n";
+    drawn_ = lines.size();
+    environment_.out->flush();
+  }
+
+  const Environment& environment_;
+  DisplayOptions options_;
+  bool live_;
+  JobView view_;
+  size_t drawn_ = 0;
+  absl::Time next_redraw_ = absl::InfinitePast();
+  absl::Time next_line_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunDisplay> MakeTextDisplay(const Environment& environment,
+                                            DisplayOptions options) {
+  return std::make_unique<TextDisplay>(environment, std::move(options));
+}
+
+}  // namespace sluice::cli

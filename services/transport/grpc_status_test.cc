@@ -22,7 +22,7 @@ TEST(GrpcStatusTest, ALongMessageIsCutSoThatItFitsInTrailers) {
 }
 
 TEST(GrpcStatusTest, AnUnknownCodeIsUnknown) {
-  const grpc::Status status(static_cast<grpc::StatusCode>(77), "odd");
+  const grpc::Status status(grpc::StatusCode::DO_NOT_USE, "odd");
   EXPECT_EQ(FromGrpcStatus(status), absl::UnknownError("odd"));
 }
 

@@ -22,6 +22,7 @@
 #include "services/common/mutex.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
+#include "services/transport/tsan.h"
 
 // The reactors behind message_stream.h.
 //
@@ -129,8 +130,10 @@ class ServerStreams {
         MutexLock lock(&context_mutex_);
         peer = context_->peer();
       }
+      BeforeGrpc(this);
       this->StartSendInitialMetadata();  // the client sees that it is connected
       streams_->handler_->OnOpen(id_, peer);
+      BeforeGrpc(this);
       this->StartRead(&in_);
       return this;
     }
@@ -139,20 +142,27 @@ class ServerStreams {
     void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
 
     void OnReadDone(bool ok) override {
+      AfterGrpc(this);
       if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel says so
       if (!outbox_.closing()) streams_->handler_->OnMessage(id_, std::move(in_));
       in_ = In();
+      BeforeGrpc(this);
       this->StartRead(&in_);
     }
 
     void OnWriteDone(bool ok) override {
+      AfterGrpc(this);
       if (!ok) Act(outbox_.Break(PeerBrokeOff()));
       Act(outbox_.Sent());
     }
 
-    void OnCancel() override { Act(outbox_.Break(PeerBrokeOff())); }
+    void OnCancel() override {
+      AfterGrpc(this);
+      Act(outbox_.Break(PeerBrokeOff()));
+    }
 
     void OnDone() override {
+      AfterGrpc(this);
       {
         MutexLock lock(&context_mutex_);
         context_ = nullptr;
@@ -166,6 +176,7 @@ class ServerStreams {
     using Action = typename Outbox<Out>::Action;
 
     void Act(Action action) {
+      BeforeGrpc(this);
       switch (action) {
         case Action::kNothing:
           return;
@@ -241,6 +252,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
     self_ = self;
     start(&context_, this);
     this->AddHold();
+    BeforeGrpc(this);
     this->StartRead(&in_);
     this->StartCall();
   }
@@ -257,18 +269,22 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
   }
 
   void OnReadDone(bool ok) override {
+    AfterGrpc(this);
     if (!ok) return Act(outbox_.Break(absl::OkStatus()));  // OnDone tells why
     if (!abandoned_.load()) on_message_(std::move(in_));
     in_ = In();
+    BeforeGrpc(this);
     this->StartRead(&in_);
   }
 
   void OnWriteDone(bool ok) override {
+    AfterGrpc(this);
     if (!ok) Act(outbox_.Break(absl::OkStatus()));
     Act(outbox_.Sent());
   }
 
   void OnDone(const grpc::Status& status) override {
+    AfterGrpc(this);
     // A bound that was passed here is a better reason than the cancellation that followed.
     absl::Status why = outbox_.why();
     if (why.ok()) why = FromGrpcStatus(status);
@@ -283,6 +299,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
   using Action = typename Outbox<Out>::Action;
 
   void Act(Action action) {
+    BeforeGrpc(this);
     switch (action) {
       case Action::kNothing:
         return;

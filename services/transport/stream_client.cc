@@ -14,6 +14,7 @@
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
+#include "services/transport/tsan.h"
 
 // Intuition. As the server's: one completion queue, one thread that handles what comes from it,
 // writes that start on whichever thread sends. The life of a call: start, then reads until one
@@ -34,6 +35,7 @@ class StreamClient::Impl {
                            options_.connect_timeout, kMaxFrameBytes})) {
     outbox_.HoldUntilStarted();
     call_ = stub_.PrepareCall(&context_, "/sluice.v1.ParameterServer/Exchange", &queue_);
+    internal::BeforeGrpc(this);
     call_->StartCall(Tag(kStarted));
     thread_ = std::thread([this] { Loop(); });
   }
@@ -66,6 +68,7 @@ class StreamClient::Impl {
     void* tag = nullptr;
     bool ok = false;
     while (queue_.Next(&tag, &ok)) {
+      internal::AfterGrpc(this);
       switch (static_cast<Operation>(reinterpret_cast<intptr_t>(tag))) {
         case kStarted:
           Read();  // fails at once if the call could not be started
@@ -123,6 +126,7 @@ class StreamClient::Impl {
   }
 
   void Act(Action action) {
+    internal::BeforeGrpc(this);
     switch (action) {
       case Action::kNothing:
         return;

@@ -17,6 +17,7 @@
 #include "services/protocol/frame.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
+#include "services/transport/tsan.h"
 
 // Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
 // everything that gRPC reports of it comes there, in order. Reads are handled on the spot. Writes
@@ -88,6 +89,7 @@ class Reader {
     while (true) {
       const auto next = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(next_sweep));
       if (next == grpc::CompletionQueue::SHUTDOWN) return;
+      internal::AfterGrpc(this);
       if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Event*>(tag)->Complete(ok);
       const absl::Time now = absl::Now();
       if (now < next_sweep) continue;
@@ -189,7 +191,10 @@ class StreamServer::Impl::Stream {
   RawStream* raw() { return &raw_; }
 
   // A client has come. Headers go out at once: the client sees that it is connected.
-  void Begin() { raw_.SendInitialMetadata(&opened_); }
+  void Begin() {
+    internal::BeforeGrpc(server_->readers_[reader_].get());
+    raw_.SendInitialMetadata(&opened_);
+  }
 
   void Send(const v1::Header& header, const absl::Cord& payload) {
     if (outbox_.closing()) return;
@@ -254,6 +259,7 @@ class StreamServer::Impl::Stream {
   }
 
   void Act(Action action) {
+    internal::BeforeGrpc(server_->readers_[reader_].get());
     switch (action) {
       case Action::kNothing:
         return;
@@ -312,8 +318,11 @@ void StreamServer::Impl::AcceptNext() {
     if (readers_[i]->load() < readers_[reader]->load()) reader = i;
   }
   next_stream_ = std::make_shared<Stream>(this, next_id_++, reader);
-  service_.RequestExchange(next_stream_->context(), next_stream_->raw(), readers_[reader]->queue(),
-                           readers_[0]->queue(), &accepted_);
+  grpc::ServerContext* const context = next_stream_->context();
+  RawStream* const raw = next_stream_->raw();
+  internal::BeforeGrpc(readers_[0].get());
+  service_.RequestExchange(context, raw, readers_[reader]->queue(), readers_[0]->queue(),
+                           &accepted_);
 }
 
 void StreamServer::Impl::OnAccepted(bool ok) {

@@ -1,0 +1,28 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_TSAN_H_
+#define SLUICE_SERVICES_TRANSPORT_TSAN_H_
+
+#include "services/common/mutex.h"
+
+// The system's gRPC is not compiled with ThreadSanitizer, which therefore does not see that an
+// operation's completion comes after its start. These two tell it; without ThreadSanitizer they are
+// nothing.
+
+namespace sluice::internal {
+
+// Before an operation is given to gRPC, and when gRPC gives one back: `owner` is the object that
+// both sides name.
+inline void BeforeGrpc([[maybe_unused]] void* owner) {
+#ifdef SLUICE_THREAD_SANITIZER
+  __tsan_release(owner);
+#endif
+}
+
+inline void AfterGrpc([[maybe_unused]] void* owner) {
+#ifdef SLUICE_THREAD_SANITIZER
+  __tsan_acquire(owner);
+#endif
+}
+
+}  // namespace sluice::internal
+
+#endif  // SLUICE_SERVICES_TRANSPORT_TSAN_H_

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <fstream>
 #include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/testing/counting_engine.h"
 #include "tests/testing/final_state.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -23,25 +23,8 @@ using ::testing::Each;
 constexpr uint64_t kSamples = 6000;
 constexpr uint64_t kEpochs = 2;
 
-// Counts samples, see counting_worker.cc.
-v1::JobSpec CountingJob(const std::string& folder) {
-  std::ofstream csv(absl::StrCat(folder, "/samples.csv"));
-  csv << "sample,label\n";
-  for (uint64_t i = 0; i < kSamples; ++i) csv << i << "," << i % 2 << "\n";
-  csv.close();
-  v1::JobSpec job = BaseJob();
-  job.mutable_data()->set_format(v1::DataSpec::CSV);
-  job.mutable_data()->mutable_source()->set_path(absl::StrCat(folder, "/samples.csv"));
-  job.mutable_data()->mutable_csv()->set_label_column("label");
-  job.mutable_data()->mutable_csv()->add_numeric_columns("sample");
-  (*job.mutable_model()->mutable_dimensions())["microseconds"] = 5000;
-  job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
-  job.mutable_optimizer()->set_learning_rate(1);
-  v1::TrainingSpec& training = *job.mutable_training();
-  training.set_aggregation(v1::TrainingSpec::SUM);
-  training.set_epochs(kEpochs);
-  training.set_global_batch_size(30);
-  training.set_microbatch_size(4);
+v1::JobSpec HurtJob(const std::string& folder) {
+  v1::JobSpec job = CountingJob(folder, kSamples, kEpochs);
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(3);
   job.mutable_timeouts()->set_heartbeat(0.2);
@@ -132,14 +115,14 @@ class ExactlyOnceTest : public ::testing::Test {
 
 TEST_F(ExactlyOnceTest, ASynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
   const std::string folder = NewFolder("synchronous");
-  Start(CountingJob(folder), folder);
+  Start(HurtJob(folder), folder);
   EXPECT_GT(HurtWorkers(12, 1), 3);
   FinishAndCheck();
 }
 
 TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDieFiftyTimes) {
   const std::string folder = NewFolder("asynchronous");
-  v1::JobSpec job = CountingJob(folder);
+  v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
   Start(job, folder);
@@ -149,7 +132,7 @@ TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWor
 
 TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
   const std::string folder = NewFolder("bounded");
-  v1::JobSpec job = CountingJob(folder);
+  v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
   job.mutable_training()->set_max_staleness(2);
   job.mutable_training()->set_global_batch_size(10);
@@ -160,7 +143,7 @@ TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughI
 
 TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
   const std::string folder = NewFolder("shard");
-  v1::JobSpec job = CountingJob(folder);
+  v1::JobSpec job = HurtJob(folder);
   job.mutable_checkpoint()->set_interval_steps(20);
   Start(job, folder);
   WaitForStep(30);
@@ -178,7 +161,7 @@ TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing
 
 TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
   const std::string folder = NewFolder("coordinator");
-  v1::JobSpec job = CountingJob(folder);
+  v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
   job.mutable_checkpoint()->set_interval_steps(100);

@@ -6,12 +6,8 @@
 
 #include <unistd.h>
 
-#include <cmath>
-#include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -20,74 +16,10 @@
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/worker_process.h"
+#include "tests/testing/counting_engine.h"
 
 namespace sluice::worker {
 namespace {
-
-class CountingEngine final : public ComputeEngine {
- public:
-  CountingEngine(uint64_t samples, absl::Duration time_per_batch)
-      : time_per_batch_(time_per_batch) {
-    v1::TensorSpec& tensor = *table_.add_tensors();
-    tensor.set_name("counts");
-    tensor.add_shape(static_cast<int64_t>(samples));
-    tensor.set_dtype(v1::FLOAT64);
-    for (std::vector<double>* buffer : {&current_, &incoming_, &evaluation_}) {
-      buffer->resize(samples, 0.0);
-    }
-  }
-
-  const v1::TensorTable& Describe() const override { return table_; }
-  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override {
-    return absl::Cord(std::string(current_.size() * sizeof(double), '\0'));
-  }
-  absl::Status SetTensorRange(Buffer buffer, uint32_t, uint64_t offset,
-                              const absl::Cord& bytes) override {
-    std::vector<double>& to = buffer == Buffer::kEvaluation ? evaluation_ : incoming_;
-    if (offset + bytes.size() / sizeof(double) > to.size()) {
-      return absl::OutOfRangeError("block lies outside of the tensor");
-    }
-    char* at = reinterpret_cast<char*>(to.data() + offset);
-    for (absl::string_view chunk : bytes.Chunks()) {
-      std::memcpy(at, chunk.data(), chunk.size());
-      at += chunk.size();
-    }
-    return absl::OkStatus();
-  }
-  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override {
-    return absl::UnimplementedError("not needed");
-  }
-  absl::Status Adopt() override {
-    current_.swap(incoming_);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
-                                                GradientSink& sink) override {
-    if (time_per_batch_ > absl::ZeroDuration()) absl::SleepFor(time_per_batch_);
-    auto gradient = std::make_shared<std::vector<double>>(current_.size(), 0.0);
-    for (const float sample : request.batch->features) {
-      (*gradient)[static_cast<size_t>(std::lround(sample))] += 1;
-    }
-    const absl::string_view bytes(reinterpret_cast<const char*>(gradient->data()),
-                                  gradient->size() * sizeof(double));
-    sink.OnGradient(0, absl::MakeCordFromExternal(bytes, [gradient] {}));
-    BatchMetrics metrics;
-    metrics.samples = request.batch->samples;
-    return metrics;
-  }
-  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch& batch) override {
-    BatchMetrics metrics;
-    metrics.samples = batch.samples;
-    return metrics;
-  }
-
- private:
-  const absl::Duration time_per_batch_;
-  v1::TensorTable table_;
-  std::vector<double> current_;
-  std::vector<double> incoming_;
-  std::vector<double> evaluation_;
-};
 
 int Main(int argc, char** argv) {
   ProgramFlags program;
@@ -111,11 +43,7 @@ int Main(int argc, char** argv) {
   options.core.pid = getpid();
   options.make_engine = [](const v1::JobSpec& job, const DatasetInfo& data,
                            int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    // The model's "dimensions" carry the time that a batch takes, so that faults find something
-    // under way.
-    const auto it = job.model().dimensions().find("microseconds");
-    const int64_t microseconds = it == job.model().dimensions().end() ? 0 : it->second;
-    return std::make_unique<CountingEngine>(data.samples, absl::Microseconds(microseconds));
+    return std::make_unique<testing::CountingEngine>(job, data.samples);
   };
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,

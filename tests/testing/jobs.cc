@@ -1,7 +1,6 @@
 #include "tests/testing/jobs.h"
 
-#include <gtest/gtest.h>
-
+#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +32,9 @@ v1::JobSpec BaseJob() {
 }
 
 std::string NewFolder(const std::string& name) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/", name);
+  const char* const root = std::getenv("TEST_TMPDIR");
+  const std::string folder = absl::StrCat(
+      root != nullptr ? root : std::filesystem::temp_directory_path().string(), "/", name);
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;

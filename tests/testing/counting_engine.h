@@ -1,0 +1,49 @@
+// A model that counts: element i of its one tensor is how often sample i was applied. So a finished
+// job shows by its parameters whether any sample was lost or doubled, whatever happened to its
+// processes.
+
+#ifndef SLUICE_TESTS_TESTING_COUNTING_ENGINE_H_
+#define SLUICE_TESTS_TESTING_COUNTING_ENGINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "services/worker/compute/compute_engine.h"
+
+namespace sluice::testing {
+
+// The job's data is a CSV file whose one feature is the sample's number, its optimizer Add, its
+// aggregation Sum (CountingJob makes one).
+class CountingEngine : public ComputeEngine {
+ public:
+  // model.dimensions["microseconds"]: how long a batch takes, so that faults find something under
+  // way.
+  CountingEngine(const v1::JobSpec& job, uint64_t samples);
+
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override;
+  absl::Status SetTensorRange(Buffer buffer, uint32_t tensor, uint64_t offset,
+                              const absl::Cord& bytes) override;
+  absl::StatusOr<absl::Cord> GetTensor(Buffer buffer, uint32_t tensor) const override;
+  absl::Status Adopt() override;
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                GradientSink& sink) override;
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer buffer, const Batch& batch) override;
+
+ private:
+  absl::Duration time_per_batch_;
+  v1::TensorTable table_;
+  std::vector<double> current_;
+  std::vector<double> incoming_;
+  std::vector<double> evaluation_;
+};
+
+// A synchronous job of `epochs` epochs over `samples` samples; writes its data to `folder`.
+v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t epochs);
+
+}  // namespace sluice::testing
+
+#endif  // SLUICE_TESTS_TESTING_COUNTING_ENGINE_H_

@@ -18,11 +18,6 @@ namespace {
 // and out of the way of training.
 constexpr uint64_t kEvaluationBatch = 256;
 
-bool HasEvaluationData(const v1::DataSpec& data) {
-  return data.has_evaluation() &&
-         (!data.evaluation().source().path().empty() || data.format() == v1::DataSpec::SYNTHETIC);
-}
-
 }  // namespace
 
 Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
@@ -41,7 +36,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& job, i
   absl::StatusOr<std::unique_ptr<Dataset>> training = OpenDataset(job.data(), Split::kTraining);
   if (!training.ok()) return training.status();
   std::unique_ptr<Dataset> evaluation;
-  if (HasEvaluationData(job.data())) {
+  // Without a source of its own, the format knows where held-out data is, or says that it is
+  // missing.
+  if (job.data().has_evaluation()) {
     absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(job.data(), Split::kEvaluation);
     if (!opened.ok()) return opened.status();
     evaluation = *std::move(opened);

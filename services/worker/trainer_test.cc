@@ -1,0 +1,77 @@
+#include "services/worker/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "services/worker/data/testing/data_files.h"
+
+namespace sluice::worker {
+namespace {
+
+// A model without tensors: these tests are about data.
+class EmptyEngine final : public ComputeEngine {
+ public:
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return Nothing(); }
+  absl::Status SetTensorRange(Buffer, uint32_t, uint64_t, const absl::Cord&) override {
+    return Nothing();
+  }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override { return Nothing(); }
+  absl::Status Adopt() override { return absl::OkStatus(); }
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest&, GradientSink&) override {
+    return Nothing();
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch&) override { return Nothing(); }
+
+ private:
+  static absl::Status Nothing() { return absl::OutOfRangeError("there are no tensors"); }
+  v1::TensorTable table_;
+};
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEmptyEngine(const v1::JobSpec&,
+                                                               const DatasetInfo&, int) {
+  return std::make_unique<EmptyEngine>();
+}
+
+// Three images to train on and two to evaluate on, in one folder under their usual names.
+v1::JobSpec JobWithImages() {
+  const std::string folder = MakeTestFolder();
+  WriteTestFile(folder, "train-images-idx3-ubyte", IdxOfBytes({3, 1, 1}, {1, 2, 3}));
+  WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 1, 0}));
+  WriteTestFile(folder, "t10k-images-idx3-ubyte", IdxOfBytes({2, 1, 1}, {4, 5}));
+  WriteTestFile(folder, "t10k-labels-idx1-ubyte", IdxOfBytes({2}, {1, 0}));
+  v1::JobSpec job;
+  job.mutable_data()->set_format(v1::DataSpec::IDX);
+  job.mutable_data()->mutable_source()->set_path(folder);
+  return job;
+}
+
+TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {
+  v1::JobSpec job = JobWithImages();
+  job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
+  const auto trainer = Trainer::Open(job, /*threads=*/1, MakeEmptyEngine);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ((*trainer)->training_samples(), 3u);
+  EXPECT_EQ((*trainer)->evaluation_samples(), 2u);
+}
+
+TEST(Trainer, AJobThatAsksForNoEvaluationReadsNoHeldOutData) {
+  const auto trainer = Trainer::Open(JobWithImages(), /*threads=*/1, MakeEmptyEngine);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ((*trainer)->evaluation_samples(), 0u);
+}
+
+TEST(Trainer, EvaluationDataThatIsMissingIsNamed) {
+  v1::JobSpec job = JobWithImages();
+  const std::string empty = MakeTestFolder();
+  job.mutable_data()->mutable_evaluation()->mutable_source()->set_path(empty);
+  const auto trainer = Trainer::Open(job, /*threads=*/1, MakeEmptyEngine);
+  ASSERT_FALSE(trainer.ok());
+  EXPECT_NE(trainer.status().message().find(empty), std::string::npos) << trainer.status();
+}
+
+}  // namespace
+}  // namespace sluice::worker

@@ -25,7 +25,9 @@ namespace {
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
 // Everything of a storage that the core wants to know before an attempt.
-absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage) {
+absl::StatusOr<StorageContents> ReadContents(
+    CheckpointStorage& storage,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
   if (absl::Status status = storage.Probe(); !status.ok()) return status;
   StorageContents contents;
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
@@ -39,6 +41,14 @@ absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage) {
   contents.has_newest = point->found;
   contents.newest = std::move(point->manifest);
   contents.damaged = std::move(point->damaged);
+  if (!contents.has_newest && restore_source != nullptr) {
+    absl::StatusOr<RestoreSource> source = restore_source();
+    if (!source.ok()) return source.status();
+    contents.has_newest = true;
+    contents.newest = std::move(source->manifest);
+    contents.foreign_folder = std::move(source->folder);
+    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
+  }
   if (!contents.claims.empty()) {
     // What older attempts left behind without a manifest can never become a checkpoint.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
@@ -224,7 +234,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
-      absl::StatusOr<StorageContents> contents = ReadContents(*storage_);
+      absl::StatusOr<StorageContents> contents = ReadContents(*storage_, options_.restore_source);
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be read",
                         {{"why", contents.status().ToString()}});

@@ -23,8 +23,7 @@
 namespace sluice::ps {
 namespace {
 
-// A frame with at most this much payload is handled by the thread that read it (DESIGN 5 of the
-// wire: an update of at most 64 KiB).
+// A frame with at most this much payload is handled by the thread that read it.
 constexpr size_t kInlineBytes = 64 << 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;

@@ -1,4 +1,4 @@
-// Asynchronous and bounded-staleness training, as a worker does it (DESIGN 4.3).
+// Asynchronous and bounded-staleness training, as a worker does it (docs/protocol.md 8).
 //
 // Intuition. The worker works through a lease, a range of the job's sample sequence, one *update*
 // at a time: the batch of the next training.globalBatchSize samples of the lease (fewer at its

@@ -1,4 +1,4 @@
-// Synchronous training, as a worker does it (DESIGN 4.2).
+// Synchronous training, as a worker does it (docs/protocol.md 7).
 //
 // Intuition. The worker holds one version in its current buffer, the parts of one version in its
 // incoming buffer, and gradients of one step. Without a usable current version it pulls the view's

@@ -50,6 +50,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     update_->permit_asked = false;
     update_->permit.reset();
     update_->staged.clear();
+    update_->norms.clear();
     update_->apply_sent.clear();
     update_->applied.clear();
   }
@@ -171,6 +172,10 @@ v1::Apply AsynchronousWorker::MakeApply() const {
     apply.set_staleness(update_->permit->staleness());
   }
   apply.set_pull_next(!bounded_);
+  for (const auto& [partition, norm] : update_->norms) {
+    apply.set_square_sum(apply.square_sum() + norm.square_sum());
+    apply.set_non_finite(apply.non_finite() || norm.non_finite());
+  }
   return apply;
 }
 
@@ -213,6 +218,15 @@ void AsynchronousWorker::SendApplies() {
     *header.mutable_apply() = MakeApply();
     context_->Send(*link, std::move(header));
     if (!bounded_) pull_sent_.insert(shard);
+  }
+}
+
+void AsynchronousWorker::OnStaged(ShardLink& link, const v1::Staged& staged) {
+  if (!update_ || staged.clock() != update_->clock) return;
+  update_->staged.insert(link.id());
+  // A shard that has applied the update already says nothing more of it: what it said stays.
+  for (const v1::Norms::PartitionNorm& norm : staged.norms()) {
+    update_->norms[norm.partition()] = norm;
   }
 }
 
@@ -328,7 +342,7 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
       if (update_ && header.permit().clock() == update_->clock) update_->permit = header.permit();
       return absl::OkStatus();
     case v1::Header::kStaged:
-      if (update_ && header.staged().clock() == update_->clock) update_->staged.insert(link.id());
+      OnStaged(link, header.staged());
       return absl::OkStatus();
     case v1::Header::kApplied:
       OnApplied(link, header.applied());

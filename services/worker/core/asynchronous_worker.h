@@ -17,6 +17,7 @@
 #define SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -60,6 +61,9 @@ class AsynchronousWorker : public TrainingMode {
     bool permit_asked = false;
     std::optional<v1::Permit> permit;
     std::set<ShardId> staged;
+    // What the shards measured of their partitions, where clipping or skipping needs it; ordered,
+    // so that the sum has the same bits whoever answered first.
+    std::map<uint32_t, v1::Norms::PartitionNorm> norms;
     std::set<ShardId> apply_sent;  // on the present stream
     std::set<ShardId> applied;
   };
@@ -73,6 +77,7 @@ class AsynchronousWorker : public TrainingMode {
   void SendApplies();
   v1::Apply MakeApply() const;
   bool AllStaged() const;
+  void OnStaged(ShardLink& link, const v1::Staged& staged);
   void OnApplied(ShardLink& link, const v1::Applied& applied);
   void FinishUpdate();
 

@@ -172,6 +172,30 @@ TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome
   EXPECT_EQ(world_->core_.Status().step, 1u);
 }
 
+TEST_F(AsynchronousTest, NormsOfAllShardsAreCombinedInEachApply) {
+  BeginUpdate();
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  const auto stage = [&](ShardId shard, uint32_t partition, double square_sum, bool non_finite) {
+    v1::Header header;
+    header.mutable_staged()->set_clock(1);
+    v1::Norms::PartitionNorm& norm = *header.mutable_staged()->add_norms();
+    norm.set_partition(partition);
+    norm.set_square_sum(square_sum);
+    norm.set_non_finite(non_finite);
+    world_->Receive(shard, header);
+  };
+  stage(kShardB, 1, 4, true);
+  stage(kShardA, 0, 2.25, false);
+  for (ShardId shard : {kShardA, kShardB}) {
+    const auto sent = world_->TakeSent(shard);
+    ASSERT_FALSE(sent.empty());
+    ASSERT_TRUE(sent[0].header.has_apply());
+    EXPECT_EQ(sent[0].header.apply().square_sum(), 6.25);
+    EXPECT_TRUE(sent[0].header.apply().non_finite());
+  }
+}
+
 TEST_F(AsynchronousTest, TheLastUpdateOfALeaseAsksForTheNextBehindItsApply) {
   Begin();
   GiveLease(0, 8);

@@ -9,6 +9,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/compute/torch_engine.h"
@@ -54,10 +55,10 @@ int ExitCodeOf(ExitReason reason) {
 }
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
-  const Logger logger =
-      base_logger.With({{"job", flags.job}, {"role", "worker"}, {"index", flags.index}});
-  Metrics metrics(WorkerMetrics(),
-                  {{"training_job", flags.job}, {"index", absl::StrCat(flags.index)}});
+  const Logger logger = base_logger.With(
+      {{"job", ShortJobName(flags.job)}, {"role", "worker"}, {"index", flags.index}});
+  Metrics metrics(WorkerMetrics(), {{"training_job", ShortJobName(flags.job)},
+                                    {"index", absl::StrCat(flags.index)}});
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/compute/torch_engine.h"
+#include "services/worker/export.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
@@ -115,4 +117,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::worker
 
-int main(int argc, char** argv) { return sluice::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "export-torchscript") {
+    return sluice::worker::ExportMain(argc, argv);
+  }
+  return sluice::worker::Main(argc, argv);
+}

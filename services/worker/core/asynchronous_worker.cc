@@ -187,6 +187,7 @@ void AsynchronousWorker::Push() {
     common.samples = update_->samples.size();
     const uint64_t microbatch = std::max<uint64_t>(1, context_->job.training().microbatch_size());
     common.microbatches = (update_->samples.size() + microbatch - 1) / microbatch;
+    if (update_->permit) common.ordinal = update_->permit->ordinal();
     common.has_apply = context_->owned.size() == 1;
     if (common.has_apply) common.apply = MakeApply();
     push_.Start(&update_->gradients, std::move(common));

@@ -160,6 +160,13 @@ TEST_F(AsynchronousTest, ApplyIsSentToAllOnceAllHaveStaged) {
   EXPECT_THAT(Kinds(kShardA), ElementsAre("apply"));
 }
 
+TEST_F(AsynchronousTest, CompletePushesCarryThePermitsOrdinal) {
+  BeginUpdate();
+  const auto pushes = world_->TakePushes(kShardB);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].ordinal(), 7u);
+}
+
 TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome) {
   BeginUpdate();
   Stage(kShardA, 1);

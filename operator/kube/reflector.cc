@@ -49,9 +49,17 @@ absl::Status Reflector::OnEvent(WatchEvent event) {
     if (EndsInitialEvents(event)) {
       version_ = version;
       backoff_ = options_.initial_backoff;
-      sink_->Replace(std::exchange(initial_, {}));
-    } else if (event.type == WatchEvent::Type::kAdded) {
-      initial_.push_back(std::move(event.object));
+      std::vector<Json> objects;
+      objects.reserve(initial_.size());
+      for (auto& [key, object] : initial_) objects.push_back(std::move(object));
+      initial_.clear();
+      sink_->Replace(std::move(objects));
+    } else if (event.type == WatchEvent::Type::kDeleted) {
+      // What changes before the beginning has ended comes in between.
+      initial_.erase(KeyOf(event.object));
+    } else if (event.type != WatchEvent::Type::kBookmark) {
+      const ObjectKey key = KeyOf(event.object);
+      initial_[key] = std::move(event.object);
     }
     return absl::OkStatus();
   }

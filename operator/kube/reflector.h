@@ -3,6 +3,7 @@
 #define SLUICE_OPERATOR_KUBE_REFLECTOR_H_
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -70,8 +71,8 @@ class Reflector {
   const Options options_;
   ReflectorSink* const sink_;
   bool streaming_;
-  std::string version_;        // empty: list first
-  std::vector<Json> initial_;  // of a streaming list that has not ended
+  std::string version_;                // empty: list first
+  std::map<ObjectKey, Json> initial_;  // of a streaming list that has not ended
   absl::Duration backoff_;
   bool expired_ = false;  // the version was too old, and nothing has come since
   int quiet_rounds_ = 0;  // in a row

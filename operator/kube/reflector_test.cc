@@ -206,6 +206,46 @@ TEST_F(ReflectorTest, WatchesThatBreakAnywhereLoseNothing) {
   EXPECT_EQ(world_.there, Truth());
 }
 
+// Streams one text.
+class ScriptedTransport : public HttpTransport {
+ public:
+  explicit ScriptedTransport(std::string bytes) : bytes_(std::move(bytes)) {}
+  absl::StatusOr<HttpResponse> Do(const HttpRequest&) override {
+    return absl::UnavailableError("watches only");
+  }
+  absl::StatusOr<HttpResponse> Stream(const HttpRequest&, const BodySink& sink,
+                                      Cancellation*) override {
+    const absl::Status status = sink(bytes_);
+    if (!status.ok()) return status;
+    HttpResponse response;
+    response.code = 200;
+    return response;
+  }
+
+ private:
+  const std::string bytes_;
+};
+
+std::string Line(const std::string& type, const std::string& name, int version) {
+  Json object = Named(name);
+  object["metadata"]["resourceVersion"] = absl::StrCat(version);
+  if (type == "BOOKMARK") object["metadata"]["annotations"]["k8s.io/initial-events-end"] = "true";
+  return Json{{"type", type}, {"object", object}}.dump() + "\n";
+}
+
+TEST_F(ReflectorTest, ChangesInsideOfAStreamingListCount) {
+  ScriptedTransport transport(Line("ADDED", "a", 1) + Line("ADDED", "b", 2) +
+                              Line("MODIFIED", "a", 5) + Line("DELETED", "b", 6) +
+                              Line("BOOKMARK", "", 6) + Line("ADDED", "c", 7));
+  HttpClient client(&transport, {});
+  Reflector::Options options;
+  options.random = [] { return 0.5; };
+  Reflector reflector(&client, ConfigMaps(), options, &world_);
+  ASSERT_TRUE(reflector.Round(&cancellation_).ok());
+  EXPECT_THAT(world_.there, ElementsAre(Pair("a", "5"), Pair("c", "7")));
+  EXPECT_EQ(world_.replaced, 1);
+}
+
 TEST_F(ReflectorTest, AServerThatForgetsAtOnceIsWaitedFor) {
   Start({}, {});
   server_->SetFaultInjector([&](const HttpRequest& request) {

@@ -55,9 +55,9 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   if (absl::StartsWith(line, "HTTP/")) {
     exchange->response.headers.clear();  // of an answer before this one (100 Continue)
   } else if (const size_t colon = line.find(':'); colon != absl::string_view::npos) {
-    const absl::string_view value = absl::StripAsciiWhitespace(line.substr(colon + 1));
-    exchange->response.headers.insert_or_assign(absl::AsciiStrToLower(line.substr(0, colon)),
-                                                std::string(value));
+    std::string name = absl::AsciiStrToLower(line.substr(0, colon));
+    std::string value(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+    exchange->response.headers.insert_or_assign(std::move(name), std::move(value));
   }
   long code = 0;  // NOLINT(google-runtime-int): libcurl's type
   curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &code);

@@ -60,6 +60,7 @@ class AsynchronousWorker : public TrainingMode {
     // In the present view:
     bool permit_asked = false;
     std::optional<v1::Permit> permit;
+    std::set<ShardId> bare_sent;  // shards without content; on the present stream
     std::set<ShardId> staged;
     // What the shards measured of their partitions, where clipping or skipping needs it; ordered,
     // so that the sum has the same bits whoever answered first.
@@ -74,6 +75,7 @@ class AsynchronousWorker : public TrainingMode {
   void StartUpdate();
   void AskForPermit(ShardLink& arbiter);
   void Push();
+  void PushToOthers();
   void SendApplies();
   v1::Apply MakeApply() const;
   bool AllStaged() const;

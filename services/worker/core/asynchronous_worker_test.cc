@@ -215,6 +215,36 @@ TEST_F(AsynchronousTest, TheLastUpdateOfALeaseAsksForTheNextBehindItsApply) {
   EXPECT_THAT(Kinds(kShardA), ElementsAre("apply", "lease"));
 }
 
+// A model of fewer blocks than shards: all keep the records of updates, so that after a view change
+// each knows what was applied.
+TEST_F(AsynchronousTest, AShardThatHoldsNothingStagesAndAppliesLikeTheOthers) {
+  constexpr ShardId kEmpty = 203;
+  Begin(v1::ASYNCHRONOUS, {kShardA, kEmpty, kShardB});
+  GiveLease(0, 8);
+  world_->ReceiveVersion(3);
+  world_->FinishAllComputes();
+  GivePermit(1, 7);
+  const auto pushes = world_->TakePushes(kEmpty);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].clock(), 1u);
+  EXPECT_EQ(pushes[0].blocks_size(), 0);
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  EXPECT_THAT(Kinds(kEmpty), IsEmpty());
+  world_->Break(kEmpty);
+  world_->Connect(kEmpty);
+  EXPECT_THAT(Kinds(kEmpty), ElementsAre("push"));
+  Stage(kEmpty, 1);
+  EXPECT_THAT(Kinds(kEmpty), ElementsAre("apply"));
+  Applied(kShardA, 1);
+  Applied(kShardB, 1);
+  world_->ReceiveVersion(4);
+  GiveLease(8, 16);
+  EXPECT_THAT(world_->Positions(), IsEmpty());
+  Applied(kEmpty, 1);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
+}
+
 TEST_F(AsynchronousTest, WithOneShardTheLastPushIsTheApply) {
   Begin(v1::ASYNCHRONOUS, {kShardA});
   GiveLease(0, 16);

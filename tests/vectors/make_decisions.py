@@ -21,7 +21,7 @@ import numpy as np
 
 _SELF = 100
 _OTHER = 101
-_SHARDS = (201, 202)
+_SHARDS = (201, 202, 203)
 _JOB_NAME = 'default/vectors/1'
 _MICROBATCHES = 8
 _PARTITIONS = 2
@@ -246,7 +246,7 @@ class World:
                 self.send_data(shard, list(push.complete), push.step + 1)
         elif push.HasField('apply'):
             self.answer_apply(shard, push.apply)
-        elif push.complete:
+        elif push.complete or not self.owned(shard):
             staged = wire.Staged(clock=push.clock)
             for partition in push.complete:
                 staged.norms.add(partition=partition, square_sum=0.5 + partition)
@@ -257,8 +257,10 @@ class World:
         self.frame(shard, wire.Header(applied=wire.Applied(clock=apply.clock,
                                                            version=self.version)))
         if apply.pull_next:
-            owned = [p for p in range(_PARTITIONS) if self.shards[p % len(self.shards)] == shard]
-            self.send_data(shard, owned, self.version)
+            self.send_data(shard, self.owned(shard), self.version)
+
+    def owned(self, shard):
+        return [p for p in range(_PARTITIONS) if self.shards[p % len(self.shards)] == shard]
 
     def give_lease(self, shard):
         samples = wire.Range(begin=self.lease_from, end=self.lease_from + 20)
@@ -333,7 +335,9 @@ def lives():
             ('BitExact', 4, {'mode': wire.SYNCHRONOUS, 'bit_exact': True}),
             ('asynchronous', 5, {'mode': wire.ASYNCHRONOUS}),
             ('asynchronous, one shard', 6, {'mode': wire.ASYNCHRONOUS, 'shards': 1}),
-            ('bounded staleness', 7, {'mode': wire.BOUNDED_STALENESS})):
+            ('bounded staleness', 7, {'mode': wire.BOUNDED_STALENESS}),
+            ('asynchronous, a shard that holds nothing', 11, {
+                'mode': wire.ASYNCHRONOUS, 'shards': 3})):
         world = World(name, seed, **options)
         world.begin()
         world.change_view(0)

@@ -33,6 +33,7 @@ class _Update:
     def begin_in_view(self):
         self.permit_asked = False
         self.permit = None
+        self.bare_sent = set()  # shards without content; on the present stream
         self.staged = set()
         self.norms = {}  # partition -> Norms.PartitionNorm, where gradients are clipped or skipped
         self.apply_sent = set()  # on the present stream
@@ -102,6 +103,7 @@ class AsynchronousWorker:
         if update is not None and link.id not in update.applied:
             update.apply_sent.discard(link.id)
             if link.id not in update.staged:
+                update.bare_sent.discard(link.id)
                 self._push.send_again(link.id)
         self._pull_sent.discard(link.id)
 
@@ -210,11 +212,14 @@ class AsynchronousWorker:
             common = push_lib.Common(clock=update.clock, samples=samples,
                                      microbatches=-(-samples // microbatch),
                                      ordinal=update.permit.ordinal)
-            if len(self._context.owned) == 1:
+            if len(self._context.view.shards) == 1 and len(self._context.owned) == 1:
                 common.apply = self._make_apply()
             self._push.start(update.gradients, common)
         self._push.flush()
-        if self._push.common.apply is None or update.computing is not None:
+        if self._push.common.apply is None:
+            self._push_to_others()
+            return
+        if update.computing is not None:
             return
         only = next(iter(self._context.owned))
         if self._context.ready_link(only) is None or not self._push.all_sent_to(only):
@@ -227,10 +232,23 @@ class AsynchronousWorker:
         if not self._bounded:
             self._pull_sent.add(only)
 
+    def _shards(self):
+        return [shard.process.incarnation for shard in self._context.view.shards]
+
+    def _push_to_others(self):
+        """A shard without content keeps the record of each update like any other, and so has to
+        stage it."""
+        update = self._update
+        for shard in self._shards():
+            link = self._context.ready_link(shard)
+            if link is None or shard in self._context.owned or shard in update.bare_sent:
+                continue
+            update.bare_sent.add(shard)
+            self._context.send(link, wire.Header(push=wire.Push(clock=update.clock)))
+
     def _all_staged(self):
         update = self._update
-        return all(shard in update.staged or shard in update.applied
-                   for shard in self._context.owned)
+        return all(shard in update.staged or shard in update.applied for shard in self._shards())
 
     def _send_applies(self):
         update = self._update
@@ -238,7 +256,7 @@ class AsynchronousWorker:
             return
         if update.computing is not None or not self._all_staged():
             return
-        for shard in self._context.owned:
+        for shard in self._shards():
             link = self._context.ready_link(shard)
             if link is None or shard in update.applied or shard in update.apply_sent:
                 continue
@@ -254,7 +272,7 @@ class AsynchronousWorker:
         if update is None or applied.clock < update.clock:
             return
         update.applied.add(link.id)
-        everywhere = all(shard in update.applied for shard in self._context.owned)
+        everywhere = all(shard in update.applied for shard in self._shards())
         # Before there is a permit in this view, the arbiter knows the clock from the Install, and
         # what one shard applied then all did.
         if everywhere or (update.permit is None and link.id == self._context.arbiter()):

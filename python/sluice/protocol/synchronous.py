@@ -16,12 +16,19 @@ from sluice.protocol import receive
 from sluice.protocol import wire
 
 
+# Parts of a version that come one behind the other come within this: a longer time without any was
+# spent waiting for somebody's push.
+_LONGEST_ARRIVAL_GAP_SECONDS = 0.001
+
+
 @dataclasses.dataclass
 class _Times:
     """Of the step in progress; infinite: not yet."""
     computed: float = math.inf
     pushed: float = math.inf
-    first_data: float = math.inf
+    last_arrival: float = -math.inf
+    wait: float = 0.0  # for other members' pushes and the close
+    pull: float = 0.0
 
 
 class SynchronousWorker:
@@ -126,7 +133,7 @@ class SynchronousWorker:
         if data.version != self._incoming_version:
             return
         self._incoming.accept(data, payload, self._context.actions)
-        self._times.first_data = min(self._times.first_data, self._context.now)
+        self._note_arrival()
         if self._push.active and self._incoming.is_whole(data.partition):
             self._push.close(data.partition)
 
@@ -139,6 +146,7 @@ class SynchronousWorker:
         if context.outstanding or not context.adoptable:
             return
         if self._has_current:
+            self._note_arrival()
             self._report_step()
         self._step = self._incoming_version
         self._has_current = True
@@ -233,6 +241,18 @@ class SynchronousWorker:
         if not self._computing:
             self._times.computed = self._context.now
 
+    def _note_arrival(self):
+        """Accounts for the time since the last arrival, or since there was nothing left to push."""
+        times = self._times
+        # Until everything is pushed, what comes in costs no time of its own.
+        if math.isfinite(times.computed) and math.isfinite(times.pushed):
+            gap = self._context.now - max(times.pushed, times.last_arrival)
+            if gap > _LONGEST_ARRIVAL_GAP_SECONDS:
+                times.wait += gap
+            else:
+                times.pull += gap
+        times.last_arrival = self._context.now
+
     def _report_step(self):
         progress = self._context.progress
         step = progress.steps.add(step=self._step)
@@ -249,8 +269,5 @@ class SynchronousWorker:
 
         times = self._times
         progress.push_seconds += seconds(times.computed, times.pushed)
-        progress.wait_seconds += seconds(times.pushed, times.first_data)
-        pulling = times.pushed
-        if math.isfinite(times.first_data):
-            pulling = max(times.first_data, times.computed)
-        progress.pull_seconds += seconds(pulling, self._context.now)
+        progress.wait_seconds += times.wait
+        progress.pull_seconds += times.pull

@@ -8,7 +8,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
@@ -92,17 +91,6 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.build = std::string(Version());
   options.core.isa = std::string(BuildDescription());
   options.address = flags.address;
-  if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
-    options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
-    // A job that can never begin says so at once, unless it has begun before.
-    absl::StatusOr<RestorePoint> own = FindRestorePoint(*storage);
-    if (own.ok() && !own->found) {
-      if (absl::StatusOr<RestoreSource> source = options.restore_source(); !source.ok()) {
-        return absl::Status(source.status().code(),
-                            absl::StrCat("checkpoint.restoreFrom: ", source.status().message()));
-      }
-    }
-  }
   options.linger = absl::Seconds(flags.linger_seconds);
   absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
       CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);
@@ -147,7 +135,7 @@ int Main(int argc, char** argv) {
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(flags.program);
   if (!logger.ok()) return ExitWith("sluice-coordinator", logger.status());
-  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
+  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments, .data_plane = false});
   absl::StatusOr<int> code = Run(flags, *logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-coordinator", code.status());
 }

@@ -4,10 +4,12 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <malloc.h>
 #include <stdlib.h>
 
 #include <algorithm>
 
+#include "absl/synchronization/mutex.h"
 #include "services/protocol/frame_wire.h"
 
 namespace sluice {
@@ -23,6 +25,11 @@ constexpr char kExperiments[] =
 constexpr int kKeepaliveMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 10000;
 
+// Of malloc: no more than this lies free at the end of a heap; the largest block that comes from a
+// heap at all (the most that glibc allows).
+constexpr int kKeptBytes = 1 << 30;
+constexpr int kLargestHeapBlock = 32 << 20;
+
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, 3600 * 1000));
 }
@@ -31,6 +38,16 @@ int Milliseconds(absl::Duration duration) {
 
 void ConfigureGrpcProcess(const GrpcProcessOptions& options) {
   if (options.experiments) setenv("GRPC_EXPERIMENTS", kExperiments, /*overwrite=*/0);
+  if (options.data_plane) {
+    setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
+    mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+    mallopt(M_MMAP_THRESHOLD, kLargestHeapBlock);
+  }
+#ifdef NDEBUG
+  // Distributions build Abseil with the search for lock cycles, which makes every lock of gRPC's
+  // and ours enter a global graph.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {

@@ -5,6 +5,7 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <thread>
@@ -65,6 +66,7 @@ class StreamClient::Impl {
   static void* Tag(Operation operation) { return reinterpret_cast<void*>(operation); }
 
   void Loop() {
+    pthread_setname_np(pthread_self(), "stream");
     void* tag = nullptr;
     bool ok = false;
     while (queue_.Next(&tag, &ok)) {

@@ -4,6 +4,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <map>
@@ -22,8 +23,9 @@
 // Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
 // everything that gRPC reports of it comes there, in order. Reads are handled on the spot. Writes
 // start on whichever thread calls Send, when the stream is free: gRPC then writes to the socket at
-// once and returns, whether the peer reads or not. Queues without a stream have no thread, since
-// threads that wait for the same sockets hand each other the work.
+// once and returns, whether the peer reads or not. Every queue has its thread from the start: gRPC
+// gives each connection to one of the queues before it knows of a stream, and where each thread
+// waits for its own sockets only (GRPC_POLL_STRATEGY=poll), nobody else would ever read from it.
 
 namespace sluice {
 namespace {
@@ -65,10 +67,8 @@ class Reader {
   int load() const { return load_.load(std::memory_order_relaxed); }
   void AddLoad(int change) { load_.fetch_add(change, std::memory_order_relaxed); }
 
-  // `sweep` is called on the thread, every so often. From the server's thread or the acceptor's
-  // only.
-  void EnsureRunning(std::function<void()> sweep) {
-    if (thread_.joinable()) return;
+  // `sweep` is called on the thread, every so often.
+  void Run(std::function<void()> sweep) {
     thread_ = std::thread([this, sweep = std::move(sweep)] { Loop(sweep); });
   }
 
@@ -83,6 +83,7 @@ class Reader {
 
  private:
   void Loop(const std::function<void()>& sweep) {
+    pthread_setname_np(pthread_self(), "streams");
     void* tag = nullptr;
     bool ok = false;
     absl::Time next_sweep = absl::Now() + kSweepInterval;
@@ -122,7 +123,7 @@ class StreamServer::Impl {
       MutexLock lock(&mutex_);
       accepting_ = true;
     }
-    readers_[0]->EnsureRunning([this] { Sweep(0); });
+    for (size_t i = 0; i < readers_.size(); ++i) readers_[i]->Run([this, i] { Sweep(i); });
     AcceptNext();
   }
 
@@ -341,7 +342,6 @@ void StreamServer::Impl::OnAccepted(bool ok) {
   }
   const size_t reader = stream->reader();
   readers_[reader]->AddLoad(1);
-  readers_[reader]->EnsureRunning([this, reader] { Sweep(reader); });
   stream->Begin();
   if (stopping) stream->Close(absl::UnavailableError("the server is stopping"));
   AcceptNext();

@@ -1,8 +1,6 @@
 #ifndef SLUICE_SERVICES_COMMON_NOTIFICATION_H_
 #define SLUICE_SERVICES_COMMON_NOTIFICATION_H_
 
-#include <atomic>
-
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/common/mutex.h"
@@ -13,43 +11,37 @@ namespace sluice {
 // that ThreadSanitizer sees.
 class Notification {
  public:
-  Notification() = default;
-  // A waiter may destroy it as soon as it knows: the notifier is then let out first.
-  ~Notification() { MutexLock lock(&mutex_); }
-
-  Notification(const Notification&) = delete;
-  Notification& operator=(const Notification&) = delete;
-
   // Once only.
   void Notify() {
     MutexLock lock(&mutex_);
-    notified_.store(true, std::memory_order_release);
+    notified_ = true;
     changed_.SignalAll();
   }
 
-  // Takes no lock: for every event.
-  bool HasBeenNotified() const { return notified_.load(std::memory_order_acquire); }
+  bool HasBeenNotified() const {
+    MutexLock lock(&mutex_);
+    return notified_;
+  }
 
   // Blocks; what the notifier did before is visible afterwards.
   void Wait() const {
-    if (HasBeenNotified()) return;
     MutexLock lock(&mutex_);
-    while (!HasBeenNotified()) changed_.Wait(&mutex_);
+    while (!notified_) changed_.Wait(&mutex_);
   }
 
   // Blocks at most so long; whether it has happened.
   bool WaitWithTimeout(absl::Duration timeout) const {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mutex_);
-    while (!HasBeenNotified() && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    while (!notified_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
-    return HasBeenNotified();
+    return notified_;
   }
 
  private:
-  mutable Mutex mutex_;  // between a look at notified_ and the wait
+  mutable Mutex mutex_;
   mutable CondVar changed_;
-  std::atomic<bool> notified_{false};  // changed with the mutex held
+  bool notified_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sluice

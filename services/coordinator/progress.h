@@ -52,8 +52,7 @@ class TrainingMeter {
   void CopyTo(v1::JobProgress* progress) const;
 
  private:
-  // Long enough that an evaluation, for which training stands still, does not look like its end.
-  static constexpr absl::Duration kWindow = absl::Seconds(30);
+  static constexpr absl::Duration kWindow = absl::Seconds(10);
 
   struct Worker {
     double samples = 0;  // decayed sums

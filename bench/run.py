@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Runs all benchmarks beside their peers and prints one table (docs/benchmarks.md says what is measured).
+
+    bench/run.py                        everything; about ten minutes on a quiet machine of two cores
+    bench/run.py --only push-pull mlp   some of it
+    bench/run.py --quick                few rounds and steps: whether it works
+
+Rounds alternate between what is measured and its peers; medians over the rounds. Peers of PyTorch RPC
+run where a Python with `torch` and `numpy` is found (--python names one); otherwise they are left out.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = ROOT / "bench" / "peers"
+TARGETS = ["//bench:push_pull", "//bench:transport_benchmark", "//bench:training", "//bench:local_training"]
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
+
+# Steps of one round; image models take data.
+MODELS = {
+    "convnet": 500,
+    "mnist-net": 60,
+    "mlp": 1000,
+    "linear": 2000,
+    "logistic": 2000,
+    "additive": 300,
+}
+WITH_DATA = ("convnet", "mnist-net", "mlp")
+
+
+class Runner:
+    """Starts one program after the other, and remembers what each said."""
+
+    def __init__(self, options):
+        self.options = options
+        self.results = {}  # (line, column) -> values, one a round
+
+    def run(self, command):
+        environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        done = subprocess.run(
+            command, cwd=self.options.programs, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode != 0 or not lines:
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return json.loads(lines[-1])
+
+    def program(self, name, *flags):
+        return self.run([str(self.options.programs / "bench" / name), *map(str, flags)])
+
+    def peer(self, name, *flags):
+        return self.run([self.options.python, "-W", "ignore", str(PEERS / name), *map(str, flags)])
+
+    def note(self, line, column, value):
+        self.results.setdefault((line, column), []).append(value)
+        print(f"  {line}, {column}: {value:.6g}", file=sys.stderr, flush=True)
+
+    def median(self, line, column):
+        values = self.results.get((line, column))
+        return statistics.median(values) if values else None
+
+
+def push_pull(runner, steps_large, steps_small):
+    o = runner.options
+    for bytes_, optimizer, steps in ((100 << 20, "add", steps_large), (100 << 20, "sgd", steps_large), (64, "add", steps_small)):
+        line = f"push + pull, {'100 MiB' if bytes_ > 64 else '64 B'}, {optimizer.capitalize() if optimizer == 'add' else 'SGD'}"
+        flags = ("--bytes", bytes_, "--optimizer", optimizer, "--steps", steps)
+        runner.note(line, "sluice", runner.program("push_pull", "--programs", o.programs, *flags)["median_seconds"])
+        if not o.python:
+            continue
+        for transport, column in (("tcp", "rpc-tcp"), ("any", "rpc-any")):
+            seconds = runner.peer("rpc_push_pull.py", *flags, "--transport", transport)["median_seconds"]
+            runner.note(line, column, seconds)
+
+
+def training(runner, model, steps):
+    o = runner.options
+    flags = ("--model", model, "--steps", steps)
+    data = ("--data", o.data) if model in WITH_DATA else ()
+    rate = "gradients_per_second"
+    for workers in (1, 2):
+        sizes = ("--workers", workers, "--shards", workers)
+        found = runner.program("training", "--programs", o.programs, *flags, *sizes, *data)
+        runner.note(model, f"{workers}x{workers}", found[rate])
+    runner.note(model, "local", runner.program("local_training", *flags, *data)[rate])
+    if o.python:
+        few = ("--model", model, "--steps", max(steps // 4, 20))
+        runner.note(model, "rpc-tcp", runner.peer("rpc_training.py", *few, "--workers", 2)[rate])
+        runner.note(model, "rpc-fused", runner.peer("rpc_training.py", *few, "--workers", 2, "--fused")[rate])
+
+
+def number(value, scale=1.0):
+    return "–" if value is None else f"{value * scale:.4g}"
+
+
+def ratio(a, b):
+    return "–" if not a or not b else f"{a / b:.2f}"
+
+
+def table(head, rows):
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def report(runner):
+    lines = list(dict.fromkeys(line for line, _ in runner.results))
+    rows = []
+    for line in (line for line in lines if line.startswith("push")):
+        unit, scale = ("µs", 1e6) if "64 B" in line else ("ms", 1e3)
+        ours, tcp, any_ = (runner.median(line, c) for c in ("sluice", "rpc-tcp", "rpc-any"))
+        rows.append([f"{line} ({unit})", number(ours, scale), number(tcp, scale), ratio(tcp, ours), number(any_, scale), ratio(any_, ours)])
+    if rows:
+        table(["one worker, one shard", "Sluice", "PyTorch RPC, TCP", "times as long", "PyTorch RPC, shared memory", "times as long"], rows)
+    rows = []
+    for line in (line for line in lines if not line.startswith("push")):
+        one, two, local, tcp, fused = (runner.median(line, c) for c in ("1x1", "2x2", "local", "rpc-tcp", "rpc-fused"))
+        more = "–" if not one or not local else f"{1e3 / one - 1e3 / local:+.2f} ms, {100 * (local / one - 1):+.0f} %"
+        rows.append([line, number(local), number(one), more, number(two), number(tcp), ratio(two, tcp), number(fused), ratio(two, fused)])
+    if rows:
+        table(
+            ["gradients/s", "no server", "Sluice 1 × 1", "a step costs", "Sluice 2 × 2", "PyTorch RPC, 2 workers", "Sluice's multiple", "fused RPC", "Sluice's multiple"],
+            rows,
+        )
+
+
+def machine():
+    model = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
+    return f"{os.cpu_count()} × {model}, {platform.system()} {platform.release()}"
+
+
+def find_python(wanted):
+    """A Python that can do PyTorch RPC, or None."""
+    for candidate in [wanted] if wanted else ["python3"]:
+        path = shutil.which(candidate)
+        check = "import numpy, torch.distributed.rpc as r; r.TensorPipeRpcBackendOptions"
+        if path and subprocess.run([path, "-W", "ignore", "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+            return path
+        if wanted:
+            sys.exit(f"{wanted} has no torch with torch.distributed.rpc, or no numpy")
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=["push-pull", *MODELS], help="default: all")
+    parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has)")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="folder with IDX images")
+    parser.add_argument("--programs", type=pathlib.Path, help="folder with built programs (default: builds them)")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path, help="all values go to this file too")
+    options = parser.parse_args()
+    options.python = None if options.no_peers else find_python(options.python)
+    if options.python is None:
+        print("No Python with torch and numpy: the peers are left out.", file=sys.stderr)
+    if options.programs is None:
+        subprocess.run(["bazel", "build", *TARGETS], cwd=ROOT, check=True)
+        options.programs = ROOT / "bazel-bin"
+    options.programs = options.programs.resolve()
+    wanted = options.only or ["push-pull", *MODELS]
+    if set(wanted) & set(WITH_DATA) and not os.path.isdir(options.data):
+        sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one by --data")
+
+    runner = Runner(options)
+    divide = 10 if options.quick else 1
+    for round_ in range(1 if options.quick else options.rounds):
+        print(f"round {round_ + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        if "push-pull" in wanted:
+            push_pull(runner, 30 // divide, 5000 // divide)
+        for model, steps in MODELS.items():
+            if model in wanted:
+                training(runner, model, max(steps // divide, 10))
+    print(f"\n{machine()}; load {os.getloadavg()[0]:.1f}; medians of {len(next(iter(runner.results.values())))} rounds")
+    report(runner)
+    if options.json:
+        options.json.write_text(json.dumps({f"{line}: {column}": v for (line, column), v in runner.results.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

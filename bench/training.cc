@@ -1,0 +1,175 @@
+// How many gradients per second a whole job computes and applies: a real coordinator, real shards
+// and workers in processes of their own, of which this one is the first worker.
+//
+//   training --model mlp --workers 2 --shards 2 --steps 2000 --data
+//   /usr/share/datasets/fashion-mnist
+//
+// Prints one JSON line. bench/local_training.cc is the same without parameter servers.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bench/training_jobs.h"
+#include "services/common/program.h"
+#include "services/transport/grpc_settings.h"
+#include "services/worker/compute/torch_engine.h"
+#include "services/worker/worker_process.h"
+#include "tests/testing/job_processes.h"
+
+namespace sluice::bench {
+namespace {
+
+struct Flags {
+  TrainingJobOptions job{.steps = 300};
+  uint64_t warmup = 30;
+  std::string programs;
+};
+
+// Notes when each version is adopted: when a step is over.
+class TimedEngine final : public ComputeEngine {
+ public:
+  explicit TimedEngine(std::unique_ptr<ComputeEngine> engine) : engine_(std::move(engine)) {}
+
+  const v1::TensorTable& Describe() const override { return engine_->Describe(); }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
+    return engine_->InitialTensor(tensor);
+  }
+  absl::Status SetTensorRange(Buffer buffer, uint32_t tensor, uint64_t offset,
+                              const absl::Cord& bytes) override {
+    return engine_->SetTensorRange(buffer, tensor, offset, bytes);
+  }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer buffer, uint32_t tensor) const override {
+    return engine_->GetTensor(buffer, tensor);
+  }
+  absl::Status Adopt() override {
+    adopted_.push_back(absl::Now());
+    return engine_->Adopt();
+  }
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                GradientSink& sink) override {
+    return engine_->ComputeGradients(request, sink);
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer buffer, const Batch& batch) override {
+    return engine_->Evaluate(buffer, batch);
+  }
+
+  // The first `warmup` steps left out.
+  std::vector<double> StepSeconds(uint64_t warmup) const {
+    std::vector<double> seconds;
+    for (size_t i = warmup + 1; i < adopted_.size(); ++i) {
+      seconds.push_back(absl::ToDoubleSeconds(adopted_[i] - adopted_[i - 1]));
+    }
+    return seconds;
+  }
+
+ private:
+  const std::unique_ptr<ComputeEngine> engine_;
+  std::vector<absl::Time> adopted_;  // the compute thread's, or with an order among them
+};
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
+                                                          const DatasetInfo& data, int threads) {
+  TorchEngineOptions options;
+  options.model = job.model();
+  options.loss = job.loss();
+  options.seed = job.training().seed();
+  options.threads = threads;
+  options.sample_shape = data.sample_shape;
+  options.outputs = data.outputs;
+  return CreateTorchEngine(options);
+}
+
+absl::Status RunIn(const Flags& flags, const std::string& folder) {
+  TrainingJobOptions job_options = flags.job;
+  job_options.steps += flags.warmup;
+  const absl::StatusOr<v1::JobSpec> job = MakeTrainingJob(job_options);
+  if (!job.ok()) return job.status();
+  testing::JobProcesses processes({.job = *job, .folder = folder, .programs = flags.programs});
+  if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
+  for (uint32_t i = 0; i < flags.job.shards; ++i) {
+    if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
+  }
+  for (uint32_t i = 1; i < flags.job.workers; ++i) {
+    if (absl::Status status = processes.StartWorker(i); !status.ok()) return status;
+  }
+  TimedEngine* engine = nullptr;
+  worker::WorkerProcess::Options options;
+  options.core.process.set_role(v1::WORKER);
+  options.core.process.set_incarnation(RandomIncarnation());
+  options.core.job = processes.JobName();
+  options.core.pid = getpid();
+  options.coordinator = processes.coordinator_address();
+  options.threads = 1;
+  options.make_engine = [&](const v1::JobSpec& spec, const DatasetInfo& data,
+                            int threads) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
+    auto torch = MakeEngine(spec, data, threads);
+    if (!torch.ok()) return torch.status();
+    auto timed = std::make_unique<TimedEngine>(*std::move(torch));
+    engine = timed.get();
+    return timed;
+  };
+  Metrics metrics(worker::WorkerMetrics(), {});
+  const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
+  const worker::WorkerProcess::Result result = process->Wait();
+  if (result.reason != worker::ExitReason::kFinished) {
+    return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
+  }
+  const std::vector<double> seconds = engine->StepSeconds(flags.warmup);
+  if (seconds.size() < flags.job.steps) {
+    return absl::InternalError(absl::StrCat("only ", seconds.size(), " steps"));
+  }
+  const auto per_step = [&](const char* part) {
+    return metrics.counter("step_time_seconds_total", {part}).Value() /
+           static_cast<double>(job_options.steps);
+  };
+  std::cout << RateAsJson(flags.job, "training", seconds,
+                          {{"data_seconds", per_step("data")},
+                           {"compute_seconds", per_step("compute")},
+                           {"push_seconds", per_step("push")},
+                           {"wait_seconds", per_step("wait")},
+                           {"pull_seconds", per_step("pull")}})
+            << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Flags& flags) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-training-", getpid()))
+          .string();
+  std::filesystem::create_directories(folder);
+  const absl::Status status = RunIn(flags, folder);
+  if (status.ok()) {
+    std::filesystem::remove_all(folder);
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Measures the gradients per second of a synchronous job."};
+  app.add_option("--model", flags.job.model)->required();
+  app.add_option("--data", flags.job.data, "folder with the image models' IDX files");
+  app.add_option("--workers", flags.job.workers)->capture_default_str();
+  app.add_option("--shards", flags.job.shards)->capture_default_str();
+  app.add_option("--partitions", flags.job.partitions)->capture_default_str();
+  app.add_option("--steps", flags.job.steps, "that are measured")->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "steps before them")->capture_default_str();
+  app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  ConfigureGrpcProcess({});
+  const absl::Status status = Run(flags);
+  return status.ok() ? 0 : ExitWith("training", status);
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) { return sluice::bench::Main(argc, argv); }

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import unittest
 
 from docs import pages
@@ -32,6 +33,18 @@ class Pages(unittest.TestCase):
                 with self.subTest(page=str(page), name=name):
                     self.assertTrue(
                         pathlib.Path(name).exists(), f'{page} names {name}, which does not exist')
+
+    def test_pages_that_sources_refer_to_exist(self):
+        seen = 0
+        for folder in ('operator', 'proto', 'services', 'tests'):
+            for source in pathlib.Path(folder).rglob('*'):
+                if source.suffix not in ('.h', '.cc', '.proto'):
+                    continue
+                for page in re.findall(r'\bdocs/[\w-]+\.md', source.read_text()):
+                    seen += 1
+                    with self.subTest(source=str(source), page=page):
+                        self.assertTrue(pathlib.Path(page).exists())
+        self.assertGreater(seen, 5)
 
     def test_every_page_of_docs_is_reached_from_the_readme(self):
         readme = set(pages.links(pathlib.Path('README.md').read_text()))

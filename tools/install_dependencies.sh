@@ -57,6 +57,9 @@ packages() {
     librapidcheck-dev         # properties of the protocol's state machines
     openssl                   # certificates for tests of TLS
     prometheus                # metrics are scraped by a real one; promtool checks the rules
+    python3-grpcio            # the Python package's own tests
+    python3-numpy
+    python3-protobuf
     python3-yaml
     spin                      # model checking
 

@@ -11,7 +11,8 @@
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
-#                    not instrumented, so a sanitizer leaves out the targets that link it
+#                    not instrumented, so a sanitizer leaves out the targets that link it; and verify,
+#                    which says the same with and without
 #   --base REV       what verify compares with, see tools/verify.sh
 #   --no-install     do not look for missing packages
 #
@@ -148,6 +149,10 @@ skip_tier() {
 # Nobody should believe a green run that left out what it could have run.
 left_out() {
   local tier=$1
+  if [[ $tier == verify ]] && $sanitizer; then
+    skip_tier "$tier" "the same as without a sanitizer"
+    return
+  fi
   if [[ ${CI:-} != true ]]; then
     skip_tier "$tier" "not asked for"
     return
@@ -188,7 +193,10 @@ main() {
     esac
     shift
   done
-  ((${#wanted[@]})) || wanted=("${TIERS[@]}")
+  if ((${#wanted[@]} == 0)); then
+    wanted=("${TIERS[@]}")
+    if $sanitizer; then wanted=(unit simulation integration); fi
+  fi
   cd "$(repository_root)"
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT

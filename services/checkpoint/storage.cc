@@ -104,6 +104,14 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
   }
 }
 
+absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
+                                                 const v1::CheckpointRef& ref) {
+  absl::StatusOr<v1::Manifest> manifest = storage.ReadManifest(ref);
+  if (!manifest.ok()) return manifest;
+  if (absl::Status status = CheckFiles(storage, *manifest); !status.ok()) return status;
+  return manifest;
+}
+
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
@@ -111,8 +119,8 @@ absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
   if (!checkpoints.ok()) return checkpoints.status();
   RestorePoint point;
   for (const v1::CheckpointRef& ref : RestoreCandidates(*claims, *checkpoints)) {
-    absl::StatusOr<v1::Manifest> manifest = storage.ReadManifest(ref);
-    const absl::Status status = manifest.ok() ? CheckFiles(storage, *manifest) : manifest.status();
+    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(storage, ref);
+    const absl::Status& status = manifest.status();
     if (status.ok()) {
       point.found = true;
       point.manifest = *std::move(manifest);

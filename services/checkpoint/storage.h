@@ -78,6 +78,11 @@ struct RestorePoint {
   std::vector<std::string> damaged;  // one sentence for each better candidate that was passed over
 };
 
+// The one checkpoint `ref`, if its manifest and every file are whole; DATA_LOSS or NOT_FOUND
+// otherwise.
+absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
+                                                 const v1::CheckpointRef& ref);
+
 // The best candidate of which the manifest and every file are whole. Reads all of its files.
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
 

@@ -1,8 +1,312 @@
 // inspect, export.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "operator/local/job_directory.h"
+#include "services/checkpoint/checkpoint_reader.h"
+#include "services/checkpoint/local_storage.h"
 #include "services/cli/command.h"
+#include "services/cli/progress_text.h"
+#include "services/cli/run_preparation.h"
+#include "services/cli/running_job.h"
+#include "services/cli/running_snapshot.h"
+#include "services/cli/tensor_text.h"
+#include "services/common/exit_code.h"
 
 namespace sluice::cli {
+namespace {
 
-void AddCheckpointCommands(CLI::App*, const Environment&, Action*) {}
+constexpr size_t kValuesShown = 64;
+constexpr absl::Duration kSnapshotTimeout = absl::Seconds(30);
+
+struct CheckpointFlags {
+  std::string state_directory = ".sluice";
+  std::string target;
+  std::string tensor;
+  std::string output;
+  std::string format;
+  std::string model;
+  std::string program_directory;
+  double watch_seconds = 0;
+  bool stats = false;
+};
+
+// A checkpoint, and whose it is.
+struct Found {
+  std::string folder;  // of the checkpoint
+  std::unique_ptr<CheckpointStorage> storage;
+  v1::Manifest manifest;
+  std::vector<std::string> damaged;  // better ones that were passed over
+  std::string model;                 // the job's TorchScript file, if it has one
+};
+
+std::unique_ptr<CheckpointStorage> OpenStorage(const Environment& environment,
+                                               const std::string& folder) {
+  return MakeLocalStorage(environment.files, folder, absl::StrCat("cli-", getpid()));
+}
+
+bool Exists(const Environment& environment, const std::string& path) {
+  const absl::StatusOr<bool> exists = environment.files->Exists(path);
+  return exists.ok() && *exists;
+}
+
+absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& folder) {
+  Found found;
+  found.storage = OpenStorage(environment, folder);
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(*found.storage);
+  if (!point.ok()) return point.status();
+  if (!point->found) {
+    std::string text = absl::StrCat("there is no whole checkpoint in ", folder);
+    for (const std::string& damaged : point->damaged) absl::StrAppend(&text, "\n  ", damaged);
+    return absl::NotFoundError(text);
+  }
+  found.manifest = std::move(point->manifest);
+  found.damaged = std::move(point->damaged);
+  found.folder = JoinPath(folder, CheckpointFolder(found.manifest.checkpoint()));
+  return found;
+}
+
+// A checkpoint's folder, a folder of checkpoints, or the name of a job.
+absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
+  std::string target = flags.target;
+  while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
+  if (Exists(environment, JoinPath(target, "manifest.json"))) {
+    const absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(FileNameOf(target));
+    if (!ref.ok()) return ref.status();
+    Found found;
+    found.folder = target;
+    found.storage = OpenStorage(environment, DirectoryOf(target));
+    absl::StatusOr<v1::Manifest> manifest = found.storage->ReadManifest(*ref);
+    if (!manifest.ok()) return manifest.status();
+    found.manifest = *std::move(manifest);
+    return found;
+  }
+  if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
+  const local::JobDirectory directory(environment.files, flags.state_directory, target);
+  const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
+  if (!job.ok()) {
+    return absl::NotFoundError(absl::StrCat(
+        flags.target, " is neither a checkpoint's folder nor a job in ", flags.state_directory));
+  }
+  const std::string& chosen = job->spec.checkpoint().directory();
+  absl::StatusOr<Found> found =
+      NewestIn(environment, chosen.empty() ? directory.checkpoints() : chosen);
+  if (found.ok()) found->model = job->spec.model().path();
+  return found;
+}
+
+absl::Status KeepOnly(const std::string& name, std::vector<SafetensorsArray>* tensors) {
+  if (name.empty()) return absl::OkStatus();
+  std::string known;
+  for (const SafetensorsArray& tensor : *tensors) absl::StrAppend(&known, "\n  ", tensor.name);
+  tensors->erase(std::remove_if(tensors->begin(), tensors->end(),
+                                [&](const SafetensorsArray& t) { return t.name != name; }),
+                 tensors->end());
+  if (!tensors->empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no tensor ", name, "; there are:", known));
+}
+
+void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
+                  const std::vector<SafetensorsArray>& tensors) {
+  const bool one = !flags.tensor.empty();
+  for (const std::string& line : TensorTableLines(tensors, flags.stats || one)) {
+    *environment.out << line << "\n";
+  }
+  if (!one) return;
+  for (const std::string& line : ValueLines(tensors[0], kValuesShown)) {
+    *environment.out << line << "\n";
+  }
+}
+
+int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
+  if (!found.ok()) return Complain(environment, found.status());
+  const v1::Manifest& manifest = found->manifest;
+  std::ostream& out = *environment.out;
+  for (const std::string& damaged : found->damaged) out << "passed over: " << damaged << "\n";
+  out << "checkpoint  " << found->folder << "\n"
+      << "job         " << manifest.job() << "\n"
+      << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
+      << manifest.checkpoint().attempt() << ", " << CountText(manifest.samples()) << " samples\n"
+      << "written     " << manifest.time() << " by " << manifest.isa() << "\n"
+      << "training    " << v1::Mode_Name(manifest.mode()) << ", " << manifest.optimizer()
+      << ", seed " << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
+  uint64_t bytes = 0;
+  int bad = 0;
+  for (const v1::PartitionFile& file : manifest.files()) {
+    bytes += file.bytes();
+    const absl::Status status = found->storage->ReadFile(manifest.checkpoint(), file).status();
+    if (status.ok()) continue;
+    ++bad;
+    out << "damaged     " << status.message() << "\n";
+  }
+  out << "files       " << manifest.files_size() << ", " << BytesText(bytes)
+      << (bad == 0 ? ", all whole" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
+  if (bad > 0) return kExitFailed;
+  absl::StatusOr<std::vector<SafetensorsArray>> tensors =
+      ReadCheckpointTensors(*found->storage, manifest);
+  if (!tensors.ok()) return Complain(environment, tensors.status());
+  if (absl::Status s = KeepOnly(flags.tensor, &*tensors); !s.ok()) return Complain(environment, s);
+  PrintTensors(environment, flags, *tensors);
+  return kExitOk;
+}
+
+int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
+                   const local::JobDirectory& directory) {
+  const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
+  if (!job.ok()) return Complain(environment, job.status());
+  const std::string identity =
+      absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid());
+  do {
+    const absl::StatusOr<std::string> address = CoordinatorAddress(environment.files, directory);
+    if (!address.ok()) return Complain(environment, absl::UnavailableError("the job still starts"));
+    absl::StatusOr<RunningSnapshot> snapshot = PullSnapshot(*address, identity, kSnapshotTimeout);
+    if (!snapshot.ok()) {
+      // While it is watched, the end of the job is no failure.
+      if (flags.watch_seconds > 0 && !directory.LockedBy().has_value()) return kExitOk;
+      if (flags.watch_seconds == 0) return Complain(environment, snapshot.status());
+      *environment.err << "sluice: " << snapshot.status().message() << "\n";
+    } else {
+      if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
+        return Complain(environment, s);
+      }
+      *environment.out << flags.target << " (running) at step " << CountText(snapshot->version)
+                       << "\n";
+      PrintTensors(environment, flags, snapshot->tensors);
+      environment.out->flush();
+    }
+    if (flags.watch_seconds > 0) {
+      std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
+    }
+  } while (flags.watch_seconds > 0 && directory.LockedBy().has_value());
+  return kExitOk;
+}
+
+int Inspect(const Environment& environment, const CheckpointFlags& flags) {
+  const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
+  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, directory);
+  return InspectCheckpoint(environment, flags);
+}
+
+// Runs a program to its end; its exit code, or 127.
+int RunProgram(const std::vector<std::string>& arguments) {
+  std::vector<char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+  raw.push_back(nullptr);
+  pid_t pid = 0;
+  if (posix_spawn(&pid, raw[0], nullptr, nullptr, raw.data(), environ) != 0) return 127;
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int ExportTorchScript(const Environment& environment, const CheckpointFlags& flags,
+                      const std::string& model, const absl::Cord& tensors) {
+  if (model.empty()) {
+    return Complain(environment, absl::InvalidArgumentError(
+                                     "TorchScript is for jobs with a TorchScript model; name its "
+                                     "file with --model, or export safetensors"));
+  }
+  const auto programs = FindPrograms(flags.program_directory.empty()
+                                         ? environment.program_directories
+                                         : std::vector<std::string>{flags.program_directory});
+  if (!programs.ok()) return Complain(environment, programs.status());
+  const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
+  const absl::Status status =
+      AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid()));
+  if (!status.ok()) return Complain(environment, status);
+  environment.out->flush();
+  const int code = RunProgram({programs->worker, "export-torchscript", "--model", model,
+                               "--tensors", temporary, "--output", flags.output});
+  (void)environment.files->Remove(temporary);
+  return code;
+}
+
+int Export(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
+  if (!found.ok()) return Complain(environment, found.status());
+  for (const std::string& damaged : found->damaged) {
+    *environment.err << "sluice: passed over: " << damaged << "\n";
+  }
+  const absl::StatusOr<std::vector<SafetensorsArray>> tensors =
+      ReadCheckpointTensors(*found->storage, found->manifest);
+  if (!tensors.ok()) return Complain(environment, tensors.status());
+  const absl::Cord file =
+      WriteSafetensors(*tensors, {{"format", "pt"},
+                                  {"job", found->manifest.job()},
+                                  {"step", absl::StrCat(found->manifest.checkpoint().step())}});
+  const bool script = flags.format.empty() ? absl::EndsWith(flags.output, ".pt") ||
+                                                 absl::EndsWith(flags.output, ".pth")
+                                           : flags.format == "torchscript";
+  if (script) {
+    const int code = ExportTorchScript(environment, flags,
+                                       flags.model.empty() ? found->model : flags.model, file);
+    if (code != kExitOk) return code;
+  } else {
+    const absl::Status status =
+        AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid()));
+    if (!status.ok()) return Complain(environment, status);
+  }
+  *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
+                   << CountText(found->manifest.checkpoint().step()) << ". In Python:\n\n";
+  if (script) {
+    *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
+  } else {
+    *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
+                     << "load_file(\"" << flags.output << "\"))\n";
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<CheckpointFlags>();
+  CLI::App* inspect = app->add_subcommand(
+      "inspect",
+      "Show what a checkpoint holds, or the parameters of a running job\n\n"
+      "  sluice inspect fashion-mnist --stats\n"
+      "  sluice inspect fashion-mnist --tensor fc1.weight --watch 5\n"
+      "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
+  inspect->add_option("TARGET", flags->target, "a checkpoint's folder, or a job's name")
+      ->required();
+  inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
+  inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
+  inspect->add_option("--watch", flags->watch_seconds,
+                      "of a running job: again every so many seconds");
+  AddStateDirectory(inspect, &flags->state_directory);
+  inspect->callback(
+      [=, &environment] { *action = [=, &environment] { return Inspect(environment, *flags); }; });
+
+  CLI::App* exporter =
+      app->add_subcommand("export",
+                          "Write a checkpoint's model for PyTorch, and say how to load it\n\n"
+                          "  sluice export fashion-mnist -o model.safetensors\n"
+                          "  sluice export my-net -o trained.pt\n");
+  exporter->add_option("SOURCE", flags->target, "a checkpoint's folder, or a job's name")
+      ->required();
+  exporter->add_option("-o,--output", flags->output, "the file to write")->required();
+  exporter
+      ->add_option("--format", flags->format,
+                   "safetensors, or torchscript (default: by the file's name, .pt)")
+      ->check(CLI::IsMember({"safetensors", "torchscript"}));
+  exporter->add_option("--model", flags->model,
+                       "the TorchScript file to fill (default: the job's)");
+  exporter->add_option("--bin-dir", flags->program_directory, "folder of sluice-worker");
+  AddStateDirectory(exporter, &flags->state_directory);
+  exporter->callback(
+      [=, &environment] { *action = [=, &environment] { return Export(environment, *flags); }; });
+}
 
 }  // namespace sluice::cli

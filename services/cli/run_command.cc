@@ -1,9 +1,11 @@
 // sluice run
 #include <atomic>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/local/local_job.h"
 #include "services/cli/command.h"
@@ -26,8 +28,7 @@ class Listener final : public local::JobListener {
   }
   void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) override {
     display_->OnProcessEnded(slot, pid, exit);
-    // Whom to look at if the coordinator blames nobody.
-    if (exit.code != 0 && exit.code != kExitExpelled) last_failed_ = slot;
+    slots_.insert(slot);
   }
   void OnProgress(const v1::JobProgress& progress) override {
     if (progress.phase() == v1::JobProgress::TRAINING || training_.has_value()) {
@@ -50,7 +51,14 @@ class Listener final : public local::JobListener {
     facts->training_time = training_->second.time - training_->first.time;
     facts->samples = training_->second.samples - training_->first.samples;
   }
-  std::optional<policy::Slot> last_failed() const { return last_failed_; }
+
+  // Whose log to look at: whom the coordinator's reason names ("worker-0: ..."), else itself.
+  policy::Slot Blamed(absl::string_view reason) const {
+    for (const policy::Slot& slot : slots_) {
+      if (absl::StartsWith(reason, absl::StrCat(policy::SlotName(slot), ":"))) return slot;
+    }
+    return {v1::COORDINATOR, 0};
+  }
 
  private:
   struct Mark {
@@ -62,7 +70,7 @@ class Listener final : public local::JobListener {
   const Clock* const clock_;
   std::atomic<bool> stopping_{false};
   std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress of it
-  std::optional<policy::Slot> last_failed_;
+  std::set<policy::Slot> slots_;                   // that ended once
 };
 
 int ExitCodeOf(policy::Outcome outcome) {
@@ -215,10 +223,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   const int code = ExitCodeOf(ending.outcome);
   std::vector<std::string> log_lines;
   if (ending.outcome == policy::Outcome::kFailed) {
-    if (!ending.blamed.has_value()) ending.blamed = listener.last_failed();
-    const policy::Slot coordinator = {v1::COORDINATOR, 0};
-    log_lines =
-        local::LastLines(directory->LogFile(ending.blamed.value_or(coordinator)), kFailureLogLines);
+    if (!ending.blamed.has_value()) ending.blamed = listener.Blamed(ending.reason);
+    log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines);
   }
   if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
     display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "absl/synchronization/notification.h"
+#include "services/common/notification.h"
 
 namespace sluice {
 namespace {
@@ -12,30 +12,30 @@ namespace {
 TEST(DeadlineTimerTest, CallsBackOnceADeadlineHasPassedAndNotBefore) {
   const RealClock clock;
   const absl::Time deadline = clock.Now() + absl::Milliseconds(20);
-  absl::Notification called;
+  Notification called;
   absl::Time when;
   DeadlineTimer timer(&clock, [&] {
     when = clock.Now();
     called.Notify();
   });
   timer.Set(deadline);
-  called.WaitForNotification();
+  called.Wait();
   EXPECT_GE(when, deadline);
 }
 
 TEST(DeadlineTimerTest, AnEarlierDeadlineReplacesALaterOne) {
   const RealClock clock;
-  absl::Notification called;
+  Notification called;
   DeadlineTimer timer(&clock, [&] { called.Notify(); });
   timer.Set(clock.Now() + absl::Hours(1));
   timer.Set(clock.Now() + absl::Milliseconds(1));
-  EXPECT_TRUE(called.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(called.WaitWithTimeout(absl::Seconds(10)));
 }
 
 TEST(DeadlineTimerTest, ThePastIsAtOnceAndEachDeadlineIsCalledOnce) {
   const RealClock clock;
   std::atomic<int> calls{0};
-  absl::Notification third;
+  Notification third;
   DeadlineTimer* self = nullptr;
   DeadlineTimer timer(&clock, [&] {
     if (++calls == 3) {
@@ -46,7 +46,7 @@ TEST(DeadlineTimerTest, ThePastIsAtOnceAndEachDeadlineIsCalledOnce) {
   });
   self = &timer;
   timer.Set(absl::InfinitePast());
-  EXPECT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(third.WaitWithTimeout(absl::Seconds(10)));
   EXPECT_EQ(calls, 3);
 }
 

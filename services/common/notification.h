@@ -1,6 +1,8 @@
 #ifndef SLUICE_SERVICES_COMMON_NOTIFICATION_H_
 #define SLUICE_SERVICES_COMMON_NOTIFICATION_H_
 
+#include <atomic>
+
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/common/mutex.h"
@@ -11,37 +13,43 @@ namespace sluice {
 // that ThreadSanitizer sees.
 class Notification {
  public:
+  Notification() = default;
+  // A waiter may destroy it as soon as it knows: the notifier is then let out first.
+  ~Notification() { MutexLock lock(&mutex_); }
+
+  Notification(const Notification&) = delete;
+  Notification& operator=(const Notification&) = delete;
+
   // Once only.
   void Notify() {
     MutexLock lock(&mutex_);
-    notified_ = true;
+    notified_.store(true, std::memory_order_release);
     changed_.SignalAll();
   }
 
-  bool HasBeenNotified() const {
-    MutexLock lock(&mutex_);
-    return notified_;
-  }
+  // Takes no lock: for every event.
+  bool HasBeenNotified() const { return notified_.load(std::memory_order_acquire); }
 
   // Blocks; what the notifier did before is visible afterwards.
   void Wait() const {
+    if (HasBeenNotified()) return;
     MutexLock lock(&mutex_);
-    while (!notified_) changed_.Wait(&mutex_);
+    while (!HasBeenNotified()) changed_.Wait(&mutex_);
   }
 
   // Blocks at most so long; whether it has happened.
   bool WaitWithTimeout(absl::Duration timeout) const {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mutex_);
-    while (!notified_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    while (!HasBeenNotified() && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
-    return notified_;
+    return HasBeenNotified();
   }
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_;  // between a look at notified_ and the wait
   mutable CondVar changed_;
-  bool notified_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> notified_{false};  // changed with the mutex held
 };
 
 }  // namespace sluice

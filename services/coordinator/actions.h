@@ -26,6 +26,9 @@ struct StorageContents {
   // else that claim's parent, and so on.
   bool has_newest = false;
   v1::Manifest newest;
+  // Empty: it lies in the job's own storage. Else it is another job's (checkpoint.restoreFrom),
+  // with which a job without checkpoints of its own begins: the folder of that checkpoint.
+  std::string foreign_folder;
   std::vector<v1::CheckpointRef> checkpoints;  // all that have a manifest
   std::vector<std::string> damaged;  // one sentence for each better one that was passed over
 };

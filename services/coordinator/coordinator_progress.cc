@@ -49,6 +49,7 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
 v1::JobProgress CoordinatorCore::Impl::Progress(uint64_t events_after, absl::Time now) const {
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
+  progress.set_job(JobName(options_.job));
   if (Leaving() || stage_ == Stage::kExited) progress.set_reason(exit_message_);
   if (view_.has_id()) *progress.mutable_view() = view_;
   progress.set_attempt(attempt_);

@@ -18,7 +18,7 @@ class CoordinatorRules {
   virtual bool NowOverrides() const { return true; }
   // R7: an expelled incarnation is refused.
   virtual bool RefuseExpelled() const { return true; }
-  // R2, 4.2: the view starts at the lowest version; no: at the highest.
+  // R2: the view starts at the lowest version; no: at the highest.
   virtual bool FallBackToLowest() const { return true; }
   // R8: samples that were applied are taken out of the leases that stay.
   virtual bool KeepLeases() const { return true; }
@@ -32,7 +32,7 @@ class CoordinatorRules {
   virtual bool CarryCuts() const { return true; }
   // R14: a cut of which a pin is missing is given up.
   virtual bool AbandonIncompleteCuts() const { return true; }
-  // 4.2: shards are told that the last version is committed.
+  // Shards are told that the last version is committed.
   virtual bool TellCommitted() const { return true; }
 };
 

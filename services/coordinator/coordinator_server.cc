@@ -7,12 +7,12 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
 #include "services/common/mutex.h"
+#include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
@@ -25,7 +25,9 @@ namespace {
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
 // Everything of a storage that the core wants to know before an attempt.
-absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage) {
+absl::StatusOr<StorageContents> ReadContents(
+    CheckpointStorage& storage,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
   if (absl::Status status = storage.Probe(); !status.ok()) return status;
   StorageContents contents;
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
@@ -39,12 +41,22 @@ absl::StatusOr<StorageContents> ReadContents(CheckpointStorage& storage) {
   contents.has_newest = point->found;
   contents.newest = std::move(point->manifest);
   contents.damaged = std::move(point->damaged);
+  if (!contents.has_newest && restore_source != nullptr) {
+    absl::StatusOr<RestoreSource> source = restore_source();
+    if (!source.ok()) return source.status();
+    contents.has_newest = true;
+    contents.newest = std::move(source->manifest);
+    contents.foreign_folder = std::move(source->folder);
+    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
+  }
   if (!contents.claims.empty()) {
     // What older attempts left behind without a manifest can never become a checkpoint.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
   }
   return contents;
 }
+
+absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
 }  // namespace
 
@@ -70,6 +82,12 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   ~Impl() override {
+    // A coordinator that goes before its job has ended leaves things as they are: it must not take
+    // the streams that end with it for deaths, and claim the next attempt.
+    executor_.Post([this] {
+      if (!has_exit_) End({ExitReason::kFailed, "the process ends"});
+    });
+    executor_.Flush();  // from here on events do nothing
     if (server_ != nullptr) server_->Stop();
     storage_thread_.Stop();
     executor_.Stop();
@@ -95,8 +113,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   Result Wait() {
-    ended_.WaitForNotification();
-    final_progress_read_.WaitForNotificationWithTimeout(options_.linger);
+    ended_.Wait();
+    final_progress_read_.WaitWithTimeout(options_.linger);
     server_->Stop();
     executor_.Flush();
     Result result;
@@ -157,8 +175,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   grpc::Status OpenSnapshot(grpc::ServerContext*, const v1::OpenSnapshotRequest* request,
                             v1::Snapshot* snapshot) override {
     struct Waiting {
-      absl::Notification answered;
-      absl::StatusOr<v1::Snapshot> answer = absl::UnavailableError("the coordinator has ended");
+      Notification answered;
+      absl::StatusOr<v1::Snapshot> answer = JobHasEnded();
     };
     auto waiting = std::make_shared<Waiting>();
     Event([this, request = *request, waiting](CoordinatorCore& core, absl::Time now) {
@@ -169,7 +187,11 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       };
       core.OnOpenSnapshot(number, request, now);
     });
-    if (!waiting->answered.WaitForNotificationWithTimeout(absl::Seconds(30))) {
+    // After the end nobody sees the request; the server's stop would have to wait for it.
+    executor_.Run([this, waiting] {
+      if (has_exit_ && !waiting->answered.HasBeenNotified()) waiting->answered.Notify();
+    });
+    if (!waiting->answered.WaitWithTimeout(absl::Seconds(30))) {
       return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
                           "no version could be pinned within 30 s");
     }
@@ -209,12 +231,12 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   // Reads from the core and waits for it. Not from the executor.
   template <typename F>
   void Ask(F question) {
-    absl::Notification done;
+    Notification done;
     executor_.Run([&] {
       question(core_, clock_.Now());
       done.Notify();
     });
-    done.WaitForNotification();
+    done.Wait();
   }
 
   void Perform(Send& send) {
@@ -224,7 +246,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
-      absl::StatusOr<StorageContents> contents = ReadContents(*storage_);
+      absl::StatusOr<StorageContents> contents = ReadContents(*storage_, options_.restore_source);
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be read",
                         {{"why", contents.status().ToString()}});
@@ -275,13 +297,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     it->second(std::move(answer.snapshot));
     snapshots_.erase(it);
   }
-  void Perform(Exit& exit) {
+  void Perform(Exit& exit) { End(exit); }
+
+  void End(Exit exit) {
     logger_.Info("The coordinator ends", {{"why", exit.message}});
-    exit_ = exit;
+    exit_ = std::move(exit);
     has_exit_ = true;
-    for (auto& [request, answer] : snapshots_) {
-      answer(absl::UnavailableError("the job has ended"));
-    }
+    for (auto& [request, answer] : snapshots_) answer(JobHasEnded());
     snapshots_.clear();
     ended_.Notify();
   }
@@ -351,9 +373,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   v1::ViewId last_view_;
   absl::Time last_publication_ = absl::InfinitePast();
 
-  absl::Notification ended_;
+  Notification ended_;
   std::atomic<bool> final_progress_asked_{false};
-  absl::Notification final_progress_read_;
+  Notification final_progress_read_;
 
   Streams streams_;
   GeneratedService join_service_;

@@ -6,12 +6,14 @@
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
 #define SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
@@ -24,6 +26,8 @@ class CoordinatorServer {
   struct Options {
     CoordinatorOptions core;
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
+    // Finds the other job's checkpoint that this one begins with; null: there is none.
+    std::function<absl::StatusOr<RestoreSource>()> restore_source;
     // How long progress is still answered after the end, so that whoever follows the job sees how
     // it ended.
     absl::Duration linger = absl::Seconds(2);

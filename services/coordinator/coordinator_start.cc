@@ -171,7 +171,10 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
   if (end) {
     claim.set_end(true);
   } else {
-    if (storage_.has_newest) *claim.mutable_parent() = storage_.newest.checkpoint();
+    // Another job's checkpoint is no parent: whoever reads the claims looks in this job's storage.
+    if (storage_.has_newest && storage_.foreign_folder.empty()) {
+      *claim.mutable_parent() = storage_.newest.checkpoint();
+    }
     stage_ = Stage::kClaiming;
   }
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
@@ -351,7 +354,9 @@ v1::Prepare CoordinatorCore::Impl::PrepareMessage() const {
   *prepare.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
   if (base_.has_value()) {
     *prepare.mutable_checkpoint() = storage_.newest;
-    prepare.set_checkpoint_folder(options_.checkpoint_folder(*base_));
+    prepare.set_checkpoint_folder(storage_.foreign_folder.empty()
+                                      ? options_.checkpoint_folder(*base_)
+                                      : storage_.foreign_folder);
   }
   prepare.set_training_samples(model_->training_samples());
   return prepare;

@@ -8,6 +8,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
@@ -91,6 +92,17 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.build = std::string(Version());
   options.core.isa = std::string(BuildDescription());
   options.address = flags.address;
+  if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
+    options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
+    // A job that can never begin says so at once, unless it has begun before.
+    absl::StatusOr<RestorePoint> own = FindRestorePoint(*storage);
+    if (own.ok() && !own->found) {
+      if (absl::StatusOr<RestoreSource> source = options.restore_source(); !source.ok()) {
+        return absl::Status(source.status().code(),
+                            absl::StrCat("checkpoint.restoreFrom: ", source.status().message()));
+      }
+    }
+  }
   options.linger = absl::Seconds(flags.linger_seconds);
   absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
       CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);

@@ -52,7 +52,8 @@ class TrainingMeter {
   void CopyTo(v1::JobProgress* progress) const;
 
  private:
-  static constexpr absl::Duration kWindow = absl::Seconds(10);
+  // Long enough that an evaluation, for which training stands still, does not look like its end.
+  static constexpr absl::Duration kWindow = absl::Seconds(30);
 
   struct Worker {
     double samples = 0;  // decayed sums

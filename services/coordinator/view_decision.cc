@@ -78,9 +78,11 @@ std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
 }
 
 // Updates that a shard will have applied after the install; its reply lacks those one ahead of it.
+// `base`: the samples in the checkpoint that the attempt began with. Its files hold their records,
+// and a shard without partitions loads none.
 std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& reply,
                                        const std::vector<v1::ClockRecord>& winners,
-                                       uint64_t* updates) {
+                                       const IntervalSet& base, uint64_t* updates) {
   absl::flat_hash_map<uint64_t, uint64_t> applied;
   for (const v1::ClockRecord& record : reply.clocks()) applied[record.worker()] = record.clock();
   *updates = reply.ledger().updates();
@@ -93,7 +95,10 @@ std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& re
         });
     if (!staged) {
       // A clock without samples was not an update: a newcomer raised to its peers (R13).
-      if (winner.samples().end() <= winner.samples().begin()) continue;
+      const Interval samples = FromProto(winner.samples());
+      if (samples.empty() || base.FirstGap(samples.begin, samples.end, samples.size()).empty()) {
+        continue;
+      }
       return absl::StrCat(ShardName(position), " neither applied nor staged update ",
                           winner.clock(), " of a worker, which another shard applied");
     }
@@ -164,12 +169,14 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
   decision.previous = newest->view();
   decision.clocks = WinningClocks(replies);
 
+  IntervalSet base;
+  for (const v1::Range& range : attempt.base_ledger.applied()) base.Add(FromProto(range));
   IntervalSet applied;
   uint64_t updates = 0;
   for (size_t i = 0; i < attempt.shards.size(); ++i) {
     const v1::PauseReply& reply = replies.at(attempt.shards[i]);
     uint64_t own = 0;
-    if (std::optional<std::string> missing = CheckStaged(i, reply, decision.clocks, &own);
+    if (std::optional<std::string> missing = CheckStaged(i, reply, decision.clocks, base, &own);
         missing.has_value()) {
       return Fail(Decision::Outcome::kLost, *std::move(missing));
     }

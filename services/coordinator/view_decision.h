@@ -1,4 +1,5 @@
-// What a view change keeps: a pure function of the shards' replies to one Pause (4.2, 4.3).
+// What a view change keeps: a pure function of the shards' replies to one Pause
+// (docs/protocol.md 7.5, 8.4).
 //
 // Synchronous: m, the lowest version of all partitions. Versions differ by at most one, and who
 // stands at m + 1 still has m. Asynchronous: of each worker the highest clock that any shard has

@@ -208,6 +208,22 @@ TEST(DecideAsynchronous, AnUpdateThatAShardNeverHeldIsALoss) {
   EXPECT_THAT(decision.reason, HasSubstr("ps-1 neither applied nor staged"));
 }
 
+TEST(DecideAsynchronous, AShardThatHoldsNothingNeedsNoRecordsOfTheCheckpoint) {
+  AttemptFacts facts = Facts();
+  v1::Range& restored = *facts.base_ledger.add_applied();
+  restored.set_begin(0);
+  restored.set_end(32);
+  facts.base_ledger.set_updates(1);
+  Pair replies;
+  AddClock(&replies.a, kWorker, 1, 0, 32);
+  AddApplied(&replies.a, 32, 1);
+  AddApplied(&replies.b, 32, 1);
+  const Decision decision =
+      DecideAsynchronous(facts, {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_EQ(decision.ledger.updates(), 1);
+}
+
 TEST(DecideAsynchronous, LeasesStayWithMembersAndLoseWhatWasApplied) {
   Pair replies;
   AddApplied(&replies.a, 40, 1);

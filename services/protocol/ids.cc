@@ -1,5 +1,9 @@
 #include "services/protocol/ids.h"
 
+#include <vector>
+
+#include "absl/strings/str_split.h"
+
 namespace sluice {
 
 std::string ProcessName(v1::Role role, uint32_t index) {
@@ -17,6 +21,11 @@ std::string ProcessName(v1::Role role, uint32_t index) {
     default:
       return "unknown-" + std::to_string(index);
   }
+}
+
+std::string ShortJobName(absl::string_view job) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(job, '/');
+  return std::string(parts.size() == 3 ? parts[1] : job);
 }
 
 }  // namespace sluice

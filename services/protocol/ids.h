@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "absl/strings/string_view.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 
@@ -55,6 +56,10 @@ std::string ProcessName(v1::Role role, uint32_t index);
 inline std::string ProcessName(const v1::ProcessId& id) {
   return ProcessName(id.role(), id.index());
 }
+
+// "name" of "namespace/name/uid": how logs and metrics call the job. What is not of that form stays
+// as it is.
+std::string ShortJobName(absl::string_view job);
 
 }  // namespace sluice
 

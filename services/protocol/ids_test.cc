@@ -33,5 +33,10 @@ TEST(IdsTest, ProcessesAreNamedAsUsersKnowThem) {
   EXPECT_EQ(ProcessName(v1::COORDINATOR, 0), "coordinator");
 }
 
+TEST(IdsTest, LogsAndMetricsCallAJobByItsName) {
+  EXPECT_EQ(ShortJobName("default/mnist/1234"), "mnist");
+  EXPECT_EQ(ShortJobName("mnist"), "mnist");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// The version of the wire types in proto/. Hello negotiates it; a build understands its own and the one before.
+// The version of the wire types in proto/. Hello negotiates it; a build understands its own and the
+// one before.
 
 #ifndef SLUICE_SERVICES_PROTOCOL_WIRE_VERSION_H_
 #define SLUICE_SERVICES_PROTOCOL_WIRE_VERSION_H_

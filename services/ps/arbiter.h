@@ -17,8 +17,8 @@
 namespace sluice::ps {
 
 // The part of asynchronous training that one shard plays for all, the owner of partition 0
-// (DESIGN 4.3, R8, R13): who computes which samples, who may stage an update, and how far everybody
-// is.
+// (docs/protocol.md 8, R8, R13): who computes which samples, who may stage an update, and how far
+// everybody is.
 //
 // Workers are named by incarnation. The caller knows which are members, and asks about those only.
 class Arbiter {

@@ -22,8 +22,8 @@
 
 namespace sluice::ps {
 
-// Asynchronous and bounded-staleness training (DESIGN 4.3): updates are staged, acked when all of
-// their partitions are there, and applied whole at their Apply.
+// Asynchronous and bounded-staleness training (docs/protocol.md 8): updates are staged, acked when
+// all of their partitions are there, and applied whole at their Apply.
 //
 // Per incarnation the shard keeps the highest clock applied; an update at or below it is acked
 // without effect. A member has at most one staged update at a time, and it outlives its stream.

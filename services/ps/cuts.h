@@ -20,7 +20,7 @@
 
 namespace sluice::ps {
 
-// Pinned versions, for checkpoints, evaluation and inspection (DESIGN 4.6, R14).
+// Pinned versions, for checkpoints, evaluation and inspection (docs/protocol.md 10, R14).
 //
 //   Open ──(each partition reaches the step)──> pinned ──(step committed)──> CutPinned [-> files]
 //

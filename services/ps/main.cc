@@ -31,10 +31,10 @@ struct Flags {
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const Logger logger =
-      base_logger.With({{"job", flags.job}, {"role", "ps"}, {"index", flags.index}});
+      base_logger.With({{"job", ShortJobName(flags.job)}, {"role", "ps"}, {"index", flags.index}});
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  Metrics metrics(ShardMetrics(),
-                  {{"training_job", flags.job}, {"index", absl::StrCat(flags.index)}});
+  Metrics metrics(ShardMetrics(), {{"training_job", ShortJobName(flags.job)},
+                                   {"index", absl::StrCat(flags.index)}});
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 

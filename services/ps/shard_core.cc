@@ -418,7 +418,12 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
   if (!header.has_view() || header.view().attempt() == 0) {
     return absl::InvalidArgumentError("a frame without a view");
   }
-  if (!state.view.has_value()) return Handled::kWait;
+  if (!state.view.has_value()) {
+    // What is left of an abandoned attempt must not stand before the pushes of the next one's
+    // version 0.
+    const bool abandoned = birth.has_ask() && header.view().attempt() < birth.ask().attempt();
+    return abandoned ? Handled::kDone : Handled::kWait;
+  }
   const int order = Compare(header.view(), state.view->id());
   if (order > 0) return Handled::kWait;
   if (order < 0 && state.rules.RefuseOlderViews()) {

@@ -2,10 +2,10 @@
 //
 // Intuition. A shard owns partitions of the job's state. Workers push contributions on their
 // streams; a partition whose set of members is complete closes its step, that is, it writes the
-// next version beside the present one and answers the pulls that wait for it (DESIGN 4.2), or an
-// asynchronous update is staged and applied whole (4.3). The coordinator changes the view by Pause
-// and Install (4.1). Everything is decided here; the shell around it (gRPC, threads, files) only
-// carries.
+// next version beside the present one and answers the pulls that wait for it (docs/protocol.md 7),
+// or an asynchronous update is staged and applied whole (8). The coordinator changes the view by
+// Pause and Install (5). Everything is decided here; the shell around it (gRPC, threads, files)
+// only carries.
 //
 //   stream ──frames──> StreamTable ──in order, of this view──> Birth | Synchronous | Asynchronous
 //                                                                  │            │

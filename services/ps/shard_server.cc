@@ -7,11 +7,11 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/backoff.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/protocol/ids.h"
 #include "services/ps/partition_file.h"
@@ -23,8 +23,7 @@
 namespace sluice::ps {
 namespace {
 
-// A frame with at most this much payload is handled by the thread that read it (DESIGN 5 of the
-// wire: an update of at most 64 KiB).
+// A frame with at most this much payload is handled by the thread that read it.
 constexpr size_t kInlineBytes = 64 << 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;
@@ -98,7 +97,7 @@ class ShardServer::Impl final : public StreamHandler {
   }
 
   Result Wait() {
-    ended_.WaitForNotification();
+    ended_.Wait();
     // What was said last (that it leaves, the last frames) gets out.
     link_->Finish(absl::Seconds(2));
     server_->Stop();
@@ -112,7 +111,7 @@ class ShardServer::Impl final : public StreamHandler {
   // ---- StreamHandler: on the streams' reader threads
 
   void OnOpen(StreamId stream, const std::string& peer) override {
-    started_.WaitForNotification();
+    started_.Wait();
     logger_.Debug("A stream opened", {{"stream", stream}, {"peer", peer}});
     Event([stream](ShardCore& core, absl::Time now) { core.OnStreamOpened(stream, now); });
   }
@@ -181,7 +180,7 @@ class ShardServer::Impl final : public StreamHandler {
     streams_.Close(close.stream, close.status);
   }
   void Perform(SendToCoordinator& send) {
-    link_ready_.WaitForNotification();
+    link_ready_.Wait();
     link_->Send(std::move(send.message));
   }
   void Perform(DropCoordinator& drop) {
@@ -266,14 +265,14 @@ class ShardServer::Impl final : public StreamHandler {
   // From the destructor, when nothing runs on the executor any more.
   void ClosePeers() {
     std::vector<std::unique_ptr<StreamClient>> streams;
-    absl::Notification taken;
+    Notification taken;
     executor_.Run([&] {
       for (auto& [incarnation, peer] : peers_) streams.push_back(std::move(peer.stream));
       peers_.clear();
       lives_.clear();
       taken.Notify();
     });
-    taken.WaitForNotification();
+    taken.Wait();
   }
 
   std::unique_ptr<CheckpointStorage> StorageOf(const std::string& checkpoint_folder) const {
@@ -378,9 +377,9 @@ class ShardServer::Impl final : public StreamHandler {
   Result result_;  // written before ended_ is notified
 
   std::atomic<bool> has_view_{false};
-  absl::Notification started_;     // core_ is there
-  absl::Notification link_ready_;  // link_ is there
-  absl::Notification ended_;
+  Notification started_;     // core_ is there
+  Notification link_ready_;  // link_ is there
+  Notification ended_;
 
   SerialExecutor executor_;
   SerialExecutor file_thread_;

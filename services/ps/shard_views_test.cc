@@ -294,11 +294,12 @@ TEST_F(ViewsTest, CommittedFreesTheLastUndo) {
 class BirthTest : public ViewsTest {
  protected:
   void PushBirth(StreamId stream, uint64_t ask, uint32_t partition, const Values& values,
-                 bool last = false) {
+                 bool last = false, uint64_t attempt = 1) {
     v1::Header header;
     v1::BirthPush& push = *header.mutable_birth_push();
     *push.mutable_ask() = ShardHarness::FirstAsk(1);
     push.mutable_ask()->set_number(ask);
+    push.mutable_ask()->set_attempt(attempt);
     push.set_partition(partition);
     push.set_last(last);
     v1::BlockHeader& block = *push.add_blocks();
@@ -449,6 +450,23 @@ TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFramesWait) {
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
   shard.Prepare(7, /*attempt=*/1);  // of the coordinator before
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+}
+
+// A restoration without a checkpoint is a birth over the streams that are there.
+TEST_F(BirthTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
+  Begin();
+  Step(0);
+  v1::Header old = shard.HeaderOf(1);
+  old.mutable_push()->set_step(1);
+  old.mutable_push()->add_complete(0);
+  shard.Pause(2);
+  shard.Send(one, old);  // waits for the Install, which will not come
+  shard.Prepare(1, /*attempt=*/2);
+  shard.TakeMessages();
+  shard.Send(one, old);
+  PushBirth(one, 1, 0, {1, 2, 3, 4}, /*last=*/false, /*attempt=*/2);
+  PushBirth(one, 1, 1, {5, 6}, /*last=*/true, /*attempt=*/2);
+  EXPECT_THAT(TakeWhole(), ElementsAre(1));
 }
 
 // ---------------------------------------------------------------- reconnecting

@@ -17,8 +17,8 @@
 
 namespace sluice::ps {
 
-// Synchronous training (DESIGN 4.2): contributions come in, partitions close by the set of members,
-// pulls of the next version wait for that.
+// Synchronous training (docs/protocol.md 7): contributions come in, partitions close by the set of
+// members, pulls of the next version wait for that.
 //
 // A partition closes by itself, unless the step wants a number that spans shards (norm_exchange.h):
 // then all close together, once every partition of the job is measured.

@@ -3,15 +3,18 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/exit_code.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/compute/torch_engine.h"
+#include "services/worker/export.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
@@ -54,10 +57,10 @@ int ExitCodeOf(ExitReason reason) {
 }
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
-  const Logger logger =
-      base_logger.With({{"job", flags.job}, {"role", "worker"}, {"index", flags.index}});
-  Metrics metrics(WorkerMetrics(),
-                  {{"training_job", flags.job}, {"index", absl::StrCat(flags.index)}});
+  const Logger logger = base_logger.With(
+      {{"job", ShortJobName(flags.job)}, {"role", "worker"}, {"index", flags.index}});
+  Metrics metrics(WorkerMetrics(), {{"training_job", ShortJobName(flags.job)},
+                                    {"index", absl::StrCat(flags.index)}});
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 
@@ -114,4 +117,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::worker
 
-int main(int argc, char** argv) { return sluice::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "export-torchscript") {
+    return sluice::worker::ExportMain(argc, argv);
+  }
+  return sluice::worker::Main(argc, argv);
+}

@@ -9,10 +9,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
 #include "services/common/mutex.h"
+#include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/stream_client.h"
@@ -87,7 +87,7 @@ class WorkerProcess::Impl {
   }
 
   Result Wait() {
-    ended_.WaitForNotification();
+    ended_.Wait();
     link_->Finish(absl::Seconds(2));
     return result_;
   }
@@ -187,7 +187,7 @@ class WorkerProcess::Impl {
     it->second.stream->Send(send.header, std::move(send.payload));
   }
   void Perform(SendToCoordinator& send) {
-    link_ready_.WaitForNotification();
+    link_ready_.Wait();
     if (send.message.has_worker_progress()) NoteProgress(send.message.worker_progress());
     link_->Send(std::move(send.message));
   }
@@ -267,11 +267,11 @@ class WorkerProcess::Impl {
         Sink sink(this, compute.id);
         result = trainer_->ComputeGradients(compute, sink);
       }
-      {
-        MutexLock lock(&cancel_mutex_);
-        cancelled_.erase(compute.id);
-      }
-      Event([id = compute.id, result](WorkerCore& core, absl::Time now) {
+      Event([this, id = compute.id, result](WorkerCore& core, absl::Time now) {
+        {
+          MutexLock lock(&cancel_mutex_);  // here: from now on the core cancels it no more
+          cancelled_.erase(id);
+        }
         return core.OnComputed(id, result, now);
       });
     });
@@ -399,8 +399,8 @@ class WorkerProcess::Impl {
   bool stopping_ ABSL_GUARDED_BY(cancel_mutex_) = false;
 
   std::atomic<bool> member_{false};
-  absl::Notification link_ready_;  // link_ is there
-  absl::Notification ended_;
+  Notification link_ready_;  // link_ is there
+  Notification ended_;
 
   SerialExecutor executor_;
   SerialExecutor compute_thread_;

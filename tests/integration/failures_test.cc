@@ -171,6 +171,43 @@ TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
   EXPECT_THAT(text, HasSubstr("weight"));
 }
 
+TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
+  const std::string first_folder = NewFolder("source");
+  {
+    JobProcesses first({.job = LinearJob(20, 0), .folder = first_folder});
+    ASSERT_TRUE(first.StartAll().ok());
+    ASSERT_EQ(first.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
+  }
+  v1::JobSpec job = LinearJob(30, 0);
+  job.set_name("second");
+  job.mutable_checkpoint()->set_restore_from(absl::StrCat(first_folder, "/checkpoints"));
+  const std::string folder = NewFolder("restored");
+  JobProcesses second({.job = job, .folder = folder});
+  ASSERT_TRUE(second.StartAll().ok());
+  ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
+  // The same as thirty steps in one go, if not to the bit.
+  const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
+  EXPECT_EQ(manifest->checkpoint().step(), 30u);
+  std::ifstream status(absl::StrCat(folder, "/status.json"));
+  const std::string text((std::istreambuf_iterator<char>(status)),
+                         std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr(R"("restoredFromStep":"20")"));
+}
+
+TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
+  v1::JobSpec job = LinearJob(30, 0);
+  const std::string folder = NewFolder("nothing");
+  job.mutable_checkpoint()->set_restore_from(absl::StrCat(folder, "/missing"));
+  JobProcesses processes({.job = job, .folder = folder});
+  EXPECT_FALSE(processes.StartCoordinator().ok());
+  std::ifstream error(absl::StrCat(folder, "/coordinator.stderr"));
+  const std::string text((std::istreambuf_iterator<char>(error)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr("checkpoint.restoreFrom"));
+  EXPECT_THAT(text, HasSubstr("missing"));
+}
+
 TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
   const std::string folder = NewFolder("script");
   std::ofstream(absl::StrCat(folder, "/model.pt")) << "not a model";

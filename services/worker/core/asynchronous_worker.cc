@@ -49,7 +49,9 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     }
     update_->permit_asked = false;
     update_->permit.reset();
+    update_->bare_sent.clear();
     update_->staged.clear();
+    update_->norms.clear();
     update_->apply_sent.clear();
     update_->applied.clear();
   }
@@ -65,7 +67,10 @@ void AsynchronousWorker::OnLinkReady(ShardLink& link) {
   if (!context_->rules->SendAgainAfterReconnect()) return;
   if (update_ && update_->applied.count(shard) == 0) {
     update_->apply_sent.erase(shard);
-    if (update_->staged.count(shard) == 0) push_.SendAgain(shard);
+    if (update_->staged.count(shard) == 0) {
+      update_->bare_sent.erase(shard);
+      push_.SendAgain(shard);
+    }
   }
   pull_sent_.erase(shard);
 }
@@ -171,6 +176,10 @@ v1::Apply AsynchronousWorker::MakeApply() const {
     apply.set_staleness(update_->permit->staleness());
   }
   apply.set_pull_next(!bounded_);
+  for (const auto& [partition, norm] : update_->norms) {
+    apply.set_square_sum(apply.square_sum() + norm.square_sum());
+    apply.set_non_finite(apply.non_finite() || norm.non_finite());
+  }
   return apply;
 }
 
@@ -182,11 +191,13 @@ void AsynchronousWorker::Push() {
     common.samples = update_->samples.size();
     const uint64_t microbatch = std::max<uint64_t>(1, context_->job.training().microbatch_size());
     common.microbatches = (update_->samples.size() + microbatch - 1) / microbatch;
-    common.has_apply = context_->owned.size() == 1;
+    if (update_->permit) common.ordinal = update_->permit->ordinal();
+    common.has_apply = context_->view.shards_size() == 1 && context_->owned.size() == 1;
     if (common.has_apply) common.apply = MakeApply();
     push_.Start(&update_->gradients, std::move(common));
   }
   push_.Flush();
+  if (!push_.common().has_apply) PushToOthers();
   if (!push_.common().has_apply || update_->computing) return;
   const ShardId only = context_->owned.begin()->first;
   if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
@@ -195,16 +206,32 @@ void AsynchronousWorker::Push() {
   if (!bounded_) pull_sent_.insert(only);
 }
 
+// A shard without content keeps the record of each update like any other, and so has to stage it.
+void AsynchronousWorker::PushToOthers() {
+  for (const v1::View::Shard& entry : context_->view.shards()) {
+    const ShardId shard = entry.process().incarnation();
+    ShardLink* const link = context_->ReadyLink(shard);
+    if (link == nullptr || context_->owned.count(shard) != 0) continue;
+    if (!update_->bare_sent.insert(shard).second) continue;
+    v1::Header header;
+    header.mutable_push()->set_clock(update_->clock);
+    context_->Send(*link, std::move(header));
+  }
+}
+
 bool AsynchronousWorker::AllStaged() const {
   if (!context_->rules->AwaitAllStaged()) return push_.active() && push_.AllSent();
-  return std::all_of(context_->owned.begin(), context_->owned.end(), [&](const auto& owned) {
-    return update_->staged.count(owned.first) != 0 || update_->applied.count(owned.first) != 0;
+  const auto& shards = context_->view.shards();
+  return std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
+    const ShardId id = shard.process().incarnation();
+    return update_->staged.count(id) != 0 || update_->applied.count(id) != 0;
   });
 }
 
 void AsynchronousWorker::SendApplies() {
   if (!push_.active() || push_.common().has_apply || update_->computing || !AllStaged()) return;
-  for (const auto& [shard, partitions] : context_->owned) {
+  for (const v1::View::Shard& entry : context_->view.shards()) {
+    const ShardId shard = entry.process().incarnation();
     ShardLink* link = context_->ReadyLink(shard);
     if (link == nullptr || update_->applied.count(shard) != 0) continue;
     if (!update_->apply_sent.insert(shard).second) continue;
@@ -216,12 +243,23 @@ void AsynchronousWorker::SendApplies() {
   }
 }
 
+void AsynchronousWorker::OnStaged(ShardLink& link, const v1::Staged& staged) {
+  if (!update_ || staged.clock() != update_->clock) return;
+  update_->staged.insert(link.id());
+  // A shard that has applied the update already says nothing more of it: what it said stays.
+  for (const v1::Norms::PartitionNorm& norm : staged.norms()) {
+    update_->norms[norm.partition()] = norm;
+  }
+}
+
 void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) {
   if (!update_ || applied.clock() < update_->clock) return;
   update_->applied.insert(link.id());
+  const auto& shards = context_->view.shards();
   const bool everywhere =
-      std::all_of(context_->owned.begin(), context_->owned.end(),
-                  [&](const auto& owned) { return update_->applied.count(owned.first) != 0; });
+      std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
+        return update_->applied.count(shard.process().incarnation()) != 0;
+      });
   // Before there is a permit in this view, the arbiter knows the clock from the Install, and what
   // one shard applied then all did.
   const bool by_install = !update_->permit && link.id() == context_->Arbiter();
@@ -328,7 +366,7 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
       if (update_ && header.permit().clock() == update_->clock) update_->permit = header.permit();
       return absl::OkStatus();
     case v1::Header::kStaged:
-      if (update_ && header.staged().clock() == update_->clock) update_->staged.insert(link.id());
+      OnStaged(link, header.staged());
       return absl::OkStatus();
     case v1::Header::kApplied:
       OnApplied(link, header.applied());

@@ -1,4 +1,4 @@
-// Asynchronous and bounded-staleness training, as a worker does it (DESIGN 4.3).
+// Asynchronous and bounded-staleness training, as a worker does it (docs/protocol.md 8).
 //
 // Intuition. The worker works through a lease, a range of the job's sample sequence, one *update*
 // at a time: the batch of the next training.globalBatchSize samples of the lease (fewer at its
@@ -17,6 +17,7 @@
 #define SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -59,7 +60,11 @@ class AsynchronousWorker : public TrainingMode {
     // In the present view:
     bool permit_asked = false;
     std::optional<v1::Permit> permit;
+    std::set<ShardId> bare_sent;  // shards without content; on the present stream
     std::set<ShardId> staged;
+    // What the shards measured of their partitions, where clipping or skipping needs it; ordered,
+    // so that the sum has the same bits whoever answered first.
+    std::map<uint32_t, v1::Norms::PartitionNorm> norms;
     std::set<ShardId> apply_sent;  // on the present stream
     std::set<ShardId> applied;
   };
@@ -70,9 +75,11 @@ class AsynchronousWorker : public TrainingMode {
   void StartUpdate();
   void AskForPermit(ShardLink& arbiter);
   void Push();
+  void PushToOthers();
   void SendApplies();
   v1::Apply MakeApply() const;
   bool AllStaged() const;
+  void OnStaged(ShardLink& link, const v1::Staged& staged);
   void OnApplied(ShardLink& link, const v1::Applied& applied);
   void FinishUpdate();
 

@@ -160,6 +160,13 @@ TEST_F(AsynchronousTest, ApplyIsSentToAllOnceAllHaveStaged) {
   EXPECT_THAT(Kinds(kShardA), ElementsAre("apply"));
 }
 
+TEST_F(AsynchronousTest, CompletePushesCarryThePermitsOrdinal) {
+  BeginUpdate();
+  const auto pushes = world_->TakePushes(kShardB);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].ordinal(), 7u);
+}
+
 TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome) {
   BeginUpdate();
   Stage(kShardA, 1);
@@ -172,6 +179,30 @@ TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome
   EXPECT_EQ(world_->core_.Status().step, 1u);
 }
 
+TEST_F(AsynchronousTest, NormsOfAllShardsAreCombinedInEachApply) {
+  BeginUpdate();
+  world_->TakeSent(kShardA);
+  world_->TakeSent(kShardB);
+  const auto stage = [&](ShardId shard, uint32_t partition, double square_sum, bool non_finite) {
+    v1::Header header;
+    header.mutable_staged()->set_clock(1);
+    v1::Norms::PartitionNorm& norm = *header.mutable_staged()->add_norms();
+    norm.set_partition(partition);
+    norm.set_square_sum(square_sum);
+    norm.set_non_finite(non_finite);
+    world_->Receive(shard, header);
+  };
+  stage(kShardB, 1, 4, true);
+  stage(kShardA, 0, 2.25, false);
+  for (ShardId shard : {kShardA, kShardB}) {
+    const auto sent = world_->TakeSent(shard);
+    ASSERT_FALSE(sent.empty());
+    ASSERT_TRUE(sent[0].header.has_apply());
+    EXPECT_EQ(sent[0].header.apply().square_sum(), 6.25);
+    EXPECT_TRUE(sent[0].header.apply().non_finite());
+  }
+}
+
 TEST_F(AsynchronousTest, TheLastUpdateOfALeaseAsksForTheNextBehindItsApply) {
   Begin();
   GiveLease(0, 8);
@@ -182,6 +213,36 @@ TEST_F(AsynchronousTest, TheLastUpdateOfALeaseAsksForTheNextBehindItsApply) {
   Stage(kShardA, 1);
   Stage(kShardB, 1);
   EXPECT_THAT(Kinds(kShardA), ElementsAre("apply", "lease"));
+}
+
+// A model of fewer blocks than shards: all keep the records of updates, so that after a view change
+// each knows what was applied.
+TEST_F(AsynchronousTest, AShardThatHoldsNothingStagesAndAppliesLikeTheOthers) {
+  constexpr ShardId kEmpty = 203;
+  Begin(v1::ASYNCHRONOUS, {kShardA, kEmpty, kShardB});
+  GiveLease(0, 8);
+  world_->ReceiveVersion(3);
+  world_->FinishAllComputes();
+  GivePermit(1, 7);
+  const auto pushes = world_->TakePushes(kEmpty);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_EQ(pushes[0].clock(), 1u);
+  EXPECT_EQ(pushes[0].blocks_size(), 0);
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  EXPECT_THAT(Kinds(kEmpty), IsEmpty());
+  world_->Break(kEmpty);
+  world_->Connect(kEmpty);
+  EXPECT_THAT(Kinds(kEmpty), ElementsAre("push"));
+  Stage(kEmpty, 1);
+  EXPECT_THAT(Kinds(kEmpty), ElementsAre("apply"));
+  Applied(kShardA, 1);
+  Applied(kShardB, 1);
+  world_->ReceiveVersion(4);
+  GiveLease(8, 16);
+  EXPECT_THAT(world_->Positions(), IsEmpty());
+  Applied(kEmpty, 1);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
 }
 
 TEST_F(AsynchronousTest, WithOneShardTheLastPushIsTheApply) {

@@ -93,6 +93,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     push.set_samples(common_.samples);
     push.set_microbatch_count(common_.microbatches);
     push.set_pull_next(common_.pull_next);
+    push.set_ordinal(common_.ordinal);
   }
   if (!frames.empty() && common_.has_apply && AllSentTo(link.id())) {
     *frames.back().header.mutable_push()->mutable_apply() = common_.apply;

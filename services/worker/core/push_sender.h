@@ -24,6 +24,7 @@ class PushSender {
     uint64_t clock = 0;
     uint64_t samples = 0;
     uint64_t microbatches = 0;
+    uint64_t ordinal = 0;
     bool pull_next = false;
     // Asynchronous with one shard: rides on the last frame.
     bool has_apply = false;

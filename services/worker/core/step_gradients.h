@@ -1,11 +1,11 @@
 // The gradients that a worker holds of one step, by microbatches.
 //
 // Intuition. What a worker pushes of a step is a few *units*: sums over contiguous microbatches.
-// Normally a unit is what was computed as one batch. With BitExact (DESIGN 4.2) units are the
-// maximal complete subtrees of its assignment in the fixed binary tree over the step's microbatches
-// (a power of two); each microbatch is computed by itself, and a node is the sum of its two
-// children. Sums are made here, tensor by tensor, as soon as both halves are there, so that a
-// unit's tensor can go out while backward still runs.
+// Normally a unit is what was computed as one batch. With BitExact (docs/protocol.md 7) units are
+// the maximal complete subtrees of its assignment in the fixed binary tree over the step's
+// microbatches (a power of two); each microbatch is computed by itself, and a node is the sum of
+// its two children. Sums are made here, tensor by tensor, as soon as both halves are there, so that
+// a unit's tensor can go out while backward still runs.
 //
 // When the view changes, Assign keeps what lies wholly inside the new assignment and says what is
 // left to be computed. A node that lies partly outside is never used again: it would overlap

@@ -6,6 +6,13 @@
 #include "services/protocol/ids.h"
 
 namespace sluice::worker {
+namespace {
+
+// Parts of a version that come one behind the other come within this: a longer time without any was
+// spent waiting for somebody's push.
+constexpr absl::Duration kLongestArrivalGap = absl::Milliseconds(1);
+
+}  // namespace
 
 SynchronousWorker::SynchronousWorker(WorkerContext* context)
     : context_(context), tree_(context->job.training().bit_exact()), push_(context) {}
@@ -108,14 +115,17 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
   if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
     return status;
   }
-  times_.first_data = std::min(times_.first_data, context_->now);
+  NoteArrival();
   if (push_.active() && incoming_.IsWhole(data.partition())) push_.Close(data.partition());
   return absl::OkStatus();
 }
 
 void SynchronousWorker::Adopt() {
   if (!context_->member || !incoming_.IsWhole() || !context_->outstanding.empty()) return;
-  if (has_current_) ReportStep();
+  if (has_current_) {
+    NoteArrival();
+    ReportStep();
+  }
   step_ = incoming_version_;
   has_current_ = true;
   context_->actions.push_back(AdoptVersion{step_});
@@ -231,6 +241,15 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   return absl::OkStatus();
 }
 
+void SynchronousWorker::NoteArrival() {
+  // Until everything is pushed, what comes in costs no time of its own.
+  if (times_.computed != absl::InfiniteFuture() && times_.pushed != absl::InfiniteFuture()) {
+    const absl::Duration gap = context_->now - std::max(times_.pushed, times_.last_arrival);
+    (gap > kLongestArrivalGap ? times_.wait : times_.pull) += gap;
+  }
+  times_.last_arrival = context_->now;
+}
+
 void SynchronousWorker::ReportStep() {
   v1::WorkerProgress& progress = context_->progress;
   v1::WorkerProgress::Step& step = *progress.add_steps();
@@ -251,13 +270,9 @@ void SynchronousWorker::ReportStep() {
     const bool known = from != absl::InfiniteFuture() && to != absl::InfiniteFuture();
     return known ? std::max(0.0, absl::ToDoubleSeconds(to - from)) : 0.0;
   };
-  const absl::Time pushed = times_.pushed;
-  progress.set_push_seconds(progress.push_seconds() + seconds(times_.computed, pushed));
-  progress.set_wait_seconds(progress.wait_seconds() + seconds(pushed, times_.first_data));
-  const absl::Time pulling = times_.first_data == absl::InfiniteFuture()
-                                 ? pushed
-                                 : std::max(times_.first_data, times_.computed);
-  progress.set_pull_seconds(progress.pull_seconds() + seconds(pulling, context_->now));
+  progress.set_push_seconds(progress.push_seconds() + seconds(times_.computed, times_.pushed));
+  progress.set_wait_seconds(progress.wait_seconds() + absl::ToDoubleSeconds(times_.wait));
+  progress.set_pull_seconds(progress.pull_seconds() + absl::ToDoubleSeconds(times_.pull));
 }
 
 }  // namespace sluice::worker

@@ -1,4 +1,4 @@
-// Synchronous training, as a worker does it (DESIGN 4.2).
+// Synchronous training, as a worker does it (docs/protocol.md 7).
 //
 // Intuition. The worker holds one version in its current buffer, the parts of one version in its
 // incoming buffer, and gradients of one step. Without a usable current version it pulls the view's
@@ -47,7 +47,9 @@ class SynchronousWorker : public TrainingMode {
   struct Times {  // of the step in progress; InfiniteFuture: not yet
     absl::Time computed = absl::InfiniteFuture();
     absl::Time pushed = absl::InfiniteFuture();
-    absl::Time first_data = absl::InfiniteFuture();
+    absl::Time last_arrival = absl::InfinitePast();
+    absl::Duration wait;  // for other members' pushes and the close
+    absl::Duration pull;
   };
 
   bool Finished() const;
@@ -60,6 +62,8 @@ class SynchronousWorker : public TrainingMode {
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;
   void PullFrom(ShardLink& link);
+  // Accounts for the time since the last arrival, or since there was nothing left to push.
+  void NoteArrival();
   void ReportStep();
 
   WorkerContext* const context_;

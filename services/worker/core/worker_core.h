@@ -7,9 +7,9 @@
 // whatever happens, it sends what is wanted, held and not sent on this stream in this view, and
 // computes what is wanted and not held.
 //
-// Synchronous (DESIGN 4.2): see synchronous_worker.h. Asynchronous and bounded staleness (4.3): see
-// asynchronous_worker.h; there every update is one worker's batch of training.globalBatchSize
-// samples.
+// Synchronous (docs/protocol.md 7): see synchronous_worker.h. Asynchronous and bounded staleness
+// (8): see asynchronous_worker.h; there every update is one worker's batch of
+// training.globalBatchSize samples.
 //
 // Pure: events and the time in, actions out. For one thread. No call blocks; each takes time in
 // proportion to what it is given and returns.

@@ -286,7 +286,7 @@ TEST(WorkerCoreTest, StepsAreReportedWithTheirSamplesAndTimes) {
   world.FinishAllComputes();
   world.Advance(absl::Milliseconds(10));
   world.ReceiveData(kShardA, 6, 0, 6);
-  world.Advance(absl::Milliseconds(5));
+  world.Advance(absl::Microseconds(500));
   world.ReceiveData(kShardB, 6, 1, 6);
   ASSERT_FALSE(world.told_.empty());
   const v1::WorkerProgress& progress = world.told_.back().worker_progress();
@@ -294,7 +294,7 @@ TEST(WorkerCoreTest, StepsAreReportedWithTheirSamplesAndTimes) {
   EXPECT_EQ(progress.steps(0).step(), 5u);
   EXPECT_EQ(progress.steps(0).samples(), 8u);
   EXPECT_NEAR(progress.wait_seconds(), 0.010, 1e-9);
-  EXPECT_NEAR(progress.pull_seconds(), 0.005, 1e-9);
+  EXPECT_NEAR(progress.pull_seconds(), 0.0005, 1e-9);
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+// docs/manifest.md is what the table of fields says.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "operator/api/print/print.h"
+
+namespace sluice::api {
+namespace {
+
+TEST(ManifestPage, IsWhatTheTableOfFieldsSays) {
+  std::ifstream file("docs/manifest.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), ReferenceMarkdown())
+      << "make it anew: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
+}
+
+}  // namespace
+}  // namespace sluice::api

@@ -1,0 +1,69 @@
+#ifndef SLUICE_OPERATOR_KUBE_CANCELLATION_H_
+#define SLUICE_OPERATOR_KUBE_CANCELLATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "services/common/mutex.h"
+
+namespace sluice::kube {
+
+// Ends blocking calls from another thread: given to calls that may block for long, which return
+// soon after Cancel with absl::StatusCode::kCancelled. Once cancelled, it stays so. Any thread.
+class Cancellation {
+ public:
+  Cancellation() = default;
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  void Cancel() {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    changed_.SignalAll();
+    // Under the lock, so that no call is running once RemoveCallback has returned.
+    for (const auto& [id, callback] : callbacks_) callback();
+  }
+
+  bool cancelled() const {
+    MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+
+  // Blocks for so long, or until cancelled; whether it is.
+  bool WaitFor(absl::Duration timeout) const {
+    const absl::Time deadline = absl::Now() + timeout;
+    MutexLock lock(&mutex_);
+    while (!cancelled_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    }
+    return cancelled_;
+  }
+
+  // `callback` is called once, by Cancel or, when cancelled already, now. It must not block and
+  // must not call this object. Returns what RemoveCallback wants.
+  int64_t AddCallback(std::function<void()> callback) {
+    MutexLock lock(&mutex_);
+    if (cancelled_) callback();
+    callbacks_.emplace(++last_id_, std::move(callback));
+    return last_id_;
+  }
+
+  void RemoveCallback(int64_t id) {
+    MutexLock lock(&mutex_);
+    callbacks_.erase(id);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice::kube
+
+#endif  // SLUICE_OPERATOR_KUBE_CANCELLATION_H_

@@ -1,0 +1,351 @@
+#include "operator/kube/curl_http.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "operator/kube/token_source.h"
+#include "services/common/mutex.h"
+
+namespace sluice::kube {
+namespace {
+
+// Handles that are kept for their connections; more calls than these at once open their own.
+constexpr size_t kMaxIdleHandles = 16;
+// How long a stream may sleep without looking at its clock.
+constexpr absl::Duration kPoll = absl::Seconds(1);
+
+struct EasyDeleter {
+  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
+};
+struct MultiDeleter {
+  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+};
+struct ListDeleter {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using Easy = std::unique_ptr<CURL, EasyDeleter>;
+using Multi = std::unique_ptr<CURLM, MultiDeleter>;
+using Headers = std::unique_ptr<curl_slist, ListDeleter>;
+
+// One exchange: what libcurl's callbacks write to.
+struct Exchange {
+  size_t max_body = 0;
+  const Clock* clock = nullptr;
+  const HttpTransport::BodySink* sink = nullptr;  // null: the body is collected
+  CURL* easy = nullptr;
+  HttpResponse response;
+  absl::Status status;  // of the sink, or of a bound
+  bool headers_done = false;
+  absl::Time last_bytes;
+};
+
+size_t OnHeader(char* data, size_t size, size_t count, void* user) {
+  auto* exchange = static_cast<Exchange*>(user);
+  exchange->last_bytes = exchange->clock->Now();
+  const absl::string_view line(data, size * count);
+  if (absl::StartsWith(line, "HTTP/")) {
+    exchange->response.headers.clear();  // of an answer before this one (100 Continue)
+  } else if (const size_t colon = line.find(':'); colon != absl::string_view::npos) {
+    std::string name = absl::AsciiStrToLower(line.substr(0, colon));
+    std::string value(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+    exchange->response.headers.insert_or_assign(std::move(name), std::move(value));
+  }
+  long code = 0;  // NOLINT(google-runtime-int): libcurl's type
+  curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &code);
+  if (absl::StripAsciiWhitespace(line).empty() && code >= 200) exchange->headers_done = true;
+  return size * count;
+}
+
+size_t OnBody(char* data, size_t size, size_t count, void* user) {
+  auto* exchange = static_cast<Exchange*>(user);
+  exchange->last_bytes = exchange->clock->Now();
+  const absl::string_view bytes(data, size * count);
+  long code = 0;  // NOLINT(google-runtime-int): libcurl's type
+  curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &code);
+  if (exchange->sink != nullptr && code == 200) {
+    exchange->status = (*exchange->sink)(bytes);
+    return exchange->status.ok() ? bytes.size() : 0;
+  }
+  if (exchange->response.body.size() + bytes.size() > exchange->max_body) {
+    exchange->status = absl::ResourceExhaustedError(
+        absl::StrCat("the API server's answer is longer than ", exchange->max_body, " bytes"));
+    return 0;
+  }
+  absl::StrAppend(&exchange->response.body, bytes);
+  return bytes.size();
+}
+
+absl::Status StatusOf(CURLcode code, const char* detail, const std::string& server) {
+  const std::string message =
+      absl::StrCat(server, ": ", detail[0] != '\0' ? detail : curl_easy_strerror(code));
+  switch (code) {
+    case CURLE_OK:
+      return absl::OkStatus();
+    case CURLE_OPERATION_TIMEDOUT:
+      return absl::DeadlineExceededError(message);
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_URL_MALFORMAT:
+      return absl::FailedPreconditionError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+void SetPem(CURL* easy, const Credential& credential, CURLoption file_option,
+            CURLoption blob_option) {
+  if (!credential.pem.empty()) {
+    curl_blob blob{const_cast<char*>(credential.pem.data()), credential.pem.size(),
+                   CURL_BLOB_NOCOPY};
+    curl_easy_setopt(easy, blob_option, &blob);
+  } else if (!credential.file.empty()) {
+    curl_easy_setopt(easy, file_option, credential.file.c_str());
+  }
+}
+
+}  // namespace
+
+class CurlTransport::Impl {
+ public:
+  Impl(Options options, FileSystem* files, const Clock* clock)
+      : options_(std::move(options)), clock_(clock) {
+    if (!options_.config.token_file.empty()) {
+      token_source_ = std::make_unique<TokenSource>(options_.config.token_file, files, clock);
+    }
+  }
+
+  absl::StatusOr<HttpResponse> Run(const HttpRequest& request, const BodySink* sink,
+                                   Cancellation* cancellation) {
+    for (bool again = false;; again = true) {
+      absl::StatusOr<std::string> token = Token();
+      if (!token.ok()) return token.status();
+      absl::StatusOr<HttpResponse> response = RunOnce(request, *token, sink, cancellation);
+      if (again || !response.ok() || response->code != 401 || token_source_ == nullptr) {
+        return response;
+      }
+      token_source_->Refused(*token);
+    }
+  }
+
+  // The URL says the name that the certificate is verified against; CONNECT_TO says where it is.
+  absl::Status SetServerName() {
+    CURLU* url = curl_url();
+    char* host = nullptr;
+    char* port = nullptr;
+    char* named = nullptr;
+    const bool fine =
+        curl_url_set(url, CURLUPART_URL, options_.config.server.c_str(), 0) == CURLUE_OK &&
+        curl_url_get(url, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
+        curl_url_get(url, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+        curl_url_set(url, CURLUPART_HOST, options_.config.tls_server_name.c_str(), 0) ==
+            CURLUE_OK &&
+        curl_url_get(url, CURLUPART_URL, &named, 0) == CURLUE_OK;
+    if (fine) {
+      const std::string connect =
+          absl::StrCat(options_.config.tls_server_name, ":", port, ":", host, ":", port);
+      connect_to_.reset(curl_slist_append(nullptr, connect.c_str()));
+      named_server_ = std::string(absl::StripSuffix(named, "/"));
+    }
+    curl_free(host);
+    curl_free(port);
+    curl_free(named);
+    curl_url_cleanup(url);
+    if (fine) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("no URL of an API server: ", options_.config.server));
+  }
+
+ private:
+  absl::StatusOr<std::string> Token() {
+    if (token_source_ == nullptr) return options_.config.token;
+    return token_source_->Token();
+  }
+
+  Easy Take() {
+    MutexLock lock(&mutex_);
+    if (idle_.empty()) return Easy(curl_easy_init());
+    Easy easy = std::move(idle_.back());
+    idle_.pop_back();
+    return easy;
+  }
+
+  void GiveBack(Easy easy) {
+    curl_easy_reset(easy.get());  // keeps connections
+    MutexLock lock(&mutex_);
+    if (idle_.size() < kMaxIdleHandles) idle_.push_back(std::move(easy));
+  }
+
+  Headers MakeHeaders(const HttpRequest& request, const std::string& token) const {
+    curl_slist* list = curl_slist_append(nullptr, "Accept: application/json");
+    list = curl_slist_append(list, "Expect:");
+    if (!request.content_type.empty()) {
+      list = curl_slist_append(list, absl::StrCat("Content-Type: ", request.content_type).c_str());
+    }
+    if (!token.empty()) {
+      list = curl_slist_append(list, absl::StrCat("Authorization: Bearer ", token).c_str());
+    }
+    return Headers(list);
+  }
+
+  void SetTls(CURL* easy) const {
+    const ClientConfig& config = options_.config;
+    if (config.insecure_skip_tls_verify) {
+      curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+      curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+    }
+    SetPem(easy, config.certificate_authority, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB);
+    SetPem(easy, config.client_certificate, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB);
+    SetPem(easy, config.client_key, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB);
+    // A CA file that was replaced is seen by the next connection.
+    curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
+    curl_easy_setopt(easy, CURLOPT_SSL_SESSIONID_CACHE, 0L);
+  }
+
+  void SetRequest(CURL* easy, const HttpRequest& request, Exchange* exchange) const {
+    std::string url = options_.config.server + request.target;
+    if (connect_to_ != nullptr) {
+      url = named_server_ + request.target;
+      curl_easy_setopt(easy, CURLOPT_CONNECT_TO, connect_to_.get());
+    }
+    curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https,http");
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(
+        easy, CURLOPT_CONNECTTIMEOUT_MS,
+        static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));  // NOLINT
+    curl_easy_setopt(
+        easy, CURLOPT_MAXLIFETIME_CONN,
+        static_cast<long>(absl::ToInt64Seconds(options_.max_connection_age)));  // NOLINT
+    curl_easy_setopt(easy, CURLOPT_USERAGENT, options_.user_agent.c_str());
+    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    if (!request.body.empty()) {
+      curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request.body.data());
+      curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                       static_cast<curl_off_t>(request.body.size()));
+    }
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);
+    curl_easy_setopt(easy, CURLOPT_HEADERDATA, exchange);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBody);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, exchange);
+  }
+
+  absl::StatusOr<HttpResponse> RunOnce(const HttpRequest& request, const std::string& token,
+                                       const BodySink* sink, Cancellation* cancellation) {
+    Easy easy = sink == nullptr ? Take() : Easy(curl_easy_init());
+    if (easy == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
+    Exchange exchange;
+    exchange.max_body = options_.max_body_bytes;
+    exchange.clock = clock_;
+    exchange.sink = sink;
+    exchange.easy = easy.get();
+    const Headers headers = MakeHeaders(request, token);
+    char detail[CURL_ERROR_SIZE] = "";
+    SetRequest(easy.get(), request, &exchange);
+    SetTls(easy.get());
+    curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
+    curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, detail);
+    absl::Status status;
+    if (sink == nullptr) {
+      curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS,
+                       static_cast<long>(absl::ToInt64Milliseconds(request.timeout)));  // NOLINT
+      const CURLcode code = curl_easy_perform(easy.get());
+      status = StatusOf(code, detail, options_.config.server);
+    } else {
+      status = Pump(easy.get(), request, cancellation, detail, &exchange);
+    }
+    if (!exchange.status.ok()) status = exchange.status;
+    long code = 0;  // NOLINT(google-runtime-int): libcurl's type
+    curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &code);
+    exchange.response.code = static_cast<int>(code);
+    if (sink == nullptr) GiveBack(std::move(easy));
+    if (!status.ok()) return status;
+    return std::move(exchange.response);
+  }
+
+  // Drives a stream: deadline to its head, silence afterwards, and cancellation.
+  absl::Status Pump(CURL* easy, const HttpRequest& request, Cancellation* cancellation,
+                    const char* detail, Exchange* exchange) const {
+    Multi multi(curl_multi_init());
+    if (multi == nullptr) return absl::ResourceExhaustedError("libcurl: out of memory");
+    curl_multi_add_handle(multi.get(), easy);
+    const int64_t callback =
+        cancellation->AddCallback([raw = multi.get()] { curl_multi_wakeup(raw); });
+    exchange->last_bytes = exchange->clock->Now();
+    absl::Status status = PumpLoop(multi.get(), request, cancellation, detail, exchange);
+    cancellation->RemoveCallback(callback);
+    curl_multi_remove_handle(multi.get(), easy);
+    return status;
+  }
+
+  absl::Status PumpLoop(CURLM* multi, const HttpRequest& request, Cancellation* cancellation,
+                        const char* detail, Exchange* exchange) const {
+    while (true) {
+      int running = 0;
+      curl_multi_perform(multi, &running);
+      if (cancellation->cancelled()) return absl::CancelledError("the stream was cancelled");
+      if (running == 0) {
+        int left = 0;
+        const CURLMsg* message = curl_multi_info_read(multi, &left);
+        const CURLcode code = message == nullptr ? CURLE_RECV_ERROR : message->data.result;
+        return StatusOf(code, detail, options_.config.server);
+      }
+      const absl::Duration bound = exchange->headers_done ? request.idle_timeout : request.timeout;
+      const absl::Duration left = exchange->last_bytes + bound - clock_->Now();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(options_.config.server, ": no bytes for ", absl::FormatDuration(bound)));
+      }
+      const int64_t wait_ms = absl::ToInt64Milliseconds(std::min(left, kPoll)) + 1;
+      curl_multi_poll(multi, nullptr, 0, static_cast<int>(wait_ms), nullptr);
+    }
+  }
+
+  const Options options_;
+  const Clock* const clock_;
+  std::unique_ptr<TokenSource> token_source_;
+  Headers connect_to_;  // null without a TLS server name
+  std::string named_server_;
+  Mutex mutex_;
+  std::vector<Easy> idle_ ABSL_GUARDED_BY(mutex_);
+};
+
+CurlTransport::CurlTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CurlTransport::~CurlTransport() = default;
+
+absl::StatusOr<std::unique_ptr<CurlTransport>> CurlTransport::Make(Options options,
+                                                                   FileSystem* files,
+                                                                   const Clock* clock) {
+  if (options.config.server.empty()) {
+    return absl::InvalidArgumentError("no API server is given");
+  }
+  const bool named = !options.config.tls_server_name.empty();
+  auto impl = std::make_unique<Impl>(std::move(options), files, clock);
+  if (named) {
+    absl::Status status = impl->SetServerName();
+    if (!status.ok()) return status;
+  }
+  return std::unique_ptr<CurlTransport>(new CurlTransport(std::move(impl)));
+}
+
+absl::StatusOr<HttpResponse> CurlTransport::Do(const HttpRequest& request) {
+  return impl_->Run(request, nullptr, nullptr);
+}
+
+absl::StatusOr<HttpResponse> CurlTransport::Stream(const HttpRequest& request, const BodySink& sink,
+                                                   Cancellation* cancellation) {
+  return impl_->Run(request, &sink, cancellation);
+}
+
+}  // namespace sluice::kube

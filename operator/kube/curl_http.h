@@ -1,0 +1,46 @@
+#ifndef SLUICE_OPERATOR_KUBE_CURL_HTTP_H_
+#define SLUICE_OPERATOR_KUBE_CURL_HTTP_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "operator/kube/config.h"
+#include "operator/kube/http.h"
+#include "services/common/clock.h"
+#include "services/common/file_util.h"
+
+namespace sluice::kube {
+
+// HTTP/1.1 by libcurl. Connections are kept between calls and are at most a few minutes old, so
+// that files of certificates that were replaced, a new CA among them, come into use; each stream
+// has a connection of its own. Redirects are not followed; the environment's proxies are not used.
+class CurlTransport final : public HttpTransport {
+ public:
+  struct Options {
+    ClientConfig config;
+    size_t max_body_bytes = size_t{64} << 20;
+    absl::Duration connect_timeout = absl::Seconds(10);
+    absl::Duration max_connection_age = absl::Minutes(5);
+    std::string user_agent = "sluice";
+  };
+
+  // InvalidArgument if the options make no sense. `files` and `clock` outlive this. Call
+  // curl_global_init before the first thread is started, or never.
+  static absl::StatusOr<std::unique_ptr<CurlTransport>> Make(Options options, FileSystem* files,
+                                                             const Clock* clock);
+  ~CurlTransport() override;
+
+  // A 401 is tried once more with the token read again.
+  absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override;
+  absl::StatusOr<HttpResponse> Stream(const HttpRequest& request, const BodySink& sink,
+                                      Cancellation* cancellation) override;
+
+ private:
+  class Impl;
+  explicit CurlTransport(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::kube
+
+#endif  // SLUICE_OPERATOR_KUBE_CURL_HTTP_H_

@@ -1,0 +1,117 @@
+#ifndef SLUICE_OPERATOR_KUBE_FAKE_FAKE_API_SERVER_H_
+#define SLUICE_OPERATOR_KUBE_FAKE_FAKE_API_SERVER_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "operator/kube/fake/object_store.h"
+#include "operator/kube/http.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::kube {
+
+// An API server in memory. It takes the very requests of the product's client, either directly (it
+// is a transport) or behind the loopback server of http_front.h. Any thread.
+class FakeApiServer final : public HttpTransport {
+ public:
+  struct Options {
+    size_t history_limit = 1000;
+    // A watch ends cleanly as soon as it has sent what there is: tests then need no threads.
+    // Otherwise it lasts until its timeout by the clock, CutWatches, or its cancellation.
+    bool end_watches_when_drained = true;
+    // A watch that starts at a forgotten version: an ERROR event in a 200 stream, or a plain 410.
+    bool gone_as_event = true;
+    bool streaming_lists = true;  // else sendInitialEvents is refused with 422
+    // Sizes of the pieces in which a watch's bytes are sent; 0: an event at a time.
+    size_t piece_bytes = 0;
+  };
+
+  // What goes wrong with one call.
+  struct Fault {
+    // The call has its effect, and then the fault.
+    bool after_effect = false;
+    // Not OK: the connection breaks with this.
+    absl::Status status;
+    // Otherwise this is the answer.
+    HttpResponse response;
+  };
+
+  // `clock` outlives this.
+  FakeApiServer(const Clock* clock, Options options);
+
+  // Before the first request.
+  void RegisterType(FakeType type);
+
+  // Asked for each request, outside of this object's lock; no fault where it returns nothing.
+  using FaultInjector = std::function<std::optional<Fault>(const HttpRequest&)>;
+  void SetFaultInjector(FaultInjector injector);
+
+  absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override;
+  absl::StatusOr<HttpResponse> Stream(const HttpRequest& request, const BodySink& sink,
+                                      Cancellation* cancellation) override;
+
+  // Ends all watches that are running: cleanly, or as a broken connection does.
+  void CutWatches(bool cleanly);
+  // Watches get a bookmark of the newest version: those that run now, and in drained mode each
+  // later one at its end.
+  void SendBookmarks();
+  // History and pages of lists are forgotten, as etcd's compaction does.
+  void Compact();
+  // What the controller manager does.
+  int CollectGarbage();
+
+  // "POST /api/v1/namespaces/ns/pods": all calls that had a method other than GET, faults included,
+  // in order.
+  std::vector<std::string> Writes() const;
+  // All calls, with their queries.
+  std::vector<std::string> Requests() const;
+  int64_t version() const;
+  int running_watches() const;
+
+ private:
+  struct Route {
+    const FakeType* type = nullptr;
+    ObjectKey key;
+    std::string subresource;
+    std::map<std::string, std::string> query;
+  };
+  struct Watch;
+
+  absl::StatusOr<Route> Parse(const HttpRequest& request) const;
+  std::optional<Fault> Note(const HttpRequest& request);
+  absl::StatusOr<Json> Serve(const HttpRequest& request, const Route& route)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Json> ServePatch(const HttpRequest& request, const Route& route, const Json& body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Json> ServeList(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StartWatch(const Route& route, Watch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The next bytes for the watch; sets `ended` where it ends. Blocks.
+  absl::StatusOr<std::string> NextBytes(Watch* watch, bool* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SendPieces(const std::string& bytes, const BodySink& sink) const;
+
+  const Clock* const clock_;
+  const Options options_;
+  std::vector<FakeType> types_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  ObjectStore store_ ABSL_GUARDED_BY(mutex_);
+  FaultInjector injector_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> writes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::pair<int64_t, std::vector<Json>>> pages_ ABSL_GUARDED_BY(mutex_);
+  int last_page_ ABSL_GUARDED_BY(mutex_) = 0;
+  int cuts_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool cut_cleanly_ ABSL_GUARDED_BY(mutex_) = true;
+  int bookmarks_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_watches_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice::kube
+
+#endif  // SLUICE_OPERATOR_KUBE_FAKE_FAKE_API_SERVER_H_

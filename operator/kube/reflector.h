@@ -1,0 +1,83 @@
+// List, then watch, for ever: keeps a copy of one type's objects as new as the server tells.
+#ifndef SLUICE_OPERATOR_KUBE_REFLECTOR_H_
+#define SLUICE_OPERATOR_KUBE_REFLECTOR_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/kube/cancellation.h"
+#include "operator/kube/client.h"
+
+namespace sluice::kube {
+
+// Where the objects go; called on the reflector's thread.
+class ReflectorSink {
+ public:
+  virtual ~ReflectorSink() = default;
+  // These are all objects there are now.
+  virtual void Replace(std::vector<Json> objects) = 0;
+  // kAdded and kModified: the object is now so. kDeleted: it is gone, and was last so.
+  virtual void Apply(WatchEvent event) = 0;
+};
+
+// The version that a watch goes on from is that of the last event or bookmark; it is forgotten, and
+// the next round lists, when the server says that it is too old. A list asks for no version: a list
+// "at 0" may go back in time after an API server was restarted.
+class Reflector {
+ public:
+  struct Options {
+    std::string ns;
+    std::string label_selector;
+    std::string field_selector;
+    int64_t page_size = 500;
+    // Get the first objects as the beginning of a watch; where the server refuses that, or never
+    // ends the beginning, lists are used from then on.
+    bool streaming_lists = true;
+    // The server ends watches after between once and twice as long, drawn by `random`.
+    absl::Duration watch_timeout = absl::Minutes(5);
+    absl::Duration idle_timeout = absl::Seconds(150);
+    absl::Duration initial_backoff = absl::Milliseconds(500);
+    absl::Duration max_backoff = absl::Seconds(30);
+    std::function<double()> random;  // in [0, 1)
+  };
+
+  // `client` and `sink` outlive this.
+  Reflector(Client* client, ResourceType type, Options options, ReflectorSink* sink);
+
+  // One list where there is no version to go on from, and one watch until it ends. Blocks. OK: the
+  // watch ended as watches do; go on at once. Cancelled. Any other status: wait Delay(), then go
+  // on.
+  absl::Status Round(Cancellation* cancellation);
+
+  // After a round that was not OK: how long to wait; grows, with jitter, until a round brings
+  // something again.
+  absl::Duration Delay();
+
+  // Rounds until cancelled; `on_error` hears of each that failed. Blocks.
+  void Run(Cancellation* cancellation, const std::function<void(const absl::Status&)>& on_error);
+
+ private:
+  absl::Status List();
+  absl::Status Watch(Cancellation* cancellation);
+  absl::Status OnEvent(WatchEvent event);
+  bool Initial() const { return version_.empty(); }
+
+  Client* const client_;
+  const ResourceType type_;
+  const Options options_;
+  ReflectorSink* const sink_;
+  bool streaming_;
+  std::string version_;                // empty: list first
+  std::map<ObjectKey, Json> initial_;  // of a streaming list that has not ended
+  absl::Duration backoff_;
+  bool expired_ = false;  // the version was too old, and nothing has come since
+  int quiet_rounds_ = 0;  // in a row
+};
+
+}  // namespace sluice::kube
+
+#endif  // SLUICE_OPERATOR_KUBE_REFLECTOR_H_

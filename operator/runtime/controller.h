@@ -1,0 +1,100 @@
+#ifndef SLUICE_OPERATOR_RUNTIME_CONTROLLER_H_
+#define SLUICE_OPERATOR_RUNTIME_CONTROLLER_H_
+
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/runtime/work_queue.h"
+#include "services/common/clock.h"
+
+namespace sluice::runtime {
+
+// What a reconciliation wants next.
+struct Result {
+  enum class Kind {
+    kDone,          // nothing, until something changes
+    kRequeue,       // again, with the key's backoff
+    kRequeueAfter,  // again after `after`; no failure
+    kError,         // `status` stood in the way: again, with the key's backoff
+    kTerminal,      // `status` stands in the way and trying again is no use until something changes
+  };
+  Kind kind = Kind::kDone;
+  absl::Duration after;
+  absl::Status status;
+
+  static Result Done() { return {}; }
+  static Result Requeue() { return {Kind::kRequeue, absl::ZeroDuration(), absl::OkStatus()}; }
+  static Result RequeueAfter(absl::Duration after) {
+    return {Kind::kRequeueAfter, after, absl::OkStatus()};
+  }
+  static Result Error(absl::Status status) {
+    return {Kind::kError, absl::ZeroDuration(), std::move(status)};
+  }
+  static Result Terminal(absl::Status status) {
+    return {Kind::kTerminal, absl::ZeroDuration(), std::move(status)};
+  }
+};
+
+// "done", "requeue", "requeue_after", "error", "terminal_error": a label of metrics.
+const char* KindName(Result::Kind kind);
+
+// Makes the world as the object of that name wants it. The request is a name and no event: what has
+// changed is for the reconciler to see. Several threads, but one at a time for a key.
+class Reconciler {
+ public:
+  virtual ~Reconciler() = default;
+  virtual Result Reconcile(const Key& key) = 0;
+};
+
+// Told of what happens, for metrics and logs. Any thread; must not block.
+class ControllerObserver {
+ public:
+  virtual ~ControllerObserver() = default;
+  // `waited`: in the queue, from when the key was due. `retry_in`: zero unless it is tried again.
+  virtual void OnReconciled(const Key& key, const Result& result, absl::Duration waited,
+                            absl::Duration took, absl::Duration retry_in) = 0;
+};
+
+// A queue of keys and threads that reconcile them.
+class Controller {
+ public:
+  struct Options {
+    std::string name;
+    int workers = 4;
+    QueueCore::Options queue;
+  };
+
+  // All outlive this; `observer` may be null.
+  Controller(Options options, Reconciler* reconciler, const Clock* clock,
+             ControllerObserver* observer);
+  ~Controller();
+
+  // Where event handlers add keys.
+  WorkQueue* queue() { return &queue_; }
+
+  // Takes one key that is due and reconciles it on this thread; false if none is.
+  bool ProcessOne();
+
+  // Once. Stop (also the destructor's) waits for reconciliations that run; keys that wait are
+  // dropped.
+  void Start();
+  void Stop();
+
+ private:
+  void Process(const QueueCore::Taken& taken);
+
+  const Options options_;
+  Reconciler* const reconciler_;
+  const Clock* const clock_;
+  ControllerObserver* const observer_;
+  WorkQueue queue_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace sluice::runtime
+
+#endif  // SLUICE_OPERATOR_RUNTIME_CONTROLLER_H_

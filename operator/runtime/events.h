@@ -1,0 +1,90 @@
+// Events (events.k8s.io/v1) for people: `kubectl describe` shows them.
+#ifndef SLUICE_OPERATOR_RUNTIME_EVENTS_H_
+#define SLUICE_OPERATOR_RUNTIME_EVENTS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/kube/client.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::runtime {
+
+// What an event says. Two that agree in all but `note` are one event that happened again.
+struct EventRecord {
+  enum class Type { kNormal, kWarning };
+  Type type = Type::kNormal;
+  std::string reason;  // "WorkerReplaced": one word, for machines; at most 128 bytes
+  std::string action;  // "ReplaceWorker": what the controller did, or would not do
+  std::string note;    // a sentence; cut at 1024 bytes
+};
+
+// Records events, and sends them when told to. An event that happens again within `series_window`
+// becomes a series: one object, whose count and last time are written at most every
+// `series_period`. Per regarded object a token bucket bounds new events: what is above is dropped
+// and counted. At most `max_pending` wait to be sent; the oldest are dropped (and counted) then.
+class EventRecorder {
+ public:
+  struct Options {
+    std::string controller;  // "sluice.dev/operator": reportingController
+    std::string instance;    // reportingInstance: the pod
+    absl::Duration series_window = absl::Minutes(6);
+    absl::Duration series_period = absl::Minutes(1);
+    double burst = 25;
+    absl::Duration token_every = absl::Minutes(5);
+    size_t max_pending = 1000;
+  };
+
+  // `clock` outlives this.
+  EventRecorder(Options options, const Clock* clock);
+
+  // `regarding`: the object, with apiVersion, kind and metadata. Any thread; never blocks.
+  void Record(const kube::Json& regarding, const EventRecord& record);
+
+  // Sends what is due; Flush also what is not yet (counts of series). Stops at the first call that
+  // fails for a reason that a later try may mend, and keeps the rest; a refused event is dropped.
+  // Blocks; one thread at a time.
+  absl::Status SendPending(kube::Client* client);
+  absl::Status Flush(kube::Client* client);
+
+  int64_t dropped() const;
+
+ private:
+  struct Series {
+    std::string name;  // of the Event object
+    std::string ns;
+    int64_t count = 1;
+    absl::Time last;
+    int64_t sent_count = 0;  // 0: not created yet
+    absl::Time sent_at = absl::InfinitePast();
+    kube::Json object;
+  };
+  struct Bucket {
+    double tokens;
+    absl::Time at;
+  };
+
+  bool TakeToken(const std::string& uid, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Expire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  kube::Json MakeObject(const kube::Json& regarding, const EventRecord& record,
+                        const std::string& name, const std::string& ns, absl::Time now) const;
+  absl::Status Send(kube::Client* client, bool all);
+  static absl::Status SendOne(kube::Client* client, const Series& series);
+
+  const Options options_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  std::map<std::string, Series> series_ ABSL_GUARDED_BY(mutex_);   // by what makes events the same
+  std::map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mutex_);  // by the regarded uid
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice::runtime
+
+#endif  // SLUICE_OPERATOR_RUNTIME_EVENTS_H_

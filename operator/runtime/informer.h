@@ -1,0 +1,104 @@
+// A local copy of one type's objects, with indexes, that tells what changes.
+#ifndef SLUICE_OPERATOR_RUNTIME_INFORMER_H_
+#define SLUICE_OPERATOR_RUNTIME_INFORMER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "operator/kube/object.h"
+#include "operator/kube/reflector.h"
+#include "services/common/mutex.h"
+
+namespace sluice::runtime {
+
+// Objects in a cache are shared and never changed.
+using ObjectPtr = std::shared_ptr<const kube::Json>;
+
+// What happened to an object; called on the informer's thread, outside of its lock, after the cache
+// shows it. A handler adds keys to a queue; it must not block.
+class InformerHandler {
+ public:
+  virtual ~InformerHandler() = default;
+  virtual void OnAdd(const ObjectPtr& object) = 0;
+  // A resync tells of every object with `before` and `after` the same.
+  virtual void OnUpdate(const ObjectPtr& before, const ObjectPtr& after) = 0;
+  // The last state known: an object that went while there was no watch is told of as it was before.
+  // One that went and came again with another uid is an OnDelete and an OnAdd.
+  virtual void OnDelete(const ObjectPtr& object) = 0;
+};
+
+class Informer final : public kube::ReflectorSink {
+ public:
+  // The values under which an object is found in an index.
+  using IndexFunction = std::function<std::vector<std::string>(const kube::Json&)>;
+  struct Options {
+    // Applied to every object before it is kept: StripManagedFields, say. May be null.
+    std::function<void(kube::Json*)> transform;
+    std::map<std::string, IndexFunction> indexes;
+    absl::Duration resync = absl::ZeroDuration();  // 0: never
+  };
+
+  explicit Informer(Options options);
+
+  // Before the first event. Outlives this.
+  void AddHandler(InformerHandler* handler);
+
+  // Any thread. Null if there is none.
+  ObjectPtr Get(const kube::ObjectKey& key) const;
+  // In the order of their keys. `ns` empty: of all namespaces.
+  std::vector<ObjectPtr> List(const std::string& ns) const;
+  // The objects that `index` (one of the options') gives this value; in the order of their keys.
+  std::vector<ObjectPtr> ByIndex(const std::string& index, const std::string& value) const;
+  // The first list is in the cache, and every handler has been told of it.
+  bool HasSynced() const;
+  size_t size() const;
+
+  // Tells the handlers of every object, if the time for that has come. To be called now and then,
+  // by one thread; if it is not the one that feeds the informer, a handler may hear of an object
+  // that has just gone.
+  void MaybeResync(absl::Time now);
+
+  void Replace(std::vector<kube::Json> objects) override;
+  void Apply(kube::WatchEvent event) override;
+
+ private:
+  struct Change {
+    ObjectPtr before;  // null: added
+    ObjectPtr after;   // null: deleted
+  };
+
+  // Puts `after` (null: nothing) in the place of what has this key; returns what handlers must
+  // know.
+  std::vector<Change> Put(const kube::ObjectKey& key, ObjectPtr after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Index(const kube::ObjectKey& key, const kube::Json& object, bool add)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(const std::vector<Change>& changes);
+
+  const Options options_;
+  std::vector<InformerHandler*> handlers_;
+  absl::Time last_resync_ = absl::InfinitePast();
+  mutable Mutex mutex_;
+  std::map<kube::ObjectKey, ObjectPtr> objects_ ABSL_GUARDED_BY(mutex_);
+  using Keys = absl::btree_set<kube::ObjectKey>;
+  std::map<std::string, absl::flat_hash_map<std::string, Keys>> indexes_ ABSL_GUARDED_BY(mutex_);
+  bool synced_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Drops metadata.managedFields and the annotation of `kubectl apply`: most of an object's bytes.
+void StripManagedFields(kube::Json* object);
+
+// Indexes by the uid of the controlling owner ("namespace" needs none: uids are unique), and by the
+// value of one label, within the namespace: "ns/value".
+Informer::IndexFunction IndexByController();
+Informer::IndexFunction IndexByLabel(const std::string& label);
+
+}  // namespace sluice::runtime
+
+#endif  // SLUICE_OPERATOR_RUNTIME_INFORMER_H_

@@ -1,0 +1,95 @@
+#include "operator/runtime/queue_core.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::runtime {
+
+void QueueCore::Add(const Key& key, absl::Time now) {
+  if (!dirty_.insert(key).second) return;
+  if (processing_.contains(key)) return;
+  queue_.push_back({key, now});
+}
+
+void QueueCore::AddAfter(const Key& key, absl::Duration delay, absl::Time now) {
+  if (delay <= absl::ZeroDuration()) {
+    Add(key, now);
+    return;
+  }
+  const absl::Time due = now + delay;
+  const auto [found, is_new] = due_at_.try_emplace(key, due);
+  if (!is_new) {
+    if (found->second <= due) return;
+    due_.erase({found->second, key});
+    found->second = due;
+  }
+  due_.insert({due, key});
+}
+
+absl::Duration QueueCore::TakeToken(absl::Time now) {
+  if (tokens_at_ != absl::InfinitePast() && now > tokens_at_) {
+    tokens_ = std::min(options_.burst, tokens_ + absl::ToDoubleSeconds(now - tokens_at_) *
+                                                     options_.tokens_per_second);
+  }
+  tokens_at_ = std::max(tokens_at_, now);
+  tokens_ -= 1;
+  if (tokens_ >= 0) return absl::ZeroDuration();
+  return absl::Seconds(-tokens_ / options_.tokens_per_second);
+}
+
+absl::Duration QueueCore::AddRateLimited(const Key& key, absl::Time now) {
+  const int failures = failures_[key]++;
+  // 2^40 × the smallest backoff is beyond any bound.
+  const absl::Duration own =
+      std::min(options_.max_backoff, options_.initial_backoff * std::exp2(std::min(failures, 40)));
+  const absl::Duration delay = std::max(own, TakeToken(now));
+  AddAfter(key, delay, now);
+  return delay;
+}
+
+int QueueCore::Failures(const Key& key) const {
+  const auto found = failures_.find(key);
+  return found == failures_.end() ? 0 : found->second;
+}
+
+void QueueCore::MoveDue(absl::Time now) {
+  while (!due_.empty() && due_.begin()->first <= now) {
+    const auto [due, key] = *due_.begin();
+    due_.erase(due_.begin());
+    due_at_.erase(key);
+    Add(key, due);
+  }
+}
+
+std::optional<QueueCore::Taken> QueueCore::Take(absl::Time now) {
+  MoveDue(now);
+  if (queue_.empty()) return std::nullopt;
+  Waiting next = std::move(queue_.front());
+  queue_.pop_front();
+  dirty_.erase(next.key);
+  processing_.insert(next.key);
+  return Taken{std::move(next.key), now - next.since};
+}
+
+void QueueCore::Done(const Key& key, absl::Time now) {
+  if (processing_.erase(key) == 0) return;
+  if (dirty_.contains(key)) queue_.push_back({key, now});
+}
+
+absl::Time QueueCore::NextDue() const {
+  return due_.empty() ? absl::InfiniteFuture() : due_.begin()->first;
+}
+
+bool QueueCore::IsConsistent() const {
+  absl::flat_hash_set<Key> queued;
+  for (const Waiting& waiting : queue_) {
+    if (!queued.insert(waiting.key).second) return false;
+    if (!dirty_.contains(waiting.key) || processing_.contains(waiting.key)) return false;
+  }
+  for (const Key& key : dirty_) {
+    if (!queued.contains(key) && !processing_.contains(key)) return false;
+  }
+  return due_.size() == due_at_.size();
+}
+
+}  // namespace sluice::runtime

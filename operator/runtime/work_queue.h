@@ -1,0 +1,111 @@
+#ifndef SLUICE_OPERATOR_RUNTIME_WORK_QUEUE_H_
+#define SLUICE_OPERATOR_RUNTIME_WORK_QUEUE_H_
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "operator/runtime/queue_core.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::runtime {
+
+// QueueCore for many threads. Any thread; only Take blocks. Bounded by the number of distinct keys.
+class WorkQueue {
+ public:
+  // `clock` outlives this. A clock that is moved by hand does not wake Take: use TryTake with it.
+  WorkQueue(const QueueCore::Options& options, const Clock* clock)
+      : clock_(clock), core_(options) {}
+
+  void Add(const Key& key) {
+    MutexLock lock(&mutex_);
+    core_.Add(key, clock_->Now());
+    changed_.Signal();
+  }
+
+  void AddAfter(const Key& key, absl::Duration delay) {
+    MutexLock lock(&mutex_);
+    core_.AddAfter(key, delay, clock_->Now());
+    changed_.Signal();
+  }
+
+  absl::Duration AddRateLimited(const Key& key) {
+    MutexLock lock(&mutex_);
+    const absl::Duration delay = core_.AddRateLimited(key, clock_->Now());
+    changed_.Signal();
+    return delay;
+  }
+
+  void Forget(const Key& key) {
+    MutexLock lock(&mutex_);
+    core_.Forget(key);
+  }
+
+  int Failures(const Key& key) const {
+    MutexLock lock(&mutex_);
+    return core_.Failures(key);
+  }
+
+  // The next key; nothing if there is none now.
+  std::optional<QueueCore::Taken> TryTake() {
+    MutexLock lock(&mutex_);
+    return core_.Take(clock_->Now());
+  }
+
+  // Blocks for the next key; nothing after ShutDown.
+  std::optional<QueueCore::Taken> Take() {
+    MutexLock lock(&mutex_);
+    while (!shut_down_) {
+      const absl::Time now = clock_->Now();
+      std::optional<QueueCore::Taken> taken = core_.Take(now);
+      if (taken.has_value()) {
+        // What became due along with it is for the others.
+        if (core_.depth() > 0) changed_.Signal();
+        return taken;
+      }
+      const absl::Duration wait = core_.NextDue() - now;
+      if (wait == absl::InfiniteDuration()) {
+        changed_.Wait(&mutex_);
+      } else {
+        changed_.WaitWithTimeout(&mutex_, wait);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // After each Take, when the key was worked on.
+  void Done(const Key& key) {
+    MutexLock lock(&mutex_);
+    core_.Done(key, clock_->Now());
+    changed_.Signal();
+  }
+
+  // Take returns nothing from now on; keys that wait are dropped.
+  void ShutDown() {
+    MutexLock lock(&mutex_);
+    shut_down_ = true;
+    changed_.SignalAll();
+  }
+
+  size_t depth() const {
+    MutexLock lock(&mutex_);
+    return core_.depth();
+  }
+
+  size_t processing() const {
+    MutexLock lock(&mutex_);
+    return core_.processing();
+  }
+
+ private:
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  QueueCore core_ ABSL_GUARDED_BY(mutex_);
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace sluice::runtime
+
+#endif  // SLUICE_OPERATOR_RUNTIME_WORK_QUEUE_H_

@@ -1,0 +1,43 @@
+"""Makes sluice/protocol/wire.descriptors from ../proto before anything is packed.
+
+A descriptor set does not depend on the version of protoc or protobuf, so it is all that is
+generated. protoc comes from $PROTOC, the PATH, or grpcio-tools.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_TARGET = _HERE / 'sluice' / 'protocol' / 'wire.descriptors'
+
+
+def protoc_command():
+    protoc = os.environ.get('PROTOC') or shutil.which('protoc')
+    return [protoc] if protoc else [sys.executable, '-m', 'grpc_tools.protoc']
+
+
+def make_descriptors():
+    root = _HERE.parent
+    files = sorted(str(file.relative_to(root)) for file in (root / 'proto').glob('*.proto'))
+    if not files:  # a source distribution: it brings the result along
+        if _TARGET.exists():
+            return
+        raise SystemExit(f'{root / "proto"} is missing: install from the repository')
+    subprocess.run(protoc_command() + ['--proto_path=.', f'--descriptor_set_out={_TARGET}'] + files,
+                   cwd=root, check=True)
+
+
+class BuildPy(build_py):
+
+    def run(self):
+        make_descriptors()
+        super().run()
+
+
+setup(cmdclass={'build_py': BuildPy})

@@ -1,0 +1,98 @@
+"""From sample numbers to batches: what a dataset is, and how samples become one batch."""
+
+import numpy as np
+
+from sluice import errors
+
+
+def _torch():
+    """torch if the program uses it, else None."""
+    import sys
+    return sys.modules.get('torch')
+
+
+class ArrayDataset:
+    """Samples are the rows of one or more arrays (numpy, or torch tensors) of equal length."""
+
+    def __init__(self, *arrays):
+        if not arrays or len({len(array) for array in arrays}) != 1:
+            raise errors.UsageError('ArrayDataset takes arrays of equal length, and at least one; '
+                                    f'lengths are {[len(array) for array in arrays]}')
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(self.arrays[0])
+
+    def __getitem__(self, index):
+        return tuple(array[index] for array in self.arrays)
+
+
+class TextDataset:
+    """Sample i is (text[i * length : (i + 1) * length], the same one byte later), as byte values.
+
+    For language models over bytes: input and target.
+    """
+
+    def __init__(self, text, length):
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        self._bytes = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
+        self._length = length
+        if len(self) < 1:
+            raise errors.UsageError(f'a text of {len(data)} bytes has no sample of {length}')
+
+    def __len__(self):
+        return (self._bytes.size - 1) // self._length
+
+    def __getitem__(self, index):
+        begin = index * self._length
+        part = self._bytes[begin:begin + self._length + 1]
+        return part[:-1], part[1:]
+
+
+def default_collate(samples):
+    """As torch's default_collate where torch is in use; else numpy arrays."""
+    torch = _torch()
+    if torch is not None:
+        from torch.utils.data import default_collate as collate
+        return collate(samples)
+    first = samples[0]
+    if isinstance(first, (tuple, list)):
+        return tuple(default_collate(list(part)) for part in zip(*samples))
+    if isinstance(first, dict):
+        return {key: default_collate([sample[key] for sample in samples]) for key in first}
+    return np.stack([np.asarray(sample) for sample in samples])
+
+
+def check_dataset(dataset, what):
+    if not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'):
+        raise errors.UsageError(
+            f'{what} is a {type(dataset).__name__}, without len() and [index]. Sluice decides '
+            'which sample is trained on when, so it needs a dataset of numbered samples '
+            '(torch.utils.data.Dataset, a list, sluice.ArrayDataset), not an iterator or a '
+            'DataLoader; give the dataset that the DataLoader was made of.')
+    if type(dataset).__name__ == 'DataLoader':
+        raise errors.UsageError(f'{what} is a DataLoader: give its dataset, worker.batches() makes '
+                                'the batches')
+    if len(dataset) < 1:
+        raise errors.UsageError(f'{what} has no samples')
+
+
+def read(dataset, indices, collate=None):
+    """The samples of these numbers, in this order, as one batch."""
+    torch = _torch()
+    if collate is None:
+        arrays = None
+        if isinstance(dataset, ArrayDataset):
+            arrays = dataset.arrays
+        elif torch is not None and type(dataset) is torch.utils.data.TensorDataset:
+            arrays = dataset.tensors
+        if arrays is not None:
+            # Rows by an index array: no Python object per sample.
+            rows = np.asarray(indices)
+            return tuple(array[torch.from_numpy(rows)] if torch is not None and
+                         isinstance(array, torch.Tensor) else array[rows] for array in arrays)
+    if hasattr(dataset, '__getitems__'):
+        samples = dataset.__getitems__(indices)
+    else:
+        samples = [dataset[index] for index in indices]
+    return (collate or default_collate)(samples)

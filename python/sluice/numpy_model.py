@@ -1,0 +1,92 @@
+"""A model of plain numpy arrays: a dict of parameters, and a function that differentiates."""
+
+import numpy as np
+
+from sluice import errors
+from sluice.protocol import elements
+from sluice.protocol import wire
+
+_TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64}
+
+
+class NumpyModel:
+    """`loss_fn(parameters, data)` gives (mean loss, {name: gradient of the mean loss})."""
+
+    def __init__(self, arrays, loss_fn):
+        self._loss_fn = loss_fn
+        self._shapes = {name: np.shape(array) for name, array in arrays.items()}
+        self._places = {name: i for i, name in enumerate(arrays)}
+        self.table = wire.TensorTable()
+        self._initial = []
+        for name, array in arrays.items():
+            array = np.asarray(array)
+            if array.dtype not in _TYPES:
+                raise errors.UsageError(f"parameter '{name}' is {array.dtype}: use float32 or "
+                                        'float64')
+            self.table.tensors.add(name=name, shape=list(array.shape), dtype=_TYPES[array.dtype],
+                                   kind=wire.PARAMETER)
+            self._initial.append(np.array(array, dtype=array.dtype).reshape(-1))
+        if not self._initial:
+            raise errors.UsageError('the model has no parameters')
+        self._parameters = {}
+        self._gradients = {}
+
+    def initial(self, tensor):
+        return self._initial[tensor]
+
+    @staticmethod
+    def allocate(count, dtype):
+        return np.zeros(count, dtype=dtype)
+
+    def bind(self, arrays):
+        self._parameters = {}
+        for (name, shape), array in zip(self._shapes.items(), arrays):
+            view = array.view()
+            view.flags.writeable = False
+            self._parameters[name] = view.reshape(shape)
+
+    def seed(self, job_seed, step, first_microbatch):
+        pass  # numpy programs bring their own generators
+
+    def begin(self):
+        self._gradients = {}
+
+    def run(self, data, scale, loss=None, gradients=None):
+        if gradients is None:
+            if self._loss_fn is None:
+                raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
+                                        'loss_fn(parameters, data) -> (mean loss, gradients)')
+            loss, gradients = self._loss_fn(self._parameters, data)
+        for name, gradient in gradients.items():
+            if name not in self._places:
+                raise errors.UsageError(f"there is no parameter '{name}'; there are "
+                                        f'{", ".join(self._places)}')
+            if np.shape(gradient) != self._shapes[name]:
+                raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
+                                           f'{list(np.shape(gradient))}, the parameter '
+                                           f'{list(self._shapes[name])}')
+            dtype = elements.STORAGE[self.table.tensors[self._places[name]].dtype]
+            scaled = np.asarray(gradient, dtype=dtype) * dtype.type(scale)
+            if name in self._gradients:
+                scaled = self._gradients[name] + scaled
+            self._gradients[name] = scaled
+        return float(loss) if loss is not None else 0.0
+
+    def end(self, microbatches):
+        del microbatches
+        results = []
+        for name, place in self._places.items():
+            gradient = self._gradients.get(name)
+            results.append((place, None if gradient is None else
+                            np.ascontiguousarray(gradient).reshape(-1)))
+        self._gradients = {}
+        return results
+
+    def evaluate(self, data):
+        if self._loss_fn is None:
+            raise errors.UsageError('to evaluate held-out samples the worker needs a loss_fn('
+                                    'parameters, data)')
+        return float(self._loss_fn(self._parameters, data)[0]), None
+
+    def parameters(self):
+        return self._parameters

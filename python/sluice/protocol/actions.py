@@ -1,0 +1,115 @@
+"""What a WorkerCore asks its shell to do, in the order given.
+
+As in services/worker/core/worker_actions.h, which says more about each.
+"""
+
+import dataclasses
+import enum
+
+
+class Buffer(enum.Enum):
+    CURRENT = 'current'
+    INCOMING = 'incoming'
+    EVALUATION = 'evaluation'
+
+
+@dataclasses.dataclass
+class ConnectShard:
+    """`on_shard_connected` or `on_shard_broken` follows."""
+    shard: int  # incarnation
+    address: str
+
+
+@dataclasses.dataclass
+class DisconnectShard:
+    """Nothing of the stream is reported afterwards."""
+    shard: int
+    reason: str
+
+
+@dataclasses.dataclass
+class SendFrame:
+    """`pieces` are bytes-like and refer to gradients' memory; lost silently if the stream broke."""
+    shard: int
+    header: object
+    pieces: list
+
+
+@dataclasses.dataclass
+class SendToCoordinator:
+    message: object
+
+
+@dataclasses.dataclass
+class OpenModel:
+    """`on_model_ready` or `on_failed` follows. Once in a life."""
+    job: object
+
+
+@dataclasses.dataclass
+class ReadInitialTensor:
+    """`on_initial_tensor` follows, with a flat array."""
+    ask: object
+    tensor: int
+
+
+@dataclasses.dataclass
+class StoreBlock:
+    """Decode into elements [offset, offset + count) of a tensor of a buffer, at once."""
+    buffer: Buffer
+    tensor: int
+    offset: int
+    count: int
+    codec: int
+    payload: memoryview
+
+
+@dataclasses.dataclass
+class AdoptVersion:
+    """Make the incoming buffer current, at once. Only given while nobody computes."""
+    version: int
+
+
+@dataclasses.dataclass
+class Compute:
+    """Gradients of positions [begin, end) over the current buffer, as one batch.
+
+    `on_tensor` for each tensor, and one `on_computed` at the end, in any case.
+    """
+    id: int
+    step: int
+    first_microbatch: int
+    microbatch_size: int
+    begin: int
+    end: int
+
+
+@dataclasses.dataclass
+class CancelCompute:
+    """The result is not wanted any more; `on_computed` must come in any case."""
+    id: int
+
+
+@dataclasses.dataclass
+class EvaluateSamples:
+    """Samples [begin, end) of the held-out data; `on_evaluated` follows."""
+    id: int
+    buffer: Buffer
+    begin: int
+    end: int
+
+
+class ExitReason(enum.Enum):
+    FINISHED = 'finished'  # the job succeeded
+    LEFT = 'left'          # as it was asked to
+    EXPELLED = 'expelled'  # come back as a new incarnation
+    REFUSED = 'refused'    # coming back would not help
+    FAILED = 'failed'      # the job failed, or this worker's model or data did
+
+
+@dataclasses.dataclass
+class Exit:
+    """The last action of all. `code` is of the Refusal, if it was one."""
+    reason: ExitReason
+    message: str
+    code: int = 0

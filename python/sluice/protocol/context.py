@@ -1,0 +1,59 @@
+"""What the parts of a WorkerCore share: the job, the view, the streams, the actions so far."""
+
+from sluice.protocol import wire
+
+
+class ContractError(Exception):
+    """A frame broke the contract: its stream is broken off with this reason."""
+
+
+class WorkerContext:
+
+    def __init__(self, incarnation):
+        self.incarnation = incarnation
+        self.job = wire.JobSpec()
+        self.table = None
+        self.layout = None
+        self.index = None   # with table and layout
+        self.plan = None    # once the model is ready
+
+        self.view = None    # the newest
+        self.member = False  # of it
+        self.assignment = []
+        # Partitions with content, by owner. Shards without any are left out.
+        self.owned = {}
+
+        self.links = {}
+        self.outstanding = set()  # given to the compute thread and not answered
+        # Whether the current buffer may be exchanged: the shell says no while its user, who has no
+        # work of ours at the moment, may be looking at the parameters.
+        self.adoptable = True
+
+        self.now = 0.0
+        self.actions = []
+        self.progress = wire.WorkerProgress()  # not sent yet
+        self.samples_sent = 0
+        self.samples_recomputed = 0
+        self._last_compute = 0
+
+    def ready_link(self, shard):
+        link = self.links.get(shard)
+        return link if link is not None and link.ready else None
+
+    def arbiter(self):
+        """The owner of partition 0."""
+        return self.view.shards[self.view.owner[0]].process.incarnation
+
+    def send(self, link, header, pieces=()):
+        """Under the present view."""
+        header.view.CopyFrom(self.view.id)
+        link.send(header, list(pieces), self.actions)
+
+    def new_compute(self):
+        self._last_compute += 1
+        self.outstanding.add(self._last_compute)
+        return self._last_compute
+
+    def count_recomputed(self, samples):
+        self.samples_recomputed += samples
+        self.progress.recomputed_samples += samples

@@ -1,0 +1,524 @@
+"""The worker's part of the protocol: what it sends when, what it keeps, what it throws away.
+
+Intuition: services/worker/core/worker_core.h. A worker is written as what it *holds* and what the
+view *wants* from it; whatever happens, it sends what is wanted, held and not sent on this stream in
+this view, and computes what is wanted and not held.
+
+Pure: events and the time in, actions out (actions.py). One thread at a time.
+"""
+
+import dataclasses
+import math
+
+from sluice.protocol import actions
+from sluice.protocol import asynchronous
+from sluice.protocol import birth as birth_lib
+from sluice.protocol import context as context_lib
+from sluice.protocol import elements
+from sluice.protocol import evaluation
+from sluice.protocol import layout as layout_lib
+from sluice.protocol import links
+from sluice.protocol import sequence
+from sluice.protocol import synchronous
+from sluice.protocol import wire
+
+_PROGRESS_PAUSE = 0.05
+_DEFAULT_HEARTBEAT = 0.5
+
+
+@dataclasses.dataclass
+class Options:
+    process: object  # ProcessId: role WORKER, index, and an incarnation that is new in every life
+    job: str         # "<namespace>/<name>/<uid>"
+    host: str = ''
+    pid: int = 0
+    wire_version: int = wire.WIRE_VERSION
+
+
+@dataclasses.dataclass
+class ComputeResult:
+    """Of one Compute or EvaluateSamples."""
+    samples: int = 0
+    loss_sum: float = 0.0
+    correct: float = 0.0
+    data_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    error: str = ''  # not empty: the model or the data failed, which fails the job
+    cancelled: bool = False
+
+
+def _check_view(view, layout):
+    if len(view.owner) != layout.partitions:
+        raise ValueError(f'view {wire.short_name(view.id)} maps {len(view.owner)} partitions, the '
+                         f'layout has {layout.partitions}')
+    for owner in view.owner:
+        if owner >= len(view.shards):
+            raise ValueError(f'view {wire.short_name(view.id)} has no shard {owner}')
+
+
+class WorkerCore:
+
+    def __init__(self, options):
+        self._options = options
+        self._context = context_lib.WorkerContext(options.process.incarnation)
+        self._evaluations = evaluation.EvaluationQueue(self._context)
+        self._birth = birth_lib.BirthPusher(self._context)
+        self._mode = None
+        self._connected = False   # to the coordinator
+        self._registered = False  # on this stream
+        self._opening = False
+        self._ready = None
+        self._was_member = False
+        self._exited = False
+        self._leave_reason = None
+        self._leave_until = math.inf
+        self._heartbeats = 0
+        self._next_heartbeat = math.inf
+        self._next_progress = -math.inf
+
+    # ---- for the log, tests and progress displays
+
+    @property
+    def view(self):
+        """The newest view that it knows; None: none."""
+        return self._context.view
+
+    @property
+    def member(self):
+        return self._context.member
+
+    @property
+    def job(self):
+        return self._context.job
+
+    @property
+    def step(self):
+        """Synchronous: the version in use; asynchronous: the last clock applied."""
+        return 0 if self._mode is None else self._mode.step()
+
+    @property
+    def training_is_done(self):
+        """Nothing is left to compute, unless a view change brings something back."""
+        return self._mode is not None and self._context.plan is not None and (
+            self._mode.is_finished())
+
+    # ---- events
+
+    def on_coordinator_connected(self, now):
+        return self._handle(now, self._coordinator_connected)
+
+    def on_coordinator_broken(self, now):
+        return self._handle(now, self._coordinator_broken)
+
+    def on_coordinator_message(self, message, now):
+        return self._handle(now, self._coordinator_message, message)
+
+    def on_shard_connected(self, shard, now):
+        return self._handle(now, self._shard_connected, shard)
+
+    def on_shard_broken(self, shard, now):
+        return self._handle(now, self._shard_broken, shard)
+
+    def on_shard_frame(self, shard, header, payload, now):
+        return self._handle(now, self._shard_frame, shard, header, payload)
+
+    def on_model_ready(self, table, training_samples, evaluation_samples, now):
+        return self._handle(now, self._model_ready, table, training_samples, evaluation_samples)
+
+    def on_failed(self, reason, now):
+        """The model, the data or the user's program failed: so does the job."""
+        return self._handle(now, self._fail, reason)
+
+    def on_initial_tensor(self, ask, tensor, content, now):
+        return self._handle(now, self._initial_tensor, ask, tensor, content)
+
+    def on_tensor(self, compute, tensor, gradient, now):
+        """Of the Compute in progress: a flat array in storage type, or None for no gradient.
+
+        Its memory must stay as it is for as long as it is referred to. For a buffer: its change.
+        """
+        return self._handle(now, self._tensor, compute, tensor, gradient)
+
+    def on_computed(self, compute, result, now):
+        return self._handle(now, self._computed, compute, result)
+
+    def on_evaluated(self, compute, result, now):
+        return self._handle(now, self._evaluated, compute, result)
+
+    def on_adoptable(self, adoptable, now):
+        """Whether AdoptVersion may be given from now on."""
+        return self._handle(now, self._adoptable, adoptable)
+
+    def on_leave(self, reason, grace, now):
+        """Goes on until a view without it, at most `grace` seconds, then exits."""
+        return self._handle(now, self._leave, reason, grace)
+
+    def on_tick(self, now):
+        """To be called at next_deadline() at the latest; earlier does no harm."""
+        return self._handle(now, lambda: None)
+
+    def next_deadline(self):
+        if self._exited:
+            return math.inf
+        deadlines = [self._leave_until]
+        deadlines += [link.next_deadline() for link in self._context.links.values()]
+        if self._registered:
+            deadlines.append(self._next_heartbeat)
+            if self._context.progress.steps:
+                deadlines.append(self._next_progress)
+        return min(deadlines)
+
+    # ---- the frame around every event
+
+    def _handle(self, now, event, *arguments):
+        if self._exited:
+            return []
+        self._context.now = now
+        event(*arguments)
+        if not self._exited:
+            self._proceed()
+        out, self._context.actions = self._context.actions, []
+        return out
+
+    def _proceed(self):
+        context = self._context
+        for link in context.links.values():
+            link.tick(context.now, context.actions)
+        if self._mode is not None and context.plan is not None:
+            self._mode.adopt()
+            self._evaluations.proceed(self._mode.current_version())
+            self._mode.proceed()
+        if self._registered:
+            for result in self._evaluations.take_results():
+                self._tell(evaluation_result=result)
+        if context.now >= self._next_progress:
+            self._send_progress()
+        if self._registered and context.now >= self._next_heartbeat:
+            self._heartbeats += 1
+            self._tell(heartbeat=wire.Heartbeat(sequence=self._heartbeats))
+            pause = context.job.timeouts.heartbeat
+            self._next_heartbeat = context.now + (pause if pause > 0 else _DEFAULT_HEARTBEAT)
+        if context.now >= self._leave_until:
+            self._exit(actions.ExitReason.LEFT, self._leave_reason)
+
+    def _exit(self, reason, message, code=0):
+        if self._exited:
+            return
+        self._exited = True
+        for link in self._context.links.values():
+            link.close('the worker exits', self._context.actions)
+        self._context.links = {}
+        self._context.actions.append(actions.Exit(reason, message, code))
+
+    def _fail(self, reason):
+        self._tell(failure=wire.Failure(reason=reason))
+        self._exit(actions.ExitReason.FAILED, reason)
+
+    # ---- coordinator
+
+    def _tell(self, **body):
+        if self._connected:
+            message = wire.MemberMessage(**body)
+            self._context.actions.append(actions.SendToCoordinator(message))
+
+    def _coordinator_connected(self):
+        self._connected = True
+        self._registered = False
+        request = wire.Register(
+            process=self._options.process, job=self._options.job, host=self._options.host,
+            pid=self._options.pid, wire_version=self._options.wire_version)
+        if self._context.view is not None:
+            request.newest_view.CopyFrom(self._context.view.id)
+        self._tell(register=request)
+
+    def _coordinator_broken(self):
+        self._connected = self._registered = False
+
+    def _coordinator_message(self, message):
+        if not self._connected:
+            return
+        body = message.WhichOneof('body')
+        if body == 'registered':
+            self._on_registered(message.registered)
+        elif body == 'refusal':
+            self._on_refusal(message.refusal)
+        elif body == 'birth':
+            self._on_birth(message.birth)
+        elif body == 'new_view':
+            self._on_new_view(message.new_view)
+        elif body == 'evaluate':
+            self._evaluations.add(message.evaluate)
+        elif body == 'finish':
+            self._on_finish(message.finish)
+        # Others are for shards, or of a later version.
+
+    def _on_registered(self, registered):
+        self._registered = True
+        self._next_heartbeat = self._context.now
+        if not self._opening:
+            self._opening = True
+            self._context.job.CopyFrom(registered.job)
+            self._context.actions.append(actions.OpenModel(self._context.job))
+        self._send_ready()
+        self._send_leave()
+
+    def _on_refusal(self, refusal):
+        reason = actions.ExitReason.REFUSED
+        if refusal.code == wire.Refusal_FINISHED:
+            reason = actions.ExitReason.FINISHED
+        elif refusal.code in (wire.Refusal_EXPELLED, wire.Refusal_DUPLICATE):
+            reason = (actions.ExitReason.LEFT if self._leave_reason is not None else
+                      actions.ExitReason.EXPELLED)
+        self._exit(reason, refusal.reason, refusal.code)
+
+    def _on_finish(self, finish):
+        self._send_progress()
+        self._tell(leave=wire.Leave(reason='the job has ended'))
+        self._exit(actions.ExitReason.FINISHED if finish.succeeded else actions.ExitReason.FAILED,
+                   finish.reason)
+
+    def _set_layout(self, table, layout):
+        layout_lib.validate_layout(table, layout)
+        self._context.table = table
+        self._context.layout = layout
+        self._context.index = layout_lib.LayoutIndex(table, layout)
+
+    def _on_birth(self, birth):
+        view = self._context.view
+        if view is not None and birth.ask.attempt <= view.id.attempt:
+            return
+        try:
+            if len(birth.owner) != birth.layout.partitions or any(
+                    owner >= len(birth.shards) for owner in birth.owner):
+                raise ValueError('a birth without an owner for each partition')
+            self._set_layout(birth.table, birth.layout)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        if self._birth.start(birth):
+            self._update_links()
+
+    def _initial_tensor(self, ask, tensor, content):
+        if self._context.table is None or tensor >= len(self._context.table.tensors):
+            return
+        if self._size_fits(tensor, content):
+            self._birth.on_initial_tensor(ask, tensor, content)
+        else:
+            self._fail_size('tensor', tensor, content)
+
+    def _size_fits(self, tensor, content):
+        spec = self._context.table.tensors[tensor]
+        return (content.dtype == elements.STORAGE[spec.dtype] and
+                content.size == elements.element_count(spec))
+
+    def _fail_size(self, what, tensor, content):
+        spec = self._context.table.tensors[tensor]
+        self._fail(f'{what} {spec.name} has {content.size} elements of {content.dtype}, which does '
+                   f'not fit its shape {list(spec.shape)} of {elements.NAMES[spec.dtype]}')
+
+    def _on_new_view(self, message):
+        try:
+            if message.layout.partitions and self._context.index is None:
+                self._set_layout(message.table, message.layout)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        if message.HasField('view'):
+            self._adopt(message.view)
+
+    # ---- views
+
+    def _adopt(self, view):
+        context = self._context
+        if context.index is None:
+            return  # the coordinator sends view and layout together
+        if context.view is not None and wire.view_key(view.id) <= wire.view_key(context.view.id):
+            return
+        try:
+            _check_view(view, context.layout)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        old, context.view = context.view, view
+        self._birth.stop()
+        self._read_view()
+        self._update_links()
+        if not context.member and self._was_member:
+            self._exit(
+                actions.ExitReason.LEFT if self._leave_reason is not None else
+                actions.ExitReason.EXPELLED,
+                f'view {wire.short_name(view.id)} is without this worker')
+            return
+        self._was_member = self._was_member or context.member
+        if self._mode is None:
+            make = (synchronous.SynchronousWorker if view.mode == wire.SYNCHRONOUS else
+                    asynchronous.AsynchronousWorker)
+            self._mode = make(context)
+        self._mode.on_view(old)
+        self._evaluations.on_view(old is not None and old.id.attempt == view.id.attempt)
+
+    def _read_view(self):
+        context = self._context
+        view = context.view
+        context.member = False
+        context.assignment = []
+        for member in view.workers:
+            if member.process.incarnation == context.incarnation:
+                context.member = True
+                context.assignment += [(r.begin, r.end) for r in member.microbatches]
+        owned = {}
+        incarnations = [shard.process.incarnation for shard in view.shards]
+        for partition, owner in enumerate(view.owner):
+            if not context.index.is_empty(partition):
+                owned.setdefault(incarnations[owner], []).append(partition)
+        # In the order of C++, so that both do the same things in the same order.
+        context.owned = {shard: owned[shard] for shard in sorted(owned)}
+
+    def _update_links(self):
+        context = self._context
+        wanted = {}
+        if self._birth.active:
+            wanted.update((s.process.incarnation, s.address) for s in self._birth.birth.shards)
+        if context.member:
+            wanted.update((s.process.incarnation, s.address) for s in context.view.shards)
+        for shard, link in list(context.links.items()):
+            link.drop_queue()  # of an older view
+            if shard not in wanted:
+                link.close('the shard is not in the view', context.actions)
+                del context.links[shard]
+        for shard, address in wanted.items():
+            if shard not in context.links:
+                context.links[shard] = links.ShardLink(shard, address, context.now)
+        context.links = {shard: context.links[shard] for shard in sorted(context.links)}
+
+    # ---- shards
+
+    def _shard_connected(self, shard):
+        link = self._context.links.get(shard)
+        if link is None:
+            return
+        header = wire.Header(hello=wire.Hello(
+            min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
+            job=self._options.job, sender=self._options.process, shard_incarnation=shard))
+        if self._context.view is not None:
+            header.view.CopyFrom(self._context.view.id)
+        link.on_connected(header, self._context.actions)
+
+    def _shard_broken(self, shard):
+        link = self._context.links.get(shard)
+        if link is not None:
+            link.on_broken(self._context.now)
+
+    def _shard_frame(self, shard, header, payload):
+        link = self._context.links.get(shard)
+        if link is None:
+            return
+        try:
+            self._frame(link, header, payload)
+        except context_lib.ContractError as error:
+            link = self._context.links.get(shard)
+            if link is not None and not self._exited:
+                link.reset(str(error), self._context.now, self._context.actions)
+
+    def _frame(self, link, header, payload):
+        body = header.WhichOneof('body')
+        if body == 'hello_reply':
+            if not link.on_hello_reply(header.hello_reply):
+                raise context_lib.ContractError('a HelloReply that was not asked for')
+            self._link_ready(link)
+        elif body == 'credit':
+            link.on_credit(header.credit.bytes, self._context.actions)
+        elif body == 'refused':
+            self._on_refused(header.refused)
+        elif body == 'birthed':
+            self._birth.on_birthed(link, header.birthed)
+        elif self._mode is None or header.view != self._context.view.id:
+            pass  # data of another view than the present one
+        elif body == 'data' and header.data.cut:
+            self._evaluations.on_data(header.data, payload)
+        else:
+            self._mode.on_frame(link, header, payload)
+
+    def _link_ready(self, link):
+        self._birth.on_link_ready(link)
+        if self._mode is not None and self._context.member:
+            self._mode.on_link_ready(link)
+            self._evaluations.on_link_ready(link)
+
+    def _on_refused(self, refused):
+        view = self._context.view
+        if view is None or wire.view_key(refused.newest.id) > wire.view_key(view.id):
+            self._adopt(refused.newest)
+        elif refused.newest.id == view.id:
+            # Of this view: the one thing that a shard may not have any more is a cut.
+            self._evaluations.on_pull_refused(refused.reason)
+
+    # ---- model and compute
+
+    def _model_ready(self, table, training_samples, evaluation_samples):
+        training = self._context.job.training
+        try:
+            layout_lib.validate_table(table)
+            self._context.plan = sequence.StepPlan(
+                training_samples, training.global_batch_size, training.microbatch_size)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        self._ready = wire.Ready(table=table, training_samples=training_samples,
+                                 evaluation_samples=evaluation_samples)
+        self._send_ready()
+
+    def _send_ready(self):
+        if self._registered and self._ready is not None:
+            self._tell(ready=self._ready)
+
+    def _tensor(self, compute, tensor, gradient):
+        if self._mode is None or compute not in self._context.outstanding:
+            return
+        if tensor >= len(self._context.table.tensors):
+            return
+        if gradient is not None and not self._size_fits(tensor, gradient):
+            self._fail_size('the gradient of', tensor, gradient)
+            return
+        self._mode.on_tensor(compute, tensor, gradient)
+
+    def _computed(self, compute, result):
+        if compute not in self._context.outstanding or self._mode is None:
+            return
+        self._context.outstanding.discard(compute)
+        if result.error:
+            self._fail(result.error)
+        else:
+            self._mode.on_computed(compute, result)
+
+    def _evaluated(self, compute, result):
+        if compute in self._context.outstanding:
+            self._context.outstanding.discard(compute)
+            self._evaluations.on_evaluated(compute, result)
+
+    def _adoptable(self, adoptable):
+        self._context.adoptable = adoptable
+
+    # ---- leaving and progress
+
+    def _leave(self, reason, grace):
+        if self._leave_reason is not None:
+            return
+        self._leave_reason = reason
+        self._leave_until = self._context.now + grace
+        self._send_leave()
+        if not self._context.member:
+            self._exit(actions.ExitReason.LEFT, reason)
+
+    def _send_leave(self):
+        if self._leave_reason is not None:
+            self._tell(leave=wire.Leave(reason=self._leave_reason))
+
+    def _send_progress(self):
+        progress = self._context.progress
+        if not self._registered or not (progress.steps or progress.recomputed_samples):
+            return
+        progress.view.CopyFrom(self._context.view.id)
+        self._tell(worker_progress=progress)
+        self._context.progress = wire.WorkerProgress()
+        self._next_progress = self._context.now + _PROGRESS_PAUSE

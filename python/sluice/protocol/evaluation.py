@@ -1,0 +1,128 @@
+"""Evaluations that the coordinator gave to this worker.
+
+If the current buffer holds the wanted version, it is evaluated there; else the version is pulled by
+its cut into the evaluation buffer, one cut at a time.
+"""
+
+from sluice.protocol import actions
+from sluice.protocol import receive
+from sluice.protocol import wire
+
+_MAX_WAITING = 1024
+
+
+class EvaluationQueue:
+
+    def __init__(self, context):
+        self._context = context
+        self._waiting = []
+        self._running = {}
+        self._results = []
+        self._receiver = receive.VersionReceiver(actions.Buffer.EVALUATION)
+        self._cut = 0  # in the evaluation buffer, or on the way there; 0: none
+
+    def add(self, request):
+        def same(other):
+            return (other.evaluation == request.evaluation and
+                    other.samples.begin == request.samples.begin)
+
+        if any(map(same, self._waiting)) or any(map(same, self._running.values())):
+            return
+        if not self._context.member:
+            self._fail(request, 'not a member of the view')
+        elif len(self._waiting) >= _MAX_WAITING:
+            self._fail(request, 'too many evaluations wait')
+        elif request.samples.begin >= request.samples.end:
+            self._fail(request, 'no samples')
+        else:
+            self._waiting.append(request)
+
+    def on_view(self, same_attempt):
+        # A pin may have been taken anew in this view, and partitions have other owners.
+        self._cut = 0
+        if same_attempt and self._context.member:
+            return
+        for request in self._waiting:
+            self._fail(request, 'the version is gone: a new view')
+        self._waiting = []
+
+    def on_link_ready(self, link):
+        if self._cut and not self._receiver.is_whole():
+            self._pull_from(link)
+
+    def on_data(self, data, payload):
+        if self._cut and data.cut == self._cut:
+            self._receiver.accept(data, payload, self._context.actions)
+
+    def on_pull_refused(self, reason):
+        """A shard does not have the cut (any more)."""
+        if not self._cut or self._receiver.is_whole():
+            return
+        for request in [r for r in self._waiting if r.cut == self._cut]:
+            self._fail(request, reason)
+            self._waiting.remove(request)
+        self._cut = 0
+
+    def on_evaluated(self, compute, result):
+        request = self._running.pop(compute, None)
+        if request is None:
+            return
+        answer = self._answer(request)
+        if result.error:
+            answer.error = result.error
+        else:
+            answer.loss_sum = result.loss_sum
+            answer.correct = result.correct
+            answer.count = result.samples
+        self._results.append(answer)
+
+    def proceed(self, current_version):
+        still = []
+        for request in self._waiting:
+            if current_version is not None and current_version == request.version:
+                self._issue(request, actions.Buffer.CURRENT)
+            elif self._cut and self._cut == request.cut and self._receiver.is_whole():
+                self._issue(request, actions.Buffer.EVALUATION)
+            else:
+                still.append(request)
+        self._waiting = still
+        # The buffer is free for another cut once nobody reads or waits for the present one.
+        wanted = self._cut and any(request.cut == self._cut for request in still)
+        if still and not wanted and not self._running:
+            self._start_pull(still[0].cut)
+
+    def take_results(self):
+        results, self._results = self._results, []
+        return results
+
+    def _issue(self, request, buffer):
+        compute = self._context.new_compute()
+        self._running[compute] = request
+        self._context.actions.append(actions.EvaluateSamples(
+            compute, buffer, request.samples.begin, request.samples.end))
+
+    @staticmethod
+    def _answer(request):
+        return wire.EvaluationResult(evaluation=request.evaluation, samples=request.samples)
+
+    def _fail(self, request, reason):
+        answer = self._answer(request)
+        answer.error = reason
+        self._results.append(answer)
+
+    def _start_pull(self, cut):
+        self._cut = cut
+        self._receiver.reset(self._context.index)
+        for link in self._context.links.values():
+            if link.ready:
+                self._pull_from(link)
+
+    def _pull_from(self, link):
+        partitions = []
+        for partition in self._context.owned.get(link.id, ()):
+            if not self._receiver.is_whole(partition):
+                self._receiver.forget_partial(partition)
+                partitions.append(partition)
+        if partitions:
+            header = wire.Header(pull=wire.Pull(cut=self._cut, partitions=partitions))
+            self._context.send(link, header)

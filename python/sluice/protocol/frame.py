@@ -1,0 +1,137 @@
+"""A frame's encoding: exactly `message Frame`, without copying the payload more than once.
+
+What C++ has in services/protocol/frame_wire.h.
+"""
+
+from sluice.protocol import wire
+
+MAX_PAYLOAD_BYTES = 2 << 20
+MAX_HEADER_BYTES = (64 << 10) - 64
+MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + (64 << 10)
+
+_HEADER_TAG = 1 << 3 | 2
+_PAYLOAD_TAG = 2 << 3 | 2
+_FIXED_BYTES = {1: 8, 5: 4}
+
+
+class MalformedFrame(ValueError):
+    """What a peer sent is not a frame; the message tells at which byte."""
+
+
+def _varint(value):
+    out = bytearray()
+    while value > 0x7f:
+        out.append(value & 0x7f | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_prefix(header, payload_bytes):
+    """What precedes the payload's bytes."""
+    content = header.SerializeToString()
+    prefix = b'\x0a' + _varint(len(content)) + content
+    if payload_bytes > 0:
+        prefix += b'\x12' + _varint(payload_bytes)
+    return prefix
+
+
+def encode(header, pieces=()):
+    """The whole frame. The payload is the pieces (bytes-like) back to back."""
+    size = sum(len(piece) for piece in pieces)
+    return b''.join([encode_prefix(header, size), *pieces])
+
+
+def _read_varint(data, at):
+    value = 0
+    for shift in range(0, 64, 7):
+        if at >= len(data):
+            raise MalformedFrame(f'malformed frame: it ends within a number at byte {at}')
+        byte = data[at]
+        at += 1
+        if shift == 63 and byte & 0x7f > 1:
+            raise MalformedFrame(f'malformed frame: a number has more than 64 bits at byte {at}')
+        value |= (byte & 0x7f) << shift
+        if not byte & 0x80:
+            return value, at
+    raise MalformedFrame(f'malformed frame: a number has more than 10 bytes at byte {at}')
+
+
+def _field_end(data, tag, at):
+    """Where the content of a field begins and ends, whose tag has been read."""
+    kind = tag & 7
+    if kind == 0:
+        return at, _read_varint(data, at)[1]
+    if kind == 2:
+        length, at = _read_varint(data, at)
+    elif kind in _FIXED_BYTES:
+        length = _FIXED_BYTES[kind]
+    else:
+        raise MalformedFrame(f'malformed frame: a field of wire type {kind} at byte {at}')
+    if length > len(data) - at:
+        raise MalformedFrame(f'malformed frame: a field of {length} bytes, of which '
+                             f'{len(data) - at} are there, at byte {at}')
+    return at, at + length
+
+
+def decode(data):
+    """(header, payload as a memoryview of `data`), of what a peer sent.
+
+    Fields in any order, unknown ones are skipped, a missing header is an empty one. MalformedFrame
+    for anything that is not such a message, is over a limit, or has a payload that is not as long
+    as the header's blocks together.
+    """
+    view = memoryview(data)
+    header = None
+    payload = None
+    at = 0
+    while at < len(view):
+        tag, at = _read_varint(view, at)
+        if tag >> 3 == 0 or tag > 0xffffffff:
+            raise MalformedFrame(f'malformed frame: the impossible tag {tag} at byte {at}')
+        begin, end = _field_end(view, tag, at)
+        if tag == _HEADER_TAG:
+            if header is not None:
+                raise MalformedFrame(f'malformed frame: a second header at byte {at}')
+            header = _parse_header(view[begin:end], at)
+        elif tag == _PAYLOAD_TAG:
+            if payload is not None:
+                raise MalformedFrame(f'malformed frame: a second payload at byte {at}')
+            payload = view[begin:end]
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                raise MalformedFrame(f'malformed frame: a payload of {len(payload)} bytes, over '
+                                     f'the limit of {MAX_PAYLOAD_BYTES}, at byte {at}')
+        elif tag >> 3 in (1, 2):
+            raise MalformedFrame(
+                f'malformed frame: field {tag >> 3} of wire type {tag & 7} at byte {at}')
+        at = end
+    header = wire.Header() if header is None else header
+    payload = view[:0] if payload is None else payload
+    check_payload_size(header, len(payload))
+    return header, payload
+
+
+def _parse_header(content, at):
+    if len(content) > MAX_HEADER_BYTES:
+        raise MalformedFrame(f'malformed frame: a header of {len(content)} bytes, over the limit '
+                             f'of {MAX_HEADER_BYTES}, at byte {at}')
+    try:
+        return wire.Header.FromString(bytes(content))
+    except Exception as error:  # the class depends on protobuf's implementation
+        raise MalformedFrame(
+            f'malformed frame: a header that is not one at byte {at}') from error
+
+
+def blocks_of(header):
+    """The block headers of a body that has some; else none."""
+    body = header.WhichOneof('body')
+    if body in ('push', 'birth_push', 'data'):
+        return getattr(header, body).blocks
+    return ()
+
+
+def check_payload_size(header, payload_bytes):
+    total = sum(block.payload_bytes for block in blocks_of(header))
+    if total != payload_bytes:
+        raise MalformedFrame(f'malformed frame: a payload of {payload_bytes} bytes, and blocks of '
+                             f'{total}')

@@ -1,0 +1,70 @@
+"""The messages of proto/, by their names there: `wire.View`, `wire.SYNCHRONOUS`, ...
+
+They are made at import from the descriptor set that the build writes beside this file. Generated
+code is tied to the version of protobuf that generated it; a descriptor set is not, so this works
+with whatever protobuf the environment has. The pool is private: a program may use other messages
+of the same names.
+"""
+
+import os
+
+from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pool
+from google.protobuf import message_factory
+
+# services/protocol/wire_version.h
+WIRE_VERSION = 1
+OLDEST_WIRE_VERSION = 1
+
+_PACKAGE = 'sluice.v1'
+_DESCRIPTORS = os.path.join(os.path.dirname(__file__), 'wire.descriptors')
+
+
+def _message_class(pool, descriptor):
+    if hasattr(message_factory, 'GetMessageClass'):
+        return message_factory.GetMessageClass(descriptor)
+    return message_factory.MessageFactory(pool).GetPrototype(descriptor)
+
+
+def _load(path):
+    """Name -> class of each message, value of each enumeration's name.
+
+    Those within a message are named behind it: `Refusal_EXPELLED`.
+    """
+    try:
+        with open(path, 'rb') as file:
+            content = file.read()
+    except FileNotFoundError:
+        raise ImportError(
+            f'{path} is missing: the build makes it from proto/. Install the package with '
+            '`pip install ./python` from the root of the repository.') from None
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(content)
+    names = {}
+    for file in files.file:
+        pool.Add(file) if hasattr(pool, 'Add') else pool.AddSerializedFile(file.SerializeToString())
+    for file in files.file:
+        for message in file.message_type:
+            descriptor = pool.FindMessageTypeByName(f'{_PACKAGE}.{message.name}')
+            names[message.name] = _message_class(pool, descriptor)
+            for enum in message.enum_type:
+                for value in enum.value:
+                    names[f'{message.name}_{value.name}'] = value.number
+        for enum in file.enum_type:
+            for value in enum.value:
+                names[value.name] = value.number
+    return names
+
+
+globals().update(_load(_DESCRIPTORS))
+
+
+def view_key(view_id):
+    """What ids of views, pauses and asks are compared by (R1)."""
+    term = view_id.term
+    return (view_id.attempt, term.counter, term.coordinator, view_id.number)
+
+
+def short_name(view_id):
+    """As C++ logs it: "attempt.term.number"."""
+    return f'{view_id.attempt}.{view_id.term.counter}.{view_id.number}'

@@ -1,0 +1,383 @@
+"""The threads around WorkerCore: what a process of a job is, without a model.
+
+One lock guards the core. Whoever has an event runs it: the thread of a stream, the timer, or the
+user's own thread. What follows from it is carried out under the lock, in order; work for the
+user's thread is queued and taken by `next_work`.
+"""
+
+import collections
+import os
+import secrets
+import socket
+import threading
+import time
+
+from sluice import errors
+from sluice import transport
+from sluice.protocol import actions
+from sluice.protocol import codec
+from sluice.protocol import core as core_lib
+from sluice.protocol import elements
+from sluice.protocol import wire
+
+_LEAVE_SECONDS = 10.0
+# How long a DUPLICATE is believed to be a predecessor that is not quite gone.
+_DUPLICATE_SECONDS = 5.0
+
+
+class TensorBuffers:
+    """Up to three copies of the model's tensors, as flat arrays."""
+
+    def __init__(self, table, allocate):
+        self._table = table
+        self._allocate = allocate
+        self._buffers = {buffer: self._make() for buffer in
+                         (actions.Buffer.CURRENT, actions.Buffer.INCOMING)}
+
+    def _make(self):
+        return [self._allocate(elements.element_count(spec), elements.STORAGE[spec.dtype])
+                for spec in self._table.tensors]
+
+    def get(self, buffer):
+        if buffer not in self._buffers:
+            self._buffers[buffer] = self._make()
+        return self._buffers[buffer]
+
+    def store(self, block):
+        to = self.get(block.buffer)[block.tensor][block.offset:block.offset + block.count]
+        codec.decode_into(block.codec, self._table.tensors[block.tensor].dtype, block.payload, to)
+
+    def swap(self):
+        current, incoming = actions.Buffer.CURRENT, actions.Buffer.INCOMING
+        buffers = self._buffers
+        buffers[current], buffers[incoming] = buffers[incoming], buffers[current]
+
+
+class Work:
+    """A Compute or EvaluateSamples, of one life of the process."""
+
+    def __init__(self, life, request):
+        self.life = life
+        self.request = request
+        self.cancelled = False
+
+
+class Runtime:
+
+    def __init__(self, address, job_name, index):
+        self.address = address
+        self.job_name = job_name
+        self.index = index
+        self.job = None       # JobSpec, once registered
+        self.last_error = ''  # why the coordinator's stream broke
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._life = 0
+        self._core = None
+        self._events = collections.deque()
+        self._running = False
+        self._streams = {}  # shard -> FrameStream
+        self._work = collections.deque()
+        self._given = {}    # id -> Work, until it is answered
+        self._busy = True   # the user's thread is not in next_work
+        self._model = None  # (table, training samples, evaluation samples, read initial tensor)
+        self.buffers = None
+        self._ended = None  # actions.Exit
+        self._leaving = False
+        self._duplicate_since = None
+        self._coordinator = transport.CoordinatorStream(
+            address, self._on_connected, self._on_message, self._on_broken)
+        self._begin_life()
+
+    def start(self):
+        self._coordinator.start()
+        threading.Thread(target=self._tick, name='sluice-timer', daemon=True).start()
+
+    # ---- for the user's thread
+
+    def wait_for_job(self, timeout):
+        """JobNotFound, or what refused it, if there is no answer in time."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while self.job is None and self._ended is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            if self._ended is not None:
+                self.raise_end()
+            if self.job is not None:
+                return self.job
+        self.close()
+        raise errors.JobNotFound(
+            f'no job answers at {self.address} within {timeout:g} s ({self.last_error or "no sign of it"}). '
+            'Is the job running, and is this the address of its coordinator? `sluice get` lists '
+            'the jobs of this machine.')
+
+    def open_model(self, table, training_samples, evaluation_samples, read_initial, allocate):
+        with self._lock:
+            self.buffers = TensorBuffers(table, allocate)
+            self._model = (table, training_samples, evaluation_samples, read_initial)
+        self._event('on_model_ready', table, training_samples, evaluation_samples)
+
+    def next_work(self):
+        """The next Work; None when the job has finished or this worker has left.
+
+        While it waits, versions may be adopted: buffers change. Raises how the job failed.
+        """
+        self._set_busy(False)
+        try:
+            with self._lock:
+                while True:
+                    if self._ended is not None:
+                        if self._ended.reason in (actions.ExitReason.FINISHED,
+                                                  actions.ExitReason.LEFT):
+                            return None
+                        self.raise_end()
+                    if self._work:
+                        work = self._work.popleft()
+                        if not work.cancelled:
+                            return work
+                        self._answer_cancelled(work)
+                        continue
+                    self._changed.wait()
+        finally:
+            self._set_busy(True)
+
+    def give_tensors(self, work, tensors):
+        """`tensors`: (index, flat array or None) in any order."""
+        for tensor, gradient in tensors:
+            self._event('on_tensor', work.request.id, tensor, gradient, life=work.life)
+
+    def finish_compute(self, work, result):
+        self._finish('on_computed', work, result)
+
+    def finish_evaluation(self, work, result):
+        self._finish('on_evaluated', work, result)
+
+    def _finish(self, event, work, result):
+        with self._lock:
+            if work.life == self._life:
+                self._given.pop(work.request.id, None)
+        self._event(event, work.request.id, result, life=work.life)
+
+    def fail(self, reason):
+        self._event('on_failed', reason)
+
+    def leave(self, reason):
+        self._leaving = True
+        self._event('on_leave', reason, _LEAVE_SECONDS)
+
+    def close(self):
+        """Ends without a word if the core has not ended by itself."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = actions.Exit(actions.ExitReason.LEFT, 'closed')
+            self._close_streams()
+            self._changed.notify_all()
+        self._coordinator.finish(2)
+
+    @property
+    def ended(self):
+        return self._ended
+
+    @property
+    def core(self):
+        return self._core
+
+    def raise_end(self):
+        """The core's end as an exception."""
+        end = self._ended
+        if end.reason in (actions.ExitReason.FINISHED, actions.ExitReason.LEFT):
+            raise errors.JobEnded(
+                f'the job has ended{": " + end.message if end.message else ""}. Leave the loop '
+                'over worker.batches() when it ends; to train more, start a new job.')
+        if end.code == wire.Refusal_WIRE_VERSION:
+            raise errors.VersionMismatch(
+                f'the job at {self.address} speaks another version of the protocol: {end.message}. '
+                'Install the package from the same release as the `sluice` that runs the job.')
+        if end.code == wire.Refusal_WRONG_JOB:
+            raise errors.JobNotFound(
+                f'{end.message}, not of {self.job_name}. Check the job name or the address '
+                f'({self.address}).')
+        if end.code == wire.Refusal_MODEL_DIFFERS:
+            raise errors.ModelMismatch(
+                f"the model or data of worker {self.index} is not the job's: {end.message}. Every "
+                'worker of a job must build the same model (names, shapes, types) and open the '
+                'same data; a job that continues from a checkpoint must have its model.')
+        if end.code == wire.Refusal_DUPLICATE:
+            raise errors.DuplicateWorker(
+                f'worker {self.index} of the job is alive already: {end.message}. Give each '
+                'process an index of its own.')
+        if 'not finite' in end.message:
+            raise errors.NonFiniteGradient(end.message)
+        raise errors.JobFailed(end.message)
+
+    # ---- the core and its lives
+
+    def _begin_life(self):
+        """A new incarnation: the first, or after an expulsion (R7)."""
+        self._life += 1
+        process = wire.ProcessId(role=wire.WORKER, index=self.index,
+                                 incarnation=secrets.randbits(64) or 1)
+        self._core = core_lib.WorkerCore(core_lib.Options(
+            process=process, job=self.job_name, host=socket.gethostname(), pid=os.getpid()))
+        self._work.clear()
+        self._given.clear()
+        if self._busy:
+            self._core.on_adoptable(False, time.monotonic())
+
+    def _event(self, name, *arguments, life=None):
+        """Any thread. An event of an older life is dropped."""
+        with self._lock:
+            self._events.append((name, arguments, life))
+            if self._running:
+                return  # carried out by who is at it, in order
+            self._running = True
+            try:
+                while self._events:
+                    name, arguments, life = self._events.popleft()
+                    if self._ended is None and life in (None, self._life):
+                        event = getattr(self._core, name)
+                        for action in event(*arguments, time.monotonic()):
+                            self._perform(action)
+            finally:
+                self._running = False
+                self._changed.notify_all()
+
+    def _set_busy(self, busy):
+        with self._lock:
+            self._busy = busy
+        self._event('on_adoptable', not busy)
+
+    def _tick(self):
+        while True:
+            with self._lock:
+                if self._ended is not None:
+                    return
+                pause = self._core.next_deadline() - time.monotonic()
+                if pause > 0:
+                    self._changed.wait(min(pause, 1.0))
+                    continue
+            self._event('on_tick')
+
+    # ---- streams
+
+    def _on_connected(self):
+        self._event('on_coordinator_connected')
+
+    def _on_message(self, message):
+        self._event('on_coordinator_message', message)
+
+    def _on_broken(self, why):
+        self.last_error = why
+        self._event('on_coordinator_broken')
+
+    def _connect(self, shard, address):
+        life = self._life
+        stream = None
+
+        def is_present():
+            return self._streams.get(shard) is stream
+
+        def on_frame(header, payload):
+            with self._lock:
+                if is_present():
+                    self._event('on_shard_frame', shard, header, payload, life=life)
+
+        def on_broken(why):
+            del why
+            with self._lock:
+                if is_present():
+                    del self._streams[shard]
+                    self._event('on_shard_broken', shard, life=life)
+
+        stream = transport.FrameStream(address, on_frame, on_broken)
+        self._streams[shard] = stream
+        self._event('on_shard_connected', shard, life=life)
+
+    def _close_streams(self):
+        for stream in self._streams.values():
+            stream.close()
+        self._streams = {}
+
+    # ---- what follows from events; under the lock
+
+    def _perform(self, action):
+        getattr(self, '_perform_' + type(action).__name__)(action)
+
+    def _perform_ConnectShard(self, action):
+        self._connect(action.shard, action.address)
+
+    def _perform_DisconnectShard(self, action):
+        stream = self._streams.pop(action.shard, None)
+        if stream is not None:
+            stream.close()
+
+    def _perform_SendFrame(self, action):
+        stream = self._streams.get(action.shard)
+        if stream is not None:
+            stream.send(action.header, action.pieces)
+
+    def _perform_SendToCoordinator(self, action):
+        self._coordinator.send(action.message)
+
+    def _perform_OpenModel(self, action):
+        self.job = action.job
+        self._duplicate_since = None
+        if self._model is not None:
+            table, training, evaluation, _ = self._model
+            self._event('on_model_ready', table, training, evaluation, life=self._life)
+
+    def _perform_ReadInitialTensor(self, action):
+        content = self._model[3](action.tensor)
+        self._event('on_initial_tensor', action.ask, action.tensor, content, life=self._life)
+
+    def _perform_StoreBlock(self, action):
+        try:
+            self.buffers.store(action)
+        except ValueError as error:
+            self._event('on_failed', f'a received block cannot be stored: {error}',
+                        life=self._life)
+
+    def _perform_AdoptVersion(self, action):
+        del action
+        self.buffers.swap()
+
+    def _perform_Compute(self, action):
+        work = Work(self._life, action)
+        self._given[action.id] = work
+        self._work.append(work)
+
+    _perform_EvaluateSamples = _perform_Compute
+
+    def _perform_CancelCompute(self, action):
+        work = self._given.get(action.id)
+        if work is not None:
+            work.cancelled = True
+            if work in self._work:
+                self._work.remove(work)
+                self._answer_cancelled(work)
+
+    def _answer_cancelled(self, work):
+        self._given.pop(work.request.id, None)
+        self._event('on_computed', work.request.id, core_lib.ComputeResult(cancelled=True),
+                    life=work.life)
+
+    def _perform_Exit(self, action):
+        self._close_streams()
+        if action.reason is actions.ExitReason.EXPELLED and not self._leaving:
+            if self._may_come_back(action):
+                self._begin_life()
+                self._coordinator.reconnect()
+                return
+        self._ended = action
+        self._work.clear()
+        threading.Thread(target=self._coordinator.finish, args=(2,), daemon=True).start()
+
+    def _may_come_back(self, action):
+        if action.code != wire.Refusal_DUPLICATE:
+            return True
+        if self._duplicate_since is None:
+            self._duplicate_since = time.monotonic()
+        return time.monotonic() - self._duplicate_since < _DUPLICATE_SECONDS

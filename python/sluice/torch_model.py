@@ -1,0 +1,236 @@
+"""A torch.nn.Module as Sluice sees it: named tensors whose memory the network fills."""
+
+import numpy as np
+import torch
+
+from sluice import errors
+from sluice.protocol import elements
+from sluice.protocol import sequence
+from sluice.protocol import wire
+
+_TYPES = {
+    torch.float32: wire.FLOAT32,
+    torch.float64: wire.FLOAT64,
+    torch.bfloat16: wire.BFLOAT16,
+    torch.float16: wire.FLOAT16,
+    torch.int64: wire.INT64,
+}
+
+
+def to_flat(tensor):
+    """A flat numpy array in storage type, over the tensor's memory where that is possible."""
+    flat = tensor.detach().reshape(-1)
+    if flat.device.type != 'cpu':
+        flat = flat.cpu()
+    if flat.dtype is torch.bfloat16:
+        return flat.contiguous().view(torch.int16).numpy().view(np.uint16)
+    return flat.contiguous().numpy()
+
+
+def from_flat(array, tensor):
+    """A tensor of the shape and type of `tensor` over the array's memory."""
+    if tensor.dtype is torch.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).view(tensor.shape)
+    return torch.from_numpy(array).view(tensor.shape)
+
+
+def module_tensors(module):
+    """(name, tensor, kind, owner, attribute) in the order of the state_dict.
+
+    A tensor with two names has the first. Parameters that require no gradient are buffers;
+    `num_batches_tracked` is a counter; other integers, and buffers that are not persistent, are
+    constants of the model and no part of its state.
+    """
+    found = []
+    seen = set()
+    owners = dict(module.named_modules(remove_duplicate=False))
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        path, _, attribute = name.rpartition('.')
+        if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad:
+            kind = wire.PARAMETER
+        elif tensor.is_floating_point():
+            kind = wire.BUFFER
+        elif attribute == 'num_batches_tracked':
+            kind = wire.COUNTER
+        else:
+            continue
+        if tensor.dtype not in _TYPES:
+            raise errors.UsageError(f"tensor '{name}' is {tensor.dtype}, which cannot be trained; "
+                                    'use float32, float64, bfloat16 or float16')
+        found.append((name, tensor, kind, owners.get(path), attribute))
+    if not any(kind == wire.PARAMETER for _, _, kind, _, _ in found):
+        raise errors.UsageError('the module has no parameter that requires a gradient')
+    return found
+
+
+class TorchModel:
+    """`loss_fn(output, target)` or, where the batch is no pair, `objective(module, data)`."""
+
+    def __init__(self, module, loss_fn, objective):
+        self._module = module
+        self._loss_fn = loss_fn
+        self._objective = objective
+        self._tensors = module_tensors(module)
+        self.table = wire.TensorTable()
+        for name, tensor, kind, _, _ in self._tensors:
+            self.table.tensors.add(name=name, shape=list(tensor.shape), dtype=_TYPES[tensor.dtype],
+                                   kind=kind)
+        self._initial = [to_flat(tensor).copy() for _, tensor, _, _, _ in self._tensors]
+        self._places = {name: i for i, (name, *_) in enumerate(self._tensors)}
+        self._views = {}  # id of a list of arrays -> (the list, tensors over them)
+        self._current = None
+
+    def initial(self, tensor):
+        return self._initial[tensor]
+
+    @staticmethod
+    def allocate(count, dtype):
+        return np.zeros(count, dtype=dtype)
+
+    def bind(self, arrays):
+        """Gives the module the memory of these arrays (on a GPU: their content)."""
+        key = id(arrays)
+        if key not in self._views:
+            self._views[key] = (arrays, [from_flat(array, entry[1]) for array, entry in
+                                         zip(arrays, self._tensors)])
+        self._current = self._views[key][1]
+        for view, entry in zip(self._current, self._tensors):
+            tensor = entry[1]
+            if tensor.device.type == 'cpu':
+                tensor.data = view
+            else:
+                tensor.data.copy_(view)
+
+    # ---- a step
+
+    def seed(self, job_seed, step, first_microbatch):
+        """Dropout draws the same numbers whoever computes the microbatch."""
+        torch.manual_seed(sequence.splitmix64_at(sequence.splitmix64_at(job_seed, step),
+                                                 first_microbatch))
+
+    def begin(self):
+        """What a forward pass may change are copies from here to `end`; gradients are empty."""
+        for _, tensor, kind, _, _ in self._tensors:
+            if kind == wire.PARAMETER:
+                tensor.grad = None
+            else:
+                tensor.data = tensor.detach().clone()
+
+    def run(self, data, scale, loss=None, gradients=None):
+        """Forward and backward of `scale` times the mean loss; the mean loss as a float.
+
+        A mean loss that the caller computed is taken as it is, and so are gradients of it.
+        """
+        if gradients is not None:
+            self._take_gradients(gradients, scale)
+            return float(loss) if loss is not None else 0.0
+        if loss is None:
+            loss = self._mean_loss(data)
+        if loss.dim() != 0:
+            raise errors.UsageError(f'the loss has shape {list(loss.shape)}: it must be one '
+                                    "number, the mean over the batch's samples")
+        if loss.requires_grad:
+            (loss * scale).backward()
+        return float(loss.detach())
+
+    def _mean_loss(self, data):
+        return self._forward(data)[0]
+
+    def _forward(self, data):
+        """(mean loss, output or None, target or None)"""
+        data = self._to_device(data)
+        if self._objective is not None:
+            return self._objective(self._module, data), None, None
+        if not isinstance(data, (tuple, list)) or len(data) < 2:
+            raise errors.UsageError(
+                'loss_fn(output, target) takes samples that are pairs; for others give '
+                'Worker(job, module, objective=...), a function of module and batch')
+        output = self._module(*data[:-1])
+        return self._loss_fn(output, data[-1]), output, data[-1]
+
+    def _to_device(self, data):
+        device = self._tensors[0][1].device
+        if device.type == 'cpu':
+            return data
+        if isinstance(data, torch.Tensor):
+            return data.to(device)
+        if isinstance(data, (tuple, list)):
+            return type(data)(self._to_device(part) for part in data)
+        if isinstance(data, dict):
+            return {key: self._to_device(part) for key, part in data.items()}
+        return data
+
+    def _take_gradients(self, gradients, scale):
+        for name, gradient in gradients.items():
+            if name not in self._places:
+                raise errors.UsageError(f"there is no parameter '{name}'; there are "
+                                        f'{", ".join(self._places)}')
+            tensor = self._tensors[self._places[name]][1]
+            gradient = torch.as_tensor(gradient, dtype=tensor.dtype, device=tensor.device)
+            if gradient.shape != tensor.shape:
+                raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
+                                           f'{list(gradient.shape)}, the parameter '
+                                           f'{list(tensor.shape)}')
+            tensor.grad = gradient * scale
+
+    def end(self, microbatches):
+        """[(index, flat gradient or change or None)]; puts back what `begin` copied."""
+        results = []
+        for i, (_, tensor, kind, owner, attribute) in enumerate(self._tensors):
+            if kind == wire.PARAMETER:
+                gradient = tensor.grad
+                tensor.grad = None
+                if gradient is not None and gradient.is_sparse:
+                    gradient = gradient.to_dense()
+                results.append((i, None if gradient is None else to_flat(gradient)))
+                continue
+            if kind == wire.BUFFER:
+                # A forward pass may have put another tensor in this one's place.
+                after = owner._buffers.get(attribute, tensor) if owner is not None else tensor
+                change = self._change(self._current[i], after, microbatches)
+                results.append((i, change))
+            self._restore(i, tensor, owner, attribute)
+        return results
+
+    @staticmethod
+    def _change(before, after, microbatches):
+        after = after.detach().to(before.device)
+        if torch.equal(before, after):
+            return None
+        return to_flat((after - before) * microbatches).copy()
+
+    def _restore(self, i, tensor, owner, attribute):
+        if owner is not None and attribute in owner._buffers:
+            owner._buffers[attribute] = tensor
+        if tensor.device.type == 'cpu':
+            tensor.data = self._current[i]
+        else:
+            tensor.data.copy_(self._current[i])
+
+    # ---- evaluation
+
+    def evaluate(self, data):
+        """(mean loss, samples predicted right or None), in evaluation mode."""
+        training = self._module.training
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                loss, output, target = self._forward(data)
+                correct = None
+                if (isinstance(output, torch.Tensor) and output.dim() == 2 and
+                        isinstance(target, torch.Tensor) and target.dim() == 1 and
+                        not target.is_floating_point()):
+                    correct = int((output.argmax(1) == target).sum())
+                return float(loss), correct
+        finally:
+            self._module.train(training)
+
+    def parameters(self):
+        return {name: tensor for name, tensor, *_ in self._tensors}
+
+
+def set_threads(threads):
+    torch.set_num_threads(threads)

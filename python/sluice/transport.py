@@ -1,0 +1,181 @@
+"""Streams of frames to shards, and the control stream to the coordinator.
+
+gRPC sees bytes only: frames are encoded and decoded here, so that a payload is copied once on its
+way out and lies where gRPC put it on its way in.
+"""
+
+import queue
+import random
+import threading
+
+import grpc
+
+from sluice.protocol import frame
+from sluice.protocol import wire
+
+_EXCHANGE = '/sluice.v1.ParameterServer/Exchange'
+_JOIN = '/sluice.v1.Coordinator/Join'
+_CONTROL = '/sluice.v1.JobControl/'
+
+_MAX_CONTROL_BYTES = 16 << 20
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES):
+    """A connection of its own: a heartbeat never queues behind tensors."""
+    return grpc.insecure_channel(address, options=[
+        ('grpc.max_receive_message_length', max_message_bytes),
+        ('grpc.max_send_message_length', max_message_bytes),
+        ('grpc.use_local_subchannel_pool', 1),
+        ('grpc.keepalive_time_ms', 5000),
+        ('grpc.keepalive_timeout_ms', 10000),
+        ('grpc.http2.max_pings_without_data', 0),
+        ('grpc.min_reconnect_backoff_ms', 1000),
+        ('grpc.initial_reconnect_backoff_ms', 100),
+        ('grpc.max_reconnect_backoff_ms', 1000),
+        ('grpc.enable_http_proxy', 0),
+    ])
+
+
+def describe(error):
+    """gRPC's error as one line."""
+    if isinstance(error, grpc.RpcError) and hasattr(error, 'details'):
+        return f'{error.code().name}: {error.details()}'
+    return f'{type(error).__name__}: {error}'
+
+
+class FrameStream:
+    """One stream to a shard. Callbacks come from a thread of its own."""
+
+    def __init__(self, address, on_frame, on_broken):
+        self._on_frame = on_frame
+        self._on_broken = on_broken
+        self._outgoing = queue.SimpleQueue()
+        self._closed = False
+        self._channel = open_channel(address, frame.MAX_FRAME_BYTES)
+        exchange = self._channel.stream_stream(
+            _EXCHANGE, request_serializer=lambda parts: frame.encode(*parts),
+            response_deserializer=None)
+        self._call = exchange(iter(self._outgoing.get, None))
+        threading.Thread(target=self._read, name='sluice-frames', daemon=True).start()
+
+    def send(self, header, pieces):
+        """Returns at once. `pieces` must stay as they are until they have gone out."""
+        self._outgoing.put((header, pieces))
+
+    def close(self):
+        """No callback begins after this one returns to its caller's lock."""
+        self._closed = True
+        self._call.cancel()
+        self._outgoing.put(None)
+
+    def _read(self):
+        why = 'the shard ended the stream'
+        try:
+            for data in self._call:
+                self._on_frame(*frame.decode(data))
+        except grpc.RpcError as error:
+            why = describe(error)
+        except frame.MalformedFrame as error:
+            why = str(error)
+            self._call.cancel()
+        self._outgoing.put(None)
+        self._channel.close()
+        if not self._closed:
+            self._on_broken(why)
+
+
+class CoordinatorStream:
+    """Keeps a stream to the coordinator, opening it again with growing pauses when it breaks."""
+
+    def __init__(self, address, on_connected, on_message, on_broken):
+        self._on_connected = on_connected
+        self._on_message = on_message
+        self._on_broken = on_broken
+        self._channel = open_channel(address)
+        self._join = self._channel.stream_stream(
+            _JOIN, request_serializer=wire.MemberMessage.SerializeToString,
+            response_deserializer=wire.CoordinatorMessage.FromString)
+        self._outgoing = None
+        self._call = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name='sluice-control', daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def send(self, message):
+        outgoing = self._outgoing
+        if outgoing is not None:
+            outgoing.put(message)
+
+    def reconnect(self):
+        """Breaks the present stream; a new one follows."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def finish(self, timeout):
+        """What was sent goes out, then the stream ends."""
+        self._ending.set()
+        if self._outgoing is not None:
+            self._outgoing.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        if self._call is not None:
+            self._call.cancel()
+
+    def _loop(self):
+        pause = _FIRST_PAUSE
+        while not self._ending.is_set():
+            outgoing = queue.SimpleQueue()
+            self._outgoing = outgoing
+            self._call = self._join(iter(outgoing.get, None))
+            self._on_connected()
+            why = 'the coordinator ended the stream'
+            try:
+                for message in self._call:
+                    pause = _FIRST_PAUSE
+                    self._on_message(message)
+            except grpc.RpcError as error:
+                why = describe(error)
+            outgoing.put(None)
+            self._on_broken(why)
+            self._ending.wait(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._channel.close()
+
+
+class JobControl:
+    """The coordinator's unary calls. Each raises grpc.RpcError."""
+
+    def __init__(self, address, timeout=5):
+        self._channel = open_channel(address)
+        self._timeout = timeout
+
+    def close(self):
+        self._channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def progress(self, events_after=0):
+        return self._call('GetProgress', wire.GetProgressRequest(events_after=events_after),
+                          wire.JobProgress)
+
+    def open_snapshot(self, hold_seconds):
+        return self._call('OpenSnapshot', wire.OpenSnapshotRequest(hold_seconds=hold_seconds),
+                          wire.Snapshot, timeout=120)
+
+    def close_snapshot(self, cut):
+        return self._call('CloseSnapshot', wire.CloseSnapshotRequest(cut=cut),
+                          wire.CloseSnapshotResponse)
+
+    def _call(self, method, request, response, timeout=None):
+        call = self._channel.unary_unary(
+            _CONTROL + method, request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString)
+        return call(request, timeout=timeout or self._timeout)

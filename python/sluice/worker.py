@@ -1,0 +1,393 @@
+"""A worker of a job: `join` finds the job, `Worker` trains a model for it."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+import typing
+
+from sluice import data as data_lib
+from sluice import errors
+from sluice import runtime as runtime_lib
+from sluice.protocol import actions
+from sluice.protocol import core as core_lib
+from sluice.protocol import sequence
+from sluice.protocol import wire
+from sluice import transport
+
+_EVALUATION_BATCH = 256
+_DEFAULT_PORT = 29500  # services/transport/endpoint.h
+
+
+def join(address=None, job=None, index=None, timeout=30.0):
+    """Registers this process as a worker of a job and returns the Job.
+
+    What is not given comes from the environment that `sluice run` and the operator set:
+    SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid) and SLUICE_WORKER_INDEX. An
+    address alone is enough too: the job's name is asked for there. Blocks until the job has
+    answered, at most `timeout` seconds; then raises JobNotFound.
+    """
+    environment = os.environ
+    address = address or environment.get('SLUICE_COORDINATOR')
+    if not address and environment.get('MASTER_ADDR'):
+        address = f'{environment["MASTER_ADDR"]}:{environment.get("MASTER_PORT", _DEFAULT_PORT)}'
+    if not address:
+        raise errors.JobNotFound(
+            'there is no job to join: SLUICE_COORDINATOR is not set. Start this program by '
+            '`sluice run` (model: {type: Custom}, worker: {command: [python3, ...]}), or call '
+            'sluice.join("host:port") with the address of a running job\'s coordinator')
+    if ':' not in address:
+        address = f'{address}:{_DEFAULT_PORT}'
+    if index is None:
+        index = int(environment.get('SLUICE_WORKER_INDEX', '0'))
+    job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout)
+    runtime = runtime_lib.Runtime(address, job, index)
+    runtime.start()
+    runtime.wait_for_job(timeout)
+    return Job(runtime)
+
+
+def _ask_job_name(address, timeout):
+    import grpc
+    deadline = time.monotonic() + timeout
+    with transport.JobControl(address) as control:
+        while True:
+            try:
+                name = control.progress().job
+                if name:
+                    return name
+                raise errors.VersionMismatch(
+                    f'the coordinator at {address} is too old to tell its job; give '
+                    'sluice.join(address, job="namespace/name/uid")')
+            except grpc.RpcError as error:
+                if time.monotonic() >= deadline:
+                    raise errors.JobNotFound(
+                        f'no job answers at {address} within {timeout:g} s '
+                        f'({transport.describe(error)}). Is the job running, and is this the '
+                        'address of its coordinator?') from None
+                time.sleep(0.2)
+
+
+class Job:
+    """A job that this process is a worker of."""
+
+    def __init__(self, runtime):
+        self._runtime = runtime
+
+    @property
+    def name(self):
+        return self._runtime.job_name
+
+    @property
+    def address(self):
+        return self._runtime.address
+
+    @property
+    def index(self):
+        return self._runtime.index
+
+    @property
+    def spec(self):
+        """The JobSpec of proto/job.proto, as the coordinator gave it."""
+        return self._runtime.job
+
+    @property
+    def seed(self):
+        return self.spec.training.seed
+
+    def progress(self):
+        """What the coordinator knows at the moment (JobProgress of proto/jobcontrol.proto)."""
+        with transport.JobControl(self.address) as control:
+            return control.progress()
+
+    def __repr__(self):
+        return f'<sluice.Job {self.name} at {self.address}, worker {self.index}>'
+
+
+@dataclasses.dataclass
+class Batch:
+    """Samples that the job assigned to this worker. It unpacks like its data."""
+    data: typing.Any
+    step: int         # synchronous: of the job; asynchronous: position of the first sample
+    size: int         # samples
+    indices: list     # of the samples, in the dataset
+    microbatch: int   # first microbatch within the step
+    _piece: typing.Any = dataclasses.field(repr=False, default=None)
+
+    def __iter__(self):
+        return iter(self.data)
+
+    def __len__(self):
+        return self.size
+
+
+@dataclasses.dataclass
+class _Piece:
+    """Part of a Work that is computed as one batch."""
+    work: typing.Any
+    begin: int
+    end: int
+    first_microbatch: int
+    data_seconds: float = 0.0
+    started: float = 0.0
+    done: bool = False
+
+
+class Worker:
+    """Trains `module` for a job.
+
+    module: a torch.nn.Module with loss_fn(output, target), the mean over the batch's samples, or
+    objective(module, data) for batches that are no pairs; or a dict of numpy arrays with
+    loss_fn(parameters, data) -> (mean loss, {name: gradient}).
+
+    Where the module stands outside of a step is a committed version of the job. Use it as a context
+    manager: an exception inside fails the job with that exception's text, as the other workers
+    would fail alike; leaving the loop early leaves the job.
+    """
+
+    def __init__(self, job, module, loss_fn=None, *, objective=None, collate=None):
+        self._job = job
+        self._runtime = job._runtime
+        self._collate = collate
+        self._ended = False
+        self._piece = None
+        self._result = None
+        self._opened = False
+        self._training = None
+        self._evaluation = None
+        self._order = None
+        if isinstance(module, dict):
+            from sluice import numpy_model
+            self._model = numpy_model.NumpyModel(module, loss_fn)
+        else:
+            self._model = _torch_model(module, loss_fn, objective, job.spec)
+
+    # ---- the life of a worker
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self._runtime.ended is None:
+            if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+                self._leave()
+            else:
+                self._runtime.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
+        self._ended = True
+        self._runtime.close()
+        return False
+
+    def _leave(self):
+        self._runtime.leave('the program left its loop')
+        # Nothing is computed any more, so a view without this worker is soon there.
+        while self._runtime.ended is None:
+            work = self._runtime.next_work()
+            if work is None:
+                return
+            self._answer(work, core_lib.ComputeResult(error='the program left its loop'))
+
+    @property
+    def parameters(self):
+        """Name -> tensor of the version that the worker stands at. Not to be written."""
+        return self._model.parameters()
+
+    @property
+    def step_number(self):
+        return self._runtime.core.step
+
+    # ---- the loop
+
+    def batches(self, dataset, evaluation=None):
+        """Yields the batches that the job assigns, until the job ends.
+
+        `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
+        sluice.ArrayDataset, ...): the job decides which are trained on when, over epochs, shuffled,
+        and each exactly once, whoever dies. `evaluation` holds held-out samples; the job says when
+        they are evaluated, which happens in between. Every batch must be given to `step` before the
+        next is taken. Raises JobFailed when the job fails.
+        """
+        self._open(dataset, evaluation)
+        try:
+            while True:
+                work = self._runtime.next_work()
+                self._model.bind(self._runtime.buffers.get(actions.Buffer.CURRENT))
+                if work is None:
+                    break
+                if isinstance(work.request, actions.EvaluateSamples):
+                    self._evaluate(work)
+                else:
+                    yield from self._compute(work)
+        finally:
+            if self._runtime.ended is not None:
+                self._ended = True
+
+    def step(self, batch, *, loss=None, gradients=None):
+        """Computes the batch's gradients and hands them to the job. Returns the mean loss.
+
+        By default forward and backward are done here, by the worker's loss_fn. `loss`: a mean loss
+        that was computed already, by a forward pass over the module; backward is done here.
+        `gradients`: name -> gradient of the mean loss over the batch, from whatever source.
+        """
+        piece = batch._piece if isinstance(batch, Batch) else None
+        if piece is None:
+            raise errors.UsageError('step() takes a batch of worker.batches()')
+        if piece.done:
+            raise errors.UsageError(
+                f'the batch of step {batch.step} was given to step() already: each counts once')
+        if self._ended or piece is not self._piece:
+            self._raise_if_ended()
+            raise errors.UsageError(
+                f'the batch of step {batch.step} is not the present one of worker.batches()')
+        spec = self._job.spec.training
+        scale = float(batch.size) if spec.aggregation == wire.TrainingSpec_MEAN else 1.0
+        mean = self._model.run(batch.data, scale, loss, gradients)
+        piece.done = True
+        result = self._result
+        result.samples += batch.size
+        result.loss_sum += mean * batch.size
+        result.compute_seconds += time.monotonic() - piece.started
+        if piece.end == piece.work.request.end:
+            self._deliver(piece.work)
+        return mean
+
+    def _raise_if_ended(self):
+        if self._runtime.ended is not None:
+            self._runtime.raise_end()
+        if self._ended:
+            raise errors.JobEnded('the worker has ended; step() belongs into the loop over '
+                                  'worker.batches()')
+
+    # ---- inside of it
+
+    def _open(self, dataset, evaluation):
+        if self._opened:
+            raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
+                                    'is called once')
+        if self._ended or self._runtime.ended is not None:
+            self._raise_if_ended()
+        data_lib.check_dataset(dataset, 'the dataset')
+        if evaluation is not None:
+            data_lib.check_dataset(evaluation, 'the evaluation dataset')
+        self._opened = True
+        self._training = dataset
+        self._evaluation = evaluation
+        self._order = sequence.SampleOrder(
+            len(dataset), self._job.seed, shuffle=not self._job.spec.data.no_shuffle)
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._runtime.open_model(
+            self._model.table, len(dataset), 0 if evaluation is None else len(evaluation),
+            self._model.initial, self._model.allocate)
+
+    def _on_sigterm(self, *unused):
+        # Not here: the signal may have come while this thread holds the lock.
+        threading.Thread(target=self._runtime.leave, args=('asked to stop by SIGTERM',),
+                         daemon=True).start()
+
+    def _pieces(self, work):
+        """One batch; with aggregation Sum, which adds their means, one for each microbatch."""
+        request = work.request
+        training = self._job.spec.training
+        size = request.end - request.begin
+        if training.aggregation == wire.TrainingSpec_SUM:
+            size = request.microbatch_size
+        for begin in range(request.begin, request.end, size):
+            yield _Piece(work, begin, min(begin + size, request.end),
+                         request.first_microbatch +
+                         (begin - request.begin) // request.microbatch_size)
+
+    def _compute(self, work):
+        request = work.request
+        self._result = core_lib.ComputeResult()
+        self._delay(work)
+        self._model.begin()
+        self._model.seed(self._job.seed, request.step, request.first_microbatch)
+        for piece in self._pieces(work):
+            if work.cancelled:
+                break
+            began = time.monotonic()
+            indices = self._order.indices_of(piece.begin, piece.end)
+            content = data_lib.read(self._training, indices, self._collate)
+            piece.started = time.monotonic()
+            self._result.data_seconds += piece.started - began
+            self._piece = piece
+            yield Batch(content, request.step, piece.end - piece.begin, indices,
+                        piece.first_microbatch, piece)
+            if not piece.done:
+                raise errors.UsageError(
+                    f'the batch of step {request.step} was not given to worker.step(): every '
+                    'batch that worker.batches() yields must be, or its samples would be lost')
+        else:
+            return
+        self._model.end(1)
+        self._answer(work, core_lib.ComputeResult(cancelled=True))
+
+    def _delay(self, work):
+        """The job's own delay of each step, for demonstrations."""
+        until = time.monotonic() + self._job.spec.training.step_delay_seconds
+        while time.monotonic() < until and not work.cancelled:
+            time.sleep(min(0.02, max(0.0, until - time.monotonic())))
+
+    def _deliver(self, work):
+        request = work.request
+        samples = request.end - request.begin
+        microbatches = -(-samples // max(1, request.microbatch_size))
+        tensors = self._model.end(microbatches)
+        self._runtime.give_tensors(work, tensors)
+        self._runtime.finish_compute(work, self._result)
+
+    def _answer(self, work, result):
+        if isinstance(work.request, actions.EvaluateSamples):
+            self._runtime.finish_evaluation(work, result)
+        else:
+            result = core_lib.ComputeResult(cancelled=True)
+            self._runtime.finish_compute(work, result)
+
+    def _evaluate(self, work):
+        request = work.request
+        result = core_lib.ComputeResult()
+        if self._evaluation is None or request.end > len(self._evaluation):
+            have = 0 if self._evaluation is None else len(self._evaluation)
+            result.error = f'held-out samples up to {request.end} are wanted, there are {have}'
+            self._runtime.finish_evaluation(work, result)
+            return
+        self._model.bind(self._runtime.buffers.get(request.buffer))
+        try:
+            for begin in range(request.begin, request.end, _EVALUATION_BATCH):
+                indices = list(range(begin, min(begin + _EVALUATION_BATCH, request.end)))
+                content = data_lib.read(self._evaluation, indices, self._collate)
+                loss, correct = self._model.evaluate(content)
+                result.samples += len(indices)
+                result.loss_sum += loss * len(indices)
+                result.correct += correct or 0
+        finally:
+            self._model.bind(self._runtime.buffers.get(actions.Buffer.CURRENT))
+        self._runtime.finish_evaluation(work, result)
+
+
+def _torch_model(module, loss_fn, objective, spec):
+    try:
+        from sluice import torch_model
+    except ImportError as error:
+        raise errors.UsageError(
+            f'the model is a {type(module).__name__}, and PyTorch cannot be imported ({error}); '
+            'install torch, or give a dict of numpy arrays') from error
+    import torch
+    if not isinstance(module, torch.nn.Module):
+        raise errors.UsageError(f'the model is a {type(module).__name__}: give a torch.nn.Module '
+                                'or a dict of numpy arrays')
+    if loss_fn is None and objective is None:
+        objective = _needs_loss
+    threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
+    if not threads and spec.training.bit_exact:
+        threads = 1
+    if threads:
+        torch_model.set_threads(threads)
+    return torch_model.TorchModel(module, loss_fn, objective)
+
+
+def _needs_loss(module, data):
+    raise errors.UsageError('give the worker a loss_fn(output, target) or an objective(module, '
+                            'data), or every step its loss')

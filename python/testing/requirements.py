@@ -1,0 +1,47 @@
+"""What a test needs of the interpreter, and what becomes of it where that is missing.
+
+    from python.testing import requirements
+    requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
+
+goes first in a test. Where something is missing and SLUICE_PYTHON names another interpreter, the
+test runs there; else the whole test is skipped, with the reason as its only case.
+"""
+
+import importlib.util
+import os
+import sys
+import unittest
+
+
+def _is_there(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent
+        return False
+
+
+def need(*modules):
+    missing = [module for module in modules if not _is_there(module)]
+    if not missing:
+        return
+    other = os.environ.get('SLUICE_PYTHON')
+    if other and os.path.realpath(other) != os.path.realpath(sys.executable) and (
+            'SLUICE_PYTHON_TRIED' not in os.environ):
+        # Ours only: the system's packages are of another interpreter.
+        ours = [path for path in sys.path if 'runfiles' in path]
+        os.environ['PYTHONPATH'] = os.pathsep.join(ours)
+        os.environ['SLUICE_PYTHON_TRIED'] = '1'
+        os.execv(other, [other] + sys.argv)
+    reason = (f'{sys.executable} has no {", ".join(missing)}; '
+              'SLUICE_PYTHON may name an interpreter that has')
+
+    class Skipped(unittest.TestCase):
+
+        @unittest.skip(reason)
+        def test_everything(self):
+            pass
+
+    from tools import unittest_main
+    sys.modules['__main__'].Skipped = Skipped
+    unittest_main.main()
+    sys.exit(0)

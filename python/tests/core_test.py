@@ -1,0 +1,219 @@
+"""What the shared vectors do not reach: broken frames, sums of trees, ranges, the sample order."""
+
+from python.testing import requirements
+requirements.need('numpy', 'google.protobuf')
+
+import random
+import unittest
+
+import numpy as np
+
+from sluice.protocol import actions
+from sluice.protocol import context
+from sluice.protocol import core as core_lib
+from sluice.protocol import elements
+from sluice.protocol import frame
+from sluice.protocol import gradients
+from sluice.protocol import intervals
+from sluice.protocol import layout
+from sluice.protocol import receive
+from sluice.protocol import sequence
+from sluice.protocol import wire
+from tests.vectors import make_decisions
+from tools import unittest_main
+
+
+class Frames(unittest.TestCase):
+
+    def test_no_bytes_make_the_decoder_fail_otherwise_than_by_its_error(self):
+        chance = random.Random(1)
+        header = wire.Header(data=wire.Data(version=1, partition=2))
+        header.data.blocks.add(block=1, payload_bytes=40)
+        good = frame.encode(header, [bytes(40)])
+        refused = 0
+        for _ in range(3000):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 3)):
+                bad[chance.randrange(len(bad))] = chance.randrange(256)
+            try:
+                decoded, payload = frame.decode(bytes(bad[:chance.randint(0, len(bad))]))
+                frame.check_payload_size(decoded, len(payload))
+            except frame.MalformedFrame:
+                refused += 1
+        self.assertGreater(refused, 1000)
+
+    def test_limits_are_named(self):
+        with self.assertRaisesRegex(frame.MalformedFrame, 'over the limit of 2097152'):
+            frame.decode(b'\x12' + frame._varint(3 << 20) + bytes(3 << 20))
+
+
+class Order(unittest.TestCase):
+
+    def test_every_epoch_has_every_sample_once_and_an_order_of_its_own(self):
+        order = sequence.SampleOrder(777, 5)
+        epochs = [order.indices_of(e * 777, (e + 1) * 777) for e in range(3)]
+        for indices in epochs:
+            self.assertEqual(sorted(indices), list(range(777)))
+        self.assertNotEqual(epochs[0], epochs[1])
+
+    def test_a_range_over_the_end_of_an_epoch_is_its_two_parts(self):
+        order = sequence.SampleOrder(10, 5)
+        self.assertEqual(order.indices_of(7, 14), order.indices_of(7, 10) + order.indices_of(10, 14))
+
+
+class Intervals(unittest.TestCase):
+
+    def test_they_are_sets(self):
+        chance = random.Random(3)
+        for _ in range(300):
+            ranges, model = intervals.IntervalSet(), set()
+            for _ in range(12):
+                begin = chance.randrange(30)
+                end = begin + chance.randrange(8)
+                if chance.random() < 0.6:
+                    ranges.add(begin, end)
+                    model |= set(range(begin, end))
+                else:
+                    ranges.remove(begin, end)
+                    model -= set(range(begin, end))
+            self.assertEqual({i for b, e in ranges.ranges() for i in range(b, e)}, model)
+            self.assertEqual(ranges.contains_all(5, 9), set(range(5, 9)) <= model)
+            for (_, end), (begin, _) in zip(ranges.ranges(), ranges.ranges()[1:]):
+                self.assertLess(end, begin)
+
+
+class Trees(unittest.TestCase):
+
+    def tree_sum(self, leaves):
+        while len(leaves) > 1:
+            leaves = [leaves[i] + leaves[i + 1] for i in range(0, len(leaves), 2)]
+        return leaves[0]
+
+    def test_units_are_the_sums_of_the_fixed_tree_whatever_the_assignments_were_before(self):
+        chance = random.Random(4)
+        table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[3],
+                                                          dtype=wire.FLOAT32)])
+        leaves = np.random.default_rng(1).standard_normal((16, 3)).astype(np.float32)
+        for _ in range(60):
+            held = gradients.StepGradients(table, tree=True)
+            todo = []
+            for _ in range(chance.randint(1, 4)):
+                begin = chance.randrange(16)
+                end = chance.randint(begin + 1, 16)
+                todo = [key for key in todo if held.wants(key)]
+                todo += held.assign([(begin, end)])
+                todo = [key for key in dict.fromkeys(todo) if held.wants(key)]
+                for key in chance.sample(todo, chance.randint(0, len(todo))):
+                    held.resolve(key, 0, leaves[key[0]])
+                    todo.remove(key)
+            for key in todo:
+                held.resolve(key, 0, leaves[key[0]])
+            self.assertTrue(held.is_complete())
+            self.assertEqual(held.units, gradients.maximal_subtrees([(begin, end)]))
+            for unit in held.units:
+                np.testing.assert_array_equal(held.get(unit, 0),
+                                              self.tree_sum(list(leaves[unit[0]:unit[1]])))
+
+    def test_a_sum_without_one_gradient_is_the_other(self):
+        table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[1],
+                                                          dtype=wire.FLOAT32)])
+        held = gradients.StepGradients(table, tree=True)
+        held.assign([(0, 2)])
+        only = np.ones(1, np.float32)
+        held.resolve((0, 1), 0, None)
+        self.assertEqual(held.resolve((1, 2), 0, only), (0, 2))
+        self.assertIs(held.get((0, 2), 0), only)
+
+
+class Receiver(unittest.TestCase):
+
+    def setUp(self):
+        table = make_decisions.make_table()
+        self.index = layout.LayoutIndex(table, layout.make_layout(table, 1))
+        self.receiver = receive.VersionReceiver(actions.Buffer.INCOMING)
+        self.receiver.reset(self.index)
+
+    def refused(self, data, payload, why):
+        out = []
+        with self.assertRaisesRegex(context.ContractError, why):
+            self.receiver.accept(data, memoryview(payload), out)
+        return out
+
+    def test_nothing_is_stored_of_a_frame_that_breaks_the_contract(self):
+        data = wire.Data(partition=0)
+        data.blocks.add(block=0, payload_bytes=3)
+        self.assertEqual(self.refused(data, bytes(3), 'has 3 bytes, not'), [])
+        data = wire.Data(partition=0)
+        data.blocks.add(block=77, payload_bytes=3)
+        self.assertEqual(self.refused(data, bytes(3), 'not of partition'), [])
+        self.assertEqual(self.refused(wire.Data(partition=9), b'', 'partition 9 of 1'), [])
+
+    def test_a_partition_that_ends_early_is_refused(self):
+        self.refused(wire.Data(partition=0, last=True), b'', 'blocks missing')
+
+
+class Core(unittest.TestCase):
+
+    def setUp(self):
+        self.core = core_lib.WorkerCore(core_lib.Options(
+            process=wire.ProcessId(role=wire.WORKER, incarnation=100), job='a/b/c'))
+        self.core.on_coordinator_connected(0.0)
+
+    def tell(self, **body):
+        return self.core.on_coordinator_message(wire.CoordinatorMessage(**body), 1.0)
+
+    def test_a_version_is_not_adopted_while_the_user_looks_at_the_current_one(self):
+        world = make_decisions.World('w', 1, wire.SYNCHRONOUS)
+        world.begin()
+        world.change_view(0)
+        world.core.on_adoptable(False, world.now)
+        while world.connecting or world.requests:
+            world.connect() if world.connecting else world.answer()
+        self.assertIsNone(world.core._mode.current_version())
+        done = world.core.on_adoptable(True, world.now)
+        self.assertIn(actions.AdoptVersion(0), done)
+
+    def test_a_gradient_of_another_shape_fails_the_job_by_name(self):
+        world = make_decisions.World('w', 2, wire.SYNCHRONOUS)
+        world.begin()
+        world.change_view(0)
+        while not world.computes:
+            world.connect() if world.connecting else world.answer()
+        done = world.core.on_tensor(world.computes[0].id, 0, np.zeros(5), world.now)
+        self.assertEqual(type(done[-1]), actions.Exit)
+        self.assertIn('gradient of a has 5 elements', done[-1].message)
+
+    def test_heartbeats_are_due_as_often_as_the_job_says(self):
+        job = wire.JobSpec()
+        job.timeouts.heartbeat = 2.0
+        done = self.tell(registered=wire.Registered(job=job))
+        self.assertTrue(done[-1].message.HasField('heartbeat'))
+        self.assertEqual(self.core.next_deadline(), 3.0)
+        self.assertEqual(self.core.on_tick(2.9), [])
+        self.assertEqual(len(self.core.on_tick(3.0)), 1)
+
+    def test_a_view_that_names_a_shard_that_is_not_there_fails_the_job(self):
+        table = make_decisions.make_table()
+        view = wire.View(owner=[0, 0])
+        view.id.number = 1
+        done = self.tell(new_view=wire.NewView(view=view, table=table,
+                                               layout=layout.make_layout(table, 2)))
+        self.assertEqual(done[-1].reason, actions.ExitReason.FAILED)
+        self.assertIn('no shard 0', done[-1].message)
+
+    def test_nothing_is_done_after_the_exit(self):
+        self.tell(finish=wire.Finish(succeeded=True))
+        self.assertEqual(self.tell(registered=wire.Registered()), [])
+        self.assertEqual(self.core.on_tick(100.0), [])
+
+
+class Elements(unittest.TestCase):
+
+    def test_bfloat16_rounds_to_nearest_even_and_keeps_nan(self):
+        values = np.array([1.0, 257.0, 259.0, np.nan, -np.inf, 3.4e38], np.float32)
+        back = elements.bfloat16_to_float32(elements.float32_to_bfloat16(values))
+        np.testing.assert_array_equal(back, [1.0, 256.0, 260.0, np.nan, -np.inf, np.inf])
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,165 @@
+"""The package computes and decides what the files in tests/vectors say, as C++ does."""
+
+from python.testing import requirements
+requirements.need('numpy', 'google.protobuf')
+
+import json
+import unittest
+
+import numpy as np
+
+from sluice.protocol import codec
+from sluice.protocol import core as core_lib
+from sluice.protocol import elements
+from sluice.protocol import frame
+from sluice.protocol import gradients
+from sluice.protocol import layout
+from sluice.protocol import sequence
+from sluice.protocol import wire
+from tests.vectors import make_decisions
+from tools import unittest_main
+
+
+def section(name):
+    with open('tests/vectors/values.json', encoding='utf-8') as file:
+        rows = json.load(file)[name]
+    assert rows
+    return rows
+
+
+def array(dtype, hexadecimal):
+    return np.frombuffer(bytearray.fromhex(hexadecimal), dtype=elements.STORAGE[dtype])
+
+
+class Values(unittest.TestCase):
+
+    def test_samples_stand_where_the_file_says(self):
+        for row in section('orders'):
+            order = sequence.SampleOrder(row['samples'], row['seed'], row['shuffle'])
+            wanted = row['indices']
+            self.assertEqual(order.indices_of(row['begin'], row['begin'] + len(wanted)), wanted)
+            self.assertEqual(order.index_at(row['begin']), wanted[0])
+
+    def test_steps_are_cut_as_the_file_says(self):
+        for row in section('plans'):
+            plan = sequence.StepPlan(row['samples'], row['batch'], row['microbatch'])
+            self.assertEqual(plan.steps_per_epoch(), row['steps_per_epoch'])
+            self.assertEqual(plan.microbatches_per_step(), row['microbatches_per_step'])
+            for step in row['steps']:
+                number = step[0]
+                self.assertEqual(step, [number, *plan.positions_of_step(number),
+                                        plan.microbatches_of_step(number),
+                                        *plan.positions_of(number, 1, 3)])
+
+    def test_tensors_are_cut_and_dealt_as_the_file_says(self):
+        for row in section('layouts'):
+            table = wire.TensorTable.FromString(bytes.fromhex(row['table']))
+            made = layout.make_layout(table, row['partitions'])
+            layout.validate_layout(table, made)
+            self.assertEqual([[b.tensor, b.offset, b.count, b.partition] for b in made.blocks],
+                             row['blocks'])
+            index = layout.LayoutIndex(table, made)
+            self.assertEqual(layout.place_partitions(index, 2), row['owners_of_2'])
+            self.assertEqual(layout.place_partitions(index, 3), row['owners_of_3'])
+
+    def test_maximal_subtrees_are_those_of_the_file(self):
+        for row in section('subtrees'):
+            roots = gradients.maximal_subtrees([tuple(r) for r in row['ranges']])
+            self.assertEqual([list(root) for root in roots], row['roots'])
+
+    def test_codecs_round_as_the_file_says(self):
+        for row in section('codecs'):
+            values = array(row['dtype'], row['values'])
+            encoded = codec.encode(row['codec'], row['dtype'], values).tobytes()
+            self.assertEqual(encoded.hex(), row['encoded'])
+            decoded = np.empty_like(values)
+            codec.decode_into(row['codec'], row['dtype'], encoded, decoded)
+            self.assertEqual(decoded.tobytes().hex(), row['decoded'])
+
+    def test_gradients_add_up_to_the_bits_of_the_file(self):
+        for row in section('sums'):
+            total = elements.add(row['dtype'], array(row['dtype'], row['left']),
+                                 array(row['dtype'], row['right']))
+            self.assertEqual(total.tobytes().hex(), row['sum'])
+
+    def test_initial_values_are_those_of_the_file(self):
+        for row in section('uniforms'):
+            values = sequence.uniform(row['seed'], row['name'], row['bound'], 5)
+            self.assertEqual(values.tobytes().hex(), row['values'])
+
+    def test_frames_have_the_bytes_of_the_file(self):
+        for row in section('frames'):
+            header = wire.Header.FromString(bytes.fromhex(row['header']))
+            payload = bytes.fromhex(row['payload'])
+            encoded = frame.encode(header, [payload[:7], payload[7:]])
+            self.assertEqual(encoded.hex(), row['frame'])
+            self.assertEqual(frame.decode(encoded), (header, payload))
+
+    def test_what_is_no_frame_is_refused(self):
+        for row in section('malformed'):
+            with self.assertRaises(frame.MalformedFrame, msg=row):
+                frame.decode(bytes.fromhex(row))
+
+
+def replay(core, event):
+    """Lets the core see an event of decisions.json."""
+    at = event['at']
+    kind = event['event']
+
+    def parsed(message, field):
+        return message.FromString(bytes.fromhex(event[field]))
+
+    table = make_decisions.make_table()
+    if kind == 'coordinator_message':
+        return core.on_coordinator_message(parsed(wire.CoordinatorMessage, 'message'), at)
+    if kind == 'shard_connected':
+        return core.on_shard_connected(event['shard'], at)
+    if kind == 'shard_broken':
+        return core.on_shard_broken(event['shard'], at)
+    if kind == 'shard_frame':
+        return core.on_shard_frame(event['shard'], parsed(wire.Header, 'header'),
+                                   memoryview(bytes.fromhex(event['payload'])), at)
+    if kind == 'model_ready':
+        return core.on_model_ready(parsed(wire.TensorTable, 'table'), event['training_samples'],
+                                   event['evaluation_samples'], at)
+    if kind == 'initial_tensor':
+        content = array(table.tensors[event['tensor']].dtype, event['content'])
+        return core.on_initial_tensor(parsed(wire.AskId, 'ask'), event['tensor'], content, at)
+    if kind == 'tensor':
+        gradient = None
+        if event['gradient'] is not None:
+            gradient = array(table.tensors[event['tensor']].dtype, event['gradient'])
+        return core.on_tensor(event['compute'], event['tensor'], gradient, at)
+    if kind in ('computed', 'evaluated'):
+        result = core_lib.ComputeResult(
+            **{field: event[field] for field in (
+                'samples', 'loss_sum', 'correct', 'data_seconds', 'compute_seconds')})
+        return getattr(core, 'on_' + kind)(event['compute'], result, at)
+    if kind == 'leave':
+        return core.on_leave(event['reason'], event['grace'], at)
+    return getattr(core, 'on_' + kind)(at)
+
+
+class Decisions(unittest.TestCase):
+
+    def test_the_core_does_what_every_life_in_the_file_says(self):
+        with open('tests/vectors/decisions.json', encoding='utf-8') as file:
+            lives = json.load(file)
+        self.assertGreaterEqual(len(lives), 5)
+        for life in lives:
+            core = core_lib.WorkerCore(core_lib.Options(
+                process=wire.ProcessId(role=wire.WORKER, index=2, incarnation=100),
+                job='default/vectors/1', host='here', pid=7))
+            for number, event in enumerate(life['events']):
+                done = [make_decisions.describe(action) for action in replay(core, event)]
+                self.assertEqual(done, event['actions'],
+                                 f'life {life["name"]!r}, event {number}: {event["event"]}')
+
+    def test_the_file_is_what_its_maker_makes(self):
+        with open('tests/vectors/decisions.json', encoding='utf-8') as file:
+            lives = json.load(file)
+        self.assertEqual(lives, json.loads(json.dumps(list(make_decisions.lives()))))
+
+
+if __name__ == '__main__':
+    unittest_main.main()

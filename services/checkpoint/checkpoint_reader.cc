@@ -1,0 +1,98 @@
+#include "services/checkpoint/checkpoint_reader.h"
+
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/layout.h"
+
+namespace sluice {
+
+absl::StatusOr<TensorAssembler> TensorAssembler::Create(const v1::TensorTable& table,
+                                                        const v1::Layout& layout) {
+  if (absl::Status status = ValidateTable(table); !status.ok()) return status;
+  if (absl::Status status = ValidateLayout(table, layout); !status.ok()) return status;
+  return TensorAssembler(table, layout);
+}
+
+TensorAssembler::TensorAssembler(const v1::TensorTable& table, const v1::Layout& layout)
+    : table_(table), layout_(layout), added_(static_cast<size_t>(layout.blocks_size())) {
+  for (const v1::TensorSpec& tensor : table.tensors()) {
+    content_.emplace_back(ElementCount(tensor) * ElementBytes(tensor.dtype()), '\0');
+  }
+}
+
+absl::Status TensorAssembler::Add(uint32_t block, const absl::Cord& bytes) {
+  if (block >= added_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no block ", block));
+  }
+  const v1::Block& place = layout_.blocks(static_cast<int>(block));
+  const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(place.tensor()));
+  const uint64_t element = ElementBytes(tensor.dtype());
+  if (bytes.size() != place.count() * element) {
+    return absl::InvalidArgumentError(absl::StrCat("a block of ", tensor.name(), " has ",
+                                                   bytes.size(), " bytes instead of ",
+                                                   place.count() * element));
+  }
+  char* to = content_[place.tensor()].data() + place.offset() * element;
+  for (const absl::string_view chunk : bytes.Chunks()) {
+    std::memcpy(to, chunk.data(), chunk.size());
+    to += chunk.size();
+  }
+  added_[block] = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SafetensorsArray>> TensorAssembler::Take() {
+  for (size_t block = 0; block < added_.size(); ++block) {
+    if (added_[block]) continue;
+    const uint32_t tensor = layout_.blocks(static_cast<int>(block)).tensor();
+    return absl::DataLossError(absl::StrCat(
+        "a part of tensor ", table_.tensors(static_cast<int>(tensor)).name(), " is missing"));
+  }
+  std::vector<SafetensorsArray> arrays;
+  for (int i = 0; i < table_.tensors_size(); ++i) {
+    const v1::TensorSpec& tensor = table_.tensors(i);
+    arrays.push_back({tensor.name(),
+                      tensor.dtype(),
+                      {tensor.shape().begin(), tensor.shape().end()},
+                      absl::Cord(std::move(content_[static_cast<size_t>(i)]))});
+  }
+  return arrays;
+}
+
+absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
+                                                                    const v1::Manifest& manifest) {
+  absl::StatusOr<TensorAssembler> assembler =
+      TensorAssembler::Create(manifest.table(), manifest.layout());
+  if (!assembler.ok()) return absl::DataLossError(assembler.status().message());
+  // As docs/checkpoints.md names the arrays.
+  std::map<std::string, uint32_t> blocks;
+  for (int i = 0; i < manifest.layout().blocks_size(); ++i) {
+    const v1::Block& block = manifest.layout().blocks(i);
+    const std::string& tensor = manifest.table().tensors(static_cast<int>(block.tensor())).name();
+    blocks[absl::StrCat(tensor, "[", block.offset(), ":", block.offset() + block.count(), "]")] =
+        static_cast<uint32_t>(i);
+  }
+  for (const v1::PartitionFile& file : manifest.files()) {
+    const auto damaged = [&](const absl::Status& status) {
+      return absl::DataLossError(absl::StrCat(file.name(), ": ", status.message()));
+    };
+    const absl::StatusOr<absl::Cord> content = storage.ReadFile(manifest.checkpoint(), file);
+    if (!content.ok()) return content.status();
+    const absl::StatusOr<std::vector<SafetensorsArray>> arrays = ReadSafetensors(*content);
+    if (!arrays.ok()) return damaged(arrays.status());
+    for (const SafetensorsArray& array : *arrays) {
+      const auto block = blocks.find(array.name);
+      if (block == blocks.end()) continue;  // optimizer state
+      if (absl::Status status = assembler->Add(block->second, array.bytes); !status.ok()) {
+        return damaged(status);
+      }
+    }
+  }
+  return assembler->Take();
+}
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+// Whole tensors of a checkpoint, put together from the partitions' files.
+#ifndef SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
+#define SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/model.pb.h"
+#include "services/checkpoint/safetensors.h"
+#include "services/checkpoint/storage.h"
+
+namespace sluice {
+
+// Puts tensors together from blocks that come in any order.
+class TensorAssembler {
+ public:
+  // INVALID_ARGUMENT if table and layout do not fit each other.
+  static absl::StatusOr<TensorAssembler> Create(const v1::TensorTable& table,
+                                                const v1::Layout& layout);
+
+  // The raw bytes of block number `block`. INVALID_ARGUMENT for a wrong number or size.
+  absl::Status Add(uint32_t block, const absl::Cord& bytes);
+
+  // In the table's order. DATA_LOSS names a tensor of which blocks are missing.
+  absl::StatusOr<std::vector<SafetensorsArray>> Take();
+
+ private:
+  TensorAssembler(const v1::TensorTable& table, const v1::Layout& layout);
+
+  v1::TensorTable table_;
+  v1::Layout layout_;
+  std::vector<std::string> content_;  // of each tensor
+  std::vector<bool> added_;           // by block
+};
+
+// Every tensor of the table. DATA_LOSS names the file that is damaged and what is wrong with it.
+absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
+                                                                    const v1::Manifest& manifest);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_

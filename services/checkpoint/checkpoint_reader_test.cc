@@ -1,0 +1,126 @@
+#include "services/checkpoint/checkpoint_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/crc32c.h"
+#include "services/common/fake_file_system.h"
+#include "services/protocol/layout.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A checkpoint of two tensors in a storage of memory; element i of a tensor is i.
+class CheckpointReaderTest : public ::testing::Test {
+ protected:
+  CheckpointReaderTest() : storage_(MakeLocalStorage(&files_, "/job", "test")) {
+    EXPECT_TRUE(storage_->Probe().ok());
+    manifest_.set_format_version(kCheckpointFormatVersion);
+    manifest_.mutable_checkpoint()->set_attempt(1);
+    manifest_.mutable_checkpoint()->set_step(7);
+    AddTensor("fc.weight", {100, 70}, v1::FLOAT32);
+    AddTensor("count", {}, v1::INT64);
+    *manifest_.mutable_layout() = *MakeLayout(manifest_.table(), 3);
+  }
+
+  void AddTensor(const std::string& name, const std::vector<int64_t>& shape, v1::DataType dtype) {
+    v1::TensorSpec* tensor = manifest_.mutable_table()->add_tensors();
+    tensor->set_name(name);
+    for (const int64_t extent : shape) tensor->add_shape(extent);
+    tensor->set_dtype(dtype);
+    tensor->set_kind(dtype == v1::INT64 ? v1::COUNTER : v1::PARAMETER);
+  }
+
+  static std::string Content(const v1::TensorSpec& tensor) {
+    std::string bytes;
+    for (uint64_t i = 0; i < ElementCount(tensor); ++i) {
+      const float value = static_cast<float>(i);
+      const int64_t number = static_cast<int64_t>(i);
+      bytes += tensor.dtype() == v1::INT64
+                   ? std::string(reinterpret_cast<const char*>(&number), sizeof(number))
+                   : std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+    return bytes;
+  }
+
+  // Writes all partitions, without the blocks of tensor `left_out`.
+  void WriteFiles(const std::string& left_out = "") {
+    for (uint32_t partition = 0; partition < 3; ++partition) {
+      std::vector<SafetensorsArray> arrays;
+      for (const v1::Block& block : manifest_.layout().blocks()) {
+        if (block.partition() != partition) continue;
+        const v1::TensorSpec& tensor = manifest_.table().tensors(static_cast<int>(block.tensor()));
+        if (tensor.name() == left_out) continue;
+        const uint64_t size = tensor.dtype() == v1::INT64 ? 8 : 4;
+        const std::string name = absl::StrCat(tensor.name(), "[", block.offset(), ":",
+                                              block.offset() + block.count(), "]");
+        const absl::Cord bytes(Content(tensor).substr(block.offset() * size, block.count() * size));
+        const std::vector<int64_t> shape = {static_cast<int64_t>(block.count())};
+        arrays.push_back({name, tensor.dtype(), shape, bytes});
+        arrays.push_back({name + "/exp_avg", tensor.dtype(), shape, bytes});
+      }
+      const absl::Cord content = WriteSafetensors(arrays, {{"format", "sluice-partition-1"}});
+      v1::PartitionFile* file = manifest_.add_files();
+      file->set_partition(partition);
+      file->set_name(absl::StrCat("partition-", partition, ".safetensors"));
+      file->set_bytes(content.size());
+      file->set_crc32c(Crc32c(content));
+      ASSERT_TRUE(storage_->WriteFile(manifest_.checkpoint(), file->name(), content).ok());
+    }
+  }
+
+  FakeFileSystem files_;
+  std::unique_ptr<CheckpointStorage> storage_;
+  v1::Manifest manifest_;
+};
+
+TEST_F(CheckpointReaderTest, TensorsArePutTogetherFromTheirBlocks) {
+  WriteFiles();
+  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  ASSERT_EQ(tensors->size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    const v1::TensorSpec& tensor = manifest_.table().tensors(i);
+    const SafetensorsArray& array = (*tensors)[static_cast<size_t>(i)];
+    EXPECT_EQ(array.name, tensor.name());
+    EXPECT_EQ(array.bytes, Content(tensor));
+  }
+}
+
+TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
+  WriteFiles();
+  ASSERT_TRUE(storage_
+                  ->WriteFile(manifest_.checkpoint(), manifest_.files(1).name(),
+                              absl::Cord("something else"))
+                  .ok());
+  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
+  EXPECT_THAT(tensors.status().message(), HasSubstr("partition-1"));
+}
+
+TEST_F(CheckpointReaderTest, AMissingPartIsNamed) {
+  WriteFiles("count");
+  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
+  EXPECT_THAT(tensors.status().message(), HasSubstr("count"));
+}
+
+TEST_F(CheckpointReaderTest, ALayoutThatDoesNotFitTheTableIsRefused) {
+  WriteFiles();
+  manifest_.mutable_layout()->mutable_blocks(0)->set_count(1);
+  EXPECT_TRUE(absl::IsDataLoss(ReadCheckpointTensors(*storage_, manifest_).status()));
+}
+
+TEST_F(CheckpointReaderTest, BlocksOfAWrongNumberOrSizeAreRefused) {
+  auto assembler = TensorAssembler::Create(manifest_.table(), manifest_.layout());
+  ASSERT_TRUE(assembler.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(1000, absl::Cord("1234"))));
+  EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(0, absl::Cord("123"))));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,40 @@
+#include "services/checkpoint/restore_source.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "services/checkpoint/local_storage.h"
+
+namespace sluice {
+
+absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path) {
+  absl::string_view trimmed = path;
+  while (trimmed.size() > 1 && absl::ConsumeSuffix(&trimmed, "/")) {
+  }
+  const std::string folder(trimmed);
+  RestoreSource source;
+  if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(FileNameOf(folder)); ref.ok()) {
+    const auto storage = MakeLocalStorage(files, DirectoryOf(folder), "restore");
+    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*storage, *ref);
+    if (!manifest.ok()) return manifest.status();
+    source.folder = folder;
+    source.manifest = *std::move(manifest);
+    return source;
+  }
+  const auto storage = MakeLocalStorage(files, folder, "restore");
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
+  if (!point.ok()) return point.status();
+  if (!point->found) {
+    return absl::NotFoundError(absl::StrCat(
+        folder,
+        " holds no whole checkpoint; give a job's checkpoint folder or one checkpoint in it"));
+  }
+  source.folder = JoinPath(folder, CheckpointFolder(point->manifest.checkpoint()));
+  source.manifest = std::move(point->manifest);
+  source.damaged = std::move(point->damaged);
+  return source;
+}
+
+}  // namespace sluice

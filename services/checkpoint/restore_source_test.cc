@@ -1,0 +1,79 @@
+#include "services/checkpoint/restore_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/crc32c.h"
+#include "services/common/fake_file_system.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RestoreSourceTest : public ::testing::Test {
+ protected:
+  RestoreSourceTest() {
+    v1::Claim claim;
+    claim.set_format_version(kCheckpointFormatVersion);
+    claim.set_attempt(1);
+    EXPECT_TRUE(storage_->CreateClaim(claim).ok());
+  }
+  void Save(uint64_t step) {
+    v1::Manifest manifest;
+    manifest.set_format_version(kCheckpointFormatVersion);
+    manifest.mutable_checkpoint()->set_attempt(1);
+    manifest.mutable_checkpoint()->set_step(step);
+    v1::PartitionFile& file = *manifest.add_files();
+    file.set_name("p");
+    file.set_bytes(1);
+    file.set_crc32c(Crc32c("x"));
+    EXPECT_TRUE(storage_->WriteFile(manifest.checkpoint(), "p", absl::Cord("x")).ok());
+    EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+  }
+
+  FakeFileSystem files_;
+  std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, "/a/checkpoints", "t");
+};
+
+TEST_F(RestoreSourceTest, AJobsStorageStandsForItsBestCheckpoint) {
+  Save(10);
+  Save(20);
+  const auto source = FindRestoreSource(&files_, "/a/checkpoints/");
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(source->manifest.checkpoint().step(), 20u);
+  EXPECT_EQ(source->folder, "/a/checkpoints/attempt-0001-step-000000000020");
+}
+
+TEST_F(RestoreSourceTest, ACheckpointsFolderStandsForThatOneAlone) {
+  Save(10);
+  Save(20);
+  const std::string folder = "/a/checkpoints/attempt-0001-step-000000000010";
+  EXPECT_EQ(FindRestoreSource(&files_, folder)->manifest.checkpoint().step(), 10u);
+  ASSERT_TRUE(AtomicWriteFile(&files_, absl::StrCat(folder, "/p"), absl::Cord("y"), "test").ok());
+  EXPECT_EQ(FindRestoreSource(&files_, folder).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(RestoreSourceTest, DamagedOnesAreNamedAndPassedOver) {
+  Save(10);
+  Save(20);
+  ASSERT_TRUE(AtomicWriteFile(&files_, "/a/checkpoints/attempt-0001-step-000000000020/p",
+                              absl::Cord("y"), "test")
+                  .ok());
+  const auto source = FindRestoreSource(&files_, "/a/checkpoints");
+  ASSERT_TRUE(source.ok());
+  EXPECT_EQ(source->manifest.checkpoint().step(), 10u);
+  EXPECT_THAT(source->damaged, SizeIs(1));
+}
+
+TEST_F(RestoreSourceTest, APlaceWithoutCheckpointIsSaidByName) {
+  const auto source = FindRestoreSource(&files_, "/nowhere");
+  EXPECT_EQ(source.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(source.status().message(), HasSubstr("/nowhere"));
+}
+
+}  // namespace
+}  // namespace sluice

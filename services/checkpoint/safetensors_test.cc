@@ -1,0 +1,91 @@
+#include "services/checkpoint/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SafetensorsArray Array(std::string name, v1::DataType dtype, std::vector<int64_t> shape,
+                       size_t bytes, char fill) {
+  return {std::move(name), dtype, std::move(shape), absl::Cord(std::string(bytes, fill))};
+}
+
+// A file with this header and so many bytes of data.
+absl::Cord FileOf(absl::string_view header, size_t data) {
+  std::string text(8, '\0');
+  text[0] = static_cast<char>(header.size());
+  return absl::Cord(absl::StrCat(text, header, std::string(data, 'x')));
+}
+
+TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
+  const std::vector<SafetensorsArray> arrays = {
+      Array("fc.weight", v1::FLOAT32, {2, 3}, 24, 'a'), Array("scalar", v1::INT64, {}, 8, 'b'),
+      Array("empty", v1::FLOAT64, {0, 4}, 0, 'c'), Array("half", v1::BFLOAT16, {5}, 10, 'd')};
+  const auto read = ReadSafetensors(WriteSafetensors(arrays, {{"format", "pt"}}));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->size(), arrays.size());
+  for (const SafetensorsArray& array : arrays) {
+    const auto found = std::find_if(read->begin(), read->end(), [&](const SafetensorsArray& other) {
+      return other.name == array.name;
+    });
+    ASSERT_NE(found, read->end()) << array.name;
+    EXPECT_EQ(found->dtype, array.dtype);
+    EXPECT_EQ(found->shape, array.shape);
+    EXPECT_EQ(found->bytes, array.bytes);
+  }
+}
+
+TEST(SafetensorsTest, DataBeginsAtAMultipleOf64) {
+  for (const char* name : {"a", "ab", "a-name-that-is-somewhat-longer"}) {
+    const absl::Cord file = WriteSafetensors({Array(name, v1::FLOAT32, {1}, 4, 'x')}, {});
+    EXPECT_EQ((file.size() - 4) % 64, 0u);
+  }
+}
+
+TEST(SafetensorsTest, EveryTruncationIsRefused) {
+  const absl::Cord file = WriteSafetensors({Array("w", v1::FLOAT32, {4}, 16, 'x')}, {});
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_FALSE(ReadSafetensors(file.Subcord(0, size)).ok()) << size;
+  }
+}
+
+TEST(SafetensorsTest, AHeaderThatLiesIsRefusedWithTheArraysName) {
+  struct Case {
+    const char* header;
+    const char* message;
+  };
+  const Case cases[] = {
+      {R"([])", "not JSON"},
+      {R"({"w":{"dtype":"F32","shape":[1]}})", "missing"},
+      {R"({"w":{"dtype":"F8","shape":[4],"data_offsets":[0,4]}})", "unknown dtype F8"},
+      {R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "does not fit"},
+      {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "outside"},
+      {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "outside"},
+      {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "no list of sizes"},
+      {R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", "larger"},
+      {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", "two numbers"},
+  };
+  for (const Case& c : cases) {
+    const auto read = ReadSafetensors(FileOf(c.header, 4));
+    ASSERT_FALSE(read.ok()) << c.header;
+    EXPECT_THAT(read.status().message(), HasSubstr(c.message)) << c.header;
+  }
+}
+
+TEST(SafetensorsTest, ArraysComeInTheOrderOfTheirBytes) {
+  const auto read =
+      ReadSafetensors(FileOf(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},)"
+                             R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                             8));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(std::vector<std::string>({(*read)[0].name, (*read)[1].name}), ElementsAre("a", "b"));
+}
+
+}  // namespace
+}  // namespace sluice

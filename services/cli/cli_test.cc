@@ -1,0 +1,238 @@
+// The command line, without a job's processes (tests/integration has those).
+#include "services/cli/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {name: mlp}
+  data: {format: Synthetic, synthetic: {samples: 100, shape: [4], classes: 2}}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 10}
+)";
+
+class CliTest : public ::testing::Test {
+ protected:
+  CliTest()
+      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+        files_(MakeRealFileSystem()) {
+    std::filesystem::create_directories(folder_ + "/bin");
+    Write("job.yaml", kManifest);
+  }
+
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+
+  // A program of the job that does as the script says.
+  void WriteProgram(const std::string& name, const std::string& script) {
+    Write("bin/" + name, absl::StrCat("#!/bin/sh\n", script, "\n"));
+    chmod(absl::StrCat(folder_, "/bin/", name).c_str(), 0755);
+  }
+  void WritePrograms(const std::string& coordinator) {
+    WriteProgram("sluice-coordinator", coordinator);
+    WriteProgram("sluice-ps", "exec sleep 1000");
+    WriteProgram("sluice-worker", "exec sleep 1000");
+  }
+
+  int Run(std::vector<std::string> arguments) {
+    out_.str("");
+    err_.str("");
+    Environment environment;
+    environment.in = &in_;
+    environment.out = &out_;
+    environment.err = &err_;
+    environment.program_directories = {folder_ + "/bin"};
+    environment.files = files_.get();
+    environment.clock = &clock_;
+    return RunCommandLine(arguments, environment);
+  }
+  // With the test's state directory.
+  int RunJob(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"run", folder_ + "/job.yaml", "--state-dir", State()});
+    return Run(std::move(arguments));
+  }
+  std::string State() const { return folder_ + "/state"; }
+
+  const std::string folder_;
+  const std::unique_ptr<FileSystem> files_;
+  const RealClock clock_;
+  std::istringstream in_;
+  std::ostringstream out_;
+  std::ostringstream err_;
+};
+
+TEST_F(CliTest, WrongArgumentsAreRefusedWithCode2) {
+  const std::vector<std::vector<std::string>> wrong = {{},
+                                                       {"fly"},
+                                                       {"run"},
+                                                       {"run", "a", "b"},
+                                                       {"run", "x", "--output", "xml"},
+                                                       {"run", "x", "--port", "99999"},
+                                                       {"logs"},
+                                                       {"export", "x"},
+                                                       {"validate"}};
+  for (const auto& arguments : wrong) {
+    EXPECT_EQ(Run(arguments), 2) << ::testing::PrintToString(arguments);
+    EXPECT_FALSE(err_.str().empty());
+  }
+}
+
+TEST_F(CliTest, HelpAndVersionAreNoErrors) {
+  for (const char* command : {"run", "init", "validate", "render", "explain", "status", "logs",
+                              "inspect", "export", "stop", "version"}) {
+    EXPECT_EQ(Run({command, "--help"}), 0) << command;
+    EXPECT_FALSE(out_.str().empty()) << command;
+  }
+  EXPECT_EQ(Run({"--version"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("sluice "));
+}
+
+TEST_F(CliTest, WhatInitWritesIsValidAndNotWrittenTwice) {
+  const std::string file = folder_ + "/first.yaml";
+  EXPECT_EQ(Run({"init", "-o", file}), 0);
+  EXPECT_EQ(Run({"validate", file}), 0) << err_.str();
+  EXPECT_NE(Run({"init", "-o", file}), 0);
+  EXPECT_THAT(err_.str(), HasSubstr("exists already"));
+}
+
+TEST_F(CliTest, ABadManifestIsRefusedWithFileLineAndCode2) {
+  Write("bad.yaml", std::string(kManifest) + "  trainign: {}\n");
+  for (const char* command : {"validate", "render", "run"}) {
+    EXPECT_EQ(Run({command, folder_ + "/bad.yaml"}), 2) << command;
+    EXPECT_THAT(err_.str(), HasSubstr("bad.yaml:9:3: spec.trainign")) << command;
+  }
+  EXPECT_EQ(Run({"run", folder_ + "/missing.yaml"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("missing.yaml"));
+}
+
+TEST_F(CliTest, RenderPrintsTheJobAsJson) {
+  EXPECT_EQ(Run({"render", folder_ + "/job.yaml"}), 0);
+  const nlohmann::json job = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(job["name"], "example");
+  EXPECT_EQ(job["training"]["steps"], "10");
+}
+
+TEST_F(CliTest, ADryRunShowsWhatWouldStartAndTouchesNothing) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({"--dry-run", "--workers", "5", "--shards", "3"}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("5 workers"));
+  EXPECT_THAT(out_.str(), HasSubstr("3 shards"));
+  EXPECT_THAT(out_.str(), HasSubstr("(new)"));
+  EXPECT_FALSE(std::filesystem::exists(State()));
+}
+
+TEST_F(CliTest, ReplicasOutOfRangeAreRefused) {
+  EXPECT_EQ(RunJob({"--workers", "0"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--workers must be between 1 and"));
+}
+
+TEST_F(CliTest, AMissingProgramIsNamed) {
+  WriteProgram("sluice-coordinator", "exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("sluice-ps is missing"));
+  EXPECT_THAT(err_.str(), HasSubstr("--bin-dir"));
+  EXPECT_FALSE(std::filesystem::exists(State()));
+}
+
+TEST_F(CliTest, APortInUseIsRefused) {
+  WritePrograms("exit 1");
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  EXPECT_EQ(RunJob({"--port", absl::StrCat(ntohs(address.sin_port))}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("is in use"));
+  close(fd);
+}
+
+TEST_F(CliTest, AFailingProgramFailsTheJobWithItsReasonAndItsLastLines) {
+  WritePrograms("echo some context; echo 'sluice-coordinator: the disk is on fire' >&2; exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("some context"));
+  EXPECT_THAT(err_.str(),
+              HasSubstr("job example failed: coordinator ended with exit code 1: the disk is on "
+                        "fire"));
+  EXPECT_EQ(Run({"status", "--state-dir", State()}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("Failed"));
+  EXPECT_EQ(Run({"logs", "example", "--state-dir", State(), "--tail", "1"}), 0);
+  EXPECT_EQ(out_.str(), "coordinator | sluice-coordinator: the disk is on fire\n");
+}
+
+TEST_F(CliTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({"--output", "json"}), 1);
+  std::istringstream lines(out_.str());
+  std::string line;
+  nlohmann::json last;
+  while (std::getline(lines, line)) {
+    last = nlohmann::json::parse(line);
+    EXPECT_TRUE(last.contains("type") && last.contains("time")) << line;
+  }
+  EXPECT_EQ(last["type"], "summary");
+  EXPECT_EQ(last["outcome"], "Failed");
+  EXPECT_EQ(last["exitCode"], 1);
+  EXPECT_EQ(last["process"], "coordinator");
+}
+
+TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  Write("job.yaml", std::string(kManifest) + "  worker: {replicas: 3}\n  loss: crossEntropy\n");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("spec.loss: "));
+  EXPECT_THAT(err_.str(), HasSubstr("--fresh"));
+  EXPECT_EQ(RunJob({"--dry-run"}), 2);
+  EXPECT_THAT(out_.str(), HasSubstr("not allowed    spec.loss"));
+  EXPECT_THAT(out_.str(), HasSubstr("changed        spec.worker.replicas"));
+  EXPECT_EQ(RunJob({"--fresh"}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("removes what is trained"));
+  EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+}
+
+TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
+  WritePrograms("exit 1");
+  RunJob({});
+  for (const char* command : {"status", "logs", "stop"}) {
+    EXPECT_EQ(Run({command, "other", "--state-dir", State()}), 2) << command;
+    EXPECT_THAT(err_.str(), HasSubstr("there are: example")) << command;
+  }
+  EXPECT_EQ(Run({"inspect", "other", "--state-dir", State()}), 2);
+  EXPECT_EQ(Run({"export", "other", "-o", folder_ + "/x", "--state-dir", State()}), 2);
+}
+
+TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {
+  WritePrograms("exit 1");
+  Write("state", "a file, not a folder");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr(State()));
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,205 @@
+#include "services/cli/progress_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::JobProgress Training() {
+  v1::JobProgress progress;
+  progress.set_phase(v1::JobProgress::TRAINING);
+  progress.set_step(1163);
+  progress.set_total_steps(1876);
+  progress.set_epoch(1.24);
+  progress.set_samples(74432);
+  progress.set_total_samples(120000);
+  progress.set_samples_per_second(1000);
+  progress.set_has_loss(true);
+  progress.set_loss(0.07123);
+  return progress;
+}
+
+v1::ProcessStatus* AddProcess(v1::JobProgress* progress, v1::Role role, uint32_t index,
+                              uint64_t pid, v1::ProcessStatus::State state) {
+  v1::ProcessStatus* status = progress->add_processes();
+  status->mutable_process()->set_role(role);
+  status->mutable_process()->set_index(index);
+  status->set_pid(pid);
+  status->set_state(state);
+  return status;
+}
+
+local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
+  local::ProcessView view;
+  view.pid = pid;
+  view.running = true;
+  view.restarts = restarts;
+  return view;
+}
+
+TEST(ProgressTextTest, NumbersAreForPeople) {
+  EXPECT_EQ(CountText(0), "0");
+  EXPECT_EQ(CountText(999), "999");
+  EXPECT_EQ(CountText(1876), "1,876");
+  EXPECT_EQ(CountText(1234567), "1,234,567");
+  EXPECT_EQ(BytesText(100), "100 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(BytesText(uint64_t{5} << 40), "5.0 TiB");
+  EXPECT_EQ(DurationText(absl::Milliseconds(12340)), "12.3 s");
+  EXPECT_EQ(DurationText(absl::Seconds(97)), "1m 37s");
+  EXPECT_EQ(DurationText(absl::Seconds(59.97)), "1m 00s");
+  EXPECT_EQ(DurationText(absl::Minutes(123)), "2h 03m");
+  EXPECT_EQ(DurationText(-absl::Seconds(1)), "0.0 s");
+  EXPECT_EQ(LossText(0.07123), "0.0712");
+  EXPECT_EQ(LossText(2.30259), "2.303");
+  EXPECT_EQ(LossText(8.76e-6), "8.76e-06");
+  EXPECT_EQ(LossText(std::nan("")), "nan");
+}
+
+TEST(ProgressTextTest, AnEvaluationIsOneLine) {
+  v1::Evaluation evaluation;
+  evaluation.set_step(938);
+  evaluation.set_epoch(1);
+  evaluation.set_has_accuracy(true);
+  evaluation.set_accuracy(97.85);
+  evaluation.set_loss(0.0712);
+  evaluation.set_samples(10000);
+  EXPECT_EQ(EvaluationText(evaluation),
+            "Step 938 (epoch 1.00): accuracy 97.85 %, loss 0.0712 on 10,000 samples");
+  evaluation.set_has_accuracy(false);
+  EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): loss 0.0712 on 10,000 samples");
+}
+
+TEST(ProgressTextTest, APlainLineSaysWhereTheJobIs) {
+  JobView view;
+  EXPECT_EQ(ProgressLine(view), "starting");
+  view.heard = true;
+  view.progress = Training();
+  EXPECT_EQ(ProgressLine(view),
+            "training: step 1,163 of 1,876 (62 %), epoch 1.24, loss 0.0712, 1,000 samples/s, "
+            "45.6 s left");
+}
+
+TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {
+  v1::JobProgress progress = Training();
+  EXPECT_EQ(TimeLeft(progress), absl::Seconds(45.568));
+  progress.set_samples_per_second(0);
+  EXPECT_EQ(TimeLeft(progress), absl::InfiniteDuration());
+  progress = Training();
+  progress.set_samples(130000);
+  EXPECT_EQ(TimeLeft(progress), absl::ZeroDuration());
+}
+
+TEST(LiveLinesTest, EveryProcessHasALineWithItsState) {
+  JobView view;
+  view.name = "demo";
+  view.heard = true;
+  view.progress = Training();
+  AddProcess(&view.progress, v1::SHARD, 0, 11, v1::ProcessStatus::MEMBER)->set_partitions(64);
+  AddProcess(&view.progress, v1::WORKER, 0, 12, v1::ProcessStatus::MEMBER)
+      ->set_samples_per_second(512.4);
+  AddProcess(&view.progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
+  view.processes[{v1::COORDINATOR, 0}] = Running(10);
+  view.processes[{v1::SHARD, 0}] = Running(11);
+  view.processes[{v1::WORKER, 0}] = Running(12, 1);
+  view.processes[{v1::WORKER, 1}] = Running(13);  // another life than the coordinator speaks of
+  local::ProcessView dead;
+  dead.pid = 14;
+  dead.exit.signal = SIGKILL;
+  view.processes[{v1::WORKER, 2}] = dead;
+  const std::vector<std::string> lines = LiveLines(view, 100, false);
+  EXPECT_EQ(lines[0], "demo  training  step 1,163 of 1,876  epoch 1.24");
+  EXPECT_THAT(lines[1], HasSubstr("62 %"));
+  EXPECT_EQ(lines[2], "  loss 0.0712, 1,000 samples/s, 45.6 s left");
+  EXPECT_THAT(lines, Contains("  coordinator  running"));
+  EXPECT_THAT(lines, Contains("  ps-0         serving, 64 partitions"));
+  EXPECT_THAT(lines, Contains("  worker-0     training, 512 samples/s (restarted once)"));
+  EXPECT_THAT(lines, Contains("  worker-1     starting"));
+  EXPECT_THAT(lines, Contains("  worker-2     killed by signal 9 (Killed)"));
+}
+
+TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
+  JobView view;
+  view.name = "a-job-with-a-rather-long-name-that-does-not-fit";
+  view.heard = true;
+  view.progress = Training();
+  view.processes[{v1::COORDINATOR, 0}] = Running(10, 100);
+  for (const int columns : {20, 33, 80, 300}) {
+    for (const std::string& line : LiveLines(view, columns, false)) {
+      int width = 0;
+      for (const char c : line) width += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+      EXPECT_LE(width, columns) << line;
+    }
+  }
+}
+
+TEST(LiveLinesTest, ColoursAreUsedOnlyWhereAskedFor) {
+  JobView view;
+  view.name = "demo";
+  view.heard = true;
+  view.progress = Training();
+  view.processes[{v1::COORDINATOR, 0}] = Running(10);
+  EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, false), "\n"), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, true), "\n"), HasSubstr("\x1b[32m"));
+}
+
+TEST(LiveLinesTest, ManyProcessesAreCounted) {
+  JobView view;
+  for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running(100);
+  const std::vector<std::string> lines = LiveLines(view, 80, false);
+  EXPECT_LT(lines.size(), 20u);
+  EXPECT_EQ(lines.back(), "  and 88 more");
+}
+
+TEST(CutToWidthTest, EscapeSequencesTakeNoWidthAndAreKept) {
+  EXPECT_EQ(CutToWidth("\x1b[1mabcdef\x1b[0m", 3), "\x1b[1mabc\x1b[0m");
+  EXPECT_EQ(CutToWidth("█░█░", 2), "█░");
+  EXPECT_EQ(CutToWidth("abc", 3), "abc");
+  EXPECT_EQ(CutToWidth("\x1b[1", 3), "\x1b[1");
+}
+
+TEST(SummaryTest, ATrainedJobSaysItsMetricAndHowToExportIt) {
+  SummaryFacts facts;
+  facts.name = "demo";
+  facts.directory = ".sluice/demo";
+  facts.elapsed = absl::Seconds(97);
+  facts.training_time = absl::Seconds(60);
+  facts.samples = 120000;
+  facts.result.heard = true;
+  facts.result.restarts = 1;
+  facts.result.ending.outcome = policy::Outcome::kSucceeded;
+  v1::JobProgress& progress = facts.result.progress;
+  progress = Training();
+  progress.set_step(1876);
+  progress.set_epoch(2);
+  progress.mutable_last_evaluation()->set_has_accuracy(true);
+  progress.mutable_last_evaluation()->set_accuracy(98.61);
+  progress.set_compute_seconds(3);
+  progress.set_wait_seconds(1);
+  progress.mutable_checkpoint()->mutable_last()->set_step(1876);
+  progress.mutable_checkpoint()->set_folder("folder");
+  const std::vector<std::string> lines = SummaryLines(facts);
+  EXPECT_EQ(lines[0], "Trained demo: accuracy 98.61 % after 1,876 steps (2.00 epochs)");
+  EXPECT_THAT(lines, Contains(HasSubstr("1m 37s")));
+  EXPECT_THAT(lines, Contains(HasSubstr("75 % compute")));
+  EXPECT_THAT(lines, Contains("  samples/s    2,000"));
+  EXPECT_THAT(lines, Contains("  model        sluice export demo -o demo.safetensors"));
+  facts.result.ending.outcome = policy::Outcome::kSuspended;
+  progress.set_step(900);
+  EXPECT_EQ(SummaryLines(facts)[0], "Stopped demo at step 900 of 1,876 (2.00 epochs)");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,176 @@
+#include "services/cli/running_snapshot.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/checkpoint/checkpoint_reader.h"
+#include "services/common/mutex.h"
+#include "services/common/process.h"
+#include "services/protocol/codec/codec.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/layout.h"
+#include "services/protocol/wire_version.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/stream_client.h"
+
+namespace sluice::cli {
+namespace {
+
+// Collects what all shards send.
+class Collector {
+ public:
+  Collector(const v1::Snapshot& snapshot, TensorAssembler assembler)
+      : snapshot_(snapshot), assembler_(std::move(assembler)) {
+    for (const v1::Block& block : snapshot.layout().blocks()) missing_.insert(block.partition());
+  }
+
+  // Of a stream's thread.
+  void OnFrame(const v1::Header& header, const absl::Cord& payload) {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
+    if (header.has_refused()) {
+      status_ = absl::UnavailableError("the job changed its view meanwhile; try again");
+    } else if (header.has_data()) {
+      status_ = AddBlocks(header.data(), payload);
+      if (header.data().last()) missing_.erase(header.data().partition());
+    }
+    changed_.SignalAll();
+  }
+
+  void OnBroken(const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    if (status_.ok() && !missing_.empty()) {
+      status_ = absl::UnavailableError(absl::StrCat("a shard went away: ", why.message()));
+    }
+    changed_.SignalAll();
+  }
+
+  absl::StatusOr<std::vector<SafetensorsArray>> Wait(absl::Time deadline) {
+    MutexLock lock(&mutex_);
+    while (status_.ok() && !missing_.empty()) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) {
+        return absl::DeadlineExceededError("the shards did not send the tensors in time");
+      }
+    }
+    if (!status_.ok()) return status_;
+    return assembler_.Take();
+  }
+
+ private:
+  absl::Status AddBlocks(const v1::Data& data, const absl::Cord& payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uint64_t offset = 0;
+    for (const v1::BlockHeader& header : data.blocks()) {
+      if (header.block() >= static_cast<uint32_t>(snapshot_.layout().blocks_size()) ||
+          header.payload_bytes() > payload.size() - offset) {
+        return absl::DataLossError("a shard sent blocks that the job does not have");
+      }
+      const absl::Cord bytes = payload.Subcord(offset, header.payload_bytes());
+      offset += header.payload_bytes();
+      if (absl::Status status = AddBlock(header, bytes); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBlock(const v1::BlockHeader& header, const absl::Cord& bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (header.codec() == v1::CODEC_RAW) return assembler_.Add(header.block(), bytes);
+    const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
+    if (!codec.ok()) return codec.status();
+    const v1::Block& block = snapshot_.layout().blocks(static_cast<int>(header.block()));
+    const v1::DataType dtype = snapshot_.table().tensors(static_cast<int>(block.tensor())).dtype();
+    // Aligned for every element.
+    std::vector<double> memory((block.count() * ElementBytes(dtype) + 7) / 8);
+    if (absl::Status status =
+            (*codec)->Decode(bytes, Elements(dtype, memory.data(), block.count()));
+        !status.ok()) {
+      return status;
+    }
+    return assembler_.Add(header.block(),
+                          absl::Cord(absl::string_view(reinterpret_cast<const char*>(memory.data()),
+                                                       block.count() * ElementBytes(dtype))));
+  }
+
+  const v1::Snapshot& snapshot_;
+  Mutex mutex_;
+  CondVar changed_;
+  TensorAssembler assembler_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // partitions
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
+                                          const v1::View::Shard& shard, const std::string& job,
+                                          uint64_t incarnation, Collector* collector) {
+  StreamClient::Options options;
+  options.address = shard.address();
+  std::unique_ptr<StreamClient> stream = StreamClient::Connect(
+      std::move(options),
+      {.on_frame = [collector](v1::Header header,
+                               absl::Cord payload) { collector->OnFrame(header, payload); },
+       .on_broken = [collector](absl::Status why) { collector->OnBroken(why); }});
+  v1::Header hello;
+  *hello.mutable_view() = snapshot.view().id();
+  hello.mutable_hello()->set_min_wire_version(kOldestWireVersion);
+  hello.mutable_hello()->set_max_wire_version(kWireVersion);
+  hello.mutable_hello()->set_job(job);
+  hello.mutable_hello()->mutable_sender()->set_role(v1::READER);
+  hello.mutable_hello()->mutable_sender()->set_incarnation(incarnation);
+  hello.mutable_hello()->set_shard_incarnation(shard.process().incarnation());
+  stream->Send(hello);
+  v1::Header pull;
+  *pull.mutable_view() = snapshot.view().id();
+  pull.mutable_pull()->set_version(snapshot.version());
+  pull.mutable_pull()->set_cut(snapshot.cut());
+  pull.mutable_pull()->set_request(1);
+  stream->Send(pull);
+  return stream;
+}
+
+}  // namespace
+
+absl::StatusOr<RunningSnapshot> PullSnapshot(const std::string& coordinator, const std::string& job,
+                                             absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  const auto stub = v1::JobControl::NewStub(MakeChannel({.address = coordinator}));
+  v1::Snapshot snapshot;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    v1::OpenSnapshotRequest request;
+    request.set_hold_seconds(absl::ToDoubleSeconds(timeout));
+    const grpc::Status status = stub->OpenSnapshot(&context, request, &snapshot);
+    if (!status.ok()) return FromGrpcStatus(status);
+  }
+  absl::StatusOr<TensorAssembler> assembler =
+      TensorAssembler::Create(snapshot.table(), snapshot.layout());
+  if (!assembler.ok()) return assembler.status();
+  Collector collector(snapshot, *std::move(assembler));
+  absl::StatusOr<std::vector<SafetensorsArray>> tensors;
+  {
+    const uint64_t incarnation = RandomIncarnation();
+    std::vector<std::unique_ptr<StreamClient>> streams;
+    for (const v1::View::Shard& shard : snapshot.view().shards()) {
+      streams.push_back(StartReader(snapshot, shard, job, incarnation, &collector));
+    }
+    tensors = collector.Wait(deadline);
+  }
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::CloseSnapshotRequest close;
+  close.set_cut(snapshot.cut());
+  v1::CloseSnapshotResponse response;
+  // If it is not heard, the coordinator lets go of it by itself after the hold time.
+  (void)stub->CloseSnapshot(&context, close, &response);
+  if (!tensors.ok()) return tensors.status();
+  return RunningSnapshot{snapshot.version(), *std::move(tensors)};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,130 @@
+#include "services/cli/tensor_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "services/common/arithmetic/half.h"
+#include "services/protocol/elements.h"
+
+namespace sluice::cli {
+namespace {
+
+template <typename T, typename Convert>
+std::vector<double> Converted(const std::string& bytes, const Convert& convert) {
+  std::vector<double> values(bytes.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    values[i] = convert(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<double> ElementsOf(const SafetensorsArray& array) {
+  const std::string bytes(array.bytes);
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  const auto half = [](auto value) { return static_cast<double>(ToFloat(value)); };
+  switch (array.dtype) {
+    case v1::FLOAT32:
+      return Converted<float>(bytes, number);
+    case v1::FLOAT64:
+      return Converted<double>(bytes, number);
+    case v1::INT64:
+      return Converted<int64_t>(bytes, number);
+    case v1::BFLOAT16:
+      return Converted<BFloat16>(bytes, half);
+    case v1::FLOAT16:
+      return Converted<Float16>(bytes, half);
+    default:
+      return {};
+  }
+}
+
+TensorStats StatsOf(const SafetensorsArray& array) {
+  const std::vector<double> values = ElementsOf(array);
+  TensorStats stats;
+  stats.elements = values.size();
+  double sum = 0;
+  bool any = false;
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      ++stats.not_finite;
+      continue;
+    }
+    stats.min = any ? std::min(stats.min, value) : value;
+    stats.max = any ? std::max(stats.max, value) : value;
+    any = true;
+    sum += value;
+  }
+  const double finite = static_cast<double>(stats.elements - stats.not_finite);
+  if (finite == 0) return stats;
+  stats.mean = sum / finite;
+  double squares = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) squares += (value - stats.mean) * (value - stats.mean);
+  }
+  stats.deviation = std::sqrt(squares / finite);
+  return stats;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+std::string TypeText(v1::DataType dtype) { return absl::AsciiStrToLower(v1::DataType_Name(dtype)); }
+
+std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors,
+                                          bool stats) {
+  size_t name_width = 4;
+  size_t shape_width = 5;
+  for (const SafetensorsArray& tensor : tensors) {
+    name_width = std::max(name_width, tensor.name.size());
+    shape_width = std::max(shape_width, ShapeText(tensor.shape).size());
+  }
+  const auto line = [&](const std::string& name, const std::string& shape, const std::string& type,
+                        const std::string& rest) {
+    return absl::StrFormat("%-*s  %-*s  %-8s%s", name_width, name, shape_width, shape, type, rest);
+  };
+  std::vector<std::string> lines;
+  lines.push_back(line("NAME", "SHAPE", "TYPE",
+                       stats ? absl::StrFormat("  %12s  %12s  %12s  %12s  %s", "MIN", "MAX", "MEAN",
+                                               "DEVIATION", "NOT FINITE")
+                             : ""));
+  for (const SafetensorsArray& tensor : tensors) {
+    std::string rest;
+    if (stats) {
+      const TensorStats of = StatsOf(tensor);
+      rest = absl::StrFormat("  %12.5g  %12.5g  %12.5g  %12.5g  %d", of.min, of.max, of.mean,
+                             of.deviation, of.not_finite);
+    }
+    lines.push_back(line(tensor.name, ShapeText(tensor.shape), TypeText(tensor.dtype), rest));
+  }
+  return lines;
+}
+
+std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count) {
+  constexpr size_t kPerLine = 8;
+  const std::vector<double> values = ElementsOf(array);
+  std::vector<std::string> lines;
+  const size_t shown = std::min(count, values.size());
+  for (size_t i = 0; i < shown; i += kPerLine) {
+    std::string line;
+    for (size_t j = i; j < std::min(i + kPerLine, shown); ++j) {
+      absl::StrAppendFormat(&line, "  %11.6g", values[j]);
+    }
+    lines.push_back(std::move(line));
+  }
+  if (shown < values.size()) {
+    lines.push_back(absl::StrCat("  and ", values.size() - shown, " more"));
+  }
+  return lines;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,177 @@
+// The shells of coordinator, shards and workers under threads, all in one process for the
+// sanitizers' sake (exactly_once_test has the programs): jobs whose processes come and go count
+// each sample exactly once an epoch.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "services/transport/grpc_settings.h"
+#include "tests/testing/counting_engine.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/in_process_job.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr uint64_t kSamples = 1200;
+constexpr uint64_t kEpochs = 2;
+// Of a job's end, under the slowest sanitizer on a busy machine.
+constexpr absl::Duration kLong = absl::Seconds(120);
+
+v1::JobSpec Job(const std::string& folder, v1::Mode mode) {
+  v1::JobSpec job = CountingJob(folder, kSamples, kEpochs);
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_worker()->set_replicas(2);
+  v1::TrainingSpec& training = *job.mutable_training();
+  training.set_mode(mode);
+  training.set_global_batch_size(10);
+  if (mode == v1::BOUNDED_STALENESS) training.set_max_staleness(2);
+  // Never clips, but the shards have to agree on the norm: they talk to each other.
+  if (mode == v1::SYNCHRONOUS) job.mutable_optimizer()->set_clip_norm(1e9);
+  return job;
+}
+
+class InProcessTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ConfigureGrpcProcess({}); }
+
+  void Start(const v1::JobSpec& job, const std::string& folder) {
+    job_ = std::make_unique<InProcessJob>(job, folder);
+    const absl::Status status = job_->StartAll();
+    ASSERT_TRUE(status.ok()) << status;
+    WaitForStep(10);
+  }
+
+  void WaitForStep(uint64_t step) {
+    const absl::Status status = job_->WaitForStep(step);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  void WaitForRestoration() {
+    const auto restored = job_->WaitFor(
+        [](const v1::JobProgress& p) {
+          return p.attempt() == 2 && p.phase() == v1::JobProgress::TRAINING && p.restored();
+        },
+        kLong);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+  }
+
+  grpc::Status OpenSnapshot(v1::Snapshot* snapshot) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::OpenSnapshotRequest request;
+    request.set_hold_seconds(60);
+    return job_->control().OpenSnapshot(&context, request, snapshot);
+  }
+
+  void FinishAndCheck() {
+    const absl::Status end = job_->WaitForEnd(coordinator::ExitReason::kSucceeded, kLong);
+    ASSERT_TRUE(end.ok()) << end;
+    const auto counts = FinalTensor(job_->checkpoints(), "counts");
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_THAT(*counts, Each(static_cast<double>(kEpochs)));
+  }
+
+  std::unique_ptr<InProcessJob> job_;
+};
+
+class EveryModeTest : public InProcessTest, public ::testing::WithParamInterface<v1::Mode> {};
+
+TEST_P(EveryModeTest, AWorkerLeavesAnotherVanishesNewOnesComeAndNoSampleIsLostOrDoubled) {
+  const std::string folder = NewFolder(v1::Mode_Name(GetParam()));
+  Start(Job(folder, GetParam()), folder);
+  const worker::WorkerProcess::Result left = job_->Leave(0);
+  EXPECT_EQ(left.reason, worker::ExitReason::kLeft) << left.message;
+  job_->StartWorker(0);
+  WaitForStep(40);
+  job_->DropWorker(1);
+  job_->StartWorker(1);
+  FinishAndCheck();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , EveryModeTest, ::testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS),
+    [](const ::testing::TestParamInfo<v1::Mode>& mode) { return v1::Mode_Name(mode.param); });
+
+TEST_F(InProcessTest, AShardThatVanishesCostsOnlyWhatWasDoneSinceTheCheckpoint) {
+  const std::string folder = NewFolder("shard");
+  v1::JobSpec job = Job(folder, v1::SYNCHRONOUS);
+  job.mutable_checkpoint()->set_interval_steps(10);
+  Start(job, folder);
+  WaitForStep(30);
+  job_->DropShard(1);
+  ASSERT_TRUE(job_->StartShard(1).ok());
+  WaitForRestoration();
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, AShardThatVanishesBeforeThereIsACheckpointIsANewBeginning) {
+  const std::string folder = NewFolder("birth");
+  Start(Job(folder, v1::ASYNCHRONOUS), folder);
+  job_->DropShard(1);
+  ASSERT_TRUE(job_->StartShard(1).ok());
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, ACoordinatorThatVanishesIsFollowedByAnotherAtItsAddress) {
+  const std::string folder = NewFolder("coordinator");
+  v1::JobSpec job = Job(folder, v1::ASYNCHRONOUS);
+  job.mutable_checkpoint()->set_interval_steps(20);
+  Start(job, folder);
+  WaitForStep(50);
+  job_->DropCoordinator();
+  const absl::Status started = job_->StartCoordinator();
+  ASSERT_TRUE(started.ok()) << started;
+  WaitForRestoration();
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, ASuspendedJobGoesOnWhereItWasWithNewProcesses) {
+  const std::string folder = NewFolder("suspend");
+  Start(Job(folder, v1::BOUNDED_STALENESS), folder);
+  job_->Suspend();
+  const absl::Status suspended = job_->WaitForEnd(coordinator::ExitReason::kSuspended, kLong);
+  ASSERT_TRUE(suspended.ok()) << suspended;
+  const absl::Status again = job_->StartAll();
+  ASSERT_TRUE(again.ok()) << again;
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
+  const std::string folder = NewFolder("snapshot");
+  Start(Job(folder, v1::SYNCHRONOUS), folder);
+  v1::Snapshot snapshot;
+  const grpc::Status opened = OpenSnapshot(&snapshot);
+  ASSERT_TRUE(opened.ok()) << opened.error_message();
+  EXPECT_GE(snapshot.version(), 10u);
+  EXPECT_EQ(snapshot.view().shards_size(), 2);
+  WaitForStep(snapshot.version() + 5);
+  grpc::ClientContext close_context;
+  v1::CloseSnapshotRequest close;
+  close.set_cut(snapshot.cut());
+  v1::CloseSnapshotResponse closed;
+  EXPECT_TRUE(job_->control().CloseSnapshot(&close_context, close, &closed).ok());
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, AReaderThatComesAfterTheEndIsRefusedAtOnceAndKeepsNobodyWaiting) {
+  const std::string folder = NewFolder("late");
+  Start(Job(folder, v1::SYNCHRONOUS), folder);
+  const auto ended =
+      job_->WaitFor([&](const v1::JobProgress&) { return !job_->CoordinatorRuns(); }, kLong);
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  v1::Snapshot snapshot;
+  EXPECT_EQ(OpenSnapshot(&snapshot).error_code(), grpc::StatusCode::UNAVAILABLE);
+  FinishAndCheck();
+}
+
+}  // namespace
+}  // namespace sluice::testing

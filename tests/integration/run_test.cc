@@ -1,0 +1,271 @@
+// `sluice run` as a user has it: the real command and the real programs.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr absl::Duration kPatience = absl::Minutes(2);
+
+// $0: optimizer steps, $1: seconds that each is slowed down by.
+constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {name: logistic}
+  data:
+    format: Synthetic
+    synthetic: {samples: 512, shape: [6], classes: 2}
+    evaluation: {intervalSteps: 20}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: $0, globalBatchSize: 16, stepDelaySeconds: $1}
+  parameterServer: {replicas: 2}
+  worker: {replicas: 2}
+  checkpoint: {intervalSteps: 10}
+)";
+
+bool WaitUntil(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return true;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class RunTest : public ::testing::Test {
+ protected:
+  RunTest()
+      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+        programs_(absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~RunTest() override {
+    if (running_ > 0) {
+      kill(running_, SIGKILL);
+      waitpid(running_, nullptr, 0);
+    }
+  }
+
+  void WriteManifest(int steps, double delay) {
+    std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
+  }
+
+  pid_t Start(std::vector<std::string> arguments) {
+    output_ = absl::StrCat(folder_, "/output-", ++runs_);
+    arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
+    arguments.insert(arguments.end(), {"--state-dir", folder_ + "/state"});
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0644);
+    posix_spawn_file_actions_adddup2(&files, 1, 2);
+    pid_t pid = 0;
+    EXPECT_EQ(posix_spawn(&pid, raw[0], &files, nullptr, raw.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    return pid;
+  }
+  static int Wait(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int Sluice(std::vector<std::string> arguments) { return Wait(Start(std::move(arguments))); }
+
+  std::vector<std::string> RunArguments(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"run",  folder_ + "/job.yaml", "--output",
+                                          "json", "--bin-dir",           programs_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  // In the background, until the job trains.
+  void StartRun() {
+    running_ = Start(RunArguments());
+    run_output_ = output_;
+    ASSERT_TRUE(WaitUntil([&] {
+      return LastStep() >= 3 || !Objects(run_output_, "summary").empty();
+    })) << ReadAll(run_output_);
+    ASSERT_GE(LastStep(), 3u) << ReadAll(run_output_);
+  }
+  int FinishRun() { return Wait(std::exchange(running_, 0)); }
+
+  // Objects that a run has printed so far, of one type.
+  static std::vector<Json> Objects(const std::string& output, const std::string& type) {
+    std::vector<Json> objects;
+    std::istringstream lines(ReadAll(output));
+    std::string line;
+    while (std::getline(lines, line)) {
+      Json json = Json::parse(line, nullptr, false);
+      if (json.is_object() && json["type"] == type) objects.push_back(std::move(json));
+    }
+    return objects;
+  }
+  uint64_t LastStep() const {
+    const std::vector<Json> progress = Objects(run_output_, "progress");
+    return progress.empty() ? 0 : progress.back()["step"].get<uint64_t>();
+  }
+  Json Summary(const std::string& output) const {
+    const std::vector<Json> summaries = Objects(output, "summary");
+    if (summaries.size() == 1) return summaries[0];
+    ADD_FAILURE() << "no summary in\n" << ReadAll(output);
+    return Json::object();
+  }
+  pid_t PidOf(const std::string& name) const {
+    pid_t pid = 0;
+    for (const Json& process : Objects(run_output_, "process")) {
+      if (process["name"] == name && process["state"] == "started") pid = process["pid"];
+    }
+    return pid;
+  }
+
+  const std::string folder_;
+  const std::string programs_;
+  int runs_ = 0;
+  std::string output_;      // of the newest command
+  std::string run_output_;  // of StartRun
+  pid_t running_ = 0;
+};
+
+TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
+  WriteManifest(40, 0);
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const Json summary = Summary(output_);
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["step"], 40);
+  EXPECT_EQ(summary["evaluation"]["step"], 40);
+  EXPECT_TRUE(summary["evaluation"].contains("accuracy"));
+  EXPECT_EQ(summary["restarts"], 0);
+
+  ASSERT_EQ(Sluice({"inspect", "example", "--stats"}), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("all whole"));
+  const std::string model = folder_ + "/model.safetensors";
+  ASSERT_EQ(Sluice({"export", "example", "-o", model}), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("load_state_dict"));
+  EXPECT_GT(std::filesystem::file_size(model), 0u);
+
+  // Nothing to do.
+  ASSERT_EQ(Sluice(RunArguments()), 0);
+  EXPECT_THAT(Objects(output_, "process"), ::testing::IsEmpty());
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+
+  ASSERT_EQ(Sluice(RunArguments({"--fresh"})), 0) << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 40);
+  EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
+}
+
+TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
+  WriteManifest(60, 0.05);
+  StartRun();
+  // Meanwhile nobody else can run it, and its state can be looked at.
+  EXPECT_EQ(Sluice(RunArguments()), 1);
+  EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("process ", running_)));
+  EXPECT_EQ(Sluice({"status", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("training"));
+
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  const Json stopped = Summary(run_output_);
+  EXPECT_EQ(stopped["outcome"], "Suspended");
+  const uint64_t step = stopped["step"];
+  EXPECT_LT(step, 60u);
+
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const Json summary = Summary(output_);
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["restoredFromStep"], step);
+  EXPECT_EQ(summary["step"], 60);
+}
+
+TEST_F(RunTest, AKilledWorkerIsReplaced) {
+  WriteManifest(80, 0.05);
+  StartRun();
+  const pid_t worker = PidOf("worker-1");
+  ASSERT_GT(worker, 0);
+  kill(worker, SIGKILL);
+  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
+  const Json summary = Summary(run_output_);
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["step"], 80);
+  EXPECT_EQ(summary["restarts"], 1);
+}
+
+TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  std::vector<pid_t> processes;
+  for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
+    processes.push_back(PidOf(name));
+    ASSERT_EQ(kill(processes.back(), 0), 0) << name;
+  }
+  kill(running_, SIGKILL);
+  FinishRun();
+  const absl::Time killed = absl::Now();
+  for (const pid_t pid : processes) {
+    // A zombie that nobody reaps has ended too.
+    EXPECT_TRUE(WaitUntil([&] {
+      const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
+      return stat.empty() || stat.find(") Z ") != std::string::npos;
+    }));
+  }
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+  // And the lock is free: the job goes on.
+  StartRun();
+  kill(running_, SIGTERM);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+}
+
+TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
+  // The model tells two classes apart.
+  std::string manifest = absl::Substitute(kManifest, 40, 0);
+  manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
+  std::ofstream(folder_ + "/job.yaml") << manifest;
+  EXPECT_EQ(Sluice(RunArguments()), 1);
+  const Json summary = Summary(output_);
+  EXPECT_EQ(summary["outcome"], "Failed");
+  EXPECT_THAT(summary["reason"].get<std::string>(), HasSubstr("label"));
+  EXPECT_THAT(summary["process"].get<std::string>(), HasSubstr("worker-"));
+  EXPECT_FALSE(summary["logLines"].empty());
+}
+
+TEST_F(RunTest, ABadManifestStartsNothing) {
+  std::ofstream(folder_ + "/job.yaml") << "kind: TrainingJob\n";
+  EXPECT_EQ(Sluice(RunArguments()), 2);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("job.yaml"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/state"));
+}
+
+}  // namespace
+}  // namespace sluice

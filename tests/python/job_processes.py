@@ -1,0 +1,167 @@
+"""A job's real programs, started one by one, as tests/testing/job_processes.h does it in C++."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from sluice import transport
+from sluice.protocol import wire
+
+
+def base_job(**changes):
+    """Synchronous, one shard, one worker, SGD 0.1, short timers; as tests/testing/jobs.h."""
+    job = {
+        'name': 'test', 'namespace': 'default', 'uid': 'test',
+        'training': {'mode': 'SYNCHRONOUS', 'globalBatchSize': 64, 'microbatchSize': 8, 'seed': 1},
+        'optimizer': {'name': 'SGD', 'learningRate': 0.1},
+        'parameterServer': {'replicas': 1, 'partitions': 8},
+        'worker': {'replicas': 1},
+        'checkpoint': {'maxToKeep': 3},
+        'backoffLimit': 100,
+        'timeouts': {'heartbeat': 0.5, 'suspect': 1, 'silence': 5, 'pause': 5, 'birth': 60,
+                     'suspendCheckpoint': 30},
+    }
+    for field, value in changes.items():
+        if isinstance(value, dict):
+            job.setdefault(field, {}).update(value)
+        else:
+            job[field] = value
+    return job
+
+
+def program(role):
+    """Path of a program: in Bazel's runfiles, or in SLUICE_PROGRAMS."""
+    root = os.environ.get('SLUICE_PROGRAMS') or os.path.join(
+        os.environ.get('TEST_SRCDIR', '.'), 'sluice')
+    return os.path.join(root, 'services', role, f'sluice-{role}')
+
+
+class JobProcesses:
+
+    def __init__(self, job, folder):
+        self.job = job
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        job['checkpoint'].setdefault('directory', str(self.folder / 'checkpoints'))
+        self.address = None
+        self._living = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for process in self._living.values():
+            process.kill()
+            process.wait()
+
+    @property
+    def name(self):
+        return f'{self.job["namespace"]}/{self.job["name"]}/{self.job["uid"]}'
+
+    @property
+    def checkpoints(self):
+        return pathlib.Path(self.job['checkpoint']['directory'])
+
+    def newest_checkpoint(self):
+        return max(self.checkpoints.glob('attempt-*/manifest.json')).parent
+
+    def start(self, shards=None):
+        job_file = self.folder / 'job.json'
+        job_file.write_text(json.dumps(self.job))
+        self._spawn('coordinator', [program('coordinator'), '--job', str(job_file), '--listen',
+                                    '127.0.0.1:0', '--status-file',
+                                    str(self.folder / 'status.json')])
+        self.address = f'127.0.0.1:{self._read_port("coordinator")}'
+        for index in range(shards or self.job['parameterServer']['replicas']):
+            self._spawn(f'ps-{index}', [program('ps'), *self._flags(index)])
+            self._read_port(f'ps-{index}')
+        return self
+
+    def start_cpp_worker(self, index):
+        self._spawn(f'worker-{index}', [program('worker'), *self._flags(index), '--threads', '1'])
+
+    def start_python_worker(self, index, script, *arguments, **environment):
+        """A program of its own, in the interpreter that runs the test."""
+        log = self.folder / f'worker-{index}.log'
+        environment = {
+            **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
+            'SLUICE_WORKER_INDEX': str(index), 'PYTHONPATH': os.pathsep.join(sys.path),
+            **environment,
+        }
+        with open(log, 'ab') as output:
+            self._living[f'worker-{index}'] = subprocess.Popen(
+                [sys.executable, script, *arguments], env=environment, stdout=output,
+                stderr=subprocess.STDOUT)
+
+    def _flags(self, index):
+        return ['--job', self.name, '--coordinator', self.address, '--index', str(index)]
+
+    def _spawn(self, name, arguments):
+        port_file = self.folder / f'{name}.port'
+        port_file.unlink(missing_ok=True)
+        with open(self.folder / f'{name}.stderr', 'ab') as output:
+            self._living[name] = subprocess.Popen(
+                arguments + ['--port-file', str(port_file), '--log-file',
+                             str(self.folder / f'{name}.log'), '--parent', str(os.getpid())],
+                stderr=output)
+
+    def _read_port(self, name):
+        def read():
+            try:
+                return int((self.folder / f'{name}.port').read_text())
+            except (FileNotFoundError, ValueError):
+                return None
+        return self.wait_until(read, 20, f'{name} listens')
+
+    def kill(self, name):
+        """SIGKILL, and the coordinator is told, as a process manager would."""
+        process = self._living.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        role, index = name.split('-')
+        request = wire.SetDesiredRequest(
+            workers=self.job['worker']['replicas'],
+            shards=self.job['parameterServer']['replicas'])
+        request.deaths.add(
+            process=wire.ProcessId(role=wire.SHARD if role == 'ps' else wire.WORKER,
+                                   index=int(index)),
+            pid=process.pid, reason='killed by signal 9')
+        with transport.JobControl(self.address) as control:
+            control._call('SetDesired', request, wire.SetDesiredResponse)
+
+    def wait_for_exit(self, name, timeout=60):
+        return self._living[name].wait(timeout)
+
+    def log(self, name):
+        for suffix in ('.log', '.stderr'):
+            path = self.folder / (name + suffix)
+            if path.exists() and path.stat().st_size:
+                return path.read_text(errors='replace')
+        return ''
+
+    def progress(self):
+        with transport.JobControl(self.address) as control:
+            return control.progress()
+
+    def wait_for_step(self, step, timeout=60):
+        def reached():
+            try:
+                return self.progress().step >= step
+            except Exception:  # not there yet, or not any more
+                return False
+        self.wait_until(reached, timeout, f'step {step} is reached')
+
+    @staticmethod
+    def wait_until(condition, timeout, what):
+        deadline = time.monotonic() + timeout
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise TimeoutError(f'not within {timeout} s: {what}')
+            time.sleep(0.01)

@@ -1,0 +1,218 @@
+"""Whole jobs with workers of Python and numpy, some of which are killed."""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf')
+
+import functools
+import json
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+
+import sluice
+from sluice import runtime
+from tests.python import job_processes
+from tests.python import quadratic_worker
+from tools import unittest_main
+
+_WORKER = quadratic_worker.__file__
+
+
+def folder(test):
+    return tempfile.mkdtemp(prefix=f'{test.id().rpartition(".")[2][:20]}-',
+                            dir=os.environ.get('TEST_TMPDIR'))
+
+
+def state_hashes(checkpoint):
+    """Of each partition: equal lists mean equal bits of everything."""
+    manifest = json.loads((checkpoint / 'manifest.json').read_text())
+    return {int(file.get('partition', 0)): file.get('state_hash', '0')
+            for file in manifest['files']}
+
+
+class NumpyWorkers(unittest.TestCase):
+
+    def train(self, mode='SYNCHRONOUS', workers=1, shards=1, steps=120, disturb=None, delay=0.0,
+              **training):
+        job = job_processes.base_job(
+            training={'mode': mode, 'steps': steps, **training},
+            parameterServer={'replicas': shards}, worker={'replicas': workers},
+            optimizer={'name': 'SGD', 'learningRate': 0.05},
+            data={'evaluation': {'intervalSteps': steps // 2}})
+        with job_processes.JobProcesses(job, folder(self)) as processes:
+            processes.start()
+            for index in range(workers):
+                processes.start_python_worker(index, _WORKER, str(delay))
+            if disturb is not None:
+                disturb(processes)
+            for index in range(workers):
+                code = processes.wait_for_exit(f'worker-{index}', 120)
+                self.assertEqual(code, 0, processes.log(f'worker-{index}'))
+            self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+            return processes.newest_checkpoint()
+
+    def kill_the_second_worker(self, processes):
+        for step in (20, 50):
+            processes.wait_for_step(step)
+            processes.kill('worker-1')
+            processes.start_python_worker(1, _WORKER, '0.01')
+
+    def test_the_model_learns(self):
+        checkpoint = self.train(workers=2, shards=2)
+        manifest = json.loads((checkpoint / 'manifest.json').read_text())
+        self.assertLess(manifest['loss'], 1e-3)
+        self.assertTrue(manifest['has_metric'])  # evaluated on the way
+        self.assertEqual(int(manifest['samples']), 1000 * (120 // 16) + (120 % 16) * 64)
+
+    def test_bit_exact_is_the_same_with_two_workers_one_of_which_is_killed_twice(self):
+        alone = self.train(bit_exact=True)
+        disturbed = self.train(bit_exact=True, workers=2, shards=2, delay=0.01,
+                               disturb=self.kill_the_second_worker)
+        self.assertEqual(state_hashes(alone), state_hashes(disturbed))
+
+    def test_aggregation_sum_adds_the_means_of_microbatches(self):
+        mean = self.train(steps=3)
+        total = self.train(steps=3, aggregation='SUM')
+        # The gradient of the first step is 8 times as large; so is the change.
+        self.assertNotEqual(state_hashes(mean), state_hashes(total))
+
+    def test_asynchronous_workers_train_every_sample_once_though_one_is_killed(self):
+        for mode in ('ASYNCHRONOUS', 'BOUNDED_STALENESS'):
+            checkpoint = self.train(mode, workers=2, shards=2, steps=0, epochs=6, delay=0.01,
+                                    globalBatchSize=20, maxStaleness=3,
+                                    disturb=self.kill_the_second_worker)
+            manifest = json.loads((checkpoint / 'manifest.json').read_text())
+            applied = manifest['ledger']['applied']
+            self.assertEqual([(r.get('begin', '0'), r['end']) for r in applied], [('0', '6000')])
+
+    def test_a_nan_fails_the_job_with_the_tensors_name_and_a_remedy(self):
+        job = job_processes.base_job(training={'steps': 10})
+        with job_processes.JobProcesses(job, folder(self)) as processes:
+            processes.start()
+            joined = sluice.join(processes.address, index=0)
+            self.assertEqual(joined.name, processes.name)
+            data = sluice.ArrayDataset(np.ones((100, 1)))
+            with self.assertRaisesRegex(sluice.NonFiniteGradient,
+                                        'w.*not finite.*nonFinite: Skip'):
+                with sluice.Worker(joined, {'w': np.zeros(3)}) as worker:
+                    for batch in worker.batches(data):
+                        worker.step(batch, gradients={'w': np.full(3, np.nan)}, loss=1.0)
+
+
+class Errors(unittest.TestCase):
+
+    def start(self, **changes):
+        job = job_processes.base_job(**changes)
+        processes = job_processes.JobProcesses(job, folder(self)).start()
+        self.addCleanup(processes.__exit__)
+        return processes
+
+    def test_no_job_in_the_environment(self):
+        for name in ('SLUICE_COORDINATOR', 'MASTER_ADDR'):
+            os.environ.pop(name, None)
+        with self.assertRaisesRegex(sluice.JobNotFound, 'SLUICE_COORDINATOR.*sluice run'):
+            sluice.join()
+
+    def test_nobody_there(self):
+        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*Is the job running'):
+            sluice.join('127.0.0.1:9', job='a/b/c', timeout=0.5)
+        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*Is the job running'):
+            sluice.join('127.0.0.1:9', timeout=0.5)
+
+    def test_another_job_there(self):
+        processes = self.start()
+        with self.assertRaisesRegex(sluice.JobNotFound, 'default/test/test.*not of a/b/c'):
+            sluice.join(processes.address, job='a/b/c')
+
+    def test_another_version_of_the_protocol(self):
+        processes = self.start()
+        newer = functools.partial(runtime.core_lib.Options, wire_version=99)
+        with mock.patch.object(runtime.core_lib, 'Options', newer):
+            with self.assertRaisesRegex(sluice.VersionMismatch, 'version 1.*99.*same release'):
+                sluice.join(processes.address, job=processes.name)
+
+    def test_a_model_that_is_not_the_jobs(self):
+        processes = self.start(training={'steps': 1000}, worker={'replicas': 2})
+        processes.start_python_worker(0, _WORKER, '0.01')
+        processes.wait_for_step(2)
+        job = sluice.join(processes.address, index=1)
+        with self.assertRaisesRegex(sluice.ModelMismatch, "(?s)w.*same model"):
+            with sluice.Worker(job, {'w': np.zeros(6), 'b': np.zeros(1)}) as worker:
+                for batch in worker.batches(sluice.ArrayDataset(np.ones((1000, 5)))):
+                    worker.step(batch, gradients={})
+
+    def test_shapes_of_gradients_and_names_of_parameters(self):
+        processes = self.start(training={'steps': 1000})
+        job = sluice.join(processes.address)
+        data = sluice.ArrayDataset(np.ones((100, 2)))
+        with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+            batch = next(iter(worker.batches(data)))
+            with self.assertRaisesRegex(sluice.ModelMismatch, r"'w' has shape \[2\].*\[3\]"):
+                worker.step(batch, gradients={'w': np.zeros(2)})
+            with self.assertRaisesRegex(sluice.UsageError, "no parameter 'v'; there are w"):
+                worker.step(batch, gradients={'v': np.zeros(2)})
+
+    def test_a_step_twice_a_step_left_out_and_a_step_after_the_end(self):
+        processes = self.start(training={'steps': 3})
+        job = sluice.join(processes.address)
+        data = sluice.ArrayDataset(np.ones((100, 2)))
+        gradients = {'w': np.ones(3)}
+        with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+            for batch in worker.batches(data):
+                worker.step(batch, gradients=gradients)
+                with self.assertRaisesRegex(sluice.UsageError, 'already: each counts once'):
+                    worker.step(batch, gradients=gradients)
+            fresh = sluice.Batch(None, 9, 1, [0], 0, type(batch._piece)(None, 0, 1, 0))
+            with self.assertRaisesRegex(sluice.JobEnded, 'the job has ended.*new job'):
+                worker.step(fresh, gradients=gradients)
+
+        processes = self.start(training={'steps': 3})
+        job = sluice.join(processes.address)
+        with self.assertRaisesRegex(sluice.UsageError, 'was not given to worker.step'):
+            with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+                for batch in worker.batches(data):
+                    pass
+
+    def test_an_exception_in_the_loop_fails_the_job_with_its_text(self):
+        processes = self.start(training={'steps': 1000})
+        job = sluice.join(processes.address)
+        with self.assertRaises(ZeroDivisionError):
+            with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+                for batch in worker.batches(sluice.ArrayDataset(np.ones((100, 2)))):
+                    worker.step(batch, gradients={}, loss=1 / 0)
+        self.assertEqual(processes.wait_for_exit('coordinator', 20), 1)
+        self.assertIn('ZeroDivisionError in worker 0', processes.log('coordinator'))
+
+    def test_leaving_the_loop_leaves_the_job_to_the_others(self):
+        processes = self.start(training={'steps': 60}, worker={'replicas': 2})
+        processes.start_python_worker(0, _WORKER, '0.01')
+        job = sluice.join(processes.address, index=1)
+        x, y = quadratic_worker.make_data(1000, 5)
+        with sluice.Worker(job, {'w': np.zeros(5), 'b': np.zeros(1)},
+                           quadratic_worker.loss_fn) as worker:
+            for number, batch in enumerate(worker.batches(sluice.ArrayDataset(x, y),
+                                                          sluice.ArrayDataset(x, y))):
+                worker.step(batch)
+                if number == 3:
+                    break
+        self.assertEqual(processes.wait_for_exit('worker-0', 60), 0, processes.log('worker-0'))
+
+    def test_two_processes_of_one_index(self):
+        processes = self.start(training={'steps': 1000})
+        sluice.join(processes.address, index=0)
+        with self.assertRaisesRegex(sluice.DuplicateWorker, 'index of its own'):
+            sluice.join(processes.address, index=0, timeout=20)
+
+    def test_what_is_no_dataset(self):
+        processes = self.start()
+        job = sluice.join(processes.address)
+        with self.assertRaisesRegex(sluice.UsageError, 'numbered samples'):
+            with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+                next(worker.batches(iter([1, 2])))
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,381 @@
+"""Makes decisions.json: lives of a worker in a small random world, and what it does in each.
+
+    PYTHONPATH=python python3 tests/vectors/make_decisions.py tests/vectors/decisions.json
+
+The world (two shards, a coordinator, a compute thread) loses streams, repeats and reorders what it
+may, and changes views. What is written down is every event that the worker saw and every action
+that followed. The cores in C++ and in Python are both held to it, so they are held to each other.
+"""
+
+import json
+import random
+import sys
+
+from sluice.protocol import actions
+from sluice.protocol import core as core_lib
+from sluice.protocol import elements
+from sluice.protocol import layout as layout_lib
+from sluice.protocol import wire
+
+import numpy as np
+
+_SELF = 100
+_OTHER = 101
+_SHARDS = (201, 202, 203)
+_JOB_NAME = 'default/vectors/1'
+_MICROBATCHES = 8
+_PARTITIONS = 2
+
+
+def describe(action):
+    """[name, fields...]; messages and payloads as the hexadecimal of their bytes."""
+    entry = [type(action).__name__]
+    for field, value in vars(action).items():
+        if field == 'code':
+            continue  # Python's own
+        if field in ('pieces', 'payload'):
+            pieces = value if field == 'pieces' else [value]
+            entry.append(b''.join(bytes(piece) for piece in pieces).hex())
+        elif hasattr(value, 'SerializeToString'):
+            entry.append(value.SerializeToString(deterministic=True).hex())
+        else:
+            entry.append(value.value if hasattr(value, 'value') else value)
+    return entry
+
+
+def make_table():
+    return wire.TensorTable(tensors=[
+        wire.TensorSpec(name='a', shape=[2], dtype=wire.FLOAT64),
+        wire.TensorSpec(name='b', shape=[1, 2], dtype=wire.FLOAT32),
+        wire.TensorSpec(name='running', shape=[1], dtype=wire.FLOAT32, kind=wire.BUFFER),
+        wire.TensorSpec(name='count', dtype=wire.INT64, kind=wire.COUNTER),
+    ])
+
+
+class World:
+
+    def __init__(self, name, seed, mode, bit_exact=False, shards=2, push_codec=wire.CODEC_RAW,
+                 epochs=0):
+        self.random = random.Random(seed)
+        self.shards = _SHARDS[:shards]
+        self.table = make_table()
+        self.layout = layout_lib.make_layout(self.table, _PARTITIONS)
+        self.job = wire.JobSpec(name='vectors', namespace='default', uid='1')
+        training = self.job.training
+        training.mode = mode
+        training.global_batch_size = _MICROBATCHES
+        training.microbatch_size = 1
+        training.bit_exact = bit_exact
+        training.push_codec = push_codec
+        training.steps = 0 if epochs else 1000
+        training.epochs = epochs
+        self.job.timeouts.heartbeat = 0.5
+        self.core = core_lib.WorkerCore(core_lib.Options(
+            process=wire.ProcessId(role=wire.WORKER, index=2, incarnation=_SELF), job=_JOB_NAME,
+            host='here', pid=7))
+        self.life = {'name': name, 'events': []}
+        self.now = 0.0
+        self.view = None
+        self.number = 0
+        self.connecting = []
+        self.connected = set()
+        self.computes = []
+        self.evaluations = []
+        self.requests = []  # (shard, header) that shards have not answered
+        self.version = 3
+        self.lease_from = 0
+
+    # ---- events; each is written down with what follows
+
+    def event(self, kind, entry=None, **arguments):
+        entry = {'event': kind, 'at': self.now, **(entry or {})}
+        done = getattr(self.core, 'on_' + kind)(**arguments, now=self.now)
+        entry['actions'] = [describe(action) for action in done]
+        self.life['events'].append(entry)
+        for action in done:
+            self.note(action)
+
+    def note(self, action):
+        if isinstance(action, actions.ConnectShard):
+            self.connecting.append(action.shard)
+        elif isinstance(action, actions.DisconnectShard):
+            self.forget(action.shard)
+        elif isinstance(action, actions.SendFrame):
+            self.requests.append((action.shard, action.header))
+        elif isinstance(action, actions.Compute):
+            self.computes.append(action)
+        elif isinstance(action, actions.EvaluateSamples):
+            self.evaluations.append(action)
+        elif isinstance(action, actions.ReadInitialTensor):
+            self.initial(action)
+
+    def forget(self, shard):
+        self.connecting = [other for other in self.connecting if other != shard]
+        self.connected.discard(shard)
+        self.requests = [(other, header) for other, header in self.requests if other != shard]
+
+    def tell(self, **body):
+        message = wire.CoordinatorMessage(**body)
+        self.event('coordinator_message', {'message': message.SerializeToString().hex()},
+                   message=message)
+
+    def frame(self, shard, header, payload=b''):
+        if header.WhichOneof('body') not in ('hello_reply', 'birthed') and not header.HasField('view'):
+            header.view.CopyFrom(self.view.id)
+        self.event('shard_frame', {'shard': shard, 'header': header.SerializeToString().hex(),
+                                   'payload': payload.hex()},
+                   shard=shard, header=header, payload=memoryview(payload))
+
+    def initial(self, action):
+        content = self.values(action.tensor, 1)
+        self.event('initial_tensor', {'ask': action.ask.SerializeToString().hex(),
+                                      'tensor': action.tensor, 'content': content.tobytes().hex()},
+                   ask=action.ask, tensor=action.tensor, content=content)
+
+    def values(self, tensor, start):
+        spec = self.table.tensors[tensor]
+        count = elements.element_count(spec)
+        return (np.arange(count) * 0.5 + start).astype(elements.STORAGE[spec.dtype])
+
+    # ---- the coordinator
+
+    def begin(self):
+        self.event('coordinator_connected')
+        self.tell(registered=wire.Registered(job=self.job))
+        self.event('model_ready', {'table': self.table.SerializeToString().hex(),
+                                   'training_samples': 1000, 'evaluation_samples': 50},
+                   table=self.table, training_samples=1000, evaluation_samples=50)
+
+    def ask_for_birth(self, number):
+        birth = wire.Birth(table=self.table, layout=self.layout)
+        birth.ask.attempt, birth.ask.number = 1, number
+        for shard in self.shards:
+            birth.shards.add(address=f'host-{shard}').process.incarnation = shard
+        birth.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
+        self.tell(birth=birth)
+
+    def change_view(self, first_step, attempt=1, skip=False, member=True):
+        old = self.view
+        self.number += 2 if skip else 1
+        view = wire.View(mode=self.job.training.mode, first_step=first_step)
+        view.id.attempt, view.id.number = attempt, self.number
+        view.id.term.counter = 1
+        if old is not None:
+            view.previous.CopyFrom(old.id)
+            if skip:
+                view.previous.number += 1
+        cut = self.random.randint(0, _MICROBATCHES)
+        ranges = [(0, cut), (cut, _MICROBATCHES)]
+        self.random.shuffle(ranges)
+        for incarnation, (begin, end) in zip((_SELF, _OTHER), ranges):
+            if incarnation == _SELF and not member:
+                continue
+            entry = view.workers.add()
+            entry.process.incarnation = incarnation
+            if begin < end and view.mode == wire.SYNCHRONOUS:
+                entry.microbatches.add(begin=begin, end=end)
+        for shard in self.shards:
+            view.shards.add(address=f'host-{shard}').process.incarnation = shard
+        view.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
+        self.view = view
+        self.requests = []
+        if old is None or self.random.random() < 0.7:
+            self.tell(new_view=wire.NewView(view=view, table=self.table, layout=self.layout))
+        elif self.connected:
+            shard = self.random.choice(sorted(self.connected))
+            header = wire.Header(refused=wire.Refused(newest=view, reason='a new view'))
+            self.frame(shard, header)
+        else:
+            self.tell(new_view=wire.NewView(view=view))
+
+    # ---- shards
+
+    def connect(self):
+        shard = self.connecting.pop(self.random.randrange(len(self.connecting)))
+        self.connected.add(shard)
+        self.event('shard_connected', {'shard': shard}, shard=shard)
+        self.frame(shard, wire.Header(hello_reply=wire.HelloReply(window_bytes=1 << 20)))
+
+    def cut_stream(self):
+        shard = self.random.choice(sorted(self.connected))
+        self.forget(shard)
+        self.event('shard_broken', {'shard': shard}, shard=shard)
+
+    def answer(self):
+        shard, header = self.requests.pop(0)
+        body = header.WhichOneof('body')
+        if body == 'pull':
+            self.answer_pull(shard, header.pull)
+        elif body == 'push':
+            self.answer_push(shard, header.push)
+        elif body == 'apply':
+            self.answer_apply(shard, header.apply)
+        elif body == 'lease_request':
+            self.give_lease(shard)
+        elif body == 'permit_request':
+            clock = header.permit_request.clock
+            self.frame(shard, wire.Header(permit=wire.Permit(
+                clock=clock, ordinal=clock + 40, staleness=clock % 3)))
+        elif body == 'birth_push' and header.birth_push.last:
+            self.frame(shard, wire.Header(birthed=wire.Birthed(ask=header.birth_push.ask)))
+
+    def answer_pull(self, shard, pull):
+        synchronous = self.job.training.mode == wire.SYNCHRONOUS
+        if self.job.training.mode == wire.BOUNDED_STALENESS and shard == self.shards[0]:
+            self.frame(shard, wire.Header(pull_answer=wire.PullAnswer(
+                request=pull.request, clock=pull.clock, counted=[_SELF, _OTHER])))
+        version = pull.version if synchronous or pull.cut else self.version
+        self.send_data(shard, list(pull.partitions), version, pull.request, pull.cut)
+
+    def send_data(self, shard, partitions, version, request=0, cut=0):
+        index = layout_lib.LayoutIndex(self.table, self.layout)
+        for partition in partitions:
+            payload = b''
+            data = wire.Data(version=version, partition=partition, last=True, request=request,
+                             cut=cut)
+            for block in index.blocks_of_partition[partition]:
+                tensor, offset, count, _ = index.blocks[block]
+                content = self.values(tensor, version)[offset:offset + count].tobytes()
+                data.blocks.add(block=block, payload_bytes=len(content))
+                payload += content
+            self.frame(shard, wire.Header(data=data), payload)
+
+    def answer_push(self, shard, push):
+        if self.job.training.mode == wire.SYNCHRONOUS:
+            if push.pull_next and push.complete:
+                self.send_data(shard, list(push.complete), push.step + 1)
+        elif push.HasField('apply'):
+            self.answer_apply(shard, push.apply)
+        elif push.complete or not self.owned(shard):
+            staged = wire.Staged(clock=push.clock)
+            for partition in push.complete:
+                staged.norms.add(partition=partition, square_sum=0.5 + partition)
+            self.frame(shard, wire.Header(staged=staged))
+
+    def answer_apply(self, shard, apply):
+        self.version += 1
+        self.frame(shard, wire.Header(applied=wire.Applied(clock=apply.clock,
+                                                           version=self.version)))
+        if apply.pull_next:
+            self.send_data(shard, self.owned(shard), self.version)
+
+    def owned(self, shard):
+        return [p for p in range(_PARTITIONS) if self.shards[p % len(self.shards)] == shard]
+
+    def give_lease(self, shard):
+        samples = wire.Range(begin=self.lease_from, end=self.lease_from + 20)
+        self.lease_from += 20
+        self.frame(shard, wire.Header(lease=wire.Lease(samples=samples, clock=0)))
+
+    # ---- the compute thread
+
+    def compute(self):
+        work = self.computes.pop(0)
+        for tensor in (1, 0, 2):
+            if tensor == 2 or self.random.random() < 0.9:
+                gradient = self.values(tensor, work.begin + 1)
+                content = gradient.tobytes().hex()
+            else:
+                gradient, content = None, None
+            self.event('tensor', {'compute': work.id, 'tensor': tensor, 'gradient': content},
+                       compute=work.id, tensor=tensor, gradient=gradient)
+        samples = work.end - work.begin
+        self.event('computed', {'compute': work.id, 'samples': samples, 'loss_sum': 0.5 * samples,
+                                'correct': 1.0, 'data_seconds': 0.25, 'compute_seconds': 0.5},
+                   compute=work.id, result=core_lib.ComputeResult(
+                       samples, 0.5 * samples, 1.0, 0.25, 0.5))
+
+    def evaluate(self):
+        work = self.evaluations.pop(0)
+        samples = work.end - work.begin
+        self.event('evaluated', {'compute': work.id, 'samples': samples, 'loss_sum': 0.25,
+                                 'correct': 2.0, 'data_seconds': 0.0, 'compute_seconds': 0.0},
+                   compute=work.id, result=core_lib.ComputeResult(samples, 0.25, 2.0))
+
+    # ---- a life
+
+    def live(self, turns):
+        for turn in range(turns):
+            self.now += 0.25
+            choices = [self.connect] * 3 * bool(self.connecting)
+            choices += [self.answer] * 6 * bool(self.requests)
+            choices += [self.compute] * 5 * bool(self.computes)
+            choices += [self.evaluate] * 2 * bool(self.evaluations)
+            chance = self.random.random()
+            if chance < 0.03 and self.connected:
+                self.cut_stream()
+            elif chance < 0.065:
+                self.change_view(max(0, self.core.step - turn % 2), skip=chance < 0.04)
+            elif chance < 0.085 and self.view is not None:
+                cut = turn + 1
+                self.tell(evaluate=wire.Evaluate(
+                    evaluation=cut, cut=cut, version=self.core.step + cut % 2,
+                    samples=wire.Range(begin=0, end=10)))
+            elif choices:
+                self.random.choice(choices)()
+            else:
+                self.event('tick')
+        return self.life
+
+
+def lives():
+    births = World('a birth, asked twice', 1, wire.SYNCHRONOUS)
+    births.begin()
+    births.ask_for_birth(1)
+    births.ask_for_birth(2)
+    for _ in range(12):
+        births.now += 0.25
+        births.connect() if births.connecting else births.answer() if births.requests else None
+    births.change_view(0)
+    yield births.live(12)
+    for name, seed, options in (
+            ('synchronous', 2, {'mode': wire.SYNCHRONOUS}),
+            ('synchronous, one shard, float16', 3, {
+                'mode': wire.SYNCHRONOUS, 'shards': 1, 'push_codec': wire.CODEC_FLOAT16}),
+            ('BitExact', 4, {'mode': wire.SYNCHRONOUS, 'bit_exact': True}),
+            ('asynchronous', 5, {'mode': wire.ASYNCHRONOUS}),
+            ('asynchronous, one shard', 6, {'mode': wire.ASYNCHRONOUS, 'shards': 1}),
+            ('bounded staleness', 7, {'mode': wire.BOUNDED_STALENESS}),
+            ('asynchronous, a shard that holds nothing', 11, {
+                'mode': wire.ASYNCHRONOUS, 'shards': 3})):
+        world = World(name, seed, **options)
+        world.begin()
+        world.change_view(0)
+        life = world.live(31)
+        yield life
+    end = World('leaving, and the end', 8, wire.SYNCHRONOUS)
+    end.begin()
+    end.change_view(0)
+    end.live(8)
+    end.event('leave', {'reason': 'asked to', 'grace': 10.0}, reason='asked to', grace=10.0)
+    end.event('coordinator_broken')
+    end.now += 1
+    end.event('coordinator_connected')
+    end.tell(registered=wire.Registered(job=end.job))
+    end.change_view(1, member=False)
+    yield end.life
+    finish = World('the job fails', 9, wire.SYNCHRONOUS)
+    finish.begin()
+    finish.change_view(0)
+    finish.live(10)
+    finish.tell(finish=wire.Finish(succeeded=False, reason='a reason'))
+    yield finish.life
+    refused = World('refused', 10, wire.SYNCHRONOUS)
+    refused.event('coordinator_connected')
+    refused.tell(refusal=wire.Refusal(code=wire.Refusal_MODEL_DIFFERS, reason='it differs'))
+    yield refused.life
+
+
+def write(path):
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('[\n')
+        for number, life in enumerate(lives()):
+            file.write(',\n' if number else '')
+            events = ',\n  '.join(json.dumps(event, separators=(',', ':')) for event in
+                                  life['events'])
+            file.write(f'{{"name":{json.dumps(life["name"])},"events":[\n  {events}]}}')
+        file.write('\n]\n')
+
+
+if __name__ == '__main__':
+    write(sys.argv[1])

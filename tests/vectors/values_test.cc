@@ -1,0 +1,160 @@
+// C++ computes what values.json says. The same file is read by the tests of the Python package.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "services/protocol/codec/codec.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/frame_wire.h"
+#include "services/protocol/layout.h"
+#include "services/protocol/sequence.h"
+#include "services/worker/core/gradient_sum.h"
+#include "services/worker/core/step_gradients.h"
+#include "services/worker/models/initial_values.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Bytes(const Json& hex) { return absl::HexStringToBytes(hex.get<std::string>()); }
+std::string Hex(const absl::Cord& cord) { return absl::BytesToHexString(std::string(cord)); }
+
+Json Section(const std::string& name) {
+  std::ifstream file("tests/vectors/values.json");
+  const Json rows = Json::parse(file).at(name);
+  EXPECT_FALSE(rows.empty());
+  return rows;
+}
+
+// Whatever its elements are, aligned.
+std::vector<uint64_t> Aligned(const std::string& bytes) {
+  std::vector<uint64_t> memory(bytes.size() / 8 + 1);
+  std::memcpy(memory.data(), bytes.data(), bytes.size());
+  return memory;
+}
+
+TEST(ValueVectorsTest, SamplesStandWhereTheFileSays) {
+  for (const Json& row : Section("orders")) {
+    const auto order = SampleOrder::Create(
+        {.samples = row.at("samples"), .seed = row.at("seed"), .shuffle = row.at("shuffle")});
+    ASSERT_TRUE(order.ok());
+    const uint64_t begin = row.at("begin");
+    const std::vector<uint64_t> wanted = row.at("indices");
+    EXPECT_EQ(order->IndicesOf({begin, begin + wanted.size()}), wanted) << row;
+  }
+}
+
+TEST(ValueVectorsTest, StepsAreCutAsTheFileSays) {
+  for (const Json& row : Section("plans")) {
+    const auto plan = StepPlan::Create({.samples = row.at("samples"),
+                                        .global_batch_size = row.at("batch"),
+                                        .microbatch_size = row.at("microbatch")});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->StepsPerEpoch(), row.at("steps_per_epoch"));
+    EXPECT_EQ(plan->MicrobatchesPerStep(), row.at("microbatches_per_step"));
+    for (const Json& step : row.at("steps")) {
+      const uint64_t number = step.at(0);
+      EXPECT_EQ(plan->PositionsOf(number), (PositionRange{step.at(1), step.at(2)})) << row;
+      EXPECT_EQ(plan->MicrobatchesOfStep(number), step.at(3)) << row;
+      EXPECT_EQ(plan->PositionsOf(number, {1, 3}), (PositionRange{step.at(4), step.at(5)})) << row;
+    }
+  }
+}
+
+TEST(ValueVectorsTest, TensorsAreCutAndDealtAsTheFileSays) {
+  for (const Json& row : Section("layouts")) {
+    v1::TensorTable table;
+    ASSERT_TRUE(table.ParseFromString(Bytes(row.at("table"))));
+    const auto layout = MakeLayout(table, row.at("partitions"));
+    ASSERT_TRUE(layout.ok());
+    Json blocks = Json::array();
+    for (const v1::Block& block : layout->blocks()) {
+      blocks.push_back({block.tensor(), block.offset(), block.count(), block.partition()});
+    }
+    EXPECT_EQ(blocks, row.at("blocks"));
+    const LayoutIndex index(table, *layout);
+    EXPECT_EQ(Json(PlacePartitions(index, 2)), row.at("owners_of_2"));
+    EXPECT_EQ(Json(PlacePartitions(index, 3)), row.at("owners_of_3"));
+  }
+}
+
+TEST(ValueVectorsTest, MaximalSubtreesAreThoseOfTheFile) {
+  for (const Json& row : Section("subtrees")) {
+    std::vector<PositionRange> ranges;
+    for (const Json& range : row.at("ranges")) ranges.push_back({range.at(0), range.at(1)});
+    Json roots = Json::array();
+    for (const PositionRange& root : worker::MaximalSubtrees(ranges)) {
+      roots.push_back({root.begin, root.end});
+    }
+    EXPECT_EQ(roots, row.at("roots")) << row;
+  }
+}
+
+TEST(ValueVectorsTest, CodecsRoundAsTheFileSays) {
+  for (const Json& row : Section("codecs")) {
+    const auto dtype = static_cast<v1::DataType>(row.at("dtype").get<int>());
+    const auto codec = FindCodec(static_cast<v1::Codec>(row.at("codec").get<int>()));
+    ASSERT_TRUE(codec.ok());
+    const std::string values = Bytes(row.at("values"));
+    const size_t count = values.size() / ElementBytes(dtype);
+    std::string encoded(2 * count, '\0');
+    std::vector<uint64_t> memory = Aligned(values);
+    ASSERT_TRUE((*codec)
+                    ->Encode(ConstElements(dtype, memory.data(), count), {},
+                             absl::MakeSpan(encoded.data(), encoded.size()))
+                    .ok());
+    EXPECT_EQ(absl::BytesToHexString(encoded), row.at("encoded"));
+    ASSERT_TRUE((*codec)->Decode(absl::Cord(encoded), Elements(dtype, memory.data(), count)).ok());
+    EXPECT_EQ(std::memcmp(memory.data(), Bytes(row.at("decoded")).data(), values.size()), 0);
+  }
+}
+
+TEST(ValueVectorsTest, GradientsAddUpToTheBitsOfTheFile) {
+  for (const Json& row : Section("sums")) {
+    const auto sum =
+        worker::AddGradients(static_cast<v1::DataType>(row.at("dtype").get<int>()),
+                             absl::Cord(Bytes(row.at("left"))), absl::Cord(Bytes(row.at("right"))));
+    ASSERT_TRUE(sum.ok());
+    EXPECT_EQ(Hex(*sum), row.at("sum")) << row.at("dtype");
+  }
+}
+
+TEST(ValueVectorsTest, InitialValuesAreThoseOfTheFile) {
+  for (const Json& row : Section("uniforms")) {
+    const std::string wanted = Bytes(row.at("values"));
+    std::vector<double> values(wanted.size() / sizeof(double));
+    FillUniform(row.at("seed"), row.at("name").get<std::string>(), row.at("bound"), 0,
+                absl::MakeSpan(values));
+    EXPECT_EQ(std::memcmp(values.data(), wanted.data(), wanted.size()), 0) << row;
+  }
+}
+
+TEST(ValueVectorsTest, FramesHaveTheBytesOfTheFile) {
+  for (const Json& row : Section("frames")) {
+    v1::Header header;
+    ASSERT_TRUE(header.ParseFromString(Bytes(row.at("header"))));
+    const absl::Cord payload(Bytes(row.at("payload")));
+    EXPECT_EQ(Hex(EncodeFrameToCord(header, payload)), row.at("frame"));
+    const auto decoded = DecodeFrame(absl::Cord(Bytes(row.at("frame"))));
+    ASSERT_TRUE(decoded.ok());
+    EXPECT_EQ(decoded->header.SerializeAsString(), header.SerializeAsString());
+    EXPECT_EQ(decoded->payload, payload);
+  }
+}
+
+TEST(ValueVectorsTest, WhatIsNoFrameIsRefused) {
+  for (const Json& row : Section("malformed")) {
+    EXPECT_FALSE(DecodeFrame(absl::Cord(Bytes(row))).ok()) << row;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

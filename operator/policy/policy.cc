@@ -98,7 +98,6 @@ class Decider {
       }
       // What dies of the end has no say in it.
       if (memory_.ending.has_value()) continue;
-      ++kept.restarts;
       HandleExit(slot, process, &kept);
     }
   }
@@ -299,6 +298,10 @@ class Decider {
     if (now_ < kept.start_after) {
       AgainBy(kept.start_after);
       return;
+    }
+    if (found != world_.processes.end() && kept.replaced_life != found->second.life) {
+      kept.replaced_life = found->second.life;
+      ++kept.restarts;
     }
     decision_.starts.push_back({slot});
   }

@@ -123,7 +123,8 @@ struct Memory {
     int failures_in_row = 0;   // deaths, for the delay
     int failed_starts = 0;     // in a row, without having been ready
     absl::Time start_after = absl::InfinitePast();
-    uint32_t restarts = 0;  // lives that ended before the job did
+    std::string replaced_life;  // the last life that a start was to replace
+    uint32_t restarts = 0;      // lives that were replaced
   };
   std::map<Slot, SlotMemory> slots;
   absl::Time active_since = absl::InfiniteFuture();  // first call

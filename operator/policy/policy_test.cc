@@ -127,6 +127,30 @@ TEST(PolicyTest, AKilledWorkerIsReportedOnceAndReplacedAtOnce) {
   EXPECT_THAT(world.reported[0].reason, HasSubstr("signal 9"));
 }
 
+TEST(PolicyTest, OnlyLivesThatAreReplacedCountAsRestarts) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, 0, SIGKILL);
+  world.Step();
+  // This one leaves just before the job's end is heard.
+  world.End(kWorker1, kExitOk);
+  world.Step();
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  const Decision decision = world.Step();
+  EXPECT_EQ(decision.memory.slots.at(kWorker0).restarts, 1u);
+  EXPECT_EQ(decision.memory.slots.at(kWorker1).restarts, 0u);
+}
+
+TEST(PolicyTest, AStartThatIsAskedForAgainIsOneRestart) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, 0, SIGKILL);
+  Memory memory = Decide(world.plan, world.limits, world.observed, {}, world.now).memory;
+  const Decision again = Decide(world.plan, world.limits, world.observed, memory, world.now);
+  ASSERT_EQ(again.starts.size(), 1u);
+  EXPECT_EQ(again.memory.slots.at(kWorker0).restarts, 1u);
+}
+
 TEST(PolicyTest, AProcessThatIsGoneFromTheWorldIsStartedAgain) {
   World world;
   world.StartAll();

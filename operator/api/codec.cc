@@ -417,6 +417,7 @@ TrainingJob FromJson(const Json& object) {
       static_cast<uint32_t>(server.Uint("partitions", 64)));
   job.spec.mutable_worker()->set_replicas(
       static_cast<uint32_t>(spec["worker"].Uint("replicas", 1)));
+  ReadStrings(spec["worker"].Items("command"), job.spec.mutable_worker()->mutable_command());
   ReadCheckpoint(spec["checkpoint"], job.spec.mutable_checkpoint());
   ReadTimeouts(spec["timeouts"], job.spec.mutable_timeouts());
   job.spec.set_backoff_limit(static_cast<uint32_t>(spec.Uint("backoffLimit", 6)));
@@ -444,6 +445,9 @@ Json ToJson(const TrainingJob& job) {
                {"checkpoint", WriteCheckpoint(job.spec.checkpoint())},
                {"backoffLimit", job.spec.backoff_limit()},
                {"suspend", job.suspend}};
+  if (job.spec.worker().command_size() > 0) {
+    spec["worker"]["command"] = ToList(job.spec.worker().command());
+  }
   const v1::TimeoutSpec& timeouts = job.spec.timeouts();
   spec["timeouts"] = {{"heartbeatSeconds", timeouts.heartbeat()},
                       {"suspectSeconds", timeouts.suspect()},

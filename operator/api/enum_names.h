@@ -16,8 +16,10 @@ template <typename Enum>
 using EnumNames = std::vector<std::pair<std::string, Enum>>;
 
 inline const EnumNames<v1::ModelSpec::Type>& NamesOf(v1::ModelSpec::Type) {
-  static const auto& names = *new EnumNames<v1::ModelSpec::Type>{
-      {"Builtin", v1::ModelSpec::BUILTIN}, {"TorchScript", v1::ModelSpec::TORCH_SCRIPT}};
+  static const auto& names =
+      *new EnumNames<v1::ModelSpec::Type>{{"Builtin", v1::ModelSpec::BUILTIN},
+                                          {"TorchScript", v1::ModelSpec::TORCH_SCRIPT},
+                                          {"Custom", v1::ModelSpec::CUSTOM}};
   return names;
 }
 // float16 is missing: no CPU computes it with LibTorch 1.13.
@@ -30,7 +32,8 @@ inline const EnumNames<v1::DataSpec::Format>& NamesOf(v1::DataSpec::Format) {
   static const auto& names =
       *new EnumNames<v1::DataSpec::Format>{{"IDX", v1::DataSpec::IDX},
                                            {"CSV", v1::DataSpec::CSV},
-                                           {"Synthetic", v1::DataSpec::SYNTHETIC}};
+                                           {"Synthetic", v1::DataSpec::SYNTHETIC},
+                                           {"Custom", v1::DataSpec::CUSTOM}};
   return names;
 }
 inline const EnumNames<v1::DataSpec::Csv::Categories>& NamesOf(v1::DataSpec::Csv::Categories) {

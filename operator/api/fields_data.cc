@@ -85,7 +85,8 @@ void AddModel(std::vector<Field>* fields) {
   fields->push_back(Object("spec.model", "The model to train.").Required());
   fields->push_back(String("spec.model.type",
                            "`Builtin`: one of the models that Sluice brings along. `TorchScript`: "
-                           "a file that `torch.jit.save` wrote.")
+                           "a file that `torch.jit.save` wrote. `Custom`: whatever the program "
+                           "`worker.command` trains, in Python for instance.")
                         .OneOf(NamesOf<v1::ModelSpec::Type>())
                         .Default(R"("Builtin")")
                         .Example("Builtin")
@@ -135,7 +136,8 @@ void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.data", "The samples to train on.").Required());
   fields->push_back(String("spec.data.format",
                            "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Synthetic`: "
-                           "made from a seed. Files may be gzip-compressed (.gz).")
+                           "made from a seed. Files may be gzip-compressed (.gz). `Custom`: "
+                           "the data of `worker.command`.")
                         .Required()
                         .OneOf(NamesOf<v1::DataSpec::Format>())
                         .Example("IDX")

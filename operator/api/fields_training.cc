@@ -12,6 +12,8 @@ constexpr char kStepSchedule[] =
     R"({"spec":{"optimizer":{"schedule":{"type":"Step","stepSize":100}}}})";
 constexpr char kCosineSchedule[] =
     R"({"spec":{"optimizer":{"schedule":{"type":"Cosine","totalSteps":1000}}}})";
+constexpr char kCustom[] =
+    R"({"spec":{"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null}}})";
 constexpr char kTarget[] =
     R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
                 "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
@@ -333,6 +335,17 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Max(1024)
                         .Example("4")
                         .Invalid("0", "at least 1"));
+  fields->push_back(
+      List("spec.worker.command",
+           "The program that is started as a worker, and its arguments; for a Custom model. It "
+           "finds the job by its environment (SLUICE_COORDINATOR, SLUICE_JOB, "
+           "SLUICE_WORKER_INDEX), in Python by `sluice.join()`.")
+          .Size(1, 256)
+          .Context(kCustom)
+          .Example("[python3, train.py]")
+          .Invalid("[]", "must have at least 1 item")
+          .Invalid("python3 train.py", "must be a list"));
+  fields->push_back(String("spec.worker.command[]", "The program, or one argument.").Size(1, 4096));
   fields->push_back(
       Object("spec.checkpoint", "Checkpoints, from which the job goes on after a loss.")
           .Default("{}"));

@@ -30,6 +30,8 @@ bool Contains(const Json& list, const Json& value) {
 constexpr char kIdx[] = R"({"spec":{"data":{"format":"IDX","source":{"path":"/data"}}}})";
 constexpr char kCsv[] =
     R"({"spec":{"data":{"format":"CSV","source":{"path":"/d.csv"},"csv":{"labelColumn":"income"}}}})";
+constexpr char kCustomModel[] =
+    R"({"spec":{"model":{"type":"Custom","name":null},"worker":{"command":["a"]}}})";
 constexpr char kSynthetic[] = R"({"spec":{"data":{"format":"Synthetic","source":null}}})";
 
 void AddModelRules(std::vector<Rule>* rules) {
@@ -87,14 +89,16 @@ void AddModelRules(std::vector<Rule>* rules) {
 }
 
 void AddDataRules(std::vector<Rule>* rules) {
-  rules->push_back(
-      {"spec.data",
-       "source",
-       "self.format == 'Synthetic' || has(self.source)",
-       [](const Json& self) { return Is(self, "format", "Synthetic") || Has(self, "source"); },
-       "IDX and CSV data need `source`, e.g. {path: /data/train.csv}",
-       {R"({})"},
-       {R"({"source":null})"}});
+  rules->push_back({"spec.data",
+                    "source",
+                    "self.format == 'Synthetic' || self.format == 'Custom' || has(self.source)",
+                    [](const Json& self) {
+                      return Is(self, "format", "Synthetic") || Is(self, "format", "Custom") ||
+                             Has(self, "source");
+                    },
+                    "IDX and CSV data need `source`, e.g. {path: /data/train.csv}",
+                    {R"({})"},
+                    {R"({"source":null})"}});
   rules->push_back(
       {"spec.data",
        "source",
@@ -103,6 +107,20 @@ void AddDataRules(std::vector<Rule>* rules) {
        "Synthetic data is made up and has no `source`",
        {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]}})"},
        {R"({"format":"Synthetic"})"}});
+  rules->push_back({"spec.data",
+                    "source",
+                    "self.format != 'Custom' || (!has(self.source) && (!has(self.evaluation) || "
+                    "!has(self.evaluation.source)))",
+                    [](const Json& self) {
+                      if (!Is(self, "format", "Custom")) return true;
+                      return !Has(self, "source") &&
+                             (!Has(self, "evaluation") || !Has(self["evaluation"], "source"));
+                    },
+                    "Custom data is opened by the program `worker.command`: no `source`",
+                    {R"({"format":"Custom","source":null,"evaluation":{"intervalSteps":5}})"},
+                    {R"({"format":"Custom"})",
+                     R"({"format":"Custom","source":null,"evaluation":{"source":{"path":"/t"}}})"},
+                    kCustomModel});
   rules->push_back({"spec.data",
                     "csv",
                     "self.format != 'CSV' || has(self.csv)",
@@ -452,7 +470,56 @@ void AddTrainingRules(std::vector<Rule>* rules) {
        R"({"spec":{"data":{"evaluation":{"source":{"path":"/test"},"intervalSteps":100}}}})"});
 }
 
+bool IsCustom(const Json& spec) { return Is(spec["model"], "type", "Custom"); }
+
+void AddCustomRules(std::vector<Rule>* rules) {
+  constexpr char kGood[] =
+      R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null},
+          "worker":{"command":["python3","train.py"]}})";
+  rules->push_back(
+      {"spec",
+       "worker.command",
+       "self.model.type != 'Custom' || (has(self.worker) && has(self.worker.command))",
+       [](const Json& self) {
+         return !IsCustom(self) || (Has(self, "worker") && Has(self["worker"], "command"));
+       },
+       "a Custom model needs `worker.command`, the program that trains it, e.g. [python3, "
+       "train.py]",
+       {kGood},
+       {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null}})"}});
+  rules->push_back({"spec",
+                    "worker.command",
+                    "self.model.type == 'Custom' || !has(self.worker) || !has(self.worker.command)",
+                    [](const Json& self) {
+                      return IsCustom(self) || !Has(self, "worker") ||
+                             !Has(self["worker"], "command");
+                    },
+                    "`command` is for `model: {type: Custom}`; other models are computed by "
+                    "Sluice's own workers",
+                    {kGood},
+                    {R"({"worker":{"command":["python3","train.py"]}})"}});
+  rules->push_back(
+      {"spec",
+       "data.format",
+       "(self.model.type == 'Custom') == (self.data.format == 'Custom')",
+       [](const Json& self) { return IsCustom(self) == Is(self["data"], "format", "Custom"); },
+       "`data: {format: Custom}` goes with `model: {type: Custom}`, and with no other: the program "
+       "opens its data itself",
+       {kGood},
+       {R"({"data":{"format":"Custom","source":null}})",
+        R"({"model":{"type":"Custom","name":null},"worker":{"command":["a"]}})"}});
+  rules->push_back({"spec",
+                    "loss",
+                    "self.model.type != 'Custom' || !has(self.loss)",
+                    [](const Json& self) { return !IsCustom(self) || !Has(self, "loss"); },
+                    "the loss of a Custom model is its program's",
+                    {kGood},
+                    {R"({"model":{"type":"Custom","name":null},"loss":"mse",
+                         "data":{"format":"Custom","source":null},"worker":{"command":["a"]}})"}});
+}
+
 void AddJobRules(std::vector<Rule>* rules) {
+  AddCustomRules(rules);
   rules->push_back(
       {"spec",
        "training.target",

@@ -263,6 +263,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const 
       add("--threads", absl::StrCat(std::max(1u, cores / (plan_.shards + plan_.workers))));
       break;
     default:
+      if (job.worker().command_size() > 0) return CommandFor(slot);
       arguments.push_back(options_.programs.worker);
       add("--threads", absl::StrCat(WorkerThreads()));
       break;
@@ -276,6 +277,21 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const 
   add("--metrics-port-file", RunFile(slot, "metrics-port"));
   add("--log-level", options_.log_level);
   add("--parent", absl::StrCat(getpid()));
+  return arguments;
+}
+
+// By env(1), which looks for the program as a shell would, and becomes it.
+std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
+  const v1::JobSpec& job = options_.job.spec;
+  std::vector<std::string> arguments = {
+      "/usr/bin/env",
+      absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
+      absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
+      absl::StrCat("SLUICE_WORKER_INDEX=", slot.index),
+      absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
+      "PYTHONUNBUFFERED=1",
+  };
+  arguments.insert(arguments.end(), job.worker().command().begin(), job.worker().command().end());
   return arguments;
 }
 

@@ -109,6 +109,7 @@ class LocalJob {
   void Apply(const policy::Decision& decision);
   void Start(const policy::Slot& slot);
   std::vector<std::string> ArgumentsFor(const policy::Slot& slot) const;
+  std::vector<std::string> CommandFor(const policy::Slot& slot) const;
   int WorkerThreads() const;
   std::map<policy::Slot, ProcessView> View() const;
   std::string RunFile(const policy::Slot& slot, const char* what) const;

@@ -16,6 +16,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, S
       return OpenIdxDataset(spec, split);
     case v1::DataSpec::CSV:
       return OpenCsvDataset(spec, split);
+    case v1::DataSpec::CUSTOM:
+      return absl::InvalidArgumentError(
+          "data.format Custom is the data of the job's own program, worker.command: "
+          "sluice-worker has none");
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("data.format ", spec.format(), " is not known to this version"));

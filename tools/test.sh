@@ -16,6 +16,9 @@
 #   --base REV       what verify compares with, see tools/verify.sh
 #   --no-install     do not look for missing packages
 #
+# SLUICE_PYTHON names another Python for those tests of the Python package that need torch, numpy or gRPC
+# where the system's has none; the output says which interpreter has what.
+#
 # A test target says by a tag what it needs of the machine (requires-root, requires-netns,
 # requires-cgroups, requires-cluster); where the machine lacks it, the target is skipped and counts as
 # one skipped case. A tier of which nothing can run is skipped with its reason. With CI=true a tier that
@@ -69,6 +72,20 @@ lacks() {
         echo "no test cluster"
       fi ;;
   esac
+}
+
+# With which interpreter the Python package is tested, and with what.
+say_python() {
+  local python module has=() lacks=()
+  for python in /usr/bin/python3 ${SLUICE_PYTHON:+"$SLUICE_PYTHON"}; do
+    has=() lacks=()
+    for module in numpy grpc google.protobuf torch; do
+      if "$python" -c "import $module" 2>/dev/null; then has+=("$module"); else lacks+=("$module"); fi
+    done
+    say "python: $python has ${has[*]:-nothing}${lacks:+, and lacks ${lacks[*]}}"
+  done
+  [[ -n ${SLUICE_PYTHON:-} || " ${lacks[*]} " != *" torch "* ]] ||
+    say "python: tests with torch are skipped; SLUICE_PYTHON=<an interpreter that has it> runs them"
 }
 
 run_verify() {
@@ -210,6 +227,7 @@ main() {
     say "build: everything (a first build takes several minutes)"
     build
     say "build: took $((SECONDS - began)) s"
+    say_python
   fi
   for tier in "${TIERS[@]}"; do
     if [[ " ${wanted[*]} " != *" $tier "* ]]; then

@@ -6,6 +6,9 @@
             worker.step(batch)
 """
 
+from sluice.checkpoint import load
+from sluice.connection import Connection
+from sluice.connection import connect
 from sluice.data import ArrayDataset
 from sluice.data import TextDataset
 from sluice.errors import DuplicateWorker
@@ -17,6 +20,9 @@ from sluice.errors import NonFiniteGradient
 from sluice.errors import SluiceError
 from sluice.errors import UsageError
 from sluice.errors import VersionMismatch
+from sluice.progress import Progress
+from sluice.running import Result
+from sluice.running import run
 from sluice.worker import Batch
 from sluice.worker import Job
 from sluice.worker import Worker

@@ -69,9 +69,12 @@ class Runtime:
         self.job_name = job_name
         self.index = index
         self.job = None       # JobSpec, once registered
+        self._known = False   # whoever waits for it has been told
         self.last_error = ''  # why the coordinator's stream broke
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # there is work, or an end
+        self._timer = threading.Condition(self._lock)
+        self._timer_until = 0.0  # when it wakes up by itself
         self._life = 0
         self._core = None
         self._events = collections.deque()
@@ -164,9 +167,10 @@ class Runtime:
     def fail(self, reason):
         self._event('on_failed', reason)
 
-    def leave(self, reason):
+    def leave(self, reason, grace=_LEAVE_SECONDS):
+        """Goes on until the others have taken over, at most `grace` seconds."""
         self._leaving = True
-        self._event('on_leave', reason, _LEAVE_SECONDS)
+        self._event('on_leave', reason, grace)
 
     def close(self):
         """Ends without a word if the core has not ended by itself."""
@@ -175,6 +179,7 @@ class Runtime:
                 self._ended = actions.Exit(actions.ExitReason.LEFT, 'closed')
             self._close_streams()
             self._changed.notify_all()
+            self._timer.notify()
         self._coordinator.finish(2)
 
     @property
@@ -243,7 +248,15 @@ class Runtime:
                             self._perform(action)
             finally:
                 self._running = False
-                self._changed.notify_all()
+                self._wake()
+
+    def _wake(self):
+        # Only whom it concerns: with many small frames, waking threads is what costs most.
+        if self._work or self._ended is not None or not self._known:
+            self._known = self.job is not None
+            self._changed.notify_all()
+        if self._ended is not None or self._core.next_deadline() < self._timer_until:
+            self._timer.notify()
 
     def _set_busy(self, busy):
         with self._lock:
@@ -255,9 +268,10 @@ class Runtime:
             with self._lock:
                 if self._ended is not None:
                     return
-                pause = self._core.next_deadline() - time.monotonic()
-                if pause > 0:
-                    self._changed.wait(min(pause, 1.0))
+                now = time.monotonic()
+                self._timer_until = min(self._core.next_deadline(), now + 1.0)
+                if self._timer_until > now:
+                    self._timer.wait(self._timer_until - now)
                     continue
             self._event('on_tick')
 

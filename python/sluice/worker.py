@@ -171,21 +171,13 @@ class Worker:
     def __exit__(self, kind, error, traceback):
         if self._runtime.ended is None:
             if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-                self._leave()
+                # Nothing is computed any more, so there is nothing to wait for.
+                self._runtime.leave('the program left its loop', 0)
             else:
                 self._runtime.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
         self._ended = True
         self._runtime.close()
         return False
-
-    def _leave(self):
-        self._runtime.leave('the program left its loop')
-        # Nothing is computed any more, so a view without this worker is soon there.
-        while self._runtime.ended is None:
-            work = self._runtime.next_work()
-            if work is None:
-                return
-            self._answer(work, core_lib.ComputeResult(error='the program left its loop'))
 
     @property
     def parameters(self):
@@ -321,8 +313,9 @@ class Worker:
                     'batch that worker.batches() yields must be, or its samples would be lost')
         else:
             return
+        # The core wants nothing of it any more: an answer without gradients counts for nothing.
         self._model.end(1)
-        self._answer(work, core_lib.ComputeResult(cancelled=True))
+        self._runtime.finish_compute(work, core_lib.ComputeResult(cancelled=True))
 
     def _delay(self, work):
         """The job's own delay of each step, for demonstrations."""
@@ -337,13 +330,6 @@ class Worker:
         tensors = self._model.end(microbatches)
         self._runtime.give_tensors(work, tensors)
         self._runtime.finish_compute(work, self._result)
-
-    def _answer(self, work, result):
-        if isinstance(work.request, actions.EvaluateSamples):
-            self._runtime.finish_evaluation(work, result)
-        else:
-            result = core_lib.ComputeResult(cancelled=True)
-            self._runtime.finish_compute(work, result)
 
     def _evaluate(self, work):
         request = work.request

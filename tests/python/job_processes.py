@@ -55,7 +55,7 @@ class JobProcesses:
 
     def __exit__(self, *exception):
         for process in self._living.values():
-            process.kill()
+            process.kill()  # SIGKILL ends what is stopped, too
             process.wait()
 
     @property
@@ -133,6 +133,14 @@ class JobProcesses:
         with transport.JobControl(self.address) as control:
             control._call('SetDesired', request, wire.SetDesiredResponse)
 
+    def signal(self, name, number):
+        self._living[name].send_signal(number)
+
+    def incarnations(self):
+        """Of the view's workers, by index."""
+        return {member.process.index: member.process.incarnation
+                for member in self.progress().view.workers}
+
     def wait_for_exit(self, name, timeout=60):
         return self._living[name].wait(timeout)
 
@@ -146,6 +154,16 @@ class JobProcesses:
     def progress(self):
         with transport.JobControl(self.address) as control:
             return control.progress()
+
+    def workers(self):
+        return sorted(name for name in self._living if name.startswith('worker'))
+
+    def wait_for_members(self, workers, timeout=60):
+        def all_there():
+            return sum(status.process.role == wire.WORKER and
+                       status.state == wire.ProcessStatus_MEMBER
+                       for status in self.progress().processes) == workers
+        self.wait_until(all_there, timeout, f'{workers} workers are members')
 
     def wait_for_step(self, step, timeout=60):
         def reached():

@@ -6,6 +6,7 @@ requirements.need('numpy', 'grpc', 'google.protobuf')
 import functools
 import json
 import os
+import signal
 import tempfile
 import unittest
 from unittest import mock
@@ -72,6 +73,38 @@ class NumpyWorkers(unittest.TestCase):
         disturbed = self.train(bit_exact=True, workers=2, shards=2, delay=0.01,
                                disturb=self.kill_the_second_worker)
         self.assertEqual(state_hashes(alone), state_hashes(disturbed))
+
+    def test_a_worker_that_was_frozen_and_expelled_comes_back_as_a_new_incarnation(self):
+        job = job_processes.base_job(
+            training={'steps': 100000}, worker={'replicas': 2},
+            timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'silence': 1, 'pause': 2})
+        with job_processes.JobProcesses(job, folder(self)) as processes:
+            processes.start()
+            for index in range(2):
+                processes.start_python_worker(index, _WORKER, '0.01')
+            processes.wait_for_members(2)
+            first = processes.incarnations()
+            processes.signal('worker-1', signal.SIGSTOP)
+            processes.wait_for_members(1)
+            processes.signal('worker-1', signal.SIGCONT)
+            processes.wait_for_members(2)
+            second = processes.incarnations()
+            self.assertEqual(first[0], second[0])
+            self.assertNotEqual(first[1], second[1])
+
+    def test_sigterm_hands_the_work_over_and_ends_well(self):
+        job = job_processes.base_job(training={'steps': 100000}, worker={'replicas': 2})
+        with job_processes.JobProcesses(job, folder(self)) as processes:
+            processes.start()
+            for index in range(2):
+                processes.start_python_worker(index, _WORKER, '0.01')
+            processes.wait_for_members(2)
+            processes.signal('worker-1', signal.SIGTERM)
+            self.assertEqual(processes.wait_for_exit('worker-1', 10), 0,
+                             processes.log('worker-1'))
+            processes.wait_for_members(1)
+            step = processes.progress().step
+            processes.wait_for_step(step + 10)
 
     def test_aggregation_sum_adds_the_means_of_microbatches(self):
         mean = self.train(steps=3)

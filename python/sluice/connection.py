@@ -1,0 +1,146 @@
+"""Looks into a job that runs: its progress, and its tensors at one committed version."""
+
+import pathlib
+import secrets
+import threading
+
+import grpc
+import numpy as np
+
+from sluice import errors
+from sluice import progress as progress_lib
+from sluice import tensors as tensors_lib
+from sluice import transport
+from sluice.protocol import actions
+from sluice.protocol import codec
+from sluice.protocol import context
+from sluice.protocol import elements
+from sluice.protocol import layout as layout_lib
+from sluice.protocol import receive
+from sluice.protocol import wire
+
+
+def connect(name_or_address, state_directory='.sluice'):
+    """A running job: one of this machine by its name, or any by host:port of its coordinator."""
+    address = name_or_address
+    if ':' not in name_or_address:
+        port = pathlib.Path(state_directory) / name_or_address / 'run' / 'coordinator.port'
+        try:
+            address = f'127.0.0.1:{int(port.read_text())}'
+        except (FileNotFoundError, ValueError):
+            raise errors.JobNotFound(
+                f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
+                'there. `sluice get` lists the jobs of this machine; of another one, give '
+                'host:port of its coordinator') from None
+    connection = Connection(address)
+    connection.progress()
+    return connection
+
+
+class Connection:
+
+    def __init__(self, address):
+        self.address = address
+
+    def progress(self):
+        """A Progress, which a notebook shows as a bar."""
+        return progress_lib.Progress(self._call(lambda control: control.progress()))
+
+    def tensors(self, *, torch=False, timeout=60.0):
+        """Name -> tensor, all of one committed version, while training goes on.
+
+        As `sluice.load` gives them. `version` is in the result's attribute of that name.
+        """
+        snapshot = self._call(lambda control: control.open_snapshot(timeout))
+        job = self._call(lambda control: control.progress()).job
+        try:
+            flats = _Reader(snapshot, job).read(timeout)
+        finally:
+            try:
+                self._call(lambda control: control.close_snapshot(snapshot.cut))
+            except errors.SluiceError:
+                pass  # it lets go of it by itself after the hold time
+        result = Tensors((spec.name, tensors_lib.shaped(flat, spec.dtype, spec.shape, torch))
+                         for spec, flat in zip(snapshot.table.tensors, flats))
+        result.version = snapshot.version
+        return result
+
+    def _call(self, call):
+        try:
+            with transport.JobControl(self.address) as control:
+                return call(control)
+        except grpc.RpcError as error:
+            raise errors.JobNotFound(
+                f'the job at {self.address} does not answer ({transport.describe(error)}). Has it '
+                'ended? A finished job is read by sluice.load') from None
+
+    def __repr__(self):
+        return f'<sluice.Connection to {self.address}>'
+
+
+class Tensors(dict):
+    """Name -> tensor, and the version that all of them are of."""
+    version = 0
+
+
+class _Reader:
+    """Pulls a pinned version from all shards."""
+
+    def __init__(self, snapshot, job):
+        self._snapshot = snapshot
+        self._job = job
+        self._index = layout_lib.LayoutIndex(snapshot.table, snapshot.layout)
+        self._receiver = receive.VersionReceiver(actions.Buffer.INCOMING)
+        self._receiver.reset(self._index)
+        self._flats = [np.zeros(elements.element_count(spec), dtype=elements.STORAGE[spec.dtype])
+                       for spec in snapshot.table.tensors]
+        self._changed = threading.Condition()
+        self._error = ''
+
+    def read(self, timeout):
+        incarnation = secrets.randbits(64) or 1
+        streams = []
+        try:
+            for shard in self._snapshot.view.shards:
+                stream = transport.FrameStream(shard.address, self._on_frame, self._on_broken)
+                streams.append(stream)
+                hello = wire.Hello(
+                    min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
+                    job=self._job, shard_incarnation=shard.process.incarnation,
+                    sender=wire.ProcessId(role=wire.READER, incarnation=incarnation))
+                stream.send(wire.Header(view=self._snapshot.view.id, hello=hello), [])
+                pull = wire.Pull(version=self._snapshot.version, cut=self._snapshot.cut, request=1)
+                stream.send(wire.Header(view=self._snapshot.view.id, pull=pull), [])
+            with self._changed:
+                done = self._changed.wait_for(
+                    lambda: self._error or self._receiver.is_whole(), timeout)
+            if self._error or not done:
+                raise errors.SluiceError(
+                    f'the tensors could not be read: {self._error or "the shards are too slow"}')
+            return self._flats
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def _on_frame(self, header, payload):
+        with self._changed:
+            body = header.WhichOneof('body')
+            if body == 'refused':
+                self._error = 'the job changed its view meanwhile; try again'
+            elif body == 'data':
+                try:
+                    stores = []
+                    self._receiver.accept(header.data, payload, stores)
+                    for store in stores:
+                        to = self._flats[store.tensor][store.offset:store.offset + store.count]
+                        dtype = self._index.dtypes[store.tensor]
+                        codec.decode_into(store.codec, dtype, store.payload, to)
+                except (context.ContractError, ValueError) as error:
+                    self._error = str(error)
+            self._changed.notify_all()
+
+    def _on_broken(self, why):
+        with self._changed:
+            if not self._receiver.is_whole():
+                self._error = self._error or f'a shard went away: {why}'
+            self._changed.notify_all()

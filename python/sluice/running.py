@@ -1,0 +1,136 @@
+"""Starts a job on this machine by `sluice run`, follows it, and tells how it ended."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import typing
+
+from sluice import checkpoint
+from sluice import errors
+from sluice import progress as progress_lib
+from sluice.protocol import wire
+
+_INTERRUPTED = 130
+
+
+@dataclasses.dataclass
+class Result:
+    """How a job ended. `metrics` is the summary of `sluice run --output json`."""
+    job: str
+    outcome: str
+    step: int
+    loss: typing.Optional[float]
+    accuracy: typing.Optional[float]        # percent, of the last evaluation
+    evaluation_loss: typing.Optional[float]
+    seconds: float
+    checkpoint: str                          # folder of the last one
+    metrics: dict
+
+    def load(self, *, torch=False):
+        """The trained tensors (sluice.load)."""
+        return checkpoint.load(self.checkpoint, torch=torch)
+
+
+def run(manifest, *, workers=None, shards=None, fresh=False, state_directory=None, binary=None,
+        display=True, on_progress=None):
+    """Runs a job and returns its Result; what it trained is in `result.load()`.
+
+    `manifest` is a file as `sluice run` takes it. A job that was interrupted goes on; with
+    `fresh`, it begins anew. Progress is shown in notebooks and terminals (`display`), and given to
+    `on_progress`, a function of a dict. Raises JobFailed with the job's reason, UsageError for a
+    manifest that is wrong (with every problem), FileNotFoundError if there is no `sluice` on the
+    PATH (or $SLUICE_BINARY, or `binary`). KeyboardInterrupt lets the job write a checkpoint.
+    """
+    command = [_find_binary(binary), 'run', os.fspath(manifest), '--output', 'json']
+    command += ['--workers', str(workers)] if workers is not None else []
+    command += ['--shards', str(shards)] if shards is not None else []
+    command += ['--fresh', '--yes'] if fresh else []
+    command += ['--state-dir', os.fspath(state_directory)] if state_directory is not None else []
+    stream = sys.stderr if display and sys.stderr.isatty() else None
+    shown = progress_lib.Display(stream) if display else None
+    summary, notes, errors_text, code = _follow(command, shown, on_progress)
+    if code == 2 or (summary is None and code != 0):
+        raise errors.UsageError(errors_text.strip() or '\n'.join(notes) or
+                                f'sluice run ended with code {code}')
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code != 0:
+        reason = summary.get('reason', '')
+        if 'not finite' in reason:
+            raise errors.NonFiniteGradient(reason)
+        logs = ''.join(f'\n  {line}' for line in summary.get('logLines', []))
+        raise errors.JobFailed(reason + logs, f'Logs are in {summary.get("logs")}')
+    return _result(summary)
+
+
+def _find_binary(binary):
+    binary = binary or os.environ.get('SLUICE_BINARY') or 'sluice'
+    found = shutil.which(os.fspath(binary))
+    if found is None:
+        raise FileNotFoundError(
+            f'there is no program {binary}: build it (bazel build //services/cli:sluice) and put '
+            'it on the PATH, or name it by $SLUICE_BINARY')
+    return found
+
+
+def _follow(command, shown, on_progress):
+    summary = None
+    notes = []
+    # The program's errors are short; they wait in the pipe until its output has ended.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               encoding='utf-8', errors='replace')
+    try:
+        while True:
+            try:
+                for line in process.stdout:
+                    entry = json.loads(line)
+                    if entry['type'] == 'summary':
+                        summary = entry
+                    elif entry['type'] == 'note':
+                        notes.append(entry['message'])
+                    if entry['type'] in ('progress', 'summary'):
+                        if shown is not None:
+                            shown.show(_progress_of(entry))
+                        if on_progress is not None:
+                            on_progress(entry)
+                break
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+        errors_text = process.stderr.read()
+        return summary, notes, errors_text, process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        if shown is not None:
+            shown.close()
+
+
+def _progress_of(entry):
+    message = wire.JobProgress(
+        step=int(entry.get('step', 0)), total_steps=int(entry.get('totalSteps', 0)),
+        epoch=entry.get('epoch', 0.0), loss=entry.get('loss', 0.0), has_loss='loss' in entry,
+        samples_per_second=entry.get('samplesPerSecond', 0.0),
+        phase=getattr(wire, f'JobProgress_{entry.get("phase", "STARTING")}', 0),
+        reason=entry.get('reason', '') if entry.get('exitCode') else '')
+    if 'evaluation' in entry:
+        evaluation = entry['evaluation']
+        message.last_evaluation.loss = evaluation['loss']
+        message.last_evaluation.has_accuracy = 'accuracy' in evaluation
+        message.last_evaluation.accuracy = evaluation.get('accuracy', 0.0)
+    return progress_lib.Progress(message)
+
+
+def _result(summary):
+    evaluation = summary.get('evaluation', {})
+    return Result(
+        job=summary['job'], outcome=summary['outcome'], step=int(summary.get('step', 0)),
+        loss=summary.get('loss'), accuracy=evaluation.get('accuracy'),
+        evaluation_loss=evaluation.get('loss'), seconds=summary.get('seconds', 0.0),
+        checkpoint=summary.get('checkpoint', ''), metrics=summary)

@@ -1,0 +1,120 @@
+"""sluice.run, sluice.connect and sluice.load, with a job of Python workers that `sluice` starts."""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf')
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+import sluice
+from tests.python import job_processes
+from tools import unittest_main
+
+_ROOT = pathlib.Path(job_processes.program('ps')).parents[2].absolute()
+_WORKER = pathlib.Path('tests/python/quadratic_worker.py').absolute()
+
+_MANIFEST = '''
+apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: quadratic}}
+spec:
+  model: {{type: Custom}}
+  data: {{format: Custom, evaluation: {{intervalSteps: 50}}}}
+  optimizer: {{name: SGD, learningRate: 0.05}}
+  training: {{steps: {steps}, globalBatchSize: 64, seed: 1, stepDelaySeconds: {delay}}}
+  parameterServer: {{replicas: 2}}
+  worker: {{replicas: 2, command: {command}}}
+'''
+
+
+class Run(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        os.environ['SLUICE_BINARY'] = str(_ROOT / 'services/cli/sluice')
+        os.environ['SLUICE_BIN_DIR'] = str(_ROOT)
+        os.environ['PYTHONPATH'] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+
+    def manifest(self, steps=150, command=None, delay=0):
+        path = self.folder / 'job.yaml'
+        command = command or [sys.executable, str(_WORKER)]
+        path.write_text(_MANIFEST.format(steps=steps, command=command, delay=delay))
+        return path
+
+    def run_job(self, *arguments, **options):
+        return sluice.run(self.manifest(*arguments, **options), display=False,
+                          state_directory=self.folder / 'state')
+
+    def test_a_job_is_run_and_what_it_trained_is_loaded(self):
+        result = self.run_job()
+        self.assertEqual((result.outcome.lower(), result.step), ('succeeded', 150))
+        self.assertLess(result.loss, 1e-3)
+        self.assertLess(result.evaluation_loss, 1e-3)
+        tensors = result.load()
+        np.testing.assert_allclose(tensors['w'], [1, 2, 3, 4, 5], atol=1e-2)
+        again = sluice.load(self.folder / 'state' / 'quadratic')
+        np.testing.assert_array_equal(again['w'], tensors['w'])
+
+    def test_a_program_that_fails_is_told_with_its_last_words(self):
+        program = [sys.executable, '-c', 'raise ValueError("no such wind")']
+        with self.assertRaisesRegex(sluice.JobFailed, 'no such wind'):
+            self.run_job(command=program)
+
+    def test_a_program_that_is_not_there_is_named(self):
+        with self.assertRaisesRegex(sluice.JobFailed, 'no-such-program'):
+            self.run_job(command=['no-such-program'])
+
+    def test_a_manifest_that_is_wrong_is_told_with_its_problems(self):
+        path = self.folder / 'bad.yaml'
+        path.write_text(self.manifest().read_text().replace('SGD', 'SGDD'))
+        with self.assertRaisesRegex(sluice.UsageError, 'spec.optimizer.name'):
+            sluice.run(path, display=False)
+
+    def test_a_running_job_is_read_at_one_version(self):
+        failures = []
+
+        def read(entry):
+            # Called while the job runs.
+            if entry['type'] != 'progress' or entry.get('step', 0) < 20 or read.done:
+                return
+            read.done = True
+            try:
+                connection = sluice.connect('quadratic', self.folder / 'state')
+                progress = connection.progress()
+                self.assertIn('training', repr(progress))
+                self.assertIn('<div', progress._repr_html_())
+                tensors = connection.tensors()
+                self.assertEqual(tensors['w'].shape, (5,))
+                self.assertGreater(tensors.version, 0)
+                self.assertTrue(np.all(tensors['w'] > 0.1), tensors)
+            except Exception as error:
+                failures.append(error)
+
+        read.done = False
+        sluice.run(self.manifest(steps=300, delay=0.02), display=False, on_progress=read,
+                   state_directory=self.folder / 'state')
+        self.assertTrue(read.done)
+        self.assertEqual(failures, [])
+
+    def test_no_job_of_that_name(self):
+        with self.assertRaisesRegex(sluice.JobNotFound, "no running job 'other'"):
+            sluice.connect('other', self.folder / 'state')
+        with self.assertRaisesRegex(sluice.JobNotFound, 'sluice.load'):
+            sluice.connect('127.0.0.1:9')
+
+    def test_no_checkpoint_and_a_damaged_one(self):
+        with self.assertRaisesRegex(FileNotFoundError, 'no manifest.json'):
+            sluice.load(self.folder)
+        bad = self.folder / 'bad.safetensors'
+        bad.write_bytes(b'\x05\0\0\0\0\0\0\0nonsense')
+        with self.assertRaisesRegex(sluice.SluiceError, 'bad.safetensors'):
+            sluice.load(bad)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

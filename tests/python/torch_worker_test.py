@@ -1,0 +1,243 @@
+"""Whole jobs with workers of PyTorch: the examples, workers that die, C++ workers beside them."""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+import torch
+
+import sluice
+from sluice import torch_model
+from sluice.protocol import wire
+from tests.python import job_processes
+from tools import unittest_main
+
+_TRANSFORMER = 'examples/python/transformer.py'
+_MLP = 'tests/python/mlp_worker.py'
+
+
+def folder():
+    return tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))
+
+
+def train(job, start, disturb=None):
+    """The tensors that a job ends with; `start` starts its workers."""
+    with job_processes.JobProcesses(job, folder()) as processes:
+        processes.start()
+        start(processes)
+        if disturb is not None:
+            disturb(processes)
+        for name in processes.workers():
+            code = processes.wait_for_exit(name, 200)
+            if code != 0:
+                raise AssertionError(f'{name}: {processes.log(name)}')
+        return sluice.load(processes.checkpoints)
+
+
+class Transformer(unittest.TestCase):
+
+    def job(self, delay):
+        return job_processes.base_job(
+            training={'steps': 60, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True,
+                      'stepDelaySeconds': delay},
+            optimizer={'name': 'ADAM_W', 'learningRate': 1e-3, 'beta1': 0.9, 'beta2': 0.999,
+                       'eps': 1e-8, 'weightDecay': 0.01, 'clipNorm': 1.0},
+            parameterServer={'replicas': 2}, worker={'replicas': 2},
+            data={'evaluation': {'intervalSteps': 20}})
+
+    def start_two(self, processes):
+        for index in range(2):
+            processes.start_python_worker(index, _TRANSFORMER)
+
+    def kill_one(self, processes):
+        processes.wait_for_members(2)
+        processes.wait_for_step(processes.progress().step + 3)
+        processes.kill('worker-1')
+
+    def test_two_workers_one_of_which_is_killed_end_with_the_same_bits(self):
+        undisturbed = train(self.job(0.0), self.start_two)
+        disturbed = train(self.job(0.4), self.start_two, self.kill_one)
+        self.assertIn('tokens.weight', undisturbed)
+        self.assertNotIn('head.weight', undisturbed)  # tied
+        self.assertEqual(list(undisturbed), list(disturbed))
+        for name, value in undisturbed.items():
+            np.testing.assert_array_equal(value, disturbed[name], name)
+
+
+class BesideCpp(unittest.TestCase):
+
+    def job(self, workers, **training):
+        return job_processes.base_job(
+            model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
+            data={'format': 'SYNTHETIC',
+                  'synthetic': {'samples': 512, 'shape': [20], 'classes': 10}},
+            training={'steps': 40, **training}, worker={'replicas': workers})
+
+    def test_one_worker_of_each_kind_train_what_a_single_process_trains(self):
+        single = train(self.job(1), lambda processes: processes.start_cpp_worker(0))
+
+        def start(processes):
+            processes.start_python_worker(1, _MLP)  # takes longer
+            processes.wait_for_step(1)
+            processes.start_cpp_worker(0)
+            processes.wait_for_members(2)
+
+        mixed = train(self.job(2, stepDelaySeconds=0.2), start)
+        self.assertEqual(list(single), list(mixed))
+        for name, value in single.items():
+            np.testing.assert_allclose(value, mixed[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+    def test_bit_exact_holds_across_languages_where_libtorch_is_the_same(self):
+        """To 1e-5 where it is not: the wheel's LibTorch is another one than the system's."""
+        single = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
+        again = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
+        cpp = train(self.job(1, bit_exact=True), lambda p: p.start_cpp_worker(0))
+        for name, value in single.items():
+            np.testing.assert_array_equal(value, again[name], name)
+            np.testing.assert_allclose(value, cpp[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+class Examples(unittest.TestCase):
+
+    def setUp(self):
+        root = pathlib.Path(job_processes.program('ps')).parents[2].absolute()
+        self.folder = pathlib.Path(folder())
+        shutil.copytree('examples/python', self.folder / 'python')
+        (self.folder / 'bin').mkdir()
+        (self.folder / 'bin' / 'python3').symlink_to(sys.executable)
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+        self.enterContext(mock.patch.dict(os.environ, {
+            'PATH': f'{self.folder / "bin"}:{os.environ["PATH"]}', 'PYTHONPATH': paths,
+            'SLUICE_BINARY': str(root / 'services/cli/sluice'), 'SLUICE_BIN_DIR': str(root)}))
+        before = os.getcwd()
+        os.chdir(self.folder / 'python')
+        self.addCleanup(os.chdir, before)
+
+    def test_the_classifier_learns_and_its_file_loads_into_plain_pytorch(self):
+        manifest = pathlib.Path('mnist.yaml')
+        manifest.write_text(manifest.read_text().replace('epochs: 3', 'epochs: 1'))
+        result = sluice.run(manifest, display=False)
+        self.assertEqual(result.step, 94)
+        self.assertGreater(result.accuracy, 20)  # one of ten by chance
+        sys.path.insert(0, os.getcwd())
+        self.addCleanup(sys.path.remove, os.getcwd())
+        import mnist_plain
+        model = mnist_plain.make_model()
+        model.load_state_dict(result.load(torch=True))
+        images, labels = mnist_plain.make_data(1000, 2).tensors
+        right = float((model(images).argmax(1) == labels).float().mean())
+        self.assertAlmostEqual(100 * right, result.accuracy, delta=0.2)
+
+    def test_the_notebook_is_one_without_outputs_whose_cells_are_python(self):
+        notebook = json.loads(pathlib.Path('notebook.ipynb').read_text())
+        for cell in notebook['cells']:
+            if cell['cell_type'] == 'code':
+                self.assertEqual(cell['outputs'], [])
+                compile(''.join(cell['source']), 'cell', 'exec')
+
+
+class Models(unittest.TestCase):
+
+    def setUp(self):
+        torch.manual_seed(3)
+        self.module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3),
+                                          torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        self.model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
+        self.arrays = [self.model.initial(i).copy() for i in range(len(self.model.table.tensors))]
+        self.model.bind(self.arrays)
+        self.data = (torch.randn(8, 4), torch.randint(0, 2, (8,)))
+
+    def step(self):
+        self.model.begin()
+        loss = self.model.run(self.data, 8.0)
+        return loss, dict(self.model.end(2))
+
+    def test_the_table_is_the_state_dict(self):
+        names = [spec.name for spec in self.model.table.tensors]
+        self.assertEqual(names, list(self.module.state_dict()))
+        kinds = {spec.name: spec.kind for spec in self.model.table.tensors}
+        self.assertEqual(kinds['0.weight'], wire.PARAMETER)
+        self.assertEqual(kinds['1.running_mean'], wire.BUFFER)
+        self.assertEqual(kinds['1.num_batches_tracked'], wire.COUNTER)
+
+    def test_gradients_are_those_of_plain_pytorch_summed_over_samples(self):
+        _, results = self.step()
+        plain = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3),
+                                    torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        plain.load_state_dict(self.module.state_dict())
+        torch.nn.functional.cross_entropy(plain(self.data[0]), self.data[1]).backward()
+        np.testing.assert_allclose(results[0], 8 * plain[0].weight.grad.numpy().reshape(-1),
+                                   rtol=1e-5, atol=1e-6)
+
+    def test_the_same_step_twice_gives_the_same_bits_and_changes_nothing(self):
+        before = {name: value.clone() for name, value in self.module.state_dict().items()}
+        _, first = self.step()
+        _, second = self.step()
+        for name, value in self.module.state_dict().items():
+            self.assertTrue(torch.equal(value, before[name]), name)
+        for tensor, value in first.items():
+            if value is not None:
+                np.testing.assert_array_equal(value, second[tensor])
+
+    def test_a_buffers_change_counts_for_each_microbatch(self):
+        _, results = self.step()
+        place = list(self.module.state_dict()).index('1.running_mean')
+        mean = torch.nn.functional.linear(self.data[0], self.module[0].weight,
+                                          self.module[0].bias).mean(0)
+        np.testing.assert_allclose(results[place], 2 * 0.1 * mean.detach().numpy(), rtol=1e-4,
+                                   atol=1e-6)
+
+    def test_a_parameter_that_the_loss_does_not_touch_has_no_gradient(self):
+        self.module.add_module('unused', torch.nn.Linear(2, 2))
+        self.module.forward = lambda x: self.module[3](torch.relu(self.module[0](x)))
+        model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
+        model.bind([model.initial(i) for i in range(len(model.table.tensors))])
+        model.begin()
+        model.run(self.data, 1.0)
+        results = dict(model.end(1))
+        names = [spec.name for spec in model.table.tensors]
+        self.assertIsNone(results[names.index('unused.weight')])
+        self.assertIsNotNone(results[0])
+
+    def test_evaluation_counts_what_is_right_and_leaves_the_mode(self):
+        loss, correct = self.model.evaluate(self.data)
+        self.assertGreater(loss, 0)
+        self.assertTrue(0 <= correct <= 8)
+        self.assertTrue(self.module.training)
+
+    def test_bfloat16_goes_there_and_back(self):
+        module = torch.nn.Linear(3, 2).to(torch.bfloat16)
+        model = torch_model.TorchModel(module, torch.nn.MSELoss(), None)
+        before = module.weight.detach().clone()
+        model.bind([model.initial(i).copy() for i in range(2)])
+        self.assertTrue(torch.equal(module.weight, before))
+
+    def test_a_loss_that_is_not_one_number_is_refused(self):
+        model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(reduction='none'),
+                                       None)
+        model.bind(self.arrays)
+        model.begin()
+        with self.assertRaisesRegex(sluice.UsageError, r'shape \[8\].*mean'):
+            model.run(self.data, 1.0)
+
+    def test_dropout_depends_on_seed_step_and_microbatch(self):
+        def draw(*key):
+            self.model.seed(*key)
+            return torch.rand(3).tolist()
+        self.assertEqual(draw(1, 2, 3), draw(1, 2, 3))
+        self.assertNotEqual(draw(1, 2, 3), draw(1, 2, 4))
+        self.assertNotEqual(draw(1, 2, 3), draw(1, 3, 3))
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -53,7 +53,7 @@ class StepGradientsTest : public testing::Test {
   }
 
   const v1::TensorTable table_ = OneTensor();
-  const WorkerRules rules_;
+  const WorkerRules rules_{};
   uint64_t computed_ = 0;
 };
 

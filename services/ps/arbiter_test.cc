@@ -24,7 +24,7 @@ class ArbiterTest : public ::testing::Test {
   }
   static Interval Samples(const v1::Lease& lease) { return FromProto(lease.samples()); }
 
-  const ShardRules rules;
+  const ShardRules rules{};
   Arbiter arbiter{&rules};
 };
 

@@ -44,7 +44,8 @@ std::vector<std::string> ProgramDirectories() {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  ConfigureGrpcProcess({});
+  // What it starts inherits its environment, the coordinator too.
+  ConfigureGrpcProcess({.data_plane = false});
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
   Environment environment;

@@ -208,6 +208,7 @@ void CoordinatorCore::Impl::OnConnected(StreamId stream, absl::Time now) {
 
 void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
   Step(now);
+  knows_model_.erase(stream);
   if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
     // One that was leaving, or had been told to, has left.
@@ -471,7 +472,6 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
 void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   const Process& process = departure.process;
   meter_.Forget(process.incarnation());
-  knows_model_.erase(process.incarnation());
   if (Leaving() || stage_ == Stage::kExited) return;
   const std::string what = departure.expelled
                                ? absl::StrCat(ProcessName(process.id), ": ", departure.reason)

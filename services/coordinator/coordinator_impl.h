@@ -240,7 +240,7 @@ class CoordinatorCore::Impl {
   absl::Time view_since_;
   uint64_t committed_ = 0;
   std::map<uint64_t, ShardState> shard_states_;  // by incarnation
-  absl::flat_hash_set<uint64_t> knows_model_;    // workers that were sent table and layout
+  absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();

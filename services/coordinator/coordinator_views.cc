@@ -294,7 +294,7 @@ void CoordinatorCore::Impl::SendView(const Process& worker) {
   if (!change_.has_install()) return;
   v1::CoordinatorMessage message;
   *message.mutable_new_view()->mutable_view() = view_;
-  if (knows_model_.insert(worker.incarnation()).second) {
+  if (knows_model_.insert(worker.stream).second) {
     *message.mutable_new_view()->mutable_table() = model_->table();
     *message.mutable_new_view()->mutable_layout() = layout_;
   }

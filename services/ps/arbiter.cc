@@ -25,6 +25,7 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
   taken_ = applied;
   leases_ = leases;
   for (const auto& [worker, lease] : leases_) taken_.Add(lease);
+  clocks_at_lease_.clear();
   waiting_for_lease_.clear();
   permits_.clear();
   repeated_permits_.clear();
@@ -35,6 +36,11 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
 uint64_t Arbiter::ClockOf(uint64_t worker) const {
   const auto found = clocks_.find(worker);
   return found == clocks_.end() ? 0 : found->second;
+}
+
+uint64_t Arbiter::ClockAtLease(uint64_t worker) const {
+  const auto found = clocks_at_lease_.find(worker);
+  return found == clocks_at_lease_.end() ? 0 : found->second;
 }
 
 void Arbiter::Reached(uint64_t worker, uint64_t clock) {
@@ -68,6 +74,7 @@ std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
   taken_.Add(granted);
   leases_[worker].Add(granted);
   Reached(worker, clock);
+  clocks_at_lease_[worker] = ClockOf(worker);
   return granted;
 }
 
@@ -82,6 +89,8 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
   Reached(worker, clock);
   const auto recorded = leases_.find(worker);
   if (recorded != leases_.end() && rules_->RepeatLeases()) {
+    // Who asks has nothing under way.
+    clocks_at_lease_[worker] = ClockOf(worker);
     return MakeLease(worker, recorded->second.Intervals().front());
   }
   if (const std::optional<Interval> granted = Grant(worker, wished); granted.has_value()) {

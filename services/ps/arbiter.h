@@ -59,6 +59,8 @@ class Arbiter {
   // The worker has reached a clock, by an update or by being raised.
   void Reached(uint64_t worker, uint64_t clock);
   uint64_t ClockOf(uint64_t worker) const;
+  // The clock with which a lease holder got its lease; 0: it brought the lease from an older view.
+  uint64_t ClockAtLease(uint64_t worker) const;
   // R13: whether a pull of `clock` needs to wait for no other lease holder.
   bool MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const;
 
@@ -89,6 +91,7 @@ class Arbiter {
   IntervalSet taken_;                       // applied or leased
   std::map<uint64_t, IntervalSet> leases_;  // none is empty
   std::map<uint64_t, uint64_t> clocks_;     // reached; survive the view
+  std::map<uint64_t, uint64_t> clocks_at_lease_;
   std::deque<uint64_t> waiting_for_lease_;
   std::map<uint64_t, v1::Permit> permits_;
   std::vector<uint64_t> repeated_permits_;

@@ -312,10 +312,13 @@ bool Asynchronous::MayAnswer(const Stream& stream, const v1::Pull& pull) const {
     return arbiter_.MayPull(stream.incarnation(), pull.clock(), bound);
   }
   if (!state_.rules.WaitForCounted()) return true;
-  return std::all_of(pull.counted().begin(), pull.counted().end(), [&](uint64_t holder) {
-    return holder == stream.incarnation() || !state_.view->MemberIndex(holder).has_value() ||
-           arbiter_.ClockOf(holder) + bound >= pull.clock();
-  });
+  for (int i = 0; i < pull.counted_size(); ++i) {
+    const uint64_t holder = pull.counted(i);
+    if (holder == stream.incarnation() || !state_.view->MemberIndex(holder).has_value()) continue;
+    const uint64_t from = i < pull.counted_from_size() ? pull.counted_from(i) : 0;
+    if (std::max(from, arbiter_.ClockOf(holder)) + bound < pull.clock()) return false;
+  }
+  return true;
 }
 
 void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull) {
@@ -325,7 +328,9 @@ void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull) {
     answer.set_request(pull.request());
     answer.set_clock(pull.clock());
     for (uint64_t holder : arbiter_.LeaseHolders()) {
-      if (holder != stream.incarnation()) answer.add_counted(holder);
+      if (holder == stream.incarnation()) continue;
+      answer.add_counted(holder);
+      answer.add_counted_from(arbiter_.ClockAtLease(holder));
     }
     state_.Send(stream.id, std::move(header));
   }

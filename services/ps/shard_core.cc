@@ -487,7 +487,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1:
 
 absl::Status ShardCore::Impl::OnCutPull(Stream& stream, const v1::Pull& pull) {
   if (!cuts.IsPinned(pull.cut())) {
-    streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"));
+    streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"), pull.cut());
     return absl::OkStatus();
   }
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
@@ -653,7 +653,10 @@ ShardStatus ShardCore::status() const { return impl_->Status(); }
 
 std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) const {
   const Partition* const held = impl_->state.Find(partition);
-  return held == nullptr ? nullptr : held->Pin(held->version());
+  if (held == nullptr) return nullptr;
+  std::shared_ptr<PartitionContent> content = held->Pin(held->version());
+  if (!impl_->state.view->synchronous()) impl_->asynchronous.FillRecords(content.get());
+  return content;
 }
 
 }  // namespace sluice::ps

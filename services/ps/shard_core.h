@@ -102,8 +102,8 @@ class ShardCore {
 
   ShardStatus status() const;
 
-  // The content of an owned partition as it is now, for tests and the simulator's invariants; null
-  // if it holds none.
+  // The content of an owned partition as it is now (asynchronous: with the shard's clocks), for
+  // tests and the simulator's invariants; null if it holds none.
   std::shared_ptr<const PartitionContent> Content(uint32_t partition) const;
 
  private:

@@ -438,7 +438,7 @@ TEST_F(BirthTest, AShardWithoutPartitionsIsWholeAtOnceAndStopsAtOnce) {
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
 }
 
-TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFramesWait) {
+TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
   Begin();
   Step(0);
   shard.Prepare(1, /*attempt=*/2);
@@ -448,6 +448,7 @@ TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFramesWait) {
   shard.TakeFrames(one);
   shard.Send(one, old);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
+  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "they would hold up the birth behind them";
   shard.Prepare(7, /*attempt=*/1);  // of the coordinator before
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }

@@ -69,7 +69,7 @@ class StreamTable {
   // Tells the peer that its message is not of the newest view; once per stream and view.
   void Refuse(Stream& stream, const std::string& reason);
   // The same whatever was told before.
-  void RefuseAlways(Stream& stream, const std::string& reason);
+  void RefuseAlways(Stream& stream, const std::string& reason, uint64_t cut = 0);
 
   size_t size() const { return streams_.size(); }
   size_t waiting_frames() const { return waiting_frames_; }

@@ -223,7 +223,8 @@ class World:
         synchronous = self.job.training.mode == wire.SYNCHRONOUS
         if self.job.training.mode == wire.BOUNDED_STALENESS and shard == self.shards[0]:
             self.frame(shard, wire.Header(pull_answer=wire.PullAnswer(
-                request=pull.request, clock=pull.clock, counted=[_SELF, _OTHER])))
+                request=pull.request, clock=pull.clock, counted=[_SELF, _OTHER],
+                counted_from=[2, 1])))
         version = pull.version if synchronous or pull.cut else self.version
         self.send_data(shard, list(pull.partitions), version, pull.request, pull.cut)
 

@@ -145,8 +145,10 @@ class AsynchronousWorker:
     def _ask_for_lease(self, arbiter):
         if self._lease_asked or self._done or self._lease[0] < self._lease[1]:
             return
-        # The update in progress is still part of the old lease, until it is applied.
-        if self._update is not None and arbiter.id not in self._update.apply_sent:
+        # The update in progress is part of the old lease until it is applied. On all shards: the
+        # clock with which a worker asks tells them how far it is (R13).
+        if self._update is not None and (len(self._context.view.shards) > 1 or
+                                         not self._update.apply_sent):
             return
         self._lease_asked = True
         clock = self._clock if self._update is None else self._update.clock
@@ -351,6 +353,7 @@ class AsynchronousWorker:
                 pull.partitions.append(partition)
         if link.id != self._context.arbiter() and self._counted is not None:
             pull.counted.extend(self._counted.counted)
+            pull.counted_from.extend(self._counted.counted_from)
         if pull.partitions:
             self._context.send(link, wire.Header(pull=pull))
 

@@ -449,9 +449,8 @@ class WorkerCore:
         view = self._context.view
         if view is None or wire.view_key(refused.newest.id) > wire.view_key(view.id):
             self._adopt(refused.newest)
-        elif refused.newest.id == view.id:
-            # Of this view: the one thing that a shard may not have any more is a cut.
-            self._evaluations.on_pull_refused(refused.reason)
+        elif refused.cut:
+            self._evaluations.on_pull_refused(refused.cut, refused.reason)
 
     # ---- model and compute
 

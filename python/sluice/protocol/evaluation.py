@@ -24,7 +24,7 @@ class EvaluationQueue:
     def add(self, request):
         def same(other):
             return (other.evaluation == request.evaluation and
-                    other.samples.begin == request.samples.begin)
+                    other.samples == request.samples)
 
         if any(map(same, self._waiting)) or any(map(same, self._running.values())):
             return
@@ -54,9 +54,9 @@ class EvaluationQueue:
         if self._cut and data.cut == self._cut:
             self._receiver.accept(data, payload, self._context.actions)
 
-    def on_pull_refused(self, reason):
+    def on_pull_refused(self, cut, reason):
         """A shard does not have the cut (any more)."""
-        if not self._cut or self._receiver.is_whole():
+        if self._cut != cut or self._receiver.is_whole():
             return
         for request in [r for r in self._waiting if r.cut == self._cut]:
             self._fail(request, reason)

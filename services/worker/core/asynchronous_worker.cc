@@ -38,7 +38,6 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     update_.reset();
     lease_ = Interval();
     fresh_ = false;
-    if (!context_->rules->NeverReuseClocks()) clock_ = 0;
   }
   if (update_) {
     if (!context_->rules->KeepUpdate() && !update_->computing) {
@@ -107,8 +106,9 @@ void AsynchronousWorker::Proceed() {
 
 void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   if (lease_asked_ || done_ || !lease_.empty()) return;
-  // The update in progress is still part of the old lease, until it is applied.
-  if (update_ && update_->apply_sent.count(arbiter.id()) == 0) return;
+  // The update in progress is part of the old lease until it is applied. On all shards: the clock
+  // with which a worker asks tells them how far it is (R13).
+  if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
   lease_asked_ = true;
   v1::Header header;
   v1::LeaseRequest& request = *header.mutable_lease_request();
@@ -345,6 +345,7 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
   }
   if (link.id() != context_->Arbiter() && counted_) {
     pull.mutable_counted()->CopyFrom(counted_->counted());
+    pull.mutable_counted_from()->CopyFrom(counted_->counted_from());
   }
   if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
 }

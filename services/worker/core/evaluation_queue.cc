@@ -8,7 +8,8 @@ namespace sluice::worker {
 void EvaluationQueue::Add(const v1::Evaluate& request) {
   const auto same = [&](const v1::Evaluate& other) {
     return other.evaluation() == request.evaluation() &&
-           other.samples().begin() == request.samples().begin();
+           other.samples().begin() == request.samples().begin() &&
+           other.samples().end() == request.samples().end();
   };
   if (std::any_of(waiting_.begin(), waiting_.end(), same)) return;
   if (std::any_of(running_.begin(), running_.end(),
@@ -42,8 +43,8 @@ absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& pay
   return receiver_.Accept(data, payload, &context_->actions);
 }
 
-void EvaluationQueue::OnPullRefused(const std::string& reason) {
-  if (cut_ == 0 || receiver_.IsWhole()) return;
+void EvaluationQueue::OnPullRefused(uint64_t cut, const std::string& reason) {
+  if (cut_ != cut || receiver_.IsWhole()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->cut() == cut_) {
       Fail(*it, reason);

@@ -33,7 +33,7 @@ class EvaluationQueue {
   // Data with a cut.
   absl::Status OnData(const v1::Data& data, const absl::Cord& payload);
   // A shard does not have the cut (any more).
-  void OnPullRefused(const std::string& reason);
+  void OnPullRefused(uint64_t cut, const std::string& reason);
   // False: the id is not of an evaluation.
   bool OnEvaluated(ComputeId id, const ComputeResult& result);
 

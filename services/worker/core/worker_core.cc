@@ -376,10 +376,7 @@ void WorkerCore::Impl::OnLinkReady(ShardLink& link) {
 void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
   (void)link;
   if (Compare(refused.newest().id(), context_.view.id()) > 0) return Adopt(refused.newest());
-  // Of this view: the one thing that a shard may not have any more is a cut.
-  if (Same(refused.newest().id(), context_.view.id())) {
-    evaluations_.OnPullRefused(refused.reason());
-  }
+  if (refused.cut() != 0) evaluations_.OnPullRefused(refused.cut(), refused.reason());
 }
 
 // ---- model and compute

@@ -207,7 +207,11 @@ TEST_F(EvaluationTest, ACutThatIsGoneIsAnsweredWithTheReason) {
   Ask(1, 4, 9);
   v1::Header header;
   *header.mutable_refused()->mutable_newest() = world_.view_;
+  header.mutable_refused()->set_reason("an older frame");
+  world_.Receive(kShardA, header);
+  EXPECT_THAT(world_.told_, IsEmpty());
   header.mutable_refused()->set_reason("no cut 9");
+  header.mutable_refused()->set_cut(9);
   world_.Receive(kShardA, header);
   ASSERT_THAT(world_.told_, SizeIs(1));
   EXPECT_EQ(world_.told_[0].evaluation_result().error(), "no cut 9");

@@ -32,8 +32,6 @@ class WorkerRules {
   virtual bool AwaitAllStaged() const { return true; }
   // Asynchronous: the update is kept, and sent again in a new view, until all shards applied it.
   virtual bool KeepUpdate() const { return true; }
-  // R7, R13: a clock is never used for two updates, not across attempts either.
-  virtual bool NeverReuseClocks() const { return true; }
   // R13: other shards are asked with the lease holders that the arbiter named; no: at once.
   virtual bool AskArbiterFirst() const { return true; }
 };

@@ -1,0 +1,413 @@
+#include "tests/simulation/checker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::simulation {
+
+Checker::Checker(ToyModel* model, const v1::JobSpec& job, const v1::Layout& layout)
+    : model_(*model), job_(job), layout_(layout), index_(model->table(), layout) {}
+
+void Checker::Fail(std::string what) {
+  if (failure_.empty()) failure_ = std::move(what);
+}
+
+uint32_t Checker::TensorOf(uint32_t partition, size_t place) const {
+  return layout_.blocks(static_cast<int>(index_.BlocksOfPartition(partition)[place])).tensor();
+}
+
+bool Checker::IsSilent(const PartitionView& content) const {
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    if (!model_.IsSilent(TensorOf(content.partition, i))) return false;
+  }
+  return true;
+}
+
+Checker::Tags Checker::TagsOf(const PartitionView& content) {
+  Tags tags;
+  for (const Elements3& block : content.blocks) tags.push_back(block[1]);
+  return tags;
+}
+
+std::string Checker::Where(const ShardNow& now, const PartitionView& content) const {
+  return absl::StrCat("partition ", content.partition, " on shard ", now.incarnation % 1000,
+                      " in view ", ShortName(now.view), " at version ", content.version);
+}
+
+// ---- views and promises
+
+void Checker::OnView(const v1::View& view) {
+  const std::string bytes = view.SerializeAsString();
+  const auto [it, added] = views_.emplace(Order(view.id()), bytes);
+  if (!added && it->second != bytes) {
+    Fail(absl::StrCat("two views with the id ", ShortName(view.id())));
+  }
+  known_views_[Order(view.id())] = view;
+}
+
+void Checker::OnPauseReply(const ShardNow& now) {
+  std::string state;
+  for (const PartitionView& content : now.partitions) {
+    absl::StrAppend(&state, content.partition, ":", content.version, ";");
+    for (const Elements3& block : content.blocks) {
+      absl::StrAppend(&state, block[0], ",", block[1], ";");
+    }
+  }
+  promises_[now.incarnation] = {state, now.clocks};
+}
+
+void Checker::CheckPromise(const ShardNow& now) {
+  auto it = promises_.find(now.incarnation);
+  if (it == promises_.end()) return;
+  const auto before = it->second;
+  OnPauseReply(now);
+  if (promises_[now.incarnation] != before) {
+    Fail(absl::StrCat("shard ", now.incarnation % 1000,
+                      " changed between its reply to a Pause and the Install (R2)"));
+  }
+}
+
+void Checker::CheckOwner(const ShardNow& now, uint32_t partition) {
+  const auto [it, added] =
+      owners_.emplace(std::make_pair(Order(now.view), partition), now.incarnation);
+  if (!added && it->second != now.incarnation) {
+    Fail(absl::StrCat("partition ", partition, " has two owners in view ", ShortName(now.view)));
+  }
+}
+
+void Checker::OnShard(const ShardNow& now) {
+  CheckPromise(now);
+  for (const PartitionView& content : now.partitions) {
+    CheckOwner(now, content.partition);
+    if (synchronous()) {
+      CheckVersion(now, content);
+    } else {
+      CheckUpdates(now, content);
+    }
+  }
+  if (synchronous()) CheckCommitted(now);
+  if (!synchronous() && last_view_[now.incarnation] != Order(now.view)) {
+    // The first event in this view: the Install has just been carried out.
+    last_view_[now.incarnation] = Order(now.view);
+    for (const PartitionView& content : now.partitions) {
+      if (IsSilent(content)) continue;
+      const Applied& applied = applied_[{now.view.attempt(), now.incarnation, content.partition}];
+      const auto [it, added] = at_install_.emplace(Order(now.view), applied.updates);
+      if (!added && it->second != applied.updates) {
+        Fail(absl::StrCat("at the Install of view ", ShortName(now.view), " ", Where(now, content),
+                          " has ", applied.updates.size(), " updates, another has ",
+                          it->second.size(), " or others"));
+      }
+    }
+  }
+}
+
+// ---- synchronous
+
+void Checker::CheckVersion(const ShardNow& now, const PartitionView& content) {
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    const uint32_t tensor = TensorOf(content.partition, i);
+    const Elements3& block = content.blocks[i];
+    if (block[0] != model_.ExpectedSum(content.version, tensor)) {
+      return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
+                               " is not the sum of its samples, each once"));
+    }
+    if (block[2] != model_.ExpectedReal(content.version, tensor)) {
+      return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
+                               " has not the bits of the fixed tree"));
+    }
+    if (model_.IsSilent(tensor) && block[1] != 0) {
+      return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
+                               " has no gradient and was touched"));
+    }
+  }
+  const Tags tags = TagsOf(content);
+  const uint64_t attempt = now.view.attempt();
+  CheckLineage(Order(now.view), content.partition, content.version, tags,
+               absl::StrCat("shard ", now.incarnation % 1000));
+  last_[{attempt, content.partition, content.version}] = tags;
+  auto truth = truth_.find({attempt, content.partition, content.version});
+  if (truth != truth_.end() && truth->second != tags) {
+    Fail(absl::StrCat(Where(now, content), ": a committed version has changed"));
+  }
+  auto committed = committed_.find(attempt);
+  if (committed != committed_.end() && content.version < committed->second) {
+    Fail(absl::StrCat(Where(now, content), ": went back behind the committed version ",
+                      committed->second));
+  }
+}
+
+void Checker::CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version,
+                           const Tags& tags, const std::string& who) {
+  const auto [it, added] = lineage_.emplace(std::make_tuple(view, partition, version), tags);
+  if (!added && it->second != tags) {
+    Fail(absl::StrCat("two contents of version ", version, " of partition ", partition,
+                      " in one view (", std::get<0>(view), ".", std::get<1>(view), ".",
+                      std::get<3>(view), "), one of them at ", who));
+  }
+}
+
+void Checker::CheckCommitted(const ShardNow& now) {
+  const uint64_t attempt = now.view.attempt();
+  uint64_t& committed = committed_[attempt];
+  if (now.committed <= committed) return;
+  committed = now.committed;
+  // A view begins with a committed version, whether or not everybody has installed it.
+  auto view = known_views_.find(Order(now.view));
+  const bool first = view != known_views_.end() && view->second.first_step() == committed;
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    if (index_.IsEmpty(partition)) continue;
+    auto it = last_.find({attempt, partition, committed});
+    if (it == last_.end() && first) continue;
+    if (it == last_.end()) {
+      return Fail(absl::StrCat("version ", committed, " is committed on shard ",
+                               now.incarnation % 1000, ", but partition ", partition,
+                               " never stood there"));
+    }
+    truth_[{attempt, partition, committed}] = it->second;
+  }
+}
+
+void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
+                                   const std::vector<Elements3>& tensors) {
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    if (index_.IsEmpty(partition)) continue;
+    PartitionView content;
+    for (uint32_t block : index_.BlocksOfPartition(partition)) {
+      const uint32_t tensor = layout_.blocks(static_cast<int>(block)).tensor();
+      content.blocks.push_back(tensors[tensor]);
+      if (tensors[tensor][0] != model_.ExpectedSum(step, tensor)) {
+        return Fail(absl::StrCat("a worker computes step ", step, " on tensor ", tensor,
+                                 " that is not of this version"));
+      }
+    }
+    CheckLineage(Order(view), partition, step, TagsOf(content), "a worker");
+  }
+}
+
+void Checker::OnEvaluate(const std::vector<Elements3>& tensors) {
+  if (!synchronous()) return;
+  uint64_t newest = 0;
+  for (const auto& [attempt, version] : committed_) newest = std::max(newest, version);
+  for (uint64_t version = 0; version <= newest; ++version) {
+    bool same = true;
+    for (uint32_t tensor = 0; tensor < tensors.size() && same; ++tensor) {
+      same = tensors[tensor][0] == model_.ExpectedSum(version, tensor);
+    }
+    if (same) return;
+  }
+  Fail("an evaluation reads what is no committed version");
+}
+
+// ---- asynchronous
+
+void Checker::OnUpdate(double tag, const PositionRange& positions) { updates_[tag] = {positions}; }
+
+std::optional<Checker::Applied> Checker::Origin(const PartitionView& content) const {
+  Applied applied;
+  bool initial = true;
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    const Elements3 expected = model_.Initial(TensorOf(content.partition, i));
+    initial = initial && content.blocks[i][0] == expected[0] && content.blocks[i][1] == 0;
+    applied.content.push_back(expected);
+  }
+  if (initial) return applied;
+  auto it = history_.find({content.partition, content.blocks});
+  if (it == history_.end()) return std::nullopt;
+  return it->second;
+}
+
+bool Checker::Apply(double tag, Applied* applied) {
+  const Update& update = updates_[tag];
+  const Interval samples{update.positions.begin, update.positions.end};
+  if (!applied->updates.insert(tag).second || applied->samples.Intersects(samples)) {
+    Fail(absl::StrCat("samples [", samples.begin, ", ", samples.end, ") are applied twice"));
+    return false;
+  }
+  applied->samples.Add(samples);
+  return true;
+}
+
+bool Checker::Explain(const PartitionView& content, Applied* applied) {
+  size_t loud = 0;
+  while (loud < content.blocks.size() && model_.IsSilent(TensorOf(content.partition, loud))) ++loud;
+  if (loud == content.blocks.size()) return content.blocks == applied->content;
+  double rest = content.blocks[loud][1] - applied->content[loud][1];
+  std::vector<double> found;
+  // One event applies one update, or (an Install) one of each of a few workers.
+  std::vector<double> open;
+  for (const auto& [tag, update] : updates_) {
+    if (applied->updates.count(tag) == 0) open.push_back(tag);
+  }
+  if (updates_.count(rest) != 0) {
+    found = {rest};
+  } else {
+    for (size_t i = 0; i < open.size() && found.empty(); ++i) {
+      for (size_t j = i + 1; j < open.size() && found.empty(); ++j) {
+        if (open[i] + open[j] == rest) found = {open[i], open[j]};
+        for (size_t k = j + 1; k < open.size() && found.empty(); ++k) {
+          if (open[i] + open[j] + open[k] == rest) found = {open[i], open[j], open[k]};
+        }
+      }
+    }
+  }
+  if (found.empty()) return false;
+  for (double tag : found) {
+    if (!Apply(tag, applied)) return true;  // told
+    for (size_t i = 0; i < content.blocks.size(); ++i) {
+      const uint32_t tensor = TensorOf(content.partition, i);
+      if (model_.IsSilent(tensor)) continue;
+      applied->content[i][0] += model_.SumOf(updates_[tag].positions, tensor);
+      applied->content[i][1] += tag;
+    }
+  }
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    if (content.blocks[i][0] != applied->content[i][0] ||
+        content.blocks[i][1] != applied->content[i][1]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Checker::CheckUpdates(const ShardNow& now, const PartitionView& content) {
+  const auto key = std::make_tuple(now.view.attempt(), now.incarnation, content.partition);
+  auto it = applied_.find(key);
+  if (it == applied_.end()) {
+    std::optional<Applied> origin = Origin(content);
+    if (!origin) {
+      return Fail(absl::StrCat(Where(now, content),
+                               ": begins with what is neither the birth's nor a checkpoint's"));
+    }
+    it = applied_.emplace(key, *std::move(origin)).first;
+  }
+  const bool same = std::equal(
+      content.blocks.begin(), content.blocks.end(), it->second.content.begin(),
+      [](const Elements3& a, const Elements3& b) { return a[0] == b[0] && a[1] == b[1]; });
+  if (!same && !Explain(content, &it->second)) {
+    return Fail(
+        absl::StrCat(Where(now, content), ": has changed by something that is no whole update"));
+  }
+  if (!same) history_[{content.partition, content.blocks}] = it->second;
+}
+
+void Checker::OnLease(const v1::ViewId& view, uint64_t worker, const v1::Lease& lease) {
+  if (lease.samples().begin() >= lease.samples().end()) return;
+  if (view.attempt() != lease_attempt_) {
+    lease_attempt_ = view.attempt();
+    leases_.clear();
+    raised_.clear();
+  }
+  leases_[worker] = FromProto(lease.samples());
+  raised_[worker] = std::max(raised_[worker], lease.clock());
+}
+
+void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock) {
+  if (job_.training().mode() != v1::BOUNDED_STALENESS) return;
+  auto view = known_views_.find(Order(shard.view));
+  if (shard.view.attempt() != lease_attempt_ || view == known_views_.end()) return;
+  const auto answer = std::make_tuple(worker, Order(shard.view), clock);
+  if (arbiter) {
+    answers_[answer] = LeaseHolders(shard, view->second);
+  } else if (answers_.count(answer) == 0) {
+    return Fail(absl::StrCat("clock ", clock, " is answered on shard ", shard.incarnation % 1000,
+                             " before the arbiter has (R13)"));
+  }
+  for (const v1::View::Member& member : view->second.workers()) {
+    const uint64_t other = member.process().incarnation();
+    if (other == worker || answers_[answer].count(other) == 0) continue;
+    auto record = shard.clocks.find(other);
+    const uint64_t reached =
+        std::max(raised_[other], record == shard.clocks.end() ? 0 : record->second);
+    if (clock > reached + job_.training().max_staleness()) {
+      Fail(absl::StrCat("clock ", clock, " is answered on shard ", shard.incarnation % 1000,
+                        " while a lease holder has reached ", reached, " (R13)"));
+    }
+  }
+}
+
+std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View& view) {
+  std::set<uint64_t> holders;
+  const auto loud = std::find_if(arbiter.partitions.begin(), arbiter.partitions.end(),
+                                 [this](const PartitionView& p) { return !IsSilent(p); });
+  if (loud == arbiter.partitions.end()) return holders;
+  const Applied& applied = applied_[{arbiter.view.attempt(), arbiter.incarnation, loud->partition}];
+  for (const v1::View::Member& member : view.workers()) {
+    auto lease = leases_.find(member.process().incarnation());
+    if (lease == leases_.end() || applied.samples.ContainsAll(lease->second)) continue;
+    holders.insert(member.process().incarnation());
+  }
+  return holders;
+}
+
+// ---- checkpoints and the end
+
+void Checker::OnFile(const v1::CheckpointRef& ref, const PartitionView& content) {
+  const RefKey key = {ref.attempt(), ref.step()};
+  files_[key][content.partition] = content;
+}
+
+void Checker::OnManifest(const v1::Manifest& manifest) {
+  const RefKey key = {manifest.checkpoint().attempt(), manifest.checkpoint().step()};
+  const std::map<uint32_t, PartitionView>& files = files_[key];
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    if (index_.IsEmpty(partition)) continue;
+    auto file = files.find(partition);
+    if (file == files.end()) {
+      return Fail(
+          absl::StrCat("a manifest of step ", key.second, " without partition ", partition));
+    }
+    if (!synchronous()) {
+      for (size_t i = 0; i < file->second.blocks.size(); ++i) {
+        const uint32_t tensor = TensorOf(partition, i);
+        if (model_.IsSilent(tensor)) continue;
+        double expected = model_.Initial(tensor)[0];
+        for (const v1::Range& range : manifest.ledger().applied()) {
+          expected += model_.SumOf({range.begin(), range.end()}, tensor);
+        }
+        if (file->second.blocks[i][0] != expected) {
+          return Fail(absl::StrCat("partition ", partition, " of the checkpoint of ", key.second,
+                                   " updates does not hold the samples of its ledger"));
+        }
+      }
+      continue;
+    }
+    if (file->second.version != key.second) {
+      return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
+                               " is of version ", file->second.version));
+    }
+    for (size_t i = 0; i < file->second.blocks.size(); ++i) {
+      if (file->second.blocks[i][0] != model_.ExpectedSum(key.second, TensorOf(partition, i))) {
+        return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
+                                 " is not that version"));
+      }
+    }
+    auto truth = truth_.find({key.first, partition, key.second});
+    if (truth != truth_.end() && truth->second != TagsOf(file->second)) {
+      return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
+                               " is not the committed version"));
+    }
+  }
+}
+
+void Checker::OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest) {
+  if (!newest) return Fail("the job ended without a checkpoint");
+  if (synchronous()) {
+    if (newest->checkpoint().step() != total) {
+      Fail(absl::StrCat("the job ended with a checkpoint of step ", newest->checkpoint().step(),
+                        " of ", total));
+    }
+    return;
+  }
+  IntervalSet wanted;
+  wanted.Add(Interval{0, total});
+  absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(newest->ledger().applied());
+  if (!applied.ok() || !(*applied == wanted)) {
+    Fail(absl::StrCat("the job ended with ", applied.ok() ? applied->Count() : 0, " samples of ",
+                      total));
+  }
+}
+
+}  // namespace sluice::simulation

@@ -1,0 +1,156 @@
+// The invariants of the protocol, over everything that happens in a simulation.
+//
+// The checker sees what no process sees: all shards' contents, all views, all leases. It is told of
+// each after every event, and remembers the first thing that is wrong. What it checks:
+//
+//   - each sample is applied exactly once: a synchronous version's sum is that of its steps, an
+//     asynchronous content is that of the updates applied, no two of which share a sample
+//   - what is applied is the same on all partitions, at every Install and at the end
+//   - BitExact: the sums have the bits of the fixed tree
+//   - one content of a version in one view, for whoever has it: owners, workers that compute on it
+//   - a committed version never changes and nobody goes back behind it
+//   - a partition has one owner in a view; two views never have one id
+//   - nothing changes between a PauseReply and its Install (R2)
+//   - no clock is answered that is too far ahead of a lease holder (R13)
+//   - a checkpoint holds one committed version (an asynchronous one: one set of updates)
+#ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
+#define SLUICE_TESTS_SIMULATION_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "proto/checkpoint.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
+#include "services/protocol/layout.h"
+#include "tests/simulation/toy_model.h"
+
+namespace sluice::simulation {
+
+// The content of a partition: one element of the vector per block, in the layout's order.
+struct PartitionView {
+  uint32_t partition = 0;
+  uint64_t version = 0;
+  std::vector<Elements3> blocks;
+};
+
+class Checker {
+ public:
+  Checker(ToyModel* model, const v1::JobSpec& job, const v1::Layout& layout);
+
+  bool failed() const { return !failure_.empty(); }
+  const std::string& failure() const { return failure_; }
+  // Keeps the first.
+  void Fail(std::string what);
+
+  // Any view that anybody hears of.
+  void OnView(const v1::View& view);
+
+  // A shard after an event, once it has a view.
+  struct ShardNow {
+    uint64_t incarnation = 0;
+    v1::ViewId view;
+    uint64_t committed = 0;
+    std::vector<PartitionView> partitions;
+    std::map<uint64_t, uint64_t> clocks;  // asynchronous: by worker
+  };
+  void OnShard(const ShardNow& now);
+  void OnPauseReply(const ShardNow& now);
+  void OnRelease(uint64_t shard) { promises_.erase(shard); }
+
+  // A worker begins to compute. `tag` is what its gradient will carry.
+  void OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
+                            const std::vector<Elements3>& tensors);
+  void OnUpdate(double tag, const PositionRange& positions);
+  // What a worker evaluates must be one version, a committed one (synchronous).
+  void OnEvaluate(const std::vector<Elements3>& tensors);
+
+  // Bounded staleness: frames that shards send.
+  void OnLease(const v1::ViewId& view, uint64_t worker, const v1::Lease& lease);
+  // `arbiter`: its word; else the data of another shard.
+  void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
+
+  // Checkpoints. A file is noted when it is written, judged when a manifest names it.
+  void OnFile(const v1::CheckpointRef& ref, const PartitionView& content);
+  void OnManifest(const v1::Manifest& manifest);
+  // The job has ended well.
+  void OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest);
+
+ private:
+  using ViewKey = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
+  using RefKey = std::pair<uint64_t, uint64_t>;
+  using Tags = std::vector<double>;
+
+  struct Update {
+    PositionRange positions;
+  };
+  // What an asynchronous partition holds, by the tags of its updates.
+  struct Applied {
+    std::vector<Elements3> content;
+    std::set<double> updates;
+    IntervalSet samples;
+  };
+
+  bool synchronous() const { return job_.training().mode() == v1::SYNCHRONOUS; }
+  uint32_t TensorOf(uint32_t partition, size_t place) const;
+  // Whether nothing in it is ever touched.
+  bool IsSilent(const PartitionView& content) const;
+  static Tags TagsOf(const PartitionView& content);
+  std::string Where(const ShardNow& now, const PartitionView& content) const;
+
+  void CheckPromise(const ShardNow& now);
+  void CheckOwner(const ShardNow& now, uint32_t partition);
+  void CheckVersion(const ShardNow& now, const PartitionView& content);
+  void CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version, const Tags& tags,
+                    const std::string& who);
+  void CheckCommitted(const ShardNow& now);
+  void CheckUpdates(const ShardNow& now, const PartitionView& content);
+  std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
+  std::optional<Applied> Origin(const PartitionView& content) const;
+  bool Explain(const PartitionView& content, Applied* applied);
+  bool Apply(double tag, Applied* applied);
+
+  ToyModel& model_;
+  const v1::JobSpec job_;
+  const v1::Layout layout_;
+  const LayoutIndex index_;
+  std::string failure_;
+
+  std::map<ViewKey, std::string> views_;  // serialized
+  std::map<ViewKey, v1::View> known_views_;
+  std::map<std::pair<ViewKey, uint32_t>, uint64_t> owners_;
+  std::map<uint64_t, std::pair<std::string, std::map<uint64_t, uint64_t>>> promises_;  // by shard
+
+  // Synchronous.
+  std::map<std::tuple<ViewKey, uint32_t, uint64_t>, Tags> lineage_;  // view, partition, version
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> last_;    // attempt, partition, version
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> truth_;   // of committed versions
+  std::map<uint64_t, uint64_t> committed_;                           // by attempt
+
+  // Asynchronous.
+  std::map<double, Update> updates_;  // by tag
+  std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Applied>
+      applied_;  // attempt, shard, partition
+  std::map<ViewKey, std::set<double>> at_install_;
+  std::map<uint64_t, ViewKey> last_view_;  // by shard
+  std::map<uint64_t, Interval> leases_;    // by worker, in the attempt
+  std::map<uint64_t, uint64_t> raised_;
+  uint64_t lease_attempt_ = 0;
+  // The arbiter's answers: to a worker, in a view, to a clock: with whom counted.
+  std::map<std::tuple<uint64_t, ViewKey, uint64_t>, std::set<uint64_t>> answers_;
+
+  std::map<RefKey, std::map<uint32_t, PartitionView>> files_;
+  // Every content that a partition has ever had: what a restored one may begin with.
+  std::map<std::pair<uint32_t, std::vector<Elements3>>, Applied> history_;
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_CHECKER_H_

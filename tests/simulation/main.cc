@@ -1,0 +1,75 @@
+// Runs simulations by seed: `simulate --first=1 --seeds=1000 --mode=all`.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/mutations.h"
+
+ABSL_FLAG(uint64_t, first, 1, "first seed");
+ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
+ABSL_FLAG(std::string, mode, "all", "synchronous, bitexact, asynchronous, bounded, or all");
+ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
+ABSL_FLAG(bool, messages, false, "tell all messages as well");
+ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
+ABSL_FLAG(bool, keep_going, false, "go on after a failure");
+
+int main(int argc, char** argv) {
+  using namespace sluice;              // NOLINT(google-build-using-namespace)
+  using namespace sluice::simulation;  // NOLINT(google-build-using-namespace)
+  absl::SetProgramUsageMessage("simulates whole jobs with faults, by seed");
+  absl::ParseCommandLine(argc, argv);
+  const std::vector<std::pair<std::string, ScenarioOptions>> modes = {
+      {"synchronous", {v1::SYNCHRONOUS, false}},
+      {"bitexact", {v1::SYNCHRONOUS, true}},
+      {"asynchronous", {v1::ASYNCHRONOUS, false}},
+      {"bounded", {v1::BOUNDED_STALENESS, false}},
+  };
+  const uint64_t first = absl::GetFlag(FLAGS_first);
+  const Cluster::Tracing tracing = absl::GetFlag(FLAGS_messages) ? Cluster::Tracing::kMessages
+                                   : absl::GetFlag(FLAGS_trace)  ? Cluster::Tracing::kEvents
+                                                                 : Cluster::Tracing::kNone;
+  const Mutation* mutation = nullptr;
+  for (const Mutation& one : Mutations()) {
+    if (one.name == absl::GetFlag(FLAGS_mutation)) mutation = &one;
+  }
+  if (mutation == nullptr && !absl::GetFlag(FLAGS_mutation).empty()) {
+    std::fprintf(stderr, "there is no mutation \"%s\"\n", absl::GetFlag(FLAGS_mutation).c_str());
+    return 2;
+  }
+  uint64_t failures = 0;
+  bool known = false;
+  for (const auto& [name, options] : modes) {
+    if (absl::GetFlag(FLAGS_mode) != "all" && absl::GetFlag(FLAGS_mode) != name) continue;
+    known = true;
+    uint64_t events = 0;
+    uint64_t views = 0;
+    uint64_t faults = 0;
+    for (uint64_t seed = first; seed < first + absl::GetFlag(FLAGS_seeds); ++seed) {
+      Scenario scenario = MakeScenario(seed, options);
+      if (mutation != nullptr) mutation->apply(scenario);
+      const Outcome outcome = Cluster(scenario, tracing).Run();
+      events += outcome.events;
+      views += outcome.views;
+      faults += outcome.faults;
+      if (outcome.failure.empty()) continue;
+      ++failures;
+      std::printf("FAILED %s\n  %s\n  --mode=%s --first=%llu --seeds=1 --trace\n",
+                  Describe(scenario).c_str(), outcome.failure.c_str(), name.c_str(),
+                  static_cast<unsigned long long>(seed));
+      if (!absl::GetFlag(FLAGS_keep_going)) return 1;
+    }
+    std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", name.c_str(),
+                static_cast<unsigned long long>(absl::GetFlag(FLAGS_seeds)),
+                static_cast<unsigned long long>(events), static_cast<unsigned long long>(faults),
+                static_cast<unsigned long long>(views));
+  }
+  if (!known) {
+    std::fprintf(stderr, "there is no mode \"%s\"\n", absl::GetFlag(FLAGS_mode).c_str());
+    return 2;
+  }
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,43 @@
+// A simulator that finds nothing proves nothing: every rule that is left out has to show.
+#include <cstdio>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/mutations.h"
+
+namespace sluice::simulation {
+namespace {
+
+constexpr uint64_t kSeeds = 300;
+
+class MutationTest : public testing::TestWithParam<Mutation> {};
+
+TEST_P(MutationTest, IsFound) {
+  const std::string found = Find(GetParam(), kSeeds);
+  EXPECT_NE(found, "") << "not within " << kSeeds << " seeds";
+  std::printf("%s\n", found.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, MutationTest, testing::ValuesIn(Mutations()),
+                         [](const testing::TestParamInfo<Mutation>& info) {
+                           return info.param.name;
+                         });
+
+// And the faults that the mutations ask for harm nobody who keeps the rules.
+TEST(MutationTest, TheSameFaultsDoNoHarmWithoutTheMutation) {
+  for (const Mutation& mutation : Mutations()) {
+    for (const ScenarioOptions& mode : mutation.modes) {
+      for (uint64_t seed = 1; seed <= 10; ++seed) {
+        Scenario scenario = MakeScenario(seed, mode);
+        mutation.apply(scenario);
+        scenario.coordinator_rules = nullptr;
+        scenario.shard_rules = nullptr;
+        scenario.worker_rules = nullptr;
+        const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+        EXPECT_EQ(outcome.failure, "") << mutation.name << ", " << Describe(scenario);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::simulation

@@ -1,0 +1,124 @@
+// Simulated processes and the streams between them.
+//
+// Intuition. A process is something that handles events one after the other; it can be frozen (its
+// events wait), thawed, and killed (they are lost). A stream is a pair of first-in-first-out lanes
+// with random delays; different streams overtake each other. When a stream is cut, each end notices
+// at a time of its own, so that for a while one side may go on with the old stream while the other
+// has opened a new one; what was on the way may arrive before that, or be lost.
+#ifndef SLUICE_TESTS_SIMULATION_NETWORK_H_
+#define SLUICE_TESTS_SIMULATION_NETWORK_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/frame.pb.h"
+#include "tests/simulation/scheduler.h"
+
+namespace sluice::simulation {
+
+class Process : public std::enable_shared_from_this<Process> {
+ public:
+  virtual ~Process() = default;
+
+  bool alive() const { return alive_; }
+  bool frozen() const { return frozen_; }
+
+  // Lets the process handle an event: now, when it thaws, or never.
+  void Handle(std::function<void()> event) {
+    if (!alive_) return;
+    if (frozen_) {
+      waiting_.push_back(std::move(event));
+    } else {
+      event();
+    }
+  }
+  void Freeze() { frozen_ = true; }
+  void Thaw() {
+    frozen_ = false;
+    while (alive_ && !frozen_ && !waiting_.empty()) {
+      std::function<void()> event = std::move(waiting_.front());
+      waiting_.pop_front();
+      event();
+    }
+  }
+  void Die() {
+    alive_ = false;
+    waiting_.clear();
+  }
+
+ private:
+  bool alive_ = true;
+  bool frozen_ = false;
+  std::deque<std::function<void()>> waiting_;
+};
+
+// One stream. Whoever holds a reference may look at it; Network changes it.
+struct Stream {
+  uint64_t id = 0;
+  struct End {
+    std::shared_ptr<Process> process;
+    bool open = true;
+    std::function<void()> on_closed;  // by the other side, or by a cut
+    absl::Time last_arrival;
+  };
+  End client;
+  End server;
+  // For streams of frames: how the client takes what the server sends.
+  std::function<void(const v1::Header&, const absl::Cord&)> on_frame;
+  bool cut = false;             // nothing more can be sent
+  bool lost_to_client = false;  // and what was on the way does not arrive
+  bool lost_to_server = false;
+};
+using StreamRef = std::shared_ptr<Stream>;
+
+class Network {
+ public:
+  Network(Scheduler* scheduler, Random* random) : scheduler_(*scheduler), random_(*random) {}
+
+  ~Network();
+
+  // Until the faults are over, now and then a message is late by much.
+  void set_calm(bool calm) { calm_ = calm; }
+
+  // Opens a stream to whoever `find` names when the request arrives (null or dead: refused).
+  // `accept` runs at the server and may set on_closed; `connected` or `refused` runs at the client.
+  void Open(std::shared_ptr<Process> client, std::function<std::shared_ptr<Process>()> find,
+            std::function<void(StreamRef)> accept, std::function<void(StreamRef)> connected,
+            std::function<void()> refused);
+
+  // Runs `deliver` at the other end, in order, unless the stream is broken by then.
+  void ToServer(const StreamRef& stream, std::function<void()> deliver);
+  void ToClient(const StreamRef& stream, std::function<void()> deliver);
+
+  // One end closes: it hears nothing more, the other end hears of it behind all messages.
+  void CloseByClient(const StreamRef& stream);
+  void CloseByServer(const StreamRef& stream);
+
+  void Cut(const StreamRef& stream);
+  // All streams of a process that has died, or (alive) is cut off for a moment.
+  void CutAll(const Process& process);
+  // A random one that is open; null if there is none.
+  StreamRef Pick();
+
+ private:
+  absl::Duration Delay();
+  void Notify(const StreamRef& stream, bool client, absl::Duration delay);
+  void Forget();
+
+  Scheduler& scheduler_;
+  Random& random_;
+  bool calm_ = false;
+  uint64_t last_id_ = 0;
+  std::vector<StreamRef> streams_;          // that may be cut
+  std::vector<std::weak_ptr<Stream>> all_;  // that ever were
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_NETWORK_H_

@@ -1,0 +1,753 @@
+#include "tests/simulation/processes.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/storage.h"
+#include "services/ps/partition_file.h"
+
+namespace sluice::simulation {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Milliseconds(30);
+// Of a stream to another shard, which may be gone for good.
+constexpr int kMaxPeerTries = 100;
+
+v1::ProcessId Id(v1::Role role, uint32_t index, uint64_t incarnation) {
+  v1::ProcessId id;
+  id.set_role(role);
+  id.set_index(index);
+  id.set_incarnation(incarnation);
+  return id;
+}
+
+PartitionView ViewOf(const ps::PartitionContent& content) {
+  PartitionView view;
+  view.partition = content.partition;
+  view.version = content.version;
+  for (const ps::BlockState& block : content.blocks) {
+    view.blocks.push_back(FromBytes(block.parameters->bytes().data()));
+  }
+  return view;
+}
+
+}  // namespace
+
+void Ticker::Plan(Cluster& cluster, const std::shared_ptr<Process>& process, absl::Time deadline,
+                  std::function<void()> tick) {
+  if (deadline == absl::InfiniteFuture() || deadline >= planned_) return;
+  deadline = std::max(deadline, cluster.scheduler().now() + absl::Microseconds(100));
+  planned_ = deadline;
+  cluster.scheduler().At(deadline, [this, process, deadline, tick = std::move(tick)] {
+    process->Handle([this, deadline, tick] {
+      if (planned_ != deadline) return;
+      planned_ = absl::InfiniteFuture();
+      tick();
+    });
+  });
+}
+
+// ---- the coordinator
+
+CoordinatorProcess::CoordinatorProcess(Cluster* cluster, uint64_t incarnation)
+    : cluster_(*cluster),
+      core_(
+          [&] {
+            coordinator::CoordinatorOptions options;
+            options.job = cluster->scenario().job;
+            options.incarnation = incarnation;
+            options.checkpoint_folder = CheckpointFolder;
+            return options;
+          }(),
+          cluster->scheduler().now(), cluster->scenario().coordinator_rules) {}
+
+void CoordinatorProcess::Start() { Perform(); }
+
+void CoordinatorProcess::Accept(const StreamRef& stream) {
+  streams_[stream->id] = stream;
+  stream->server.on_closed = [this, stream] {
+    streams_.erase(stream->id);
+    core_.OnDisconnected(stream->id, cluster_.scheduler().now());
+    Perform();
+  };
+  core_.OnConnected(stream->id, cluster_.scheduler().now());
+  Perform();
+}
+
+void CoordinatorProcess::OnMessage(const StreamRef& stream, const v1::MemberMessage& message) {
+  core_.OnMessage(stream->id, message, cluster_.scheduler().now());
+  Perform();
+}
+
+void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
+  core_.OnSetDesired(desired, cluster_.scheduler().now());
+  Perform();
+}
+
+void CoordinatorProcess::Perform() {
+  for (const coordinator::Action& action : core_.TakeActions()) {
+    if (!alive()) return;
+    std::visit([this](const auto& a) { On(a); }, action);
+  }
+  if (cluster_.tracing()) TraceEvents();
+  if (!alive()) return;
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
+    core_.OnTick(cluster_.scheduler().now());
+    Perform();
+  });
+}
+
+void CoordinatorProcess::TraceEvents() {
+  const v1::JobProgress progress = core_.Progress(last_event_, cluster_.scheduler().now());
+  for (const v1::Event& event : progress.events()) {
+    last_event_ = event.sequence();
+    cluster_.Trace(absl::StrCat("  says: ", event.message()));
+  }
+}
+
+// The storage takes a while, before the deed and before the answer.
+void CoordinatorProcess::After(std::function<void()> event) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(50), absl::Milliseconds(5)),
+      [self = shared_from_this(), event = std::move(event)] { self->Handle(event); });
+}
+
+void CoordinatorProcess::On(const coordinator::Send& action) {
+  auto it = streams_.find(action.stream);
+  if (it == streams_.end()) return;
+  if (action.message.has_install()) cluster_.checker().OnView(action.message.install().view());
+  StreamRef stream = it->second;
+  auto member = std::static_pointer_cast<Member>(stream->client.process);
+  cluster_.TraceMessage("coordinator", member->name(), action.message);
+  cluster_.network().ToClient(
+      stream, [member, message = action.message] { member->OnCoordinatorMessage(message); });
+}
+
+void CoordinatorProcess::On(const coordinator::CloseStream& action) {
+  auto it = streams_.find(action.stream);
+  if (it == streams_.end()) return;
+  StreamRef stream = it->second;
+  streams_.erase(it);
+  cluster_.network().CloseByServer(stream);
+}
+
+void CoordinatorProcess::On(const coordinator::ReadStorage&) {
+  After([this] {
+    coordinator::StorageContents contents;
+    contents.claims = *cluster_.storage().ReadClaims();
+    contents.checkpoints = *cluster_.storage().ListCheckpoints();
+    absl::StatusOr<RestorePoint> restore = FindRestorePoint(cluster_.storage());
+    if (restore.ok() && restore->found) {
+      contents.has_newest = true;
+      contents.newest = restore->manifest;
+    }
+    if (restore.ok()) contents.damaged = restore->damaged;
+    After([this, contents] {
+      core_.OnStorageRead(contents, cluster_.scheduler().now());
+      Perform();
+    });
+  });
+}
+
+void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
+  After([this, claim = action.claim] {
+    const absl::Status status = cluster_.storage().CreateClaim(claim);
+    cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
+                                status.ok() ? "made" : "lost"));
+    After([this, claim, status] {
+      core_.OnClaimResult(claim.attempt(), status, cluster_.scheduler().now());
+      Perform();
+    });
+  });
+}
+
+void CoordinatorProcess::On(const coordinator::ReadClaims&) {
+  After([this] {
+    const std::vector<v1::Claim> claims = *cluster_.storage().ReadClaims();
+    After([this, claims] {
+      core_.OnClaimsRead(claims, cluster_.scheduler().now());
+      Perform();
+    });
+  });
+}
+
+void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
+  After([this, manifest = action.manifest] {
+    const absl::Status status = cluster_.storage().WriteManifest(manifest);
+    cluster_.Trace(absl::StrCat("manifest ", CheckpointFolder(manifest.checkpoint())));
+    if (!status.ok()) cluster_.checker().Fail(std::string(status.message()));
+    cluster_.checker().OnManifest(manifest);
+    After([this, manifest, status] {
+      core_.OnManifestWritten(manifest.checkpoint(), status, cluster_.scheduler().now());
+      Perform();
+    });
+  });
+}
+
+void CoordinatorProcess::On(const coordinator::DeleteCheckpoint& action) {
+  (void)cluster_.storage().Remove(action.checkpoint);
+}
+
+void CoordinatorProcess::On(const coordinator::AnswerSnapshot&) {}
+
+void CoordinatorProcess::On(const coordinator::Exit& action) {
+  cluster_.OnCoordinatorExit(*this, action.reason == coordinator::ExitReason::kSucceeded,
+                             action.reason == coordinator::ExitReason::kFailed, action.message);
+}
+
+// ---- members
+
+void Member::LookForCoordinator() {
+  auto self = std::static_pointer_cast<Member>(shared_from_this());
+  auto retry = [self] {
+    self->cluster_.scheduler().After(kRetry, [self] {
+      self->Handle([self] {
+        if (self->coordinator_ == nullptr) self->LookForCoordinator();
+      });
+    });
+  };
+  cluster_.network().Open(
+      self, [self] { return self->cluster_.coordinator(); },
+      [](StreamRef stream) {
+        static_cast<CoordinatorProcess*>(stream->server.process.get())->Accept(stream);
+      },
+      [self, retry](StreamRef stream) {
+        self->coordinator_ = stream;
+        stream->client.on_closed = [self, stream, retry] {
+          if (self->coordinator_ != stream) return;
+          self->coordinator_ = nullptr;
+          self->OnCoordinatorLost();
+          retry();
+        };
+        self->OnCoordinatorConnected();
+      },
+      retry);
+}
+
+void Member::TellCoordinator(const v1::MemberMessage& message) {
+  if (coordinator_ == nullptr) return;
+  StreamRef stream = coordinator_;
+  cluster_.TraceMessage(name(), "coordinator", message);
+  cluster_.network().ToServer(stream, [stream, message] {
+    static_cast<CoordinatorProcess*>(stream->server.process.get())->OnMessage(stream, message);
+  });
+}
+
+void Member::LeaveCoordinator() {
+  if (coordinator_ == nullptr) return;
+  cluster_.network().CloseByClient(coordinator_);
+  coordinator_ = nullptr;
+}
+
+// ---- shards
+
+ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnation)
+    : Member(cluster, absl::StrCat("ps-", index)),
+      index_(index),
+      incarnation_(incarnation),
+      core_(
+          [&] {
+            ps::ShardOptions options;
+            *options.identity.mutable_process() = Id(v1::SHARD, index, incarnation);
+            options.identity.set_job(cluster->job_name());
+            options.identity.set_address(absl::StrCat("ps-", index));
+            options.identity.set_wire_version(1);
+            // Small, so that credit and permits are waited for now and then.
+            options.window_bytes = 200;
+            options.max_staged_bytes = 300;
+            return options;
+          }(),
+          nullptr, cluster->scenario().shard_rules) {}
+
+void ShardProcess::Start() {
+  LookForCoordinator();
+  Perform();
+}
+
+void ShardProcess::OnCoordinatorConnected() {
+  core_.OnCoordinatorConnected(cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::OnCoordinatorLost() {
+  core_.OnCoordinatorLost(cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
+  if (message.has_pause() || message.has_install() || message.has_prepare()) {
+    cluster_.checker().OnRelease(incarnation_);
+  }
+  core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::Accept(const StreamRef& stream) {
+  streams_[stream->id] = stream;
+  stream->server.on_closed = [this, stream] {
+    streams_.erase(stream->id);
+    core_.OnStreamClosed(stream->id, cluster_.scheduler().now());
+    Perform();
+  };
+  core_.OnStreamOpened(stream->id, cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::OnFrame(const StreamRef& stream, const v1::Header& header,
+                           const absl::Cord& payload) {
+  if (header.has_hello()) worker_of_[stream->id] = header.hello().sender().incarnation();
+  NotePull(stream, header);
+  core_.OnFrame(stream->id, header, payload, cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::NotePull(const StreamRef& stream, const v1::Header& header) {
+  if (header.has_pull() && header.pull().cut() == 0) {
+    pull_clock_[stream->id] = header.pull().clock();
+  }
+}
+
+Checker::ShardNow ShardProcess::Look() const {
+  Checker::ShardNow now;
+  const ps::ShardStatus status = core_.status();
+  now.incarnation = incarnation_;
+  now.view = status.view;
+  now.committed = status.committed;
+  if (!status.has_view) return now;
+  for (uint32_t p = 0; p < cluster_.scenario().job.parameter_server().partitions(); ++p) {
+    std::shared_ptr<const ps::PartitionContent> content = core_.Content(p);
+    if (content == nullptr || content->blocks.empty()) continue;
+    now.partitions.push_back(ViewOf(*content));
+    for (const v1::ClockRecord& record : content->clocks) {
+      now.clocks[record.worker()] = record.clock();
+    }
+  }
+  return now;
+}
+
+void ShardProcess::Perform() {
+  if (!alive()) return;
+  // Before the actions: what is sent was decided on this state.
+  const Checker::ShardNow now = Look();
+  if (core_.status().has_view) cluster_.checker().OnShard(now);
+  for (const ps::ShardAction& action : core_.TakeActions()) {
+    if (!alive()) return;
+    std::visit([this](const auto& a) { On(a); }, action);
+  }
+  if (!alive()) return;
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextTick(), [this] {
+    core_.OnTick(cluster_.scheduler().now());
+    Perform();
+  });
+}
+
+void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
+  auto worker = worker_of_.find(action.stream);
+  if (worker == worker_of_.end()) return;
+  if (action.header.has_lease()) {
+    cluster_.checker().OnLease(core_.status().view, worker->second, action.header.lease());
+  }
+  auto clock = pull_clock_.find(action.stream);
+  if (clock == pull_clock_.end()) return;
+  // Of another shard than the arbiter, whose data follow its word.
+  const bool data = action.header.has_data() && action.header.data().cut() == 0 &&
+                    action.header.data().partition() != 0 && action.header.data().request() != 0;
+  const bool arbiter = core_.Content(0) != nullptr;
+  if (action.header.has_pull_answer() || (data && !arbiter)) {
+    cluster_.checker().OnPullAnswered(Look(), arbiter, worker->second, clock->second);
+  }
+}
+
+void ShardProcess::On(const ps::SendFrame& action) {
+  auto it = streams_.find(action.stream);
+  if (it == streams_.end()) return;
+  CheckAnswer(action);
+  StreamRef stream = it->second;
+  cluster_.TraceMessage(name(), static_cast<Member*>(stream->client.process.get())->name(),
+                        action.header);
+  cluster_.network().ToClient(stream, [stream, header = action.header, payload = action.payload] {
+    if (stream->on_frame) stream->on_frame(header, payload);
+  });
+}
+
+void ShardProcess::On(const ps::SendToShard& action) {
+  const uint64_t incarnation = action.shard.incarnation();
+  Peer& peer = peers_[incarnation];
+  peer.process = action.shard;
+  peer.address = action.address;
+  cluster_.TraceMessage(name(), peer.address, action.header);
+  if (peer.ready) {
+    StreamRef stream = peer.stream;
+    cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
+      static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
+    });
+    return;
+  }
+  peer.waiting.emplace_back(action.header, action.payload);
+  if (peer.waiting.size() > 100) peer.waiting.pop_front();
+  if (peer.stream == nullptr && !peer.opening) OpenPeer(incarnation);
+}
+
+void ShardProcess::OpenPeer(uint64_t incarnation) {
+  auto self = std::static_pointer_cast<ShardProcess>(shared_from_this());
+  Peer& peer = peers_[incarnation];
+  peer.opening = true;
+  auto retry = [self, incarnation] {
+    self->peers_[incarnation].opening = false;
+    self->cluster_.scheduler().After(absl::Milliseconds(50), [self, incarnation] {
+      self->Handle([self, incarnation] {
+        Peer& peer = self->peers_[incarnation];
+        if (!peer.opening && peer.stream == nullptr && ++peer.tries < kMaxPeerTries) {
+          self->OpenPeer(incarnation);
+        }
+      });
+    });
+  };
+  cluster_.network().Open(
+      self, [self, address = peer.address] { return self->cluster_.FindShard(address); },
+      [](StreamRef stream) {
+        static_cast<ShardProcess*>(stream->server.process.get())->Accept(stream);
+      },
+      [self, incarnation, retry](StreamRef stream) {
+        Peer& peer = self->peers_[incarnation];
+        peer.stream = stream;
+        peer.opening = false;
+        stream->client.on_closed = [self, incarnation, stream, retry] {
+          Peer& peer = self->peers_[incarnation];
+          if (peer.stream != stream) return;
+          peer.stream = nullptr;
+          peer.ready = false;
+          retry();
+        };
+        stream->on_frame = [self, incarnation, stream](const v1::Header& header,
+                                                       const absl::Cord&) {
+          Peer& peer = self->peers_[incarnation];
+          if (!header.has_hello_reply() || peer.stream != stream) return;
+          peer.ready = true;
+          peer.tries = 0;
+          auto waiting = std::exchange(peer.waiting, {});
+          for (auto& [waiting_header, payload] : waiting) {
+            self->On(ps::SendToShard{peer.process, peer.address, waiting_header, payload});
+          }
+          self->core_.OnShardConnected(incarnation, self->cluster_.scheduler().now());
+          self->Perform();
+        };
+        self->cluster_.network().ToServer(stream,
+                                          [stream, hello = self->core_.MakeHello(peer.process)] {
+                                            static_cast<ShardProcess*>(stream->server.process.get())
+                                                ->OnFrame(stream, hello, absl::Cord());
+                                          });
+      },
+      retry);
+}
+
+void ShardProcess::On(const ps::CloseStream& action) {
+  auto it = streams_.find(action.stream);
+  if (it == streams_.end()) return;
+  StreamRef stream = it->second;
+  streams_.erase(it);
+  if (absl::IsInvalidArgument(action.status)) {
+    cluster_.checker().Fail(absl::StrCat("a shard closes a stream: ", action.status.message()));
+  }
+  cluster_.network().CloseByServer(stream);
+}
+
+void ShardProcess::On(const ps::SendToCoordinator& action) {
+  if (action.message.has_pause_reply() && core_.status().has_view) {
+    cluster_.checker().OnPauseReply(Look());
+  }
+  if (action.message.has_failure()) {
+    cluster_.checker().Fail(
+        absl::StrCat("a shard fails the job: ", action.message.failure().reason()));
+  }
+  TellCoordinator(action.message);
+}
+
+void ShardProcess::On(const ps::DropCoordinator&) {
+  LeaveCoordinator();
+  OnCoordinatorLost();
+  cluster_.scheduler().After(kRetry,
+                             [self = std::static_pointer_cast<ShardProcess>(shared_from_this())] {
+                               self->Handle([self] {
+                                 if (self->coordinator_ == nullptr) self->LookForCoordinator();
+                               });
+                             });
+}
+
+void ShardProcess::On(const ps::WritePartition& action) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
+      [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          const ps::EncodedPartition encoded = ps::EncodePartition(*action.content);
+          v1::PartitionFile file = encoded.file;
+          (void)self->cluster_.storage().WriteFile(action.checkpoint, file.name(), encoded.bytes);
+          self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
+          self->core_.OnPartitionWritten(action.cut, action.partition, file,
+                                         self->cluster_.scheduler().now());
+          self->Perform();
+        });
+      });
+}
+
+void ShardProcess::On(const ps::LoadPartition& action) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
+      [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          self->core_.OnPartitionLoaded(
+              action.ask, action.file.partition(),
+              self->cluster_.storage().ReadFile(action.checkpoint, action.file),
+              self->cluster_.scheduler().now());
+          self->Perform();
+        });
+      });
+}
+
+void ShardProcess::On(const ps::ExitProcess& action) {
+  cluster_.OnShardExit(*this, action.code == ps::kExitFinished, action.code == ps::kExitFailed,
+                       action.reason);
+}
+
+// ---- workers
+
+WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnation)
+    : Member(cluster, absl::StrCat("worker-", index)),
+      index_(index),
+      incarnation_(incarnation),
+      core_(
+          [&] {
+            worker::WorkerOptions options;
+            options.process = Id(v1::WORKER, index, incarnation);
+            options.job = cluster->job_name();
+            return options;
+          }(),
+          cluster->scenario().worker_rules),
+      current_(cluster->scenario().tensors),
+      incoming_(cluster->scenario().tensors),
+      evaluation_(cluster->scenario().tensors) {}
+
+void WorkerProcess::Start() { LookForCoordinator(); }
+
+void WorkerProcess::Leave() {
+  Do(core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now()));
+}
+
+void WorkerProcess::OnCoordinatorConnected() {
+  Do(core_.OnCoordinatorConnected(cluster_.scheduler().now()));
+}
+
+void WorkerProcess::OnCoordinatorLost() {
+  Do(core_.OnCoordinatorBroken(cluster_.scheduler().now()));
+}
+
+void WorkerProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
+  if (message.has_new_view() && message.new_view().has_view()) {
+    cluster_.checker().OnView(message.new_view().view());
+  }
+  Do(core_.OnCoordinatorMessage(message, cluster_.scheduler().now()));
+}
+
+void WorkerProcess::Do(const worker::WorkerActions& actions) {
+  for (const worker::WorkerAction& action : actions) {
+    if (!alive()) return;
+    std::visit([this](const auto& a) { On(a); }, action);
+  }
+  if (!alive()) return;
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(),
+               [this] { Do(core_.OnTick(cluster_.scheduler().now())); });
+}
+
+void WorkerProcess::On(const worker::ConnectShard& action) {
+  auto self = std::static_pointer_cast<WorkerProcess>(shared_from_this());
+  const uint64_t shard = action.shard;
+  const uint64_t attempt = ++attempts_[shard];
+  auto broken = [self, shard, attempt] {
+    if (self->attempts_[shard] != attempt) return;
+    self->shards_.erase(shard);
+    self->Do(self->core_.OnShardBroken(shard, absl::UnavailableError("broken"),
+                                       self->cluster_.scheduler().now()));
+  };
+  cluster_.network().Open(
+      self, [self, address = action.address] { return self->cluster_.FindShard(address); },
+      [](StreamRef stream) {
+        static_cast<ShardProcess*>(stream->server.process.get())->Accept(stream);
+      },
+      [self, shard, attempt, broken](StreamRef stream) {
+        if (self->attempts_[shard] != attempt) {
+          self->cluster_.network().CloseByClient(stream);
+          return;
+        }
+        self->shards_[shard] = stream;
+        stream->client.on_closed = broken;
+        stream->on_frame = [self, shard, attempt](const v1::Header& header,
+                                                  const absl::Cord& payload) {
+          if (self->attempts_[shard] != attempt) return;
+          self->Do(
+              self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now()));
+        };
+        self->Do(self->core_.OnShardConnected(shard, self->cluster_.scheduler().now()));
+      },
+      broken);
+}
+
+void WorkerProcess::On(const worker::DisconnectShard& action) {
+  ++attempts_[action.shard];
+  auto it = shards_.find(action.shard);
+  if (it == shards_.end()) return;
+  cluster_.network().CloseByClient(it->second);
+  shards_.erase(it);
+}
+
+void WorkerProcess::On(const worker::SendFrame& action) {
+  auto it = shards_.find(action.shard);
+  if (it == shards_.end()) return;
+  StreamRef stream = it->second;
+  cluster_.TraceMessage(name(), static_cast<Member*>(stream->server.process.get())->name(),
+                        action.header);
+  cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
+    static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
+  });
+}
+
+void WorkerProcess::On(const worker::SendToCoordinator& action) { TellCoordinator(action.message); }
+
+void WorkerProcess::On(const worker::OpenModel&) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Milliseconds(1), absl::Milliseconds(20)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
+        self->Handle([self] {
+          ToyModel& model = self->cluster_.model();
+          self->Do(self->core_.OnModelReady(model.table(), model.samples(), 20,
+                                            self->cluster_.scheduler().now()));
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::ReadInitialTensor& action) {
+  cluster_.scheduler().After(
+      absl::Microseconds(100),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          Elements3 initial = self->cluster_.model().Initial(action.tensor);
+          self->Do(self->core_.OnInitialTensor(action.ask, action.tensor, ToCord(initial),
+                                               self->cluster_.scheduler().now()));
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::StoreBlock& action) {
+  Buffer& buffer = action.buffer == ComputeEngine::Buffer::kEvaluation ? evaluation_ : incoming_;
+  buffer[action.tensor] = FromCord(action.payload);
+}
+
+void WorkerProcess::On(const worker::AdoptVersion& action) {
+  if (working_) cluster_.checker().Fail("a worker adopts a version while it computes");
+  std::swap(current_, incoming_);
+  adopted_ = action.version;
+}
+
+void WorkerProcess::On(const worker::Compute& action) {
+  if (cluster_.scenario().job.training().mode() == v1::SYNCHRONOUS) {
+    if (action.step != adopted_) cluster_.checker().Fail("a worker computes on another version");
+    cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, current_);
+  }
+  Job job;
+  job.compute = action;
+  jobs_.push_back(job);
+  if (!working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::CancelCompute& action) {
+  for (Job& job : jobs_) {
+    if (!job.evaluation && job.compute.id == action.id) job.cancelled = true;
+  }
+}
+
+void WorkerProcess::On(const worker::EvaluateSamples& action) {
+  cluster_.checker().OnEvaluate(action.buffer == ComputeEngine::Buffer::kCurrent ? current_
+                                                                                 : evaluation_);
+  Job job;
+  job.evaluation = true;
+  job.evaluate = action;
+  jobs_.push_back(job);
+  if (!working_) NextJob();
+}
+
+void WorkerProcess::NextJob() {
+  working_ = !jobs_.empty();
+  if (!working_) return;
+  const absl::Duration time =
+      cluster_.random().Between(absl::Microseconds(200), absl::Milliseconds(3));
+  cluster_.scheduler().After(time,
+                             [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
+                               self->Handle([self] {
+                                 if (self->jobs_.front().evaluation) {
+                                   self->RunEvaluation();
+                                 } else {
+                                   self->RunCompute();
+                                 }
+                               });
+                             });
+}
+
+void WorkerProcess::RunCompute() {
+  const Job& job = jobs_.front();
+  if (job.cancelled && cluster_.random().OneIn(2)) return FinishJob();
+  const double tag = static_cast<double>((cluster_.random().Next() >> 32) + 1);
+  if (cluster_.scenario().job.training().mode() != v1::SYNCHRONOUS) {
+    cluster_.checker().OnUpdate(tag, job.compute.positions);
+  }
+  Gradient(0, tag);
+}
+
+// Tensors come last to first, one by one.
+void WorkerProcess::Gradient(size_t place, double tag) {
+  if (place == current_.size()) return FinishJob();
+  const worker::Compute compute = jobs_.front().compute;
+  const auto tensor = static_cast<uint32_t>(current_.size() - 1 - place);
+  const absl::Time now = cluster_.scheduler().now();
+  ToyModel& model = cluster_.model();
+  if (model.IsSilent(tensor)) {
+    Do(core_.OnNoGradient(compute.id, tensor, now));
+  } else {
+    Do(core_.OnGradient(compute.id, tensor, ToCord(model.Gradient(compute.positions, tensor, tag)),
+                        now));
+  }
+  if (!alive()) return;
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), place, tag] {
+        self->Handle([self, place, tag] { self->Gradient(place + 1, tag); });
+      });
+}
+
+void WorkerProcess::FinishJob() {
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  working_ = false;
+  worker::ComputeResult result;
+  result.samples = job.compute.positions.size();
+  result.loss_sum = 1;
+  Do(core_.OnComputed(job.compute.id, result, cluster_.scheduler().now()));
+  if (alive() && !working_) NextJob();
+}
+
+void WorkerProcess::RunEvaluation() {
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  working_ = false;
+  worker::ComputeResult result;
+  result.samples = job.evaluate.samples.size();
+  Do(core_.OnEvaluated(job.evaluate.id, result, cluster_.scheduler().now()));
+  if (alive() && !working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::Exit& action) {
+  cluster_.OnWorkerExit(*this, action.reason == worker::ExitReason::kFinished,
+                        action.reason == worker::ExitReason::kFailed, action.message);
+}
+
+}  // namespace sluice::simulation

@@ -1,0 +1,198 @@
+// The shells of the simulated processes: what the real ones do with threads, sockets and files, on
+// simulated time.
+#ifndef SLUICE_TESTS_SIMULATION_PROCESSES_H_
+#define SLUICE_TESTS_SIMULATION_PROCESSES_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/coordinator_core.h"
+#include "services/ps/shard_core.h"
+#include "services/worker/core/worker_core.h"
+#include "tests/simulation/checker.h"
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/network.h"
+
+namespace sluice::simulation {
+
+// Calls a core's OnTick at its deadline.
+class Ticker {
+ public:
+  // Plans a tick unless an earlier one is planned.
+  void Plan(Cluster& cluster, const std::shared_ptr<Process>& process, absl::Time deadline,
+            std::function<void()> tick);
+
+ private:
+  absl::Time planned_ = absl::InfiniteFuture();
+};
+
+class CoordinatorProcess : public Process {
+ public:
+  CoordinatorProcess(Cluster* cluster, uint64_t incarnation);
+
+  const v1::View& view() const { return core_.view(); }
+  void Start();
+  void Accept(const StreamRef& stream);
+  void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
+  void SetDesired(const v1::SetDesiredRequest& desired);
+
+ private:
+  void After(std::function<void()> event);
+  void Perform();
+  void TraceEvents();
+  void On(const coordinator::Send& action);
+  void On(const coordinator::CloseStream& action);
+  void On(const coordinator::ReadStorage& action);
+  void On(const coordinator::ClaimAttempt& action);
+  void On(const coordinator::ReadClaims& action);
+  void On(const coordinator::WriteManifest& action);
+  void On(const coordinator::DeleteCheckpoint& action);
+  void On(const coordinator::AnswerSnapshot& action);
+  void On(const coordinator::Exit& action);
+
+  Cluster& cluster_;
+  coordinator::CoordinatorCore core_;
+  std::map<uint64_t, StreamRef> streams_;
+  uint64_t last_event_ = 0;
+  Ticker ticker_;
+};
+
+// The part of shards and workers that looks for the coordinator.
+class Member : public Process {
+ public:
+  Member(Cluster* cluster, std::string name) : cluster_(*cluster), name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+
+ protected:
+  virtual void OnCoordinatorConnected() = 0;
+  virtual void OnCoordinatorLost() = 0;
+  virtual void OnCoordinatorMessage(const v1::CoordinatorMessage& message) = 0;
+
+  void LookForCoordinator();
+  void TellCoordinator(const v1::MemberMessage& message);
+  void LeaveCoordinator();
+
+  Cluster& cluster_;
+  const std::string name_;
+  StreamRef coordinator_;
+
+ private:
+  friend class CoordinatorProcess;
+};
+
+class ShardProcess : public Member {
+ public:
+  ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnation);
+
+  uint32_t index() const { return index_; }
+  uint64_t incarnation() const { return incarnation_; }
+  void Start();
+  void Accept(const StreamRef& stream);
+  void OnFrame(const StreamRef& stream, const v1::Header& header, const absl::Cord& payload);
+
+ private:
+  // A stream of our own to another shard.
+  struct Peer {
+    v1::ProcessId process;
+    std::string address;
+    StreamRef stream;  // null: none, or not yet
+    bool opening = false;
+    bool ready = false;
+    int tries = 0;
+    std::deque<std::pair<v1::Header, absl::Cord>> waiting;
+  };
+
+  void OnCoordinatorConnected() override;
+  void OnCoordinatorLost() override;
+  void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
+  void Perform();
+  Checker::ShardNow Look() const;
+  void On(const ps::SendFrame& action);
+  void On(const ps::SendToShard& action);
+  void On(const ps::CloseStream& action);
+  void On(const ps::SendToCoordinator& action);
+  void On(const ps::DropCoordinator& action);
+  void On(const ps::WritePartition& action);
+  void On(const ps::LoadPartition& action);
+  void On(const ps::ExitProcess& action);
+  void OpenPeer(uint64_t incarnation);
+  void NotePull(const StreamRef& stream, const v1::Header& header);
+  void CheckAnswer(const ps::SendFrame& action);
+
+  const uint32_t index_;
+  const uint64_t incarnation_;
+  ps::ShardCore core_;
+  std::map<uint64_t, StreamRef> streams_;
+  std::map<uint64_t, uint64_t> worker_of_;   // stream -> incarnation
+  std::map<uint64_t, uint64_t> pull_clock_;  // stream -> clock of its newest pull
+  std::map<uint64_t, Peer> peers_;           // by incarnation
+  Ticker ticker_;
+};
+
+class WorkerProcess : public Member {
+ public:
+  WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnation);
+
+  uint32_t index() const { return index_; }
+  uint64_t incarnation() const { return incarnation_; }
+  void Start();
+  void Leave();
+
+ private:
+  using Buffer = std::vector<Elements3>;
+  struct Job {
+    bool evaluation = false;
+    worker::Compute compute;
+    worker::EvaluateSamples evaluate;
+    bool cancelled = false;
+  };
+
+  void OnCoordinatorConnected() override;
+  void OnCoordinatorLost() override;
+  void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
+  void Do(const worker::WorkerActions& actions);
+  void On(const worker::ConnectShard& action);
+  void On(const worker::DisconnectShard& action);
+  void On(const worker::SendFrame& action);
+  void On(const worker::SendToCoordinator& action);
+  void On(const worker::OpenModel& action);
+  void On(const worker::ReadInitialTensor& action);
+  void On(const worker::StoreBlock& action);
+  void On(const worker::AdoptVersion& action);
+  void On(const worker::Compute& action);
+  void On(const worker::CancelCompute& action);
+  void On(const worker::EvaluateSamples& action);
+  void On(const worker::Exit& action);
+
+  void NextJob();
+  void RunCompute();
+  void Gradient(size_t place, double tag);
+  void RunEvaluation();
+  void FinishJob();
+
+  const uint32_t index_;
+  const uint64_t incarnation_;
+  worker::WorkerCore core_;
+  std::map<uint64_t, StreamRef> shards_;
+  std::map<uint64_t, uint64_t> attempts_;  // of a connection, by shard: older ones do not count
+  Buffer current_, incoming_, evaluation_;
+  uint64_t adopted_ = 0;
+  std::deque<Job> jobs_;
+  bool working_ = false;
+  Ticker ticker_;
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_PROCESSES_H_

@@ -1,0 +1,59 @@
+// Whole jobs under faults, by seed. A failure prints the command that replays it.
+#include <cstdint>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/cluster.h"
+
+namespace sluice::simulation {
+namespace {
+
+struct Mode {
+  std::string name;
+  ScenarioOptions options;
+};
+
+class SimulationTest : public testing::TestWithParam<Mode> {};
+
+TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
+  constexpr uint64_t kSeeds = 300;
+  uint64_t faults = 0;
+  uint64_t views = 0;
+  uint64_t attempts = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Scenario scenario = MakeScenario(seed, GetParam().options);
+    const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+    ASSERT_EQ(outcome.failure, "")
+        << Describe(scenario)
+        << "\n  bazel run //tests/simulation:simulate -- --mode=" << GetParam().name
+        << " --first=" << seed << " --seeds=1 --trace";
+    faults += outcome.faults;
+    views += outcome.views;
+    attempts += outcome.attempts;
+  }
+  // The schedules are worth their while.
+  EXPECT_GT(faults, 2 * kSeeds);
+  EXPECT_GT(views, 2 * kSeeds);
+  EXPECT_GT(attempts, kSeeds + kSeeds / 10);
+}
+
+TEST_P(SimulationTest, OneSeedIsOneHistory) {
+  for (uint64_t seed : {3, 8, 21}) {
+    const Scenario scenario = MakeScenario(seed, GetParam().options);
+    const Outcome first = Cluster(scenario, Cluster::Tracing::kNone).Run();
+    const Outcome second = Cluster(scenario, Cluster::Tracing::kNone).Run();
+    EXPECT_EQ(first.events, second.events);
+    EXPECT_EQ(first.simulated, second.simulated);
+    EXPECT_EQ(first.views, second.views);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SimulationTest,
+                         testing::Values(Mode{"synchronous", {v1::SYNCHRONOUS, false}},
+                                         Mode{"bitexact", {v1::SYNCHRONOUS, true}},
+                                         Mode{"asynchronous", {v1::ASYNCHRONOUS, false}},
+                                         Mode{"bounded", {v1::BOUNDED_STALENESS, false}}),
+                         [](const testing::TestParamInfo<Mode>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace sluice::simulation

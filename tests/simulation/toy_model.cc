@@ -1,0 +1,116 @@
+#include "tests/simulation/toy_model.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/splitmix64.h"
+
+namespace sluice::simulation {
+
+absl::Cord ToCord(const Elements3& elements) {
+  return absl::Cord(std::string(reinterpret_cast<const char*>(elements.data()), sizeof(elements)));
+}
+
+Elements3 FromCord(const absl::Cord& cord) {
+  const std::string bytes(cord);
+  return bytes.size() == sizeof(Elements3) ? FromBytes(bytes.data()) : Elements3{};
+}
+
+Elements3 FromBytes(const char* bytes) {
+  Elements3 elements;
+  std::memcpy(elements.data(), bytes, sizeof(elements));
+  return elements;
+}
+
+ToyModel::ToyModel(uint64_t seed, uint32_t tensors, uint64_t samples,
+                   const v1::TrainingSpec& training)
+    : seed_(seed),
+      tensors_(tensors),
+      samples_(samples),
+      bit_exact_(training.bit_exact()),
+      plan_(
+          *StepPlan::Create({samples, training.global_batch_size(), training.microbatch_size()})) {
+  for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
+    v1::TensorSpec& spec = *table_.add_tensors();
+    spec.set_name(absl::StrCat("t", tensor));
+    spec.add_shape(3);
+    spec.set_dtype(v1::FLOAT64);
+  }
+}
+
+bool ToyModel::IsSilent(uint32_t tensor) const { return tensors_ > 3 && tensor + 1 == tensors_; }
+
+Elements3 ToyModel::Initial(uint32_t tensor) const {
+  const double value = static_cast<double>(SplitMix64At(seed_ + 1, tensor) >> 40);
+  return {value, 0, value / 7};
+}
+
+double ToyModel::Contribution(uint64_t position, uint32_t tensor) const {
+  return static_cast<double>(SplitMix64At(SplitMix64At(seed_, position), tensor) >> 32);
+}
+
+double ToyModel::Real(uint64_t position, uint32_t tensor) const {
+  // Of very different sizes.
+  const uint64_t bits = SplitMix64At(SplitMix64At(seed_ + 2, position), tensor);
+  return static_cast<double>(bits >> 12) / static_cast<double>(uint64_t{1} << (bits % 40)) / 3;
+}
+
+double ToyModel::SumOf(const PositionRange& positions, uint32_t tensor) const {
+  double sum = 0;
+  for (uint64_t p = positions.begin; p < positions.end; ++p) sum += Contribution(p, tensor);
+  return sum;
+}
+
+Elements3 ToyModel::Gradient(const PositionRange& positions, uint32_t tensor, double tag) const {
+  Elements3 gradient = {SumOf(positions, tensor), tag, 0};
+  if (bit_exact_) {
+    for (uint64_t p = positions.begin; p < positions.end; ++p) gradient[2] += Real(p, tensor);
+  }
+  return gradient;
+}
+
+std::optional<double> ToyModel::TreeSum(uint64_t step, uint64_t begin, uint64_t end,
+                                        uint32_t tensor) const {
+  if (end - begin == 1) {
+    const PositionRange positions = plan_.PositionsOf(step, {begin, end});
+    if (positions.empty()) return std::nullopt;
+    return Gradient(positions, tensor, 0)[2];
+  }
+  const uint64_t middle = begin + (end - begin) / 2;
+  const std::optional<double> left = TreeSum(step, begin, middle, tensor);
+  const std::optional<double> right = TreeSum(step, middle, end, tensor);
+  if (left && right) return *left + *right;
+  return left ? left : right;
+}
+
+void ToyModel::ExtendTo(uint64_t version, uint32_t tensor) {
+  auto& values = expected_[tensor];
+  if (values.empty()) {
+    const Elements3 initial = Initial(tensor);
+    values.emplace_back(initial[0], initial[2]);
+  }
+  while (values.size() <= version) {
+    const uint64_t step = values.size() - 1;
+    auto [sum, real] = values.back();
+    if (!IsSilent(tensor)) {
+      sum += SumOf(plan_.PositionsOf(step), tensor);
+      if (bit_exact_) {
+        real += TreeSum(step, 0, plan_.MicrobatchesPerStep(), tensor).value_or(0);
+      }
+    }
+    values.emplace_back(sum, real);
+  }
+}
+
+double ToyModel::ExpectedSum(uint64_t version, uint32_t tensor) {
+  ExtendTo(version, tensor);
+  return expected_[tensor][version].first;
+}
+
+double ToyModel::ExpectedReal(uint64_t version, uint32_t tensor) {
+  ExtendTo(version, tensor);
+  return expected_[tensor][version].second;
+}
+
+}  // namespace sluice::simulation

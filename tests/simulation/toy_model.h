@@ -1,0 +1,73 @@
+// A model whose training can be predicted exactly.
+//
+// Intuition. Every sample contributes a random integer of its own to each tensor, and the optimizer
+// adds. So the sum says which samples were applied how often: a missing or repeated one shows. A
+// tensor has three elements (float64):
+//
+//   0  sum   initial value + the integers of all samples applied: known for every version
+//   1  tag   every computation contributes a random integer, so that two closings of the same step
+//            differ: what is mixed from two histories shows
+//   2  real  numbers whose sum depends on the order of addition: what must be BitExact shows
+//
+// The last tensor never has a gradient and must never change, if there are more than three.
+#ifndef SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
+#define SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/protocol/sequence.h"
+
+namespace sluice::simulation {
+
+using Elements3 = std::array<double, 3>;  // sum, tag, real
+
+absl::Cord ToCord(const Elements3& elements);
+Elements3 FromCord(const absl::Cord& cord);
+Elements3 FromBytes(const char* bytes);
+
+class ToyModel {
+ public:
+  ToyModel(uint64_t seed, uint32_t tensors, uint64_t samples, const v1::TrainingSpec& training);
+
+  const v1::TensorTable& table() const { return table_; }
+  const StepPlan& plan() const { return plan_; }
+  uint64_t samples() const { return samples_; }
+
+  Elements3 Initial(uint32_t tensor) const;
+  bool IsSilent(uint32_t tensor) const;
+
+  // The integer of a position of the job's sample sequence.
+  double Contribution(uint64_t position, uint32_t tensor) const;
+  double SumOf(const PositionRange& positions, uint32_t tensor) const;
+  // Of one computation, whose tag is given.
+  Elements3 Gradient(const PositionRange& positions, uint32_t tensor, double tag) const;
+
+  // Synchronous: elements 0 and (BitExact) 2 of a version.
+  double ExpectedSum(uint64_t version, uint32_t tensor);
+  double ExpectedReal(uint64_t version, uint32_t tensor);
+
+ private:
+  double Real(uint64_t position, uint32_t tensor) const;
+  std::optional<double> TreeSum(uint64_t step, uint64_t begin, uint64_t end, uint32_t tensor) const;
+  void ExtendTo(uint64_t version, uint32_t tensor);
+
+  const uint64_t seed_;
+  const uint32_t tensors_;
+  const uint64_t samples_;
+  const bool bit_exact_;
+  v1::TensorTable table_;
+  StepPlan plan_;
+  std::map<uint32_t, std::vector<std::pair<double, double>>> expected_;  // tensor -> by version
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_TOY_MODEL_H_

@@ -216,7 +216,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (has_exit_) return;
       event(core_, clock_.Now());
       for (Action& action : core_.TakeActions()) {
-        std::visit([this](auto& a) { Perform(a); }, action);
+        std::visit([this](auto& a) { this->Perform(a); }, action);
       }
       const absl::Time now = clock_.Now();
       timer_.Set(core_.NextDeadline());

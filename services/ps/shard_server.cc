@@ -161,7 +161,7 @@ class ShardServer::Impl final : public StreamHandler {
     const absl::Time now = clock_.Now();
     event(*core_, now);
     for (ShardAction& action : core_->TakeActions()) {
-      std::visit([this](auto& a) { Perform(a); }, action);
+      std::visit([this](auto& a) { this->Perform(a); }, action);
       if (ended_.HasBeenNotified()) return;
     }
     if (now - last_publication_ >= absl::Seconds(1)) Publish(now);

@@ -129,7 +129,7 @@ class WorkerProcess::Impl {
       const absl::Time now = clock_.Now();
       WorkerActions actions = event(core_, now);
       for (WorkerAction& action : actions) {
-        std::visit([this](auto& a) { Perform(a); }, action);
+        std::visit([this](auto& a) { this->Perform(a); }, action);
         if (ended_.HasBeenNotified()) return;
       }
       if (now - last_publication_ >= absl::Seconds(1)) Publish(now);

@@ -39,7 +39,6 @@ int Milliseconds(absl::Duration duration) {
 void ConfigureGrpcProcess(const GrpcProcessOptions& options) {
   if (options.experiments) setenv("GRPC_EXPERIMENTS", kExperiments, /*overwrite=*/0);
   if (options.data_plane) {
-    setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
     mallopt(M_TRIM_THRESHOLD, kKeptBytes);
     mallopt(M_MMAP_THRESHOLD, kLargestHeapBlock);
   }

@@ -20,18 +20,15 @@ struct GrpcProcessOptions {
   // gRPC 1.51's own flow control and framing experiments: bulk transfers are 30 to 55 % faster with
   // them.
   bool experiments = true;
-  // The process moves gradients and parameters, over few connections.
-  // - Each thread waits for its own connections. gRPC's default scales to thousands, but there
-  //   whichever thread waits receives for all others and wakes them: two thread switches a message,
-  //   which made a round trip of 64 bytes 1.4 times as long.
-  // - Freed memory stays with the process: the next step needs as much again, and fresh pages cost
-  //   more than what is done with them (a fifth of pushing and pulling 100 MiB).
+  // The process moves gradients and parameters. Freed memory stays with it: the next step needs as
+  // much again, and fresh pages cost more than what is done with them (a fifth of pushing and pulling
+  // 100 MiB).
   bool data_plane = true;
 };
 
 // To be called in main before anything else of gRPC and before there are other threads (it sets
-// environment variables that gRPC reads once). A GRPC_EXPERIMENTS or GRPC_POLL_STRATEGY that the
-// user has set is left alone.
+// an environment variable that gRPC reads once). A GRPC_EXPERIMENTS that the user has set is left
+// alone.
 void ConfigureGrpcProcess(const GrpcProcessOptions& options);
 
 // What a channel is for. Channels of different kinds never share a connection, so that a heartbeat

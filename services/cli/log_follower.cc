@@ -56,7 +56,7 @@ void LogFollower::Poll(const OnLine& on_line) {
       file->second.offset = OffsetOfLast(path, lines_before_);
     }
     PollFile(path, &file->second,
-             [&](absl::string_view, absl::string_view line) { on_line(file->first, line); });
+             [&](absl::string_view, absl::string_view line) { on_line(process, line); });
   }
   first_ = false;
 }

@@ -21,8 +21,8 @@ struct GrpcProcessOptions {
   // them.
   bool experiments = true;
   // The process moves gradients and parameters. Freed memory stays with it: the next step needs as
-  // much again, and fresh pages cost more than what is done with them (a fifth of pushing and pulling
-  // 100 MiB).
+  // much again, and fresh pages cost more than what is done with them (a fifth of pushing and
+  // pulling 100 MiB).
   bool data_plane = true;
 };
 

@@ -161,7 +161,8 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     return;
   }
   if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
-    state->second.closed = std::max(state->second.closed, failed.past());
+    // One partition of it stands there; others may be one behind (what is committed hangs on it).
+    state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
   CloseCut();

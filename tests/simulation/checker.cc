@@ -170,6 +170,16 @@ void Checker::CheckCommitted(const ShardNow& now) {
   }
 }
 
+void Checker::OnCommitted(const v1::Committed& committed) {
+  const uint64_t attempt = committed.view().attempt();
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    if (index_.IsEmpty(partition)) continue;
+    if (last_.count({attempt, partition, committed.version()}) != 0) continue;
+    return Fail(absl::StrCat("the coordinator commits version ", committed.version(),
+                             ", but partition ", partition, " never stood there"));
+  }
+}
+
 void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
                                    const std::vector<Elements3>& tensors) {
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "services/protocol/ids.h"
@@ -49,6 +50,9 @@ class Checker {
   const std::string& failure() const { return failure_; }
   // Keeps the first.
   void Fail(std::string what);
+
+  // The coordinator tells the shards that a version is committed.
+  void OnCommitted(const v1::Committed& committed);
 
   // Any view that anybody hears of.
   void OnView(const v1::View& view);

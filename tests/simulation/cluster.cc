@@ -238,12 +238,8 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
 // The shards say that the job has ended. A coordinator that knows nothing of it (it was started
 // while another one still lived) waits for them in vain: the manager starts it anew, and it reads.
 void Cluster::AfterFinish() {
-  scheduler_.After(absl::Seconds(2), [this] {
-    if (finished_ || coordinator_ == nullptr) return;
-    for (const auto& [index, shard] : shards_) {
-      if (shard->alive()) return;
-    }
-    KillCoordinator();
+  scheduler_.After(absl::Seconds(2), [this, told = coordinator_] {
+    if (!finished_ && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
   });
 }
 

@@ -118,6 +118,7 @@ void CoordinatorProcess::On(const coordinator::Send& action) {
   auto it = streams_.find(action.stream);
   if (it == streams_.end()) return;
   if (action.message.has_install()) cluster_.checker().OnView(action.message.install().view());
+  if (action.message.has_committed()) cluster_.checker().OnCommitted(action.message.committed());
   StreamRef stream = it->second;
   auto member = std::static_pointer_cast<Member>(stream->client.process);
   cluster_.TraceMessage("coordinator", member->name(), action.message);

@@ -1,6 +1,8 @@
 // Whole jobs under faults, by seed. A failure prints the command that replays it.
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/simulation/cluster.h"
@@ -35,6 +37,19 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
   EXPECT_GT(faults, 2 * kSeeds);
   EXPECT_GT(views, 2 * kSeeds);
   EXPECT_GT(attempts, kSeeds + kSeeds / 10);
+}
+
+// The first two: a job's last version was taken for committed while a partition was a step behind.
+TEST(SeedTest, SeedsThatOnceFailed) {
+  const std::vector<std::pair<uint64_t, ScenarioOptions>> seeds = {
+      {4446, {v1::SYNCHRONOUS, false}},
+      {6762, {v1::SYNCHRONOUS, true}},
+      {3801, {v1::BOUNDED_STALENESS, false}},
+  };
+  for (const auto& [seed, options] : seeds) {
+    const Scenario scenario = MakeScenario(seed, options);
+    EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+  }
 }
 
 TEST_P(SimulationTest, OneSeedIsOneHistory) {

@@ -75,11 +75,12 @@ const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 
-// Left out are rules that cannot show as long as an attempt has one coordinator (terms, replies and
-// Installs of different Pauses, pins lost but not by a fall-back), what costs time alone (an
-// AfterStep that stops too early), and what another rule makes up for (a pin of a version that was
+// Left out is what cannot show as long as an attempt has one coordinator (terms; replies and
+// Installs of different Pauses; pins lost but not by a fall-back), what costs time alone (an
+// AfterStep that stops too early), and what another rule makes up for: a pin of a version that was
 // taken back is replaced when the version is closed again; a lease raises the clock of who forgot
-// it).
+// it; an expelled worker sees by the view that it is out; a shard that is whole for another ask
+// refuses the Install.
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.
@@ -129,9 +130,6 @@ std::vector<Mutation> MakeMutations() {
       {"CoordinatorWaitsForAfterStep",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, NowOverrides), ComeAndGo)},
-      {"ExpelledOnesReturn",
-       {kSynchronous, kAsynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, RefuseExpelled), FreezeWorkers)},
       {"TheHighestVersionWins",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, FallBackToLowest), KillWorkers)},
@@ -144,9 +142,6 @@ std::vector<Mutation> MakeMutations() {
       {"TheEndIsNotClaimed",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, ClaimTheEnd), ReplaceCoordinators)},
-      {"WholeCountsForAnyAsk",
-       {kSynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, MatchAsks), FreezeWorkers)},
       {"InstallsNameNoCut",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, CarryCuts), ComeAndGo)},

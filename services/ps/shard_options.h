@@ -23,7 +23,7 @@ struct ShardOptions {
   uint64_t max_data_frame_bytes = uint64_t{2} << 20;
   size_t max_streams = 4096;
   // Pulls parked by one stream.
-  size_t max_parked_pulls = 256;
+  size_t max_parked_pulls = 1 << 14;
   // Asynchronous: permits are given for whole updates up to this much staged memory, over all
   // shards; at least one update, whatever its size.
   uint64_t max_staged_bytes = uint64_t{1} << 30;

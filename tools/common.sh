@@ -20,13 +20,13 @@ usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
 quiet_bazel() {
   local command=$1
   shift
+  # sed and cat, not awk: Debian's awk holds back what it read until it has a block of it.
   bazel "$command" --curses=no --show_progress_rate_limit=30 --noshow_loading_progress "$@" 2>&1 |
-    awk '
-      /^(Loading|Analyzing|DEBUG):/ { next }
-      /BazelWorkspaceStatusAction/ { next }
-      /^INFO: (Invocation|Elapsed|Found|Analyzed|[0-9]+ process|Build |From (Compiling|Linking))/ { next }
-      /^$/ && blank { next }
-      { blank = /^$/; print; fflush() }'
+    sed -u -E '
+      /^(Loading|Analyzing|DEBUG):/d
+      /BazelWorkspaceStatusAction/d
+      /^INFO: (Invocation|Elapsed|Found|Analyzed|[0-9]+ process|Build |From (Compiling|Linking))/d' |
+    cat -s
 }
 
 # A Bazel query without its chatter. The expression may span lines.

@@ -148,9 +148,8 @@ install_all() {
   # Another installation may be under way: wait for it, rather than fail. RUNLEVEL=1 keeps packages
   # that bring a service from starting it: the tests start their own.
   RUNLEVEL=1 apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 \
-    -o Dpkg::Use-Pty=0 "$@" | awk '
-      /^Setting up/ { printf "  %s\n", $3; fflush() }
-      /^E:/ { print; fflush() }'
+    -o Dpkg::Use-Pty=0 "$@" |
+    sed -u -n -E 's/^Setting up ([^ ]+).*/  \1/p; /^E:/p'
 }
 
 main "$@"

@@ -12,6 +12,13 @@ die() {
 # The root of the repository that holds the script.
 repository_root() { (cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P); }
 
+# Lets git read a checkout that belongs to another user (a mounted volume, a CI runner's checkout), and
+# ends where there is none: a list of no files would look like a clean one.
+require_git() {
+  export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=$PWD
+  git ls-files --error-unmatch -- README.md >/dev/null || die "$PWD is not a git checkout of Sluice"
+}
+
 # Prints the leading comment of the calling script, which is its manual.
 usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
 

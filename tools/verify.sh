@@ -211,6 +211,7 @@ main() {
   done
   ((${#wanted[@]})) || wanted=("${CHECKS[@]}")
   cd "$(repository_root)"
+  require_git
   [[ -z $base ]] || git rev-parse -q --verify "$base^{commit}" >/dev/null || die "no revision '$base'"
 
   for check in "${wanted[@]}"; do

@@ -1,6 +1,9 @@
 # Shared by the scripts in this folder; sourced, never run.
 # shellcheck shell=bash
 
+# Not every runner of jobs sets it, and compilers' caches live there.
+export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+
 # What the user sees says how long the script has been at it.
 say() { printf '[%3dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
@@ -34,6 +37,15 @@ quiet_bazel() {
       /BazelWorkspaceStatusAction/d
       /^INFO: (Invocation|Elapsed|Found|Analyzed|[0-9]+ process|Build |From (Compiling|Linking))/d' |
     cat -s
+}
+
+# Bazel's links of another user's or another HOME's build: `//...` would walk into them.
+remove_foreign_links() {
+  local link output_base
+  output_base=$(bazel info --ui_event_filters=-info output_base 2>/dev/null)
+  for link in bazel-*; do
+    if [[ -L $link && $(readlink "$link") != "$output_base"/* ]]; then rm "$link"; fi
+  done
 }
 
 # A Bazel query without its chatter. The expression may span lines.

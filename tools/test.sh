@@ -222,6 +222,7 @@ main() {
     say "install: what is missing"
     tools/install_dependencies.sh | indent
   fi
+  remove_foreign_links
   if [[ ${wanted[*]} != verify ]]; then
     began=$SECONDS
     say "build: everything (a first build takes several minutes)"

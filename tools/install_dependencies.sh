@@ -63,6 +63,21 @@ packages() {
     python3-yaml
     spin                      # model checking
 
+    # Testing on a cluster (tests/cluster), and building images without a registry
+    binutils
+    busybox-static            # what the containers of tests run
+    catatonit                 # the first process of a node
+    conntrack                 # kubelet and kube-proxy call these
+    containerd
+    containernetworking-plugins
+    curl
+    gcc
+    iptables
+    jq
+    runc
+    socat
+    zstd                      # layers of images
+
     # Verifying
     clang-14                  # checks of lock annotations
     clang-format-14

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Builds the container images without a registry, a daemon or a base image.
+#
+#   tools/build_images.sh [--output FOLDER] [--programs FOLDER] [--tag TAG] [--prefix NAME] [--torch FOLDER] [IMAGE...]
+#
+#   sluice-operator       the operator
+#   sluice-server         coordinator, shards and the command line; no LibTorch
+#   sluice-worker         all of these, and the worker
+#   sluice-worker-python  the same, and Python with numpy, gRPC and the package sluice
+#
+# Without an IMAGE all of them. Each becomes FOLDER/IMAGE.tar, an OCI layout (docs/images.md tells how to load and to push it).
+#
+#   --output FOLDER    where to (default: images/out, which git ignores)
+#   --programs FOLDER  a folder of the programs; by default Bazel builds them
+#   --tag TAG          default: the version
+#   --prefix NAME      before the image's name (default: localhost/)
+#   --torch FOLDER     a folder with pip's torch, for sluice-worker-python (`pip install --target FOLDER torch`)
+#   --rootfs           write IMAGE/ with the image's files in place of an archive; what images/Dockerfile copies
+set -euo pipefail
+# shellcheck source=tools/common.sh
+source "$(dirname "$0")/common.sh"
+
+readonly ALL=(sluice-operator sluice-server sluice-worker sluice-worker-python)
+declare -rA TARGETS=(
+  [sluice-operator]=//operator:sluice-operator
+  [sluice-coordinator]=//services/coordinator:sluice-coordinator
+  [sluice-ps]=//services/ps:sluice-ps
+  [sluice-worker]=//services/worker:sluice-worker
+  [sluice]=//services/cli:sluice
+)
+readonly SERVER=(sluice-coordinator sluice-ps sluice)
+# Python's own packages and those that the package sluice needs.
+readonly PYTHON_PACKAGES=(python3-minimal python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
+  python3-grpcio python3-numpy python3-protobuf python3-six)
+readonly CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
+
+output=images/out
+programs=
+tag=
+prefix=localhost/
+torch=
+rootfs=false
+
+programs_of() {
+  case $1 in
+    sluice-operator) echo sluice-operator ;;
+    sluice-server) printf '%s\n' "${SERVER[@]}" ;;
+    sluice-worker | sluice-worker-python) printf '%s\n' "${SERVER[@]}" sluice-worker ;;
+    *) die "no image '$1'; there are: ${ALL[*]}" ;;
+  esac
+}
+
+entrypoint_of() {
+  case $1 in
+    sluice-operator) echo /usr/bin/sluice-operator ;;
+    # Which of the roles is said by the pod's command.
+    *) echo /usr/bin/sluice ;;
+  esac
+}
+
+version() { sed -nE 's/^#define SLUICE_VERSION "(.*)"$/\1/p' services/common/version.cc; }
+
+# Copies what Bazel built for the wanted images into $work/programs.
+build_programs() {
+  local image program wanted=() bin
+  for image in "$@"; do
+    mapfile -t -O "${#wanted[@]}" wanted < <(programs_of "$image")
+  done
+  mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" | sort -u)
+  say "building ${wanted[*]}"
+  for program in "${wanted[@]}"; do printf '%s\n' "${TARGETS[$program]}"; done >"$work/targets"
+  quiet_bazel build --target_pattern_file="$work/targets"
+  bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
+  mkdir -p "$work/programs"
+  for program in "${wanted[@]}"; do
+    local target=${TARGETS[$program]#//}
+    cp "$bin/${target/://}" "$work/programs/$program"
+  done
+  programs=$work/programs
+}
+
+# The files of the Python packages, as a tree under $1.
+lay_out_python() {
+  local root=$1
+  dpkg -L "${PYTHON_PACKAGES[@]}" 2>/dev/null |
+    grep -E '^/usr/(bin/python3|lib/python3|lib/x86_64-linux-gnu)' |
+    grep -vE '/(tests?|testing/tests|idlelib|tkinter|ensurepip|lib2to3|pydoc_data|f2py|distutils/tests)/' |
+    while IFS= read -r path; do
+      if [[ -L $path || -f $path ]]; then printf '%s\n' "${path#/}"; fi
+    done | tar -C / -cf - --files-from=- | tar -C "$root" -xf -
+  # What the packages do not list, because their scripts make it.
+  ln -sfn python3.11 "$root/usr/bin/python3"
+  ln -sfn python3 "$root/usr/bin/python"
+  mkdir -p "$root/usr/lib/python3/dist-packages"
+  cp -r python/sluice "$root/usr/lib/python3/dist-packages/"
+  protoc --proto_path=. --descriptor_set_out="$root/usr/lib/python3/dist-packages/sluice/protocol/wire.descriptors" proto/*.proto
+  if [[ -n $torch ]]; then cp -r "$torch"/. "$root/usr/lib/python3/dist-packages/"; fi
+  find "$root" -name __pycache__ -prune -exec rm -rf {} +
+}
+
+pack() {
+  local image=$1 program arguments=() list
+  mapfile -t list < <(programs_of "$image")
+  for program in "${list[@]}"; do
+    [[ -x $programs/$program ]] || die "there is no program $programs/$program"
+    arguments+=(--program "$programs/$program:/usr/bin/$program")
+  done
+  case $image in
+    sluice-worker*)
+      [[ -d $work/stand-ins ]] || images/torch_stand_ins.sh "$work/stand-ins"
+      arguments+=(--stand-ins "$work/stand-ins") ;;
+  esac
+  if [[ $image == sluice-worker-python ]]; then
+    mkdir -p "$work/python"
+    lay_out_python "$work/python"
+    arguments+=(--program /usr/bin/python3.11:/usr/bin/python3.11 --tree "$work/python:/")
+  fi
+  # For data that comes over HTTPS.
+  if [[ -f $CERTIFICATES ]]; then arguments+=(--copy "$CERTIFICATES:$CERTIFICATES"); fi
+  if $rootfs; then
+    rm -rf "${output:?}/$image"
+    images/oci_image.py --strip "${arguments[@]}" --rootfs "$output/$image"
+    say "$image: files in $output/$image"
+    return
+  fi
+  # Written aside and moved: an interrupted build leaves nothing that looks whole.
+  images/oci_image.py --output "$output/$image.tar.new" --reference "$prefix$image:$tag" --strip --compress zstd \
+    --user 65532:65532 --label org.opencontainers.image.title="$image" \
+    --label org.opencontainers.image.version="$tag" \
+    "${arguments[@]}" -- "$(entrypoint_of "$image")" | while IFS= read -r line; do say "$line"; done
+  mv "$output/$image.tar.new" "$output/$image.tar"
+}
+
+main() {
+  local wanted=() image
+  while (($#)); do
+    case $1 in
+      --output) output=$(realpath -m "${2:?--output needs a folder}") && shift ;;
+      --programs) programs=$(realpath "${2:?--programs needs a folder}") && shift ;;
+      --tag) tag=${2:?--tag needs a tag} && shift ;;
+      --prefix) prefix=${2?--prefix needs a name} && shift ;;
+      --torch) torch=$(realpath "${2:?--torch needs a folder}") && shift ;;
+      --rootfs) rootfs=true ;;
+      -h | --help) usage && exit 0 ;;
+      -*) die "unknown flag '$1' (--help says more)" ;;
+      *) programs_of "$1" >/dev/null
+        wanted+=("$1") ;;
+    esac
+    shift
+  done
+  ((${#wanted[@]})) || wanted=("${ALL[@]}")
+  cd "$(repository_root)"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  mkdir -p "$output"
+
+  [[ -n $programs ]] || build_programs "${wanted[@]}"
+  [[ -n $tag ]] || tag=$(version)
+  for image in "${wanted[@]}"; do pack "$image"; done
+  say "in $output"
+}
+
+main "$@"

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -25,6 +26,7 @@ namespace sluice {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using Json = nlohmann::json;
 
 constexpr absl::Duration kPatience = absl::Minutes(2);
@@ -143,6 +145,20 @@ class RunTest : public ::testing::Test {
     ADD_FAILURE() << "no summary in\n" << ReadAll(output);
     return Json::object();
   }
+  // All five processes of the run left by themselves, and none of them twice.
+  void ExpectEachEndedWell() const {
+    std::map<std::string, std::vector<int>> codes;
+    for (const Json& process : Objects(run_output_, "process")) {
+      if (process["state"] == "ended") {
+        codes[process["name"]].push_back(process.value("exitCode", -1));
+      }
+    }
+    const std::vector<int> well = {0};
+    EXPECT_THAT(codes, ::testing::UnorderedElementsAre(
+                           Pair("coordinator", well), Pair("ps-0", well), Pair("ps-1", well),
+                           Pair("worker-0", well), Pair("worker-1", well)))
+        << ReadAll(run_output_);
+  }
   pid_t PidOf(const std::string& name) const {
     pid_t pid = 0;
     for (const Json& process : Objects(run_output_, "process")) {
@@ -167,7 +183,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_EQ(summary["step"], 40);
   EXPECT_EQ(summary["evaluation"]["step"], 40);
   EXPECT_TRUE(summary["evaluation"].contains("accuracy"));
-  EXPECT_EQ(summary["restarts"], 0);
+  EXPECT_EQ(summary["restarts"], 0) << ReadAll(output_);
 
   ASSERT_EQ(Sluice({"inspect", "example", "--stats"}), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("all whole"));
@@ -197,6 +213,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
 
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  ExpectEachEndedWell();
   const Json stopped = Summary(run_output_);
   EXPECT_EQ(stopped["outcome"], "Suspended");
   const uint64_t step = stopped["step"];

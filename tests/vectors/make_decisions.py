@@ -154,7 +154,7 @@ class World:
         birth.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
         self.tell(birth=birth)
 
-    def change_view(self, first_step, attempt=1, skip=False, member=True):
+    def change_view(self, first_step, attempt=1, skip=False, member=True, others=True):
         old = self.view
         self.number += 2 if skip else 1
         view = wire.View(mode=self.job.training.mode, first_step=first_step)
@@ -168,7 +168,7 @@ class World:
         ranges = [(0, cut), (cut, _MICROBATCHES)]
         self.random.shuffle(ranges)
         for incarnation, (begin, end) in zip((_SELF, _OTHER), ranges):
-            if incarnation == _SELF and not member:
+            if not (member if incarnation == _SELF else others):
                 continue
             entry = view.workers.add()
             entry.process.incarnation = incarnation
@@ -361,6 +361,16 @@ def lives():
     finish.live(10)
     finish.tell(finish=wire.Finish(succeeded=False, reason='a reason'))
     yield finish.life
+    suspended = World('a view of nobody, and the end', 12, wire.SYNCHRONOUS)
+    suspended.begin()
+    suspended.change_view(0)
+    suspended.live(10)
+    suspended.change_view(suspended.core.step, member=False, others=False)
+    for _ in range(3):
+        suspended.now += 0.25
+        suspended.event('tick')
+    suspended.tell(finish=wire.Finish(succeeded=True, reason='suspended'))
+    yield suspended.life
     refused = World('refused', 10, wire.SYNCHRONOUS)
     refused.event('coordinator_connected')
     refused.tell(refusal=wire.Refusal(code=wire.Refusal_MODEL_DIFFERS, reason='it differs'))

@@ -343,7 +343,10 @@ class WorkerCore:
         self._birth.stop()
         self._read_view()
         self._update_links()
-        if not context.member and self._was_member:
+        # Others go on without this life: it was expelled, or is let go. A view of nobody is how
+        # training ends: who was a member waits for Finish.
+        left_out = self._was_member and not context.member
+        if left_out and (view.workers or self._leave_reason is not None):
             self._exit(
                 actions.ExitReason.LEFT if self._leave_reason is not None else
                 actions.ExitReason.EXPELLED,

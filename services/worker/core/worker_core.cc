@@ -9,6 +9,7 @@
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/wire_version.h"
 #include "services/worker/core/asynchronous_worker.h"
 #include "services/worker/core/birth_pusher.h"
 #include "services/worker/core/evaluation_queue.h"
@@ -19,7 +20,6 @@
 namespace sluice::worker {
 namespace {
 
-constexpr uint32_t kWireVersion = 1;
 constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
 constexpr absl::Duration kDefaultHeartbeat = absl::Milliseconds(500);
 
@@ -244,7 +244,11 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   birth_.Stop();
   ReadView();
   UpdateLinks();
-  if (!context_.member && was_member_) {
+  // Others go on without this life: it was expelled, or is let go. A view of nobody is how training
+  // ends (at a target, for a suspension): who was a member waits for Finish; and who was expelled
+  // after all is refused when it registers.
+  const bool left_out = was_member_ && !context_.member;
+  if (left_out && (view.workers_size() > 0 || leave_reason_)) {
     return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,
                    absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
   }
@@ -310,7 +314,7 @@ void WorkerCore::Impl::OnShardConnected(ShardId shard) {
   v1::Header header;
   if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
   v1::Hello& hello = *header.mutable_hello();
-  hello.set_min_wire_version(kWireVersion);
+  hello.set_min_wire_version(kOldestWireVersion);
   hello.set_max_wire_version(kWireVersion);
   hello.set_job(options_.job);
   *hello.mutable_sender() = options_.process;

@@ -270,6 +270,53 @@ TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherOneCanCome) {
   EXPECT_THAT(world.core_.OnTick(world.now_), IsEmpty());
 }
 
+class ViewOfNobodyTest : public testing::TestWithParam<v1::Mode> {};
+
+TEST_P(ViewOfNobodyTest, IsTheEndOfTrainingAndTheWorkerWaitsToBeToldSo) {
+  WorkerHarness world(GetParam());
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.ConnectAll();
+  world.Install(world.MakeView(2, 5, {}, 1));
+  world.told_.clear();
+  world.Advance(absl::Seconds(1));
+  EXPECT_THAT(world.exits_, IsEmpty());
+  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kHeartbeat));
+
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(true);
+  world.Tell(message);
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
+}
+
+TEST_P(ViewOfNobodyTest, IsNotTheEndForOneThatIsRestoredAfterIt) {
+  WorkerHarness world(GetParam());
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.ConnectAll();
+  world.Install(world.MakeView(2, 5, {}, 1));
+  v1::View restored = world.MakeView(3, 0, {{kSelf, {{0, 8}}}}, 0);
+  restored.mutable_id()->set_attempt(2);
+  world.Install(restored);
+  EXPECT_TRUE(world.core_.Status().member);
+  world.ConnectAll();
+  EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));
+}
+
+TEST_P(ViewOfNobodyTest, LetsGoWhoWantedToLeave) {
+  WorkerHarness world(GetParam());
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.Do(world.core_.OnLeave("asked to", absl::Seconds(10), world.now_));
+  world.Install(world.MakeView(2, 5, {}, 1));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ViewOfNobodyTest,
+                         testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS));
+
 TEST(WorkerCoreTest, AFailedModelFailsTheJob) {
   WorkerHarness world;
   world.Start();

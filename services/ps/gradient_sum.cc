@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "services/common/arithmetic/cord_reader.h"
+#include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
@@ -54,6 +55,15 @@ absl::Status AddSum(const BlockInfo& info, const Sum& from, Block& to) {
     sluice::Add(std::as_const(*from.block).As<float>(), to.MutableAs<float>());
   }
   return absl::OkStatus();
+}
+
+// What a worker does with a sum of two, so that a node has the same bits wherever it is summed.
+void RoundToStorage(const BlockInfo& info, Block& sum) {
+  if (info.dtype == v1::BFLOAT16) {
+    for (float& value : sum.MutableAs<float>()) value = ToFloat(ToBFloat16(value));
+  } else if (info.dtype == v1::FLOAT16) {
+    for (float& value : sum.MutableAs<float>()) value = ToFloat(ToFloat16(value));
+  }
 }
 
 }  // namespace
@@ -118,6 +128,7 @@ absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool&
   if (a.block == nullptr && b.block != nullptr) std::swap(a, b);
   if (absl::Status whole = Materialize(info, pool, &a); !whole.ok()) return whole;
   if (absl::Status added = AddSum(info, b, *a.block); !added.ok()) return added;
+  RoundToStorage(info, *a.block);
   nodes_[left].size *= 2;
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(left) + 1);
   return absl::OkStatus();

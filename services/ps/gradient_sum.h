@@ -28,7 +28,8 @@ struct Sum {
 //
 // Two ways of adding, never mixed in one sum: in order of arrival, or (BitExact) as nodes of the
 // fixed binary tree over microbatches, where siblings are merged as soon as both are there, so that
-// the result has the same bits for every order of arrival and every cut into nodes.
+// the result has the same bits for every order of arrival and every cut into nodes. There a sum of
+// two is rounded to the tensor's own type, as workers round the nodes that they send.
 class GradientSum {
  public:
   bool empty() const { return nodes_.empty(); }

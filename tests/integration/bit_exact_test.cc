@@ -134,6 +134,23 @@ TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
+// Workers and shards round sums of 16-bit gradients alike.
+TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterInBFloat16Either) {
+  const auto train = [](uint32_t workers, uint32_t shards) {
+    v1::JobSpec job = ConvnetJob(workers, shards);
+    job.mutable_model()->set_name("mlp");
+    job.mutable_model()->set_dtype(v1::BFLOAT16);
+    JobProcesses processes(
+        {.job = job, .folder = NewFolder(absl::StrCat("bfloat16-w", workers, "s", shards))});
+    const absl::Status status = processes.StartAll();
+    EXPECT_TRUE(status.ok()) << status;
+    return Finish(processes);
+  };
+  const std::vector<uint64_t> one = train(1, 1);
+  EXPECT_EQ(train(3, 1), one);
+  EXPECT_EQ(train(2, 2), one);
+}
+
 TEST_F(BitExactTest, AnotherSeedGivesOtherParameters) {
   const std::string folder = NewFolder("seed");
   v1::JobSpec job = ConvnetJob(1, 1);

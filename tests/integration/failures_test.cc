@@ -4,11 +4,16 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -35,6 +40,11 @@ v1::JobSpec LinearJob(uint64_t steps, double delay) {
   job.mutable_training()->set_step_delay_seconds(delay);
   job.mutable_worker()->set_replicas(2);
   return job;
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 class FailuresTest : public ::testing::Test {
@@ -165,9 +175,7 @@ TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
   const auto code = second.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
-  std::ifstream status(absl::StrCat(folder, "/status.json"));
-  const std::string text((std::istreambuf_iterator<char>(status)),
-                         std::istreambuf_iterator<char>());
+  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
   EXPECT_THAT(text, HasSubstr("weight"));
 }
 
@@ -190,9 +198,7 @@ TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
   EXPECT_EQ(manifest->checkpoint().step(), 30u);
-  std::ifstream status(absl::StrCat(folder, "/status.json"));
-  const std::string text((std::istreambuf_iterator<char>(status)),
-                         std::istreambuf_iterator<char>());
+  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
   EXPECT_THAT(text, HasSubstr(R"("restoredFromStep":"20")"));
 }
 
@@ -202,8 +208,7 @@ TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
   job.mutable_checkpoint()->set_restore_from(absl::StrCat(folder, "/missing"));
   JobProcesses processes({.job = job, .folder = folder});
   EXPECT_FALSE(processes.StartCoordinator().ok());
-  std::ifstream error(absl::StrCat(folder, "/coordinator.stderr"));
-  const std::string text((std::istreambuf_iterator<char>(error)), std::istreambuf_iterator<char>());
+  const std::string text = Contents(absl::StrCat(folder, "/coordinator.stderr"));
   EXPECT_THAT(text, HasSubstr("checkpoint.restoreFrom"));
   EXPECT_THAT(text, HasSubstr("missing"));
 }
@@ -220,10 +225,35 @@ TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
   const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
-  std::ifstream status(absl::StrCat(folder, "/status.json"));
-  const std::string text((std::istreambuf_iterator<char>(status)),
-                         std::istreambuf_iterator<char>());
+  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
   EXPECT_THAT(text, HasSubstr("model.pt"));
+}
+
+TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string folder = NewFolder("taken");
+  JobProcesses processes({.job = LinearJob(5, 0),
+                          .folder = folder,
+                          .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
+  // Freed once it has been tried in vain.
+  std::thread owner([&] {
+    const absl::Time deadline = absl::Now() + absl::Seconds(15);
+    while (absl::Now() < deadline && Contents(folder + "/coordinator.stderr").empty()) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    close(taken);
+  });
+  const absl::Status status = processes.StartCoordinator();
+  owner.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(Contents(folder + "/coordinator.stderr"), HasSubstr("sluice-coordinator"));
 }
 
 // ---- peers that break the contract

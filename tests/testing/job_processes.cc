@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "services/common/exit_code.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 
@@ -27,6 +28,7 @@ namespace sluice::testing {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(10);
+constexpr absl::Duration kStartPatience = absl::Seconds(20);
 
 // Bazel runs tests in their runfiles' root; `bazel run` too.
 std::string RunfilesRoot() {
@@ -74,6 +76,17 @@ std::string JobProcesses::Program(const std::string& role) const {
 }
 
 absl::Status JobProcesses::StartCoordinator() {
+  const absl::Time deadline = absl::Now() + kStartPatience;
+  while (true) {
+    const absl::Status status = TryToStartCoordinator();
+    if (status.ok() || ExitCode("coordinator") != kExitRetry || absl::Now() >= deadline) {
+      return status;
+    }
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+absl::Status JobProcesses::TryToStartCoordinator() {
   const std::string job_file = absl::StrCat(options_.folder, "/job.json");
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
@@ -85,7 +98,7 @@ absl::Status JobProcesses::StartCoordinator() {
       Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
                             "--status-file", absl::StrCat(options_.folder, "/status.json")});
   if (!status.ok()) return status;
-  absl::StatusOr<int> port = ReadPort("coordinator", absl::Seconds(20));
+  absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
   if (!port.ok()) return port.status();
   coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
   control_ = v1::JobControl::NewStub(MakeChannel({.address = coordinator_address_}));
@@ -97,7 +110,7 @@ absl::Status JobProcesses::StartShard(uint32_t index) {
   absl::Status status = Spawn(name, {Program("ps"), "--job", JobName(), "--coordinator",
                                      coordinator_address_, "--index", absl::StrCat(index)});
   if (!status.ok()) return status;
-  return ReadPort(name, absl::Seconds(20)).status();
+  return ReadPort(name, kStartPatience).status();
 }
 
 absl::Status JobProcesses::StartWorker(uint32_t index, std::vector<std::string> flags) {
@@ -169,6 +182,12 @@ bool JobProcesses::Lives(const std::string& name) {
   exit_codes_[name] = ExitCodeOf(status);
   living_.erase(it);
   return false;
+}
+
+std::optional<int> JobProcesses::ExitCode(const std::string& name) {
+  if (Lives(name)) return std::nullopt;
+  const auto it = exit_codes_.find(name);
+  return it == exit_codes_.end() ? std::nullopt : std::make_optional(it->second);
 }
 
 pid_t JobProcesses::pid(const std::string& name) const {

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,12 +48,17 @@ class JobProcesses {
 
   // Each waits until the program has said where it listens, where it does. A name is "coordinator",
   // "ps-0", "worker-1". One that has ended may be started again.
+  //
+  // A coordinator that ends with kExitRetry is started again for up to 20 s, as by every process
+  // manager: where its predecessor listened, a connection of another process may be for a moment.
   absl::Status StartCoordinator();
   absl::Status StartShard(uint32_t index);
   absl::Status StartWorker(uint32_t index, std::vector<std::string> flags = {});
   absl::Status StartAll();
 
   bool Lives(const std::string& name);
+  // Of the newest life, if it has ended (128 + signal).
+  std::optional<int> ExitCode(const std::string& name);
   pid_t pid(const std::string& name) const;
   // kill(2).
   void Signal(const std::string& name, int signal);
@@ -74,6 +80,7 @@ class JobProcesses {
   std::string checkpoints() const { return options_.job.checkpoint().directory(); }
 
  private:
+  absl::Status TryToStartCoordinator();
   absl::Status Spawn(const std::string& name, std::vector<std::string> arguments);
   absl::StatusOr<int> ReadPort(const std::string& name, absl::Duration timeout);
   std::string Program(const std::string& role) const;

@@ -220,7 +220,8 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
   }
   const auto programs = FindPrograms(flags.program_directory.empty()
                                          ? environment.program_directories
-                                         : std::vector<std::string>{flags.program_directory});
+                                         : std::vector<std::string>{flags.program_directory},
+                                     {v1::WORKER});
   if (!programs.ok()) return Complain(environment, programs.status());
   const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
   const absl::Status status =

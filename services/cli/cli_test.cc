@@ -32,6 +32,17 @@ spec:
   training: {steps: 10}
 )";
 
+constexpr char kCustomManifest[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: Custom}
+  data: {format: Custom}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 10}
+  worker: {replicas: 2, command: [python3, train.py]}
+)";
+
 class CliTest : public ::testing::Test {
  protected:
   CliTest()
@@ -155,6 +166,16 @@ TEST_F(CliTest, AMissingProgramIsNamed) {
   EXPECT_THAT(err_.str(), HasSubstr("sluice-ps is missing"));
   EXPECT_THAT(err_.str(), HasSubstr("--bin-dir"));
   EXPECT_FALSE(std::filesystem::exists(State()));
+}
+
+TEST_F(CliTest, AJobWithACommandAsWorkerNeedsNoProgramOfLibTorch) {
+  WriteProgram("sluice-coordinator", "exit 1");
+  WriteProgram("sluice-ps", "exit 1");
+  EXPECT_EQ(RunJob({"--dry-run"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("sluice-worker is missing"));
+  Write("job.yaml", kCustomManifest);
+  EXPECT_EQ(RunJob({"--dry-run"}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("2 workers      python3 train.py"));
 }
 
 TEST_F(CliTest, APortInUseIsRefused) {

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/local/local_job.h"
 #include "services/cli/command.h"
 #include "services/cli/run_display.h"
@@ -92,7 +93,7 @@ std::vector<std::string> ProgramDirectories(const Environment& environment, cons
 
 int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job) {
   const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags));
+      FindPrograms(ProgramDirectories(environment, flags), RolesOf(job.spec));
   if (!programs.ok()) return Complain(environment, programs.status());
   const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
   std::ostream& out = *environment.out;
@@ -100,7 +101,10 @@ int DryRun(const Environment& environment, const RunFlags& flags, const api::Tra
       << "  1 coordinator  " << programs->coordinator << "\n"
       << "  " << job.spec.parameter_server().replicas() << " shards       " << programs->shard
       << "\n"
-      << "  " << job.spec.worker().replicas() << " workers      " << programs->worker << "\n"
+      << "  " << job.spec.worker().replicas() << " workers      "
+      << (job.spec.worker().command_size() > 0 ? absl::StrJoin(job.spec.worker().command(), " ")
+                                               : programs->worker)
+      << "\n"
       << "  state          " << directory.path();
   if (const auto pid = directory.LockedBy(); pid.has_value()) {
     out << " (runs already as process " << *pid << ")\n";
@@ -246,7 +250,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
     return kExitOk;
   }
   const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags));
+      FindPrograms(ProgramDirectories(environment, flags), RolesOf(job->spec));
   if (!programs.ok()) {
     *environment.err << "sluice: " << programs.status().message() << "\n";
     return kExitFailed;

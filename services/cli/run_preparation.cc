@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,19 +69,28 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
   return job;
 }
 
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories) {
+std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
+  if (job.worker().command_size() > 0) return {v1::COORDINATOR, v1::SHARD};
+  return {v1::COORDINATOR, v1::SHARD, v1::WORKER};
+}
+
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             absl::Span<const v1::Role> roles) {
   struct Program {
+    v1::Role role;
     const char* name;
     const char* folder;  // in Bazel's bazel-bin
     std::string local::Programs::*path;
   };
   const Program programs[] = {
-      {"sluice-coordinator", "services/coordinator", &local::Programs::coordinator},
-      {"sluice-ps", "services/ps", &local::Programs::shard},
-      {"sluice-worker", "services/worker", &local::Programs::worker},
+      {v1::COORDINATOR, "sluice-coordinator", "services/coordinator",
+       &local::Programs::coordinator},
+      {v1::SHARD, "sluice-ps", "services/ps", &local::Programs::shard},
+      {v1::WORKER, "sluice-worker", "services/worker", &local::Programs::worker},
   };
   local::Programs found;
   for (const Program& program : programs) {
+    if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
     for (const std::string& directory : directories) {
       for (const std::string& path :
            {JoinPath(directory, program.name),

@@ -9,10 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "operator/api/training_job.h"
 #include "operator/local/job_directory.h"
 #include "operator/local/local_job.h"
 #include "operator/local/resume.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
 #include "services/cli/environment.h"
 
 namespace sluice::cli {
@@ -36,8 +39,14 @@ struct RunFlags {
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 
-// NOT_FOUND names what is missing, and where it was looked for.
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories);
+// The programs of these roles; others' paths stay empty. NOT_FOUND names what is missing, and where
+// it was looked for.
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             absl::Span<const v1::Role> roles);
+
+// The roles whose programs a job is made of: a job with a command of its own as worker does without
+// sluice-worker, and so without LibTorch.
+std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
 // ALREADY_EXISTS if something else listens there, or it may not be used.
 absl::Status CheckPortIsFree(int port);

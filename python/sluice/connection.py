@@ -102,7 +102,7 @@ class _Reader:
         streams = []
         try:
             for shard in self._snapshot.view.shards:
-                stream = transport.FrameStream(shard.address, self._on_frame, self._on_broken)
+                stream = transport.FrameStream(shard.address, self._on_frames, self._on_broken)
                 streams.append(stream)
                 hello = wire.Hello(
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
@@ -121,6 +121,10 @@ class _Reader:
         finally:
             for stream in streams:
                 stream.close()
+
+    def _on_frames(self, frames):
+        for header, payload in frames:
+            self._on_frame(header, payload)
 
     def _on_frame(self, header, payload):
         with self._changed:

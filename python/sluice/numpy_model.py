@@ -51,7 +51,8 @@ class NumpyModel:
     def begin(self):
         self._gradients = {}
 
-    def run(self, data, scale, loss=None, gradients=None):
+    def run(self, data, scale, loss=None, gradients=None, deliver=None):
+        del deliver  # the function gives all gradients at once
         if gradients is None:
             if self._loss_fn is None:
                 raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '

@@ -148,9 +148,9 @@ class Runtime:
             self._set_busy(True)
 
     def give_tensors(self, work, tensors):
-        """`tensors`: (index, flat array or None) in any order."""
-        for tensor, gradient in tensors:
-            self._event('on_tensor', work.request.id, tensor, gradient, life=work.life)
+        """`tensors`: (index, flat array or None) in any order. Any thread."""
+        if tensors:
+            self._event('on_tensors', work.request.id, tensors, life=work.life)
 
     def finish_compute(self, work, result):
         self._finish('on_computed', work, result)
@@ -294,10 +294,10 @@ class Runtime:
         def is_present():
             return self._streams.get(shard) is stream
 
-        def on_frame(header, payload):
+        def on_frames(frames):
             with self._lock:
                 if is_present():
-                    self._event('on_shard_frame', shard, header, payload, life=life)
+                    self._event('on_shard_frames', shard, frames, life=life)
 
         def on_broken(why):
             del why
@@ -306,7 +306,7 @@ class Runtime:
                     del self._streams[shard]
                     self._event('on_shard_broken', shard, life=life)
 
-        stream = transport.FrameStream(address, on_frame, on_broken)
+        stream = transport.FrameStream(address, on_frames, on_broken)
         self._streams[shard] = stream
         self._event('on_shard_connected', shard, life=life)
 
@@ -318,7 +318,7 @@ class Runtime:
     # ---- what follows from events; under the lock
 
     def _perform(self, action):
-        getattr(self, '_perform_' + type(action).__name__)(action)
+        self._PERFORM[type(action)](self, action)
 
     def _perform_ConnectShard(self, action):
         self._connect(action.shard, action.address)
@@ -395,3 +395,6 @@ class Runtime:
         if self._duplicate_since is None:
             self._duplicate_since = time.monotonic()
         return time.monotonic() - self._duplicate_since < _DUPLICATE_SECONDS
+
+    _PERFORM = {getattr(actions, name[len('_perform_'):]): perform
+                for name, perform in list(locals().items()) if name.startswith('_perform_')}

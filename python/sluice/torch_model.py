@@ -1,5 +1,8 @@
 """A torch.nn.Module as Sluice sees it: named tensors whose memory the network fills."""
 
+import contextlib
+import functools
+
 import numpy as np
 import torch
 
@@ -82,6 +85,11 @@ class TorchModel:
         self._places = {name: i for i, (name, *_) in enumerate(self._tensors)}
         self._views = {}  # id of a list of arrays -> (the list, tensors over them)
         self._current = None
+        self._deliver = None  # while backward runs: who takes gradients
+        self._delivered = set()
+        self._hooks = [_after_gradient(tensor, functools.partial(self._on_gradient, i))
+                       for i, (_, tensor, kind, _, _) in enumerate(self._tensors)
+                       if kind == wire.PARAMETER]
 
     def initial(self, tensor):
         return self._initial[tensor]
@@ -108,21 +116,29 @@ class TorchModel:
 
     def seed(self, job_seed, step, first_microbatch):
         """Dropout draws the same numbers whoever computes the microbatch."""
-        torch.manual_seed(sequence.splitmix64_at(sequence.splitmix64_at(job_seed, step),
-                                                 first_microbatch))
+        seed = sequence.splitmix64_at(sequence.splitmix64_at(job_seed, step), first_microbatch)
+        # torch.manual_seed keeps a stack trace of every call for devices that nobody has used yet.
+        torch.default_generator.manual_seed(seed)
+        device = self._tensors[0][1].device.type
+        if device != 'cpu':
+            getattr(torch, device).manual_seed_all(seed)
 
     def begin(self):
         """What a forward pass may change are copies from here to `end`; gradients are empty."""
+        self._delivered.clear()
         for _, tensor, kind, _, _ in self._tensors:
             if kind == wire.PARAMETER:
                 tensor.grad = None
             else:
                 tensor.data = tensor.detach().clone()
 
-    def run(self, data, scale, loss=None, gradients=None):
+    def run(self, data, scale, loss=None, gradients=None, deliver=None):
         """Forward and backward of `scale` times the mean loss; the mean loss as a float.
 
-        A mean loss that the caller computed is taken as it is, and so are gradients of it.
+        A mean loss that the caller computed is taken as it is, and so are gradients of it. With
+        `deliver`, nothing more is added to the gradients after this call: deliver(index, flat
+        gradient) is called for each while backward still runs, by any thread, and `end` leaves
+        these out.
         """
         if gradients is not None:
             self._take_gradients(gradients, scale)
@@ -133,8 +149,37 @@ class TorchModel:
             raise errors.UsageError(f'the loss has shape {list(loss.shape)}: it must be one '
                                     "number, the mean over the batch's samples")
         if loss.requires_grad:
-            (loss * scale).backward()
+            with self._delivering(deliver):
+                (loss * scale).backward()
         return float(loss.detach())
+
+    @contextlib.contextmanager
+    def _delivering(self, deliver):
+        self._deliver = deliver
+        try:
+            yield
+        finally:
+            self._deliver = None
+
+    def _on_gradient(self, i, tensor):
+        """After something was added to a parameter's gradient: everything there is, by default."""
+        if self._deliver is None:
+            return
+        if i in self._delivered:
+            raise errors.UsageError(
+                f"the gradient of '{self._tensors[i][0]}' is computed in several parts, which only "
+                'the end of backward brings together (torch.utils.checkpoint with '
+                'use_reentrant=True does so): give Worker(..., overlap=False)')
+        self._delivered.add(i)
+        self._deliver(i, self._take_gradient(tensor))
+
+    @staticmethod
+    def _take_gradient(tensor):
+        gradient = tensor.grad
+        tensor.grad = None
+        if gradient is None:
+            return None
+        return to_flat(gradient.to_dense() if gradient.is_sparse else gradient)
 
     def _mean_loss(self, data):
         return self._forward(data)[0]
@@ -177,15 +222,13 @@ class TorchModel:
             tensor.grad = gradient * scale
 
     def end(self, microbatches):
-        """[(index, flat gradient or change or None)]; puts back what `begin` copied."""
+        """[(index, flat gradient or change or None)] of what was not delivered; puts back what
+        `begin` copied."""
         results = []
         for i, (_, tensor, kind, owner, attribute) in enumerate(self._tensors):
             if kind == wire.PARAMETER:
-                gradient = tensor.grad
-                tensor.grad = None
-                if gradient is not None and gradient.is_sparse:
-                    gradient = gradient.to_dense()
-                results.append((i, None if gradient is None else to_flat(gradient)))
+                if i not in self._delivered:
+                    results.append((i, self._take_gradient(tensor)))
                 continue
             if kind == wire.BUFFER:
                 # A forward pass may have put another tensor in this one's place.
@@ -230,6 +273,15 @@ class TorchModel:
 
     def parameters(self):
         return {name: tensor for name, tensor, *_ in self._tensors}
+
+
+def _after_gradient(tensor, hook):
+    """Has hook(tensor) called whenever a backward pass has added to the tensor's gradient."""
+    if hasattr(tensor, 'register_post_accumulate_grad_hook'):  # since torch 2.1
+        return tensor.register_post_accumulate_grad_hook(hook)
+    # The node that adds to the gradient lives as long as somebody refers to it.
+    node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
+    return node, node.register_hook(lambda *unused: hook(tensor))
 
 
 def set_threads(threads):

@@ -48,8 +48,8 @@ def describe(error):
 class FrameStream:
     """One stream to a shard. Callbacks come from a thread of its own."""
 
-    def __init__(self, address, on_frame, on_broken):
-        self._on_frame = on_frame
+    def __init__(self, address, on_frames, on_broken):
+        self._on_frames = on_frames  # of a list of (header, payload)
         self._on_broken = on_broken
         self._outgoing = queue.SimpleQueue()
         self._closed = False
@@ -74,7 +74,7 @@ class FrameStream:
         why = 'the shard ended the stream'
         try:
             for data in self._call:
-                self._on_frame(*frame.decode(data))
+                self._on_frames([frame.decode(data)])
         except grpc.RpcError as error:
             why = describe(error)
         except frame.MalformedFrame as error:

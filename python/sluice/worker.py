@@ -134,6 +134,32 @@ class _Piece:
     done: bool = False
 
 
+class _Outbox:
+    """Gradients that come out of the backward pass, handed on in pieces that are worth a message."""
+
+    _BYTES = 1 << 18
+
+    def __init__(self, runtime, work):
+        self._runtime = runtime
+        self._work = work
+        self._lock = threading.Lock()  # models on several devices have a backward thread for each
+        self._tensors = []
+        self._bytes = 0
+
+    def put(self, tensor, gradient):
+        with self._lock:
+            self._tensors.append((tensor, gradient))
+            self._bytes += gradient.nbytes if gradient is not None else 0
+            if self._bytes < self._BYTES:
+                return
+        self._runtime.give_tensors(self._work, self.take())
+
+    def take(self):
+        with self._lock:
+            tensors, self._tensors, self._bytes = self._tensors, [], 0
+            return tensors
+
+
 class Worker:
     """Trains `module` for a job.
 
@@ -141,15 +167,18 @@ class Worker:
     objective(module, data) for batches that are no pairs; or a dict of numpy arrays with
     loss_fn(parameters, data) -> (mean loss, {name: gradient}).
 
+    overlap: torch's gradients are sent while backward still runs, each as soon as it is whole.
+
     Where the module stands outside of a step is a committed version of the job. Use it as a context
     manager: an exception inside fails the job with that exception's text, as the other workers
     would fail alike; leaving the loop early leaves the job.
     """
 
-    def __init__(self, job, module, loss_fn=None, *, objective=None, collate=None):
+    def __init__(self, job, module, loss_fn=None, *, objective=None, collate=None, overlap=True):
         self._job = job
         self._runtime = job._runtime
         self._collate = collate
+        self._overlap = overlap
         self._ended = False
         self._piece = None
         self._result = None
@@ -233,14 +262,16 @@ class Worker:
                 f'the batch of step {batch.step} is not the present one of worker.batches()')
         spec = self._job.spec.training
         scale = float(batch.size) if spec.aggregation == wire.TrainingSpec_MEAN else 1.0
-        mean = self._model.run(batch.data, scale, loss, gradients)
+        is_last = piece.end == piece.work.request.end
+        outbox = _Outbox(self._runtime, piece.work) if is_last and self._overlap else None
+        mean = self._model.run(batch.data, scale, loss, gradients, outbox and outbox.put)
         piece.done = True
         result = self._result
         result.samples += batch.size
         result.loss_sum += mean * batch.size
         result.compute_seconds += time.monotonic() - piece.started
-        if piece.end == piece.work.request.end:
-            self._deliver(piece.work)
+        if is_last:
+            self._deliver(piece.work, outbox)
         return mean
 
     def _raise_if_ended(self):
@@ -323,12 +354,12 @@ class Worker:
         while time.monotonic() < until and not work.cancelled:
             time.sleep(min(0.02, max(0.0, until - time.monotonic())))
 
-    def _deliver(self, work):
+    def _deliver(self, work, outbox):
         request = work.request
         samples = request.end - request.begin
         microbatches = -(-samples // max(1, request.microbatch_size))
         tensors = self._model.end(microbatches)
-        self._runtime.give_tensors(work, tensors)
+        self._runtime.give_tensors(work, (outbox.take() if outbox is not None else []) + tensors)
         self._runtime.finish_compute(work, self._result)
 
     def _evaluate(self, work):

@@ -173,6 +173,42 @@ class Core(unittest.TestCase):
         done = world.core.on_adoptable(True, world.now)
         self.assertIn(actions.AdoptVersion(0), done)
 
+    def test_what_comes_behind_a_frame_that_breaks_the_contract_is_dropped(self):
+        world = make_decisions.World('w', 2, wire.SYNCHRONOUS)
+        world.begin()
+        world.change_view(0)
+        while not world.computes:
+            world.connect() if world.connecting else world.answer()
+        shard = world.core.view.shards[0].process.incarnation
+        nothing = memoryview(b'')
+        frames = [(wire.Header(credit=wire.Credit(bytes=1)), nothing),
+                  (wire.Header(hello_reply=wire.HelloReply()), nothing),
+                  (wire.Header(hello_reply=wire.HelloReply()), nothing)]
+        done = world.core.on_shard_frames(shard, frames, world.now)
+        self.assertEqual([type(action) for action in done], [actions.DisconnectShard])
+        self.assertIn('HelloReply', done[0].reason)
+        # Once, not twice: it waits as long as after one break.
+        self.assertLess(world.core.next_deadline(), world.now + 0.06)
+
+    def test_gradients_given_together_are_sent_together(self):
+        world = make_decisions.World('w', 1, wire.SYNCHRONOUS)
+        world.begin()
+        world.change_view(0)
+        while not world.computes:
+            world.connect() if world.connecting else world.answer()
+        compute = world.computes[0].id
+        gradients = [(i, world.values(i, 1)) for i, spec in enumerate(world.table.tensors)
+                     if spec.kind != wire.COUNTER]
+        done = world.core.on_tensors(compute, gradients, world.now)
+        sent = [action.header.push for action in done if isinstance(action, actions.SendFrame)]
+        named = [partition for push in sent for partition in push.complete]
+        self.assertEqual(len(named), len(set(named)))
+        blocks = [block.block for push in sent for block in push.blocks]
+        self.assertEqual(len(blocks), len(set(blocks)))
+        self.assertEqual(set(blocks), set(range(len(world.layout.blocks))) -
+                         {i for i, block in enumerate(world.layout.blocks) if
+                          world.table.tensors[block.tensor].kind == wire.COUNTER})
+
     def test_a_gradient_of_another_shape_fails_the_job_by_name(self):
         world = make_decisions.World('w', 2, wire.SYNCHRONOUS)
         world.begin()

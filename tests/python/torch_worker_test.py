@@ -146,6 +146,17 @@ class Examples(unittest.TestCase):
                 compile(''.join(cell['source']), 'cell', 'exec')
 
 
+class WithoutPostAccumulateHooks:
+    """As torch was before version 2.1."""
+
+    def __enter__(self):
+        self._hook = torch.Tensor.register_post_accumulate_grad_hook
+        del torch.Tensor.register_post_accumulate_grad_hook
+
+    def __exit__(self, *exception):
+        torch.Tensor.register_post_accumulate_grad_hook = self._hook
+
+
 class Models(unittest.TestCase):
 
     def setUp(self):
@@ -208,6 +219,73 @@ class Models(unittest.TestCase):
         names = [spec.name for spec in model.table.tensors]
         self.assertIsNone(results[names.index('unused.weight')])
         self.assertIsNotNone(results[0])
+
+    def delivered(self, model=None, module=None):
+        """What comes while backward runs, and what is left for the end."""
+        model = model or self.model
+        early = []
+        model.begin()
+        model.run(self.data, 8.0, deliver=lambda i, gradient: early.append((i, gradient)))
+        return early, model.end(1)
+
+    def check_that_gradients_are_delivered_from_the_last_layer_to_the_first(self):
+        _, expected = self.step()
+        early, rest = self.delivered()
+        names = [spec.name for spec in self.model.table.tensors]
+        layers = [names[i].split('.')[0] for i, _ in early]
+        self.assertEqual(layers, ['3', '3', '1', '1', '0', '0'])
+        self.assertEqual({i for i, _ in early} & {i for i, _ in rest}, set())
+        for i, gradient in early:
+            np.testing.assert_array_equal(gradient, expected[i])
+        _, again = self.step()  # without delivery they all come at the end
+        np.testing.assert_array_equal(again[0], expected[0])
+
+    def test_gradients_are_delivered_while_backward_still_runs(self):
+        self.check_that_gradients_are_delivered_from_the_last_layer_to_the_first()
+
+    def test_gradients_are_delivered_by_an_older_torch_too(self):
+        with WithoutPostAccumulateHooks():
+            self.model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
+            self.model.bind(self.arrays)
+            self.check_that_gradients_are_delivered_from_the_last_layer_to_the_first()
+
+    def test_a_tied_parameter_is_delivered_once_with_its_whole_gradient(self):
+        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        module[1].weight = module[0].weight
+        model = torch_model.TorchModel(module, torch.nn.CrossEntropyLoss(), None)
+        model.bind([model.initial(i).copy() for i in range(len(model.table.tensors))])
+        model.begin()
+        model.run(self.data, 8.0)
+        expected = dict(model.end(1))
+        early, _ = self.delivered(model)
+        self.assertEqual(sorted(i for i, _ in early), [0, 1, 2])
+        np.testing.assert_array_equal(dict(early)[0], expected[0])
+
+    def test_a_gradient_that_backward_computes_in_parts_is_refused_with_the_remedy(self):
+        from torch.utils import checkpoint
+
+        def objective(module, data):
+            hidden = data[0].requires_grad_()
+            for _ in range(2):  # the same parameter in two parts
+                hidden = checkpoint.checkpoint(self.shared, hidden, use_reentrant=True)
+            return hidden.sum()
+
+        self.shared = torch.nn.Linear(4, 4)
+        model = torch_model.TorchModel(self.shared, None, objective)
+        model.bind([model.initial(i).copy() for i in range(len(model.table.tensors))])
+        with self.assertRaisesRegex(sluice.UsageError, "'(weight|bias)'.*overlap=False"):
+            self.delivered(model)
+        model.begin()
+        model.run(self.data, 1.0)
+        self.assertEqual(len(model.end(1)), 2)
+
+    def test_seeding_every_batch_keeps_no_record_of_the_calls(self):
+        def waiting():
+            return len(torch.cuda._queued_calls) + len(torch.cuda._lazy_seed_tracker.get_calls())
+        before = waiting()
+        for step in range(5):
+            self.model.seed(1, step, 0)
+        self.assertEqual(waiting(), before)
 
     def test_evaluation_counts_what_is_right_and_leaves_the_mode(self):
         loss, correct = self.model.evaluate(self.data)

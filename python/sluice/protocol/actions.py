@@ -8,6 +8,8 @@ import enum
 
 
 class Buffer(enum.Enum):
+    __hash__ = object.__hash__  # Enum's own is computed in Python, from the name
+
     CURRENT = 'current'
     INCOMING = 'incoming'
     EVALUATION = 'evaluation'
@@ -55,7 +57,10 @@ class ReadInitialTensor:
 
 @dataclasses.dataclass
 class StoreBlock:
-    """Decode into elements [offset, offset + count) of a tensor of a buffer, at once."""
+    """Decode into elements [offset, offset + count) of a tensor of a buffer, at once.
+
+    One block, or several that are neighbours both in the tensor and in a frame.
+    """
     buffer: Buffer
     tensor: int
     offset: int

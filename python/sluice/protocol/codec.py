@@ -13,6 +13,10 @@ def supports(codec, dtype):
         wire.FLOAT32, wire.FLOAT64)
 
 
+def encoded_bytes(codec, dtype, count):
+    return count * (elements.element_bytes(dtype) if codec == wire.CODEC_RAW else 2)
+
+
 def encode(codec, dtype, values):
     """A flat array of what goes on the wire."""
     if codec == wire.CODEC_RAW:

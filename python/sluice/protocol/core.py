@@ -120,7 +120,11 @@ class WorkerCore:
         return self._handle(now, self._shard_broken, shard)
 
     def on_shard_frame(self, shard, header, payload, now):
-        return self._handle(now, self._shard_frame, shard, header, payload)
+        return self.on_shard_frames(shard, [(header, payload)], now)
+
+    def on_shard_frames(self, shard, frames, now):
+        """[(header, payload)] that came together on one stream, in order."""
+        return self._handle(now, self._shard_frames, shard, frames)
 
     def on_model_ready(self, table, training_samples, evaluation_samples, now):
         return self._handle(now, self._model_ready, table, training_samples, evaluation_samples)
@@ -137,7 +141,11 @@ class WorkerCore:
 
         Its memory must stay as it is for as long as it is referred to. For a buffer: its change.
         """
-        return self._handle(now, self._tensor, compute, tensor, gradient)
+        return self.on_tensors(compute, [(tensor, gradient)], now)
+
+    def on_tensors(self, compute, gradients, now):
+        """[(tensor, gradient)], which are sent together if they can be."""
+        return self._handle(now, self._tensors, compute, gradients)
 
     def on_computed(self, compute, result, now):
         return self._handle(now, self._computed, compute, result)
@@ -412,16 +420,18 @@ class WorkerCore:
         if link is not None:
             link.on_broken(self._context.now)
 
-    def _shard_frame(self, shard, header, payload):
+    def _shard_frames(self, shard, frames):
         link = self._context.links.get(shard)
-        if link is None:
-            return
-        try:
-            self._frame(link, header, payload)
-        except context_lib.ContractError as error:
-            link = self._context.links.get(shard)
-            if link is not None and not self._exited:
-                link.reset(str(error), self._context.now, self._context.actions)
+        for header, payload in frames:
+            # A frame may end the link, or all of them.
+            if self._exited or link is None or self._context.links.get(shard) is not link:
+                return
+            try:
+                self._frame(link, header, payload)
+            except context_lib.ContractError as error:
+                if not self._exited and self._context.links.get(shard) is link:
+                    link.reset(str(error), self._context.now, self._context.actions)
+                return
 
     def _frame(self, link, header, payload):
         body = header.WhichOneof('body')
@@ -474,15 +484,16 @@ class WorkerCore:
         if self._registered and self._ready is not None:
             self._tell(ready=self._ready)
 
-    def _tensor(self, compute, tensor, gradient):
+    def _tensors(self, compute, gradients):
         if self._mode is None or compute not in self._context.outstanding:
             return
-        if tensor >= len(self._context.table.tensors):
-            return
-        if gradient is not None and not self._size_fits(tensor, gradient):
-            self._fail_size('the gradient of', tensor, gradient)
-            return
-        self._mode.on_tensor(compute, tensor, gradient)
+        for tensor, gradient in gradients:
+            if tensor >= len(self._context.table.tensors):
+                continue
+            if gradient is not None and not self._size_fits(tensor, gradient):
+                self._fail_size('the gradient of', tensor, gradient)
+                return
+            self._mode.on_tensor(compute, tensor, gradient)
 
     def _computed(self, compute, result):
         if compute not in self._context.outstanding or self._mode is None:

@@ -43,6 +43,8 @@ def encode(header, pieces=()):
 
 
 def _read_varint(data, at):
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = 0
     for shift in range(0, 64, 7):
         if at >= len(data):
@@ -82,6 +84,9 @@ def decode(data):
     as the header's blocks together.
     """
     view = memoryview(data)
+    usual = _decode_usual(view)
+    if usual is not None:
+        return usual
     header = None
     payload = None
     at = 0
@@ -107,6 +112,28 @@ def decode(data):
         at = end
     header = wire.Header() if header is None else header
     payload = view[:0] if payload is None else payload
+    check_payload_size(header, len(payload))
+    return header, payload
+
+
+def _decode_usual(view):
+    """As `decode` of what `encode` makes, without looking at everything twice; None: the long way."""
+    size = len(view)
+    if size < 2 or view[0] != _HEADER_TAG:
+        return None
+    length, at = _read_varint(view, 1)
+    end = at + length
+    if length > MAX_HEADER_BYTES or end > size:
+        return None
+    payload = view[:0]
+    if end < size:
+        if view[end] != _PAYLOAD_TAG:
+            return None
+        length, begin = _read_varint(view, end + 1)
+        if begin + length != size or length > MAX_PAYLOAD_BYTES:
+            return None
+        payload = view[begin:]
+    header = _parse_header(view[at:end], at)
     check_payload_size(header, len(payload))
     return header, payload
 

@@ -115,6 +115,17 @@ class LayoutIndex:
         for blocks in self.blocks_of_tensor:
             blocks.sort(key=lambda number: self.blocks[number][1])
 
+    def runs(self, blocks):
+        """[tensor, first element, end] of blocks in order, with neighbours in a tensor joined."""
+        runs = []
+        for block in blocks:
+            tensor, offset, count, _ = self.blocks[block]
+            if runs and runs[-1][0] == tensor and runs[-1][2] == offset:
+                runs[-1][2] += count
+            else:
+                runs.append([tensor, offset, offset + count])
+        return runs
+
     def is_empty(self, partition):
         return not self.blocks_of_partition[partition]
 

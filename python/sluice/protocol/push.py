@@ -33,18 +33,18 @@ class _Partition:
 
     def __init__(self, closed=False):
         self.unresolved = 0  # (unit, block) pairs
-        self.pending = []
+        self.pending = {}    # unit -> blocks
         self.pending_bytes = 0
         self.named = False
         self.closed = closed
 
 
-def encode_block(training, dtype, values):
-    """(codec, array on the wire) of a block of gradient."""
+def codec_of(training, dtype):
+    """Of blocks of gradient."""
     codec = training.push_codec
-    if codec == wire.CODEC_RAW or training.bit_exact or not codec_lib.supports(codec, dtype):
-        return wire.CODEC_RAW, values
-    return codec, codec_lib.encode(codec, dtype, values)
+    if training.bit_exact or not codec_lib.supports(codec, dtype):
+        return wire.CODEC_RAW
+    return codec
 
 
 class PushSender:
@@ -53,6 +53,7 @@ class PushSender:
         self._context = context
         self._gradients = None
         self._state = []
+        self._changed = False  # since the last flush: there may be something to send
         self.common = Common()
 
     @property
@@ -66,6 +67,7 @@ class PushSender:
     def start(self, gradients, common):
         """Everything that `gradients` holds and will hold is to be sent, and was not."""
         self._gradients = gradients
+        self._changed = True
         self.common = common
         self._state = [_Partition() for _ in range(self._context.index.partitions)]
         for partition in range(len(self._state)):
@@ -73,6 +75,7 @@ class PushSender:
 
     def send_again(self, shard):
         if self.active:
+            self._changed = True
             for partition in self._context.owned.get(shard, ()):
                 self._reset(partition)
 
@@ -85,16 +88,20 @@ class PushSender:
             return
         index = self._context.index
         has_gradient = self._gradients.get(unit, tensor) is not None
+        self._changed = True
         for block in index.blocks_of_tensor[tensor]:
             state = self._state[index.blocks[block][3]]
-            state.unresolved = max(0, state.unresolved - 1)
+            if state.unresolved:
+                state.unresolved -= 1
             if has_gradient:
-                state.pending.append((unit, block))
+                state.pending.setdefault(unit, []).append(block)
                 state.pending_bytes += index.bytes[block]
 
     def flush(self):
-        if not self.active:
+        # What waits for a stream to open is looked at again by send_again.
+        if not self.active or not self._changed:
             return
+        self._changed = False
         for shard, partitions in self._context.owned.items():
             link = self._context.ready_link(shard)
             if link is not None:
@@ -119,7 +126,7 @@ class PushSender:
                 if gradient is gradients_lib.UNRESOLVED:
                     state.unresolved += 1
                 elif gradient is not None:
-                    state.pending.append((unit, block))
+                    state.pending.setdefault(unit, []).append(block)
                     state.pending_bytes += index.bytes[block]
         self._state[partition] = state
 
@@ -166,26 +173,40 @@ class PushSender:
         return header, []
 
     def _append_frames(self, partition, frames):
-        index = self._context.index
-        training = self._context.job.training
         state = self._state[partition]
         # By unit, each in the order of the layout: that is how a shard likes to find them.
-        state.pending.sort(key=lambda pending: (pending[0][0], pending[1]))
-        present = None
-        room = 0
-        for unit, block in state.pending:
-            tensor, offset, count, _ = index.blocks[block]
-            values = self._gradients.get(unit, tensor)[offset:offset + count]
-            codec, values = encode_block(training, index.dtypes[tensor], values)
-            if unit != present or values.nbytes > room:
-                present, room = unit, frame.MAX_PAYLOAD_BYTES
+        for unit in sorted(state.pending):
+            self._append_unit(partition, unit, sorted(state.pending[unit]), frames)
+        state.pending = {}
+        state.pending_bytes = 0
+
+    def _append_unit(self, partition, unit, blocks, frames):
+        index = self._context.index
+        training = self._context.job.training
+        room = -1
+        push = taken = None  # of the present frame
+        for block in blocks:
+            tensor, _, count, _ = index.blocks[block]
+            codec = codec_of(training, index.dtypes[tensor])
+            size = codec_lib.encoded_bytes(codec, index.dtypes[tensor], count)
+            if size > room:
+                if taken:
+                    frames[-1][1].extend(self._pieces(unit, taken))
+                room = frame.MAX_PAYLOAD_BYTES
                 frames.append(self._new_frame())
-                push = frames[-1][0].push
+                push, taken = frames[-1][0].push, []
                 push.partition = partition
                 push.microbatches.begin, push.microbatches.end = unit
-            header, pieces = frames[-1]
-            header.push.blocks.add(block=block, payload_bytes=values.nbytes, codec=codec)
-            pieces.append(memoryview(values).cast('B'))
-            room -= values.nbytes
-        state.pending = []
-        state.pending_bytes = 0
+            push.blocks.add(block=block, payload_bytes=size, codec=codec)
+            taken.append(block)
+            room -= size
+        frames[-1][1].extend(self._pieces(unit, taken))
+
+    def _pieces(self, unit, blocks):
+        """The payload of a frame: what is one piece of a tensor stays one."""
+        index = self._context.index
+        for tensor, begin, end in index.runs(blocks):
+            dtype = index.dtypes[tensor]
+            values = self._gradients.get(unit, tensor)[begin:end]
+            codec = codec_of(self._context.job.training, dtype)
+            yield memoryview(codec_lib.encode(codec, dtype, values)).cast('B')

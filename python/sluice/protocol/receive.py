@@ -43,41 +43,52 @@ class VersionReceiver:
 
     def accept(self, data, payload, out):
         """ContractError, with nothing stored, if the blocks are not what they should be."""
-        headers = [(block.block, block.payload_bytes, block.codec) for block in data.blocks]
-        self._check(data.partition, headers, payload)
-        state = self._state[data.partition]
+        partition = data.partition
+        blocks, stores = self._read(partition, data.blocks, payload)
+        state = self._state[partition]
         if state.whole:
             return
-        at = 0
-        for block, size, codec in headers:
-            tensor, offset, count, _ = self._index.blocks[block]
-            out.append(actions.StoreBlock(self._buffer, tensor, offset, count, codec,
-                                          payload[at:at + size]))
-            at += size
-            state.received.add(block)
+        out += stores
+        state.received.update(blocks)
         if not data.last:
             return
-        missing = len(self._index.blocks_of_partition[data.partition]) - len(state.received)
+        missing = len(self._index.blocks_of_partition[partition]) - len(state.received)
         if missing:
             raise context_lib.ContractError(
-                f'partition {data.partition} ends with {missing} blocks missing')
+                f'partition {partition} ends with {missing} blocks missing')
         state.whole = True
         state.version = data.version
         self._missing -= 1
 
-    def _check(self, partition, headers, payload):
+    def _read(self, partition, headers, payload):
+        """The numbers of a frame's blocks, and what to store: neighbours in one piece."""
         if partition >= len(self._state):
             raise context_lib.ContractError(f'data of partition {partition} of {len(self._state)}')
-        total = 0
-        for block, size, codec in headers:
-            if block >= len(self._index.blocks) or self._index.blocks[block][3] != partition:
+        places, sizes = self._index.blocks, self._index.bytes
+        length = len(payload)
+        numbers = []
+        runs = []  # [tensor, codec, first element, end, first byte, end]
+        last = [None] * 6
+        at = 0
+        for header in headers:
+            block, size, codec = header.block, header.payload_bytes, header.codec
+            if block >= len(places) or places[block][3] != partition:
                 raise context_lib.ContractError(f'block {block} is not of partition {partition}')
-            if size > len(payload) - total:
+            if size > length - at:
                 raise context_lib.ContractError(f'block {block} is longer than its frame')
-            if codec == wire.CODEC_RAW and size != self._index.bytes[block]:
+            if codec == wire.CODEC_RAW and size != sizes[block]:
                 raise context_lib.ContractError(
-                    f'block {block} has {size} bytes, not {self._index.bytes[block]}')
-            total += size
-        if total != len(payload):
-            raise context_lib.ContractError(
-                f'a payload of {len(payload)} bytes holds blocks of {total}')
+                    f'block {block} has {size} bytes, not {sizes[block]}')
+            tensor, offset, count, _ = places[block]
+            numbers.append(block)
+            if last[0] == tensor and last[1] == codec and last[3] == offset:
+                last[3], last[5] = offset + count, at + size
+            else:
+                last = [tensor, codec, offset, offset + count, at, at + size]
+                runs.append(last)
+            at += size
+        if at != length:
+            raise context_lib.ContractError(f'a payload of {length} bytes holds blocks of {at}')
+        return numbers, [
+            actions.StoreBlock(self._buffer, tensor, begin, end - begin, codec, payload[first:last])
+            for tensor, codec, begin, end, first, last in runs]

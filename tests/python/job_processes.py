@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,12 @@ def base_job(**changes):
 
 
 def program(role):
-    """Path of a program: in Bazel's runfiles, or in SLUICE_PROGRAMS."""
+    """Path of a program: in Bazel's runfiles, or in SLUICE_PROGRAMS.
+
+    SLUICE_WORKER may name a sluice-worker of its own: one that was built with another LibTorch.
+    """
+    if role == 'worker' and os.environ.get('SLUICE_WORKER'):
+        return os.environ['SLUICE_WORKER']
     root = os.environ.get('SLUICE_PROGRAMS') or os.path.join(
         os.environ.get('TEST_SRCDIR', '.'), 'sluice')
     return os.path.join(root, 'services', role, f'sluice-{role}')
@@ -89,7 +95,8 @@ class JobProcesses:
         log = self.folder / f'worker-{index}.log'
         environment = {
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
-            'SLUICE_WORKER_INDEX': str(index), 'PYTHONPATH': os.pathsep.join(sys.path),
+            'SLUICE_WORKER_INDEX': str(index), 'SLUICE_THREADS': '1',
+            'PYTHONPATH': os.pathsep.join(sys.path),
             **environment,
         }
         with open(log, 'ab') as output:
@@ -150,6 +157,11 @@ class JobProcesses:
             if path.exists() and path.stat().st_size:
                 return path.read_text(errors='replace')
         return ''
+
+    def libtorch(self, name):
+        """The version that a C++ worker says it runs with."""
+        found = re.search(r' libtorch=(\S+)', self.log(name))
+        return found[1] if found else None
 
     def progress(self):
         with transport.JobControl(self.address) as control:

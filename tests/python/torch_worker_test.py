@@ -17,8 +17,10 @@ import torch
 
 import sluice
 from sluice import torch_model
+from sluice.protocol import sequence
 from sluice.protocol import wire
 from tests.python import job_processes
+from tests.python import mlp_worker
 from tools import unittest_main
 
 _TRANSFORMER = 'examples/python/transformer.py'
@@ -74,37 +76,75 @@ class Transformer(unittest.TestCase):
 
 
 class BesideCpp(unittest.TestCase):
+    """`mlp` of C++ and of Python. With the same LibTorch, equal to the bit; else to 1e-5."""
 
     def job(self, workers, **training):
         return job_processes.base_job(
             model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
             data={'format': 'SYNTHETIC',
-                  'synthetic': {'samples': 512, 'shape': [20], 'classes': 10}},
-            training={'steps': 40, **training}, worker={'replicas': workers})
+                  'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
+            training={'steps': 40, **training}, worker={'replicas': workers},
+            parameterServer={'replicas': 2})
 
-    def test_one_worker_of_each_kind_train_what_a_single_process_trains(self):
-        single = train(self.job(1), lambda processes: processes.start_cpp_worker(0))
-
-        def start(processes):
+    def train_mixed(self, **training):
+        """The tensors of a job with a worker of each kind, and the LibTorch of the C++ one."""
+        with job_processes.JobProcesses(self.job(2, **training), folder()) as processes:
+            processes.start()
             processes.start_python_worker(1, _MLP)  # takes longer
-            processes.wait_for_step(1)
+            processes.wait_for_members(1)
             processes.start_cpp_worker(0)
             processes.wait_for_members(2)
+            begun = processes.progress()
+            self.assertLess(begun.step, 35, 'they hardly met')
+            shares = [len(member.microbatches) for member in begun.view.workers]
+            self.assertTrue(all(shares), 'one of them has nothing to compute')
+            for name in processes.workers():
+                self.assertEqual(processes.wait_for_exit(name, 200), 0, processes.log(name))
+            return sluice.load(processes.checkpoints), processes.libtorch('worker-0')
 
-        mixed = train(self.job(2, stepDelaySeconds=0.2), start)
-        self.assertEqual(list(single), list(mixed))
-        for name, value in single.items():
-            np.testing.assert_allclose(value, mixed[name], rtol=0, atol=1e-5, err_msg=name)
+    def compare(self, expected, found, same_libtorch):
+        self.assertEqual(list(expected), list(found))
+        for name, value in expected.items():
+            if same_libtorch:
+                np.testing.assert_array_equal(value, found[name], name)
+            else:
+                np.testing.assert_allclose(value, found[name], rtol=0, atol=1e-5, err_msg=name)
 
+    def check(self, **training):
+        mixed, libtorch = self.train_mixed(stepDelaySeconds=0.1, **training)
+        cpp = train(self.job(1, **training), lambda p: p.start_cpp_worker(0))
+        python = train(self.job(1, **training), lambda p: p.start_python_worker(0, _MLP))
+        same = libtorch == torch.__version__.partition('+')[0]
+        print(f'C++ with LibTorch {libtorch}, Python with {torch.__version__}: compared '
+              f'{"bit for bit" if same else "to 1e-5"}')
+        return mixed, cpp, python, same
 
-    def test_bit_exact_holds_across_languages_where_libtorch_is_the_same(self):
-        """To 1e-5 where it is not: the wheel's LibTorch is another one than the system's."""
-        single = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
-        again = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
-        cpp = train(self.job(1, bit_exact=True), lambda p: p.start_cpp_worker(0))
-        for name, value in single.items():
-            np.testing.assert_array_equal(value, again[name], name)
-            np.testing.assert_allclose(value, cpp[name], rtol=0, atol=1e-5, err_msg=name)
+    def test_with_bit_exact_one_worker_of_each_kind_train_what_a_single_process_trains(self):
+        mixed, cpp, python, same = self.check(bit_exact=True)
+        self.compare(cpp, mixed, same)
+        self.compare(python, mixed, same)
+
+    def test_otherwise_too_but_for_the_order_of_sums(self):
+        mixed, cpp, python, same = self.check()
+        self.compare(cpp, mixed, False)
+        self.compare(cpp, python, same)
+        self.compare(self.plain_pytorch(), python, False)
+
+    def plain_pytorch(self):
+        job = self.job(1)
+        data, training = job['data']['synthetic'], job['training']
+        model = mlp_worker.Mlp(20, 32, 10, training['seed'])
+        x, y = mlp_worker.make_data(data['samples'], 20, 10, 0).tensors
+        order = sequence.SampleOrder(data['samples'], training['seed'])
+        plan = sequence.StepPlan(data['samples'], training['globalBatchSize'],
+                                 training['microbatchSize'])
+        optimizer = torch.optim.SGD(model.parameters(), job['optimizer']['learningRate'])
+        for step in range(training['steps']):
+            rows = order.indices_of(*plan.positions_of_step(step))
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
 class Examples(unittest.TestCase):

@@ -42,6 +42,10 @@ absl::Cord CordOf(const at::Tensor& tensor) {
       [contiguous] {});
 }
 
+// Which kind of pointer it is depends on LibTorch's version.
+using NodePtr =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
 // Takes a parameter's gradient away as soon as it is whole. In the graph of a parameter that is
 // used several times this comes after the last.
 class TakeGradient final : public torch::autograd::FunctionPostHook {
@@ -347,7 +351,7 @@ BatchMetrics TorchEngine::Metrics(const Batch& batch, double loss_sum, const at:
 void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
   struct Hooked {
     size_t tensor;
-    std::shared_ptr<torch::autograd::Node> node;
+    NodePtr node;
     uintptr_t hook;
     bool delivered = false;
   };

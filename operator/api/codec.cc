@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "operator/api/enum_names.h"
 #include "operator/api/field_table.h"
@@ -246,6 +247,35 @@ std::map<std::string, std::string> ReadMap(const Json& items) {
   return result;
 }
 
+// The fields of `object` that mean something on clusters only; null where there are none.
+Json ClusterPart(const SchemaNode& schema, const Json& object) {
+  Json part;
+  for (const SchemaNode* child : schema.children) {
+    const auto found = object.find(child->name);
+    if (found == object.end()) continue;
+    Json value = child->field->cluster_only ? *found
+                 : found->is_object()       ? ClusterPart(*child, *found)
+                                            : Json();
+    if (!value.is_null()) part[child->name] = std::move(value);
+  }
+  return part;
+}
+
+// Adds to `paths` what `part` sets to something else than its default.
+void AppendSet(const SchemaNode& schema, const Json& part, std::vector<std::string>* paths) {
+  for (const SchemaNode* child : schema.children) {
+    const auto found = part.find(child->name);
+    if (found == part.end()) continue;
+    const Field& field = *child->field;
+    const bool structured = found->is_object() && !child->children.empty();
+    if (structured && (!field.cluster_only || !field.default_json.empty())) {
+      AppendSet(*child, *found, paths);
+    } else if (field.default_json.empty() || *found != Json::parse(field.default_json)) {
+      paths->push_back(field.path);
+    }
+  }
+}
+
 template <typename Repeated>
 Json ToList(const Repeated& items) {
   Json list = Json::array();
@@ -426,6 +456,10 @@ TrainingJob FromJson(const Json& object) {
   if (spec.Has("activeDeadlineSeconds")) {
     job.active_deadline_seconds = static_cast<int64_t>(spec.Uint("activeDeadlineSeconds", 0));
   }
+  if (object.is_object() && object.contains("spec") && object["spec"].is_object()) {
+    Json part = ClusterPart(*FindSchema("spec"), object["spec"]);
+    if (part.is_object()) job.cluster = std::move(part);
+  }
   return job;
 }
 
@@ -460,10 +494,19 @@ Json ToJson(const TrainingJob& job) {
   if (job.active_deadline_seconds.has_value()) {
     spec["activeDeadlineSeconds"] = *job.active_deadline_seconds;
   }
+  spec.merge_patch(job.cluster);
+  Json& storage = spec["checkpoint"]["storage"];
+  if (storage.contains("claimName")) storage["type"] = "PersistentVolumeClaim";
   return {{"apiVersion", kApiVersion},
           {"kind", kKind},
           {"metadata", std::move(metadata)},
           {"spec", std::move(spec)}};
+}
+
+std::vector<std::string> ClusterFields(const TrainingJob& job) {
+  std::vector<std::string> paths;
+  if (job.cluster.is_object()) AppendSet(*FindSchema("spec"), job.cluster, &paths);
+  return paths;
 }
 
 }  // namespace sluice::api

@@ -3,6 +3,8 @@
 #define SLUICE_OPERATOR_API_CODEC_H_
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "operator/api/training_job.h"
 
@@ -17,6 +19,10 @@ TrainingJob FromJson(const nlohmann::json& object);
 
 // Every field that has a value. FromJson(ToJson(job)) is `job`, if FromJson made it.
 nlohmann::json ToJson(const TrainingJob& job);
+
+// What the job says that only clusters know of ("spec.worker.template"), where it differs from the
+// default; in the table's order. `sluice run` sets these fields aside.
+std::vector<std::string> ClusterFields(const TrainingJob& job);
 
 }  // namespace sluice::api
 

@@ -51,6 +51,11 @@ class FieldBuilder {
         "^[^~]", [](absl::string_view path) { return !path.empty() && path[0] != '~'; },
         "must not begin with `~`, which is not expanded; write the whole path");
   }
+  FieldBuilder& Format(std::string format) { return field_.format = std::move(format), *this; }
+  FieldBuilder& Open() { return field_.open = true, *this; }
+  FieldBuilder& ItemKey(std::string key) { return field_.item_key = std::move(key), *this; }
+  FieldBuilder& ClusterOnly() { return field_.cluster_only = true, *this; }
+  FieldBuilder& Fixed() { return field_.fixed = true, *this; }
   FieldBuilder& Alias(std::string spelling) {
     return field_.aliases.push_back(std::move(spelling)), *this;
   }
@@ -92,6 +97,16 @@ inline FieldBuilder Boolean(std::string path, std::string description) {
 // training.
 std::vector<Field> ObjectAndDataFields();
 std::vector<Field> TrainingFields();
+
+// Rows that mean something on clusters only, for the tables above: `<role>.template`;
+void AddPodTemplate(const std::string& role, absl::string_view container,
+                    std::vector<Field>* fields);
+// the coordinator's pod; the volume of `spec.data.source`; the claim of `spec.checkpoint.storage`;
+void AddCoordinator(std::vector<Field>* fields);
+void AddDataVolume(std::vector<Field>* fields);
+void AddCheckpointClaim(std::vector<Field>* fields);
+// and how a job lives and ends there.
+void AddClusterLimits(std::vector<Field>* fields);
 
 }  // namespace sluice::api
 

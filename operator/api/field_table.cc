@@ -12,8 +12,8 @@ namespace sluice::api {
 namespace {
 
 struct SchemaTree {
-  SchemaTree() {
-    for (const Field& field : Fields()) Insert(field);
+  explicit SchemaTree(const std::vector<Field>& fields) {
+    for (const Field& field : fields) Insert(field);
   }
 
   // Parents are inserted before their children.
@@ -38,7 +38,7 @@ struct SchemaTree {
 };
 
 const SchemaTree& Tree() {
-  static const SchemaTree& tree = *new SchemaTree;
+  static const SchemaTree& tree = *new SchemaTree(Fields());
   return tree;
 }
 
@@ -97,6 +97,21 @@ const SchemaNode* SchemaNode::Child(absl::string_view child) const {
 }
 
 const SchemaNode& Schema() { return Tree().root; }
+
+const SchemaNode& StatusSchema() {
+  static const SchemaTree& tree = *new SchemaTree(StatusFields());
+  return tree.root;
+}
+
+bool IsFixed(absl::string_view path) {
+  while (true) {
+    const SchemaNode* node = FindSchema(path);
+    if (node != nullptr && node->field->fixed) return true;
+    const size_t dot = path.rfind('.');
+    if (dot == absl::string_view::npos) return false;
+    path = path.substr(0, dot);
+  }
+}
 
 const SchemaNode* FindSchema(absl::string_view path) {
   const auto found = Tree().by_path.find(std::string{path});

@@ -57,6 +57,17 @@ struct Field {
   bool (*matches)(absl::string_view) = nullptr;  // the same as a predicate,
   std::string pattern_message;                   // and in words ("must be ...")
   bool is_path = false;  // relative values are relative to the manifest's folder
+  std::string format;    // of a string, as in OpenAPI: "date-time"
+
+  // Of kObject: it may have any fields. Part of a Kubernetes object, which API servers check.
+  bool open = false;
+  // Of kList: its items are told apart by this field of theirs.
+  std::string item_key;
+  // Means something on clusters only, as does everything below it; `sluice run` sets it aside.
+  bool cluster_only = false;
+  // What a checkpoint depends on: it, and everything below it, stays as it was for the life of a
+  // job.
+  bool fixed = false;
 
   // Other spellings that people bring along ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
@@ -85,6 +96,8 @@ struct Rule {
 // Parents before children, in the order in which people should read them.
 const std::vector<Field>& Fields();
 const std::vector<Rule>& Rules();
+// What an operator writes about a job, below "status". Never read from manifests.
+const std::vector<Field>& StatusFields();
 
 // The smallest manifest that is valid: what examples are tried on.
 nlohmann::json MinimalManifest();
@@ -99,8 +112,13 @@ struct SchemaNode {
   const SchemaNode* Child(absl::string_view name) const;
 };
 const SchemaNode& Schema();
+const SchemaNode& StatusSchema();  // its only child is "status"
 // By path as in Field::path; null where there is none.
 const SchemaNode* FindSchema(absl::string_view path);
+
+// Whether the value at `path` ("spec.model.name") is one that stays as it was for the life of a
+// job.
+bool IsFixed(absl::string_view path);
 
 // Fills in the defaults of fields that `object`, which is at `schema`, lacks. As in an API server,
 // those inside of an object that is missing and has no default itself stay away.

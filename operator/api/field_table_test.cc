@@ -92,6 +92,26 @@ TEST(FieldTable, PathsAreDistinctAndBoundedAsASchemaNeedsThem) {
   }
 }
 
+TEST(FieldTable, WhatACheckpointDependsOnIsFixed) {
+  for (const char* path : {"spec.model.name", "spec.model.dimensions.dim", "spec.data.source.path",
+                           "spec.optimizer.groups", "spec.training.globalBatchSize"}) {
+    EXPECT_TRUE(IsFixed(path)) << path;
+  }
+  for (const char* path : {"spec", "spec.model.device", "spec.data.evaluation.intervalSteps",
+                           "spec.training.steps", "spec.worker.replicas", "metadata.labels"}) {
+    EXPECT_FALSE(IsFixed(path)) << path;
+  }
+}
+
+TEST(FieldTable, StatusFieldsAreDescribedAndBounded) {
+  for (const Field& field : StatusFields()) {
+    EXPECT_EQ(field.description.back(), '.') << field.path;
+    EXPECT_TRUE(field.path == "status" || field.path.rfind("status.", 0) == 0) << field.path;
+  }
+  EXPECT_EQ(StatusSchema().children.size(), 1);
+  EXPECT_NE(StatusSchema().children[0]->Child("conditions"), nullptr);
+}
+
 TEST(FieldTable, DefaultsAreValidValues) {
   for (const Field& field : Fields()) {
     if (field.default_json.empty() || field.type == FieldType::kObject) continue;

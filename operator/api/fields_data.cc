@@ -49,13 +49,13 @@ void AddMetadata(std::vector<Field>* fields) {
                            "Name of the job, unique in its namespace. Processes and pods are named "
                            "after it: `<name>-worker-0`.")
                         .Required()
-                        .Size(1, 52)
+                        .Size(1, 50)
                         .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
                         .Example("fashion-mnist")
                         .Invalid("Fashion_MNIST", "must be lower-case letters")
                         .Invalid("-a", "must be lower-case letters")
                         .Invalid("an-abundantly-and-unreasonably-long-name-of-a-training-job",
-                                 "at most 52 characters")
+                                 "at most 50 characters")
                         .Invalid("123", "must be a string, not the number 123"));
   fields->push_back(String("metadata.namespace", "Namespace of the job on a cluster.")
                         .Default(R"("default")")
@@ -76,6 +76,7 @@ void AddMetadata(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.image",
              "Container image of the job's pods. Used on clusters only; unset: the operator's own.")
+          .ClusterOnly()
           .Size(1, 512)
           .Example("registry.example.com/sluice:v0.1")
           .Invalid("\"\"", "must not be empty"));
@@ -87,6 +88,7 @@ void AddModel(std::vector<Field>* fields) {
                            "`Builtin`: one of the models that Sluice brings along. `TorchScript`: "
                            "a file that `torch.jit.save` wrote. `Custom`: whatever the program "
                            "`worker.command` trains, in Python for instance.")
+                        .Fixed()
                         .OneOf(NamesOf<v1::ModelSpec::Type>())
                         .Default(R"("Builtin")")
                         .Example("Builtin")
@@ -97,11 +99,13 @@ void AddModel(std::vector<Field>* fields) {
              "`mnist-net`: the larger one of PyTorch's MNIST example. `mlp`: 784-256-10. `linear`: "
              "linear regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
              "1), whose result is known in advance; for tests.")
+          .Fixed()
           .OneOf({"convnet", "mnist-net", "mlp", "linear", "logistic", "additive"})
           .Example("mnist-net")
           .Invalid("mnistnet", "did you mean `mnist-net`?")
           .Invalid("resnet50", "must be one of convnet, mnist-net"));
   fields->push_back(String("spec.model.path", "The TorchScript file.")
+                        .Fixed()
                         .Path()
                         .Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})")
                         .Example("models/net.pt")
@@ -110,6 +114,7 @@ void AddModel(std::vector<Field>* fields) {
                         "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
                         "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
                         "`out` of mlp. Where `in` and `out` are unset they follow the data.")
+                        .Fixed()
                         .Size(0, 16)
                         .Example("{dim: 10}")
                         .Invalid("{dim: ten}", "must be an integer"));
@@ -118,6 +123,7 @@ void AddModel(std::vector<Field>* fields) {
       String(
           "spec.model.dtype",
           "Type of the parameters. Unset: the model's own, which is float32 for built-in models.")
+          .Fixed()
           .OneOf(NamesOf<v1::DataType>())
           .Example("float64")
           .Invalid("float16", "must be one of float32, float64, bfloat16"));
@@ -138,11 +144,12 @@ void AddDataBasics(std::vector<Field>* fields) {
                            "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Synthetic`: "
                            "made from a seed. Files may be gzip-compressed (.gz). `Custom`: "
                            "the data of `worker.command`.")
+                        .Fixed()
                         .Required()
                         .OneOf(NamesOf<v1::DataSpec::Format>())
                         .Example("IDX")
                         .Invalid("idx", "did you mean `IDX`?"));
-  fields->push_back(Object("spec.data.source", "Where the data is. For IDX and CSV."));
+  fields->push_back(Object("spec.data.source", "Where the data is. For IDX and CSV.").Fixed());
   fields->push_back(
       String("spec.data.source.path",
              "A file, or a folder that holds files of the usual names (`train-images-idx3-ubyte`, "
@@ -157,10 +164,12 @@ void AddDataBasics(std::vector<Field>* fields) {
              "IDX: the file of the labels. Unset: found beside the images by its usual name.")
           .Path()
           .Example("/data/train-labels-idx1-ubyte.gz"));
+  AddDataVolume(fields);
   fields->push_back(Object("spec.data.normalize",
                            "Features become (x - mean) / std; the bytes of IDX files are scaled to "
                            "[0, 1] before. One number for all, or one for each index of a sample's "
-                           "first dimension (channel, or column of a CSV file)."));
+                           "first dimension (channel, or column of a CSV file).")
+                        .Fixed());
   for (const bool is_mean : {true, false}) {
     const std::string path = is_mean ? "spec.data.normalize.mean" : "spec.data.normalize.std";
     fields->push_back(List(path, is_mean ? "What is subtracted." : "What is divided by.")
@@ -177,16 +186,19 @@ void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(
       Boolean("spec.data.shuffle",
               "Whether each epoch takes the samples in another order, drawn from `training.seed`.")
+          .Fixed()
           .Default("true")
           .Example("false")
           .Invalid("\"no\"", "must be true or false"));
   fields->push_back(
       Integer("spec.data.maxSamples", "Use only the first so many samples. Unset: all.")
+          .Fixed()
           .Min(1)
           .Example("10000")
           .Invalid("0", "at least 1"));
   fields->push_back(Integer("spec.data.classes",
                             "Number of classes. Unset: the largest label of the training data + 1.")
+                        .Fixed()
                         .Min(1)
                         .Max(1 << 24)
                         .Example("10")
@@ -194,7 +206,8 @@ void AddDataBasics(std::vector<Field>* fields) {
 }
 
 void AddCsv(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.data.csv", "How to read a CSV file. Only with format CSV."));
+  fields->push_back(
+      Object("spec.data.csv", "How to read a CSV file. Only with format CSV.").Fixed());
   fields->push_back(String("spec.data.csv.labelColumn", "The column to predict.")
                         .Required()
                         .Size(1, 253)
@@ -257,7 +270,8 @@ void AddCsv(std::vector<Field>* fields) {
 
 void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
   fields->push_back(
-      Object("spec.data.synthetic", "What samples to make up. Only with format Synthetic."));
+      Object("spec.data.synthetic", "What samples to make up. Only with format Synthetic.")
+          .Fixed());
   fields->push_back(Integer("spec.data.synthetic.samples", "How many samples there are.")
                         .Default("10000")
                         .Min(1)

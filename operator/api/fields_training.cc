@@ -22,12 +22,14 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
   fields->push_back(String("spec.loss",
                            "What is minimised. Unset: the model's own loss; a TorchScript module "
                            "that returns its loss itself needs none.")
+                        .Fixed()
                         .OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"})
                         .Example("crossEntropy")
                         .Invalid("cross_entropy", "did you mean `crossEntropy`?"));
   fields->push_back(Object("spec.optimizer",
                            "How gradients change parameters. Options have the names, meanings and "
                            "defaults of PyTorch; those of another optimizer are refused.")
+                        .Fixed()
                         .Required());
   fields->push_back(String("spec.optimizer.name",
                            "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
@@ -177,12 +179,14 @@ void AddTrainingBasics(std::vector<Field>* fields) {
              "it; the result does not depend on the number of workers. `Asynchronous`: each worker "
              "applies updates at its own pace. `BoundedStaleness`: as Asynchronous, but nobody "
              "runs far ahead.")
+          .Fixed()
           .Default(R"("Synchronous")")
           .OneOf(NamesOf<v1::Mode>())
           .Example("Asynchronous")
           .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
   fields->push_back(
-      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there."));
+      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there.")
+          .Fixed());
   fields->push_back(
       Integer("spec.training.boundedStaleness.maxStaleness",
               "A worker waits when it is more than so many updates ahead of the slowest.")
@@ -196,6 +200,7 @@ void AddTrainingBasics(std::vector<Field>* fields) {
   fields->push_back(Integer("spec.training.globalBatchSize",
                             "Samples of one step, over all workers; of one update of one worker "
                             "where the mode is not Synchronous.")
+                        .Fixed()
                         .Default("64")
                         .Min(1)
                         .Max(1 << 24)
@@ -209,6 +214,7 @@ void AddTrainingBasics(std::vector<Field>* fields) {
                             "may be smaller), which are given to workers in proportion to their "
                             "speed. Normally a worker computes all of its microbatches as one "
                             "batch; with BitExact each by itself, so larger ones are faster.")
+                        .Fixed()
                         .Implied("globalBatchSize / 16, rounded up")
                         .Min(1)
                         .Max(1 << 24)
@@ -233,6 +239,7 @@ void AddTrainingBasics(std::vector<Field>* fields) {
   fields->push_back(
       Integer("spec.training.seed",
               "What initial parameters, the order of samples and dropout are drawn from.")
+          .Fixed()
           .Default("0")
           .Min(0)
           .Example("42")
@@ -245,6 +252,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
              "`BitExact`: gradients are added in a fixed order, so that the parameters have the "
              "same bits for every number of workers and shards and whatever crashes; costs speed. "
              "`Default`: the same but for rounding.")
+          .Fixed()
           .Default(R"("Default")")
           .OneOf({"Default", "BitExact"})
           .Example("BitExact")
@@ -252,12 +260,14 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   fields->push_back(String("spec.training.aggregation",
                            "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
                            "over microbatches of each one's mean gradient.")
+                        .Fixed()
                         .Default(R"("Mean")")
                         .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
                         .Example("Sum"));
   fields->push_back(String("spec.training.nonFinite",
                            "What a gradient with NaN or infinity does. `Fail`: the job fails and "
                            "names the tensor. `Skip`: the step is skipped, for all parameters.")
+                        .Fixed()
                         .Default(R"("Fail")")
                         .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
                         .Example("Skip"));
@@ -310,6 +320,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
 }
 
 void AddSizesAndCheckpoint(std::vector<Field>* fields) {
+  AddCoordinator(fields);
   fields->push_back(
       Object("spec.parameterServer", "The shards that hold the parameters.").Default("{}"));
   fields->push_back(Integer("spec.parameterServer.replicas", "How many shards.")
@@ -323,11 +334,13 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
       Integer("spec.parameterServer.partitions",
               "Parameters are cut into so many partitions, the units of ownership. Fixed for the "
               "life of the job, so it bounds the number of shards that it can grow to.")
+          .Fixed()
           .Default("64")
           .Min(1)
           .Max(1024)
           .Example("256")
           .Invalid("2048", "at most 1024"));
+  AddPodTemplate("spec.parameterServer", "ps", fields);
   fields->push_back(Object("spec.worker", "The workers that compute gradients.").Default("{}"));
   fields->push_back(Integer("spec.worker.replicas", "How many workers.")
                         .Default("1")
@@ -346,23 +359,29 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
           .Invalid("[]", "must have at least 1 item")
           .Invalid("python3 train.py", "must be a list"));
   fields->push_back(String("spec.worker.command[]", "The program, or one argument.").Size(1, 4096));
+  AddPodTemplate("spec.worker", "worker", fields);
   fields->push_back(
       Object("spec.checkpoint", "Checkpoints, from which the job goes on after a loss.")
           .Default("{}"));
-  fields->push_back(Object("spec.checkpoint.storage", "Where checkpoints are kept.").Default("{}"));
-  fields->push_back(String("spec.checkpoint.storage.type", "`Local`: a folder of the file system.")
-                        .Default(R"("Local")")
-                        .OneOf({"Local"})
-                        .Example("Local")
-                        .Invalid("S3", "must be Local"));
   fields->push_back(
-      String(
-          "spec.checkpoint.storage.path",
-          "The folder, which is made where it is missing. All processes of the job must reach it.")
+      Object("spec.checkpoint.storage", "Where checkpoints are kept.").Fixed().Default("{}"));
+  fields->push_back(
+      String("spec.checkpoint.storage.type",
+             "`Local`: a folder of the file system. `PersistentVolumeClaim`: a claim of the job's "
+             "namespace, which all of its pods mount; on one machine the job's own folder.")
+          .Default(R"("Local")")
+          .OneOf({"Local", "PersistentVolumeClaim"})
+          .Example("Local")
+          .Invalid("S3", "must be one of Local, PersistentVolumeClaim"));
+  fields->push_back(
+      String("spec.checkpoint.storage.path",
+             "Local: the folder, which is made where it is missing. All processes of the job must "
+             "reach it.")
           .Implied("in the job's own folder, `.sluice/<name>/checkpoints`")
           .Path()
           .Example("/var/lib/checkpoints/fashion-mnist")
           .Invalid("~/checkpoints", "is not expanded"));
+  AddCheckpointClaim(fields);
   fields->push_back(Integer("spec.checkpoint.intervalSteps",
                             "A checkpoint every so many steps. This or `intervalSeconds`.")
                         .Min(1)
@@ -384,6 +403,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
   fields->push_back(String("spec.checkpoint.restoreFrom",
                            "Begin with the newest checkpoint in this folder of another job, in "
                            "place of random parameters.")
+                        .Fixed()
                         .Path()
                         .Example("/var/lib/checkpoints/pretrained"));
 }
@@ -428,6 +448,7 @@ void AddLimits(std::vector<Field>* fields) {
           .Max(1e9)
           .Example("86400")
           .Invalid("0", "at least 1"));
+  AddClusterLimits(fields);
 }
 
 }  // namespace

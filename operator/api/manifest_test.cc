@@ -114,6 +114,59 @@ TEST(Manifest, RelativePathsAreRelativeToTheFolderOfTheManifest) {
   EXPECT_EQ(MustParse(ValidManifest(), "/home").spec.data().source().path(), "/data");
 }
 
+constexpr char kForClusters[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: job}
+spec:
+  image: registry.example.com/sluice:v1
+  model: {name: mlp}
+  data: {format: IDX, source: {path: /data/mnist, volume: {claimName: datasets}}}
+  optimizer: {name: SGD}
+  training: {steps: 100}
+  worker:
+    replicas: 2
+    template:
+      metadata: {labels: {team: vision}}
+      spec:
+        priorityClassName: batch
+        tolerations: [{key: spot, operator: Exists}]
+        containers: [{name: worker, resources: {limits: {cpu: "1", memory: 1Gi}}, tty: no, stdin: }]
+        terminationGracePeriodSeconds: 30
+  checkpoint: {storage: {type: PersistentVolumeClaim, claimName: checkpoints}}
+  nodeFailure: {tolerationSeconds: 5}
+)";
+
+TEST(Manifest, WhatClustersNeedIsKeptAsItIs) {
+  const TrainingJob job = MustParse(kForClusters, "/home/me");
+  EXPECT_EQ(job.cluster["worker"]["template"], nlohmann::json::parse(R"({
+    "metadata": {"labels": {"team": "vision"}},
+    "spec": {"priorityClassName": "batch", "terminationGracePeriodSeconds": 30,
+             "tolerations": [{"key": "spot", "operator": "Exists"}],
+             "containers": [{"name": "worker", "tty": false,
+                             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]}})"));
+  EXPECT_FALSE(job.cluster["worker"].contains("replicas"));
+  EXPECT_EQ(job.cluster["checkpoint"]["storage"], nlohmann::json({{"claimName", "checkpoints"}}));
+  EXPECT_EQ(job.cluster["nodeFailure"]["forceDeleteAfterSeconds"], 10);
+  EXPECT_EQ(ToJson(FromJson(ToJson(job))), ToJson(job));
+  EXPECT_EQ(ToJson(job)["spec"]["checkpoint"]["storage"]["type"], "PersistentVolumeClaim");
+}
+
+TEST(Manifest, OneMachineKnowsWhatItSetsAside) {
+  EXPECT_THAT(ClusterFields(MustParse(kForClusters)),
+              ::testing::ElementsAre("spec.image", "spec.data.source.volume",
+                                     "spec.worker.template", "spec.checkpoint.storage.claimName",
+                                     "spec.nodeFailure.tolerationSeconds"));
+  EXPECT_THAT(ClusterFields(MustParse(ValidManifest())), ::testing::IsEmpty());
+  // Its checkpoints are in the job's own folder.
+  EXPECT_EQ(MustParse(kForClusters).spec.checkpoint().directory(), "");
+}
+
+TEST(Manifest, ABadNumberInAPodTemplateIsNamed) {
+  EXPECT_THAT(
+      ProblemsOf(With("  worker:", "  worker:\n    template: {spec: {hostNetwork: [010]}}")),
+      HasSubstr("spec.worker.template.spec.hostNetwork[0]: must be in decimal"));
+}
+
 TEST(Manifest, AJobReadBackFromAClusterIsAccepted) {
   const std::string yaml =
       With("  name: job",

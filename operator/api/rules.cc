@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/api/field_table.h"
 
@@ -518,6 +519,52 @@ void AddCustomRules(std::vector<Rule>* rules) {
                          "data":{"format":"Custom","source":null},"worker":{"command":["a"]}})"}});
 }
 
+void AddClusterRules(std::vector<Rule>* rules) {
+  rules->push_back({"spec.data.source",
+                    "path",
+                    "!has(self.volume) || self.path == self.volume.mountPath || "
+                    "self.path.startsWith(self.volume.mountPath + '/')",
+                    [](const Json& self) {
+                      if (!Has(self, "volume")) return true;
+                      const std::string mount = self["volume"]["mountPath"];
+                      const std::string path = self["path"];
+                      return path == mount || absl::StartsWith(path, mount + "/");
+                    },
+                    "`path` must lie in `volume.mountPath` (/data where it is unset)",
+                    {R"({"path":"/data/mnist","volume":{"claimName":"d"}})",
+                     R"({"path":"/sets","volume":{"claimName":"d","mountPath":"/sets"}})"},
+                    {R"({"path":"/dataset","volume":{"claimName":"d"}})",
+                     R"({"path":"/data","volume":{"claimName":"d","mountPath":"/sets"}})"}});
+  const std::string scope = "spec.checkpoint.storage";
+  rules->push_back({scope,
+                    "claimName",
+                    "(self.type == 'PersistentVolumeClaim') == has(self.claimName)",
+                    [](const Json& self) {
+                      return Is(self, "type", "PersistentVolumeClaim") == Has(self, "claimName");
+                    },
+                    "`claimName` is needed by `type: PersistentVolumeClaim`, and is for no other",
+                    {R"({"type":"PersistentVolumeClaim","claimName":"c"})"},
+                    {R"({"type":"PersistentVolumeClaim"})", R"({"claimName":"c"})"}});
+  rules->push_back(
+      {scope,
+       "subPath",
+       "self.type == 'PersistentVolumeClaim' || !has(self.subPath)",
+       [](const Json& self) {
+         return Is(self, "type", "PersistentVolumeClaim") || !Has(self, "subPath");
+       },
+       "`subPath` is for `type: PersistentVolumeClaim`; a Local folder is chosen by `path`",
+       {R"({"type":"PersistentVolumeClaim","claimName":"c","subPath":"a/b"})"},
+       {R"({"subPath":"a/b"})"}});
+  rules->push_back(
+      {scope,
+       "path",
+       "self.type == 'Local' || !has(self.path)",
+       [](const Json& self) { return Is(self, "type", "Local") || !Has(self, "path"); },
+       "`path` is for `type: Local`; the folder in a claim is chosen by `subPath`",
+       {R"({"path":"/ckpt"})"},
+       {R"({"type":"PersistentVolumeClaim","claimName":"c","path":"/ckpt"})"}});
+}
+
 void AddJobRules(std::vector<Rule>* rules) {
   AddCustomRules(rules);
   rules->push_back(
@@ -601,6 +648,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddJobRules(rules);
+    AddClusterRules(rules);
     return rules;
   }();
   return all;

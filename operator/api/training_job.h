@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -27,6 +28,9 @@ struct TrainingJob {
   bool suspend = false;
   // The job fails when it has been active for longer.
   std::optional<int64_t> active_deadline_seconds;
+  // The part of the manifest's `spec` that only clusters know of (templates, claims, policies):
+  // those fields alone, at their places, with their defaults.
+  nlohmann::json cluster = nlohmann::json::object();
 };
 
 }  // namespace sluice::api

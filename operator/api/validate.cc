@@ -111,6 +111,7 @@ class Validator {
     switch (field.type) {
       case FieldType::kObject:
         if (node.kind != Kind::kMap) return WrongType(node, path, "must be a map of fields");
+        if (field.open) return AnyValue(node, path);
         return Object(node, schema, path);
       case FieldType::kMap:
         if (node.kind != Kind::kMap) return WrongType(node, path, "must be a map");
@@ -126,11 +127,52 @@ class Validator {
         return NumberValue(node, field, path);
       case FieldType::kBoolean:
         if (node.kind != Kind::kBoolean) return WrongType(node, path, "must be true or false");
-        return Json(absl::EqualsIgnoreCase(node.text, "true") ||
-                    absl::EqualsIgnoreCase(node.text, "yes") ||
-                    absl::EqualsIgnoreCase(node.text, "on"));
+        return BooleanValue(node);
     }
     return std::nullopt;
+  }
+
+  // Of any shape; what has no value is left out, as kubectl does. Nothing after a problem.
+  std::optional<Json> AnyValue(const YamlNode& node, const std::string& path) {
+    static const Field& any = *new Field;
+    places_[path] = node.place;
+    Json value;
+    switch (node.kind) {
+      case Kind::kNull:
+        return value;
+      case Kind::kBoolean:
+        return BooleanValue(node);
+      case Kind::kInteger:
+        return IntegerValue(node, any, path);
+      case Kind::kNumber:
+        return NumberValue(node, any, path);
+      case Kind::kString:
+        return Json(node.text);
+      case Kind::kList:
+        value = Json::array();
+        for (size_t i = 0; i < node.items.size(); ++i) {
+          std::optional<Json> item = AnyValue(*node.items[i], absl::StrCat(path, "[", i, "]"));
+          if (!item.has_value()) return std::nullopt;
+          value.push_back(*std::move(item));
+        }
+        return value;
+      case Kind::kMap:
+        value = Json::object();
+        for (const YamlNode::Entry& entry : node.entries) {
+          std::optional<Json> item =
+              AnyValue(*entry.value, Join(path, absl::Utf8SafeCEscape(entry.key.substr(0, 64))));
+          if (!item.has_value()) return std::nullopt;
+          if (!item->is_null()) value[entry.key] = *std::move(item);
+        }
+        return value;
+    }
+    return std::nullopt;
+  }
+
+  static Json BooleanValue(const YamlNode& node) {
+    return Json(absl::EqualsIgnoreCase(node.text, "true") ||
+                absl::EqualsIgnoreCase(node.text, "yes") ||
+                absl::EqualsIgnoreCase(node.text, "on"));
   }
 
   std::nullopt_t WrongType(const YamlNode& node, const std::string& path,

@@ -5,41 +5,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/api/codec.h"
+#include "operator/api/field_table.h"
 
 namespace sluice::local {
 namespace {
 
 using Json = nlohmann::json;
 
-// A field, or everything below one.
-constexpr absl::string_view kMayChange[] = {
-    "metadata.labels",
-    "metadata.annotations",
-    "spec.image",
-    "spec.model.device",
-    "spec.data.evaluation",
-    "spec.training.steps",
-    "spec.training.epochs",
-    "spec.training.target",
-    "spec.training.threads",
-    "spec.training.stepDelaySeconds",
-    "spec.training.compression",
-    "spec.parameterServer.replicas",
-    "spec.worker",
-    "spec.checkpoint.intervalSteps",
-    "spec.checkpoint.intervalSeconds",
-    "spec.checkpoint.maxToKeep",
-    "spec.backoffLimit",
-    "spec.timeouts",
-    "spec.suspend",
-    "spec.activeDeadlineSeconds",
-};
-
 bool MayChange(absl::string_view path) {
-  for (const absl::string_view allowed : kMayChange) {
-    if (path == allowed || absl::StartsWith(path, absl::StrCat(allowed, "."))) return true;
-  }
-  return false;
+  if (absl::StartsWith(path, "spec.")) return !api::IsFixed(path);
+  return absl::StartsWith(path, "metadata.labels") ||
+         absl::StartsWith(path, "metadata.annotations");
 }
 
 void Compare(const std::string& path, const Json* before, const Json* after,

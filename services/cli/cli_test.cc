@@ -155,6 +155,20 @@ TEST_F(CliTest, ADryRunShowsWhatWouldStartAndTouchesNothing) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
+TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
+  WritePrograms("exit 1");
+  Write("job.yaml", absl::StrCat(kManifest,
+                                 "  cleanPodPolicy: All\n"
+                                 "  worker: {template: {spec: {nodeSelector: {disk: fast}}}}\n"));
+  EXPECT_EQ(RunJob({"--dry-run"}), 0) << err_.str();
+  EXPECT_EQ(err_.str(),
+            "Note: only clusters know of spec.worker.template, spec.cleanPodPolicy; set aside "
+            "here\n");
+  Write("job.yaml", kManifest);
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(err_.str(), IsEmpty());
+}
+
 TEST_F(CliTest, ReplicasOutOfRangeAreRefused) {
   EXPECT_EQ(RunJob({"--workers", "0"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("--workers must be between 1 and"));

@@ -2,12 +2,15 @@
 #include <atomic>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "operator/api/codec.h"
 #include "operator/local/local_job.h"
 #include "services/cli/command.h"
 #include "services/cli/run_display.h"
@@ -237,12 +240,21 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   return code;
 }
 
+// A manifest may say more for a cluster than one machine can do.
+void SaySetAside(const Environment& environment, const api::TrainingJob& job) {
+  const std::vector<std::string> fields = api::ClusterFields(job);
+  if (fields.empty()) return;
+  *environment.err << "Note: only clusters know of " << absl::StrJoin(fields, ", ")
+                   << "; set aside here\n";
+}
+
 int Run(const Environment& environment, const RunFlags& flags) {
   const absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
+  if (!flags.quiet) SaySetAside(environment, *job);
   if (flags.dry_run) return DryRun(environment, flags, *job);
   if (job->suspend) {
     *environment.out << "Job " << job->spec.name()

@@ -24,7 +24,10 @@ bool IsScalarList(const Json& list) {
 void AppendValue(const Json& value, const SchemaNode& schema, const std::string& indent,
                  std::string* out) {
   const FieldType type = schema.field->type;
-  if (type == FieldType::kObject) {
+  if (schema.field->open) {
+    // JSON is YAML.
+    absl::StrAppend(out, " ", value.dump(), "\n");
+  } else if (type == FieldType::kObject) {
     out->append("\n");
     AppendFields(value, schema, indent + "  ", out);
   } else if (type == FieldType::kMap) {

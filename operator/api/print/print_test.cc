@@ -34,6 +34,7 @@ void ExpectSameJob(const TrainingJob& a, const TrainingJob& b) {
   EXPECT_EQ(a.image, b.image);
   EXPECT_EQ(a.suspend, b.suspend);
   EXPECT_EQ(a.active_deadline_seconds, b.active_deadline_seconds);
+  EXPECT_EQ(a.cluster, b.cluster);
 }
 
 // Uses everything that the smallest manifest leaves out.
@@ -83,7 +84,9 @@ spec:
     stepDelaySeconds: 0.25
     target: {metric: loss, goal: AtMost, value: 0.1}
   parameterServer: {replicas: 2, partitions: 16}
-  worker: {replicas: 3}
+  worker:
+    replicas: 3
+    template: {spec: {nodeSelector: {disk: fast}}}
   checkpoint: {storage: {path: ckpt}, intervalSteps: 100, maxToKeep: 2, restoreFrom: ../other}
   backoffLimit: 0
   timeouts: {silenceSeconds: 10}
@@ -179,6 +182,8 @@ spec:
     partitions: 16
   worker:
     replicas: 3
+    template:
+      spec: {"nodeSelector":{"disk":"fast"}}
   checkpoint:
     storage:
       type: Local
@@ -196,6 +201,11 @@ spec:
     suspendCheckpointSeconds: 60
   suspend: true
   activeDeadlineSeconds: 3600
+  cleanPodPolicy: Running
+  nodeFailure:
+    tolerationSeconds: 10
+    forceDeleteAfterSeconds: 10
+  networkPolicy: Enabled
 )");
 }
 

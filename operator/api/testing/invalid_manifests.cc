@@ -50,13 +50,13 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("unlike_anything", "    replicas: 1\n  worker",
                           "    replicas: 1\n    zzz: 1\n  worker",
                           "18:5: spec.parameterServer.zzz: unknown field; `spec.parameterServer` "
-                          "has replicas, partitions"));
+                          "has replicas, partitions, template"));
   cases->push_back(Change("top_level_field", "kind: TrainingJob", "kind: TrainingJob\nspecs: {}",
                           "3:1: specs: unknown field; did you mean `spec`?"));
   cases->push_back(Change("not_built_yet", "    replicas: 1\n  worker",
                           "    replicas: 1\n    copies: 2\n  worker",
                           "18:5: spec.parameterServer.copies: unknown field; "
-                          "`spec.parameterServer` has replicas, partitions"));
+                          "`spec.parameterServer` has replicas, partitions, template"));
   cases->push_back(
       Change("missing_field", "    name: SGD", "    learningRate: 1",
              "12:3: spec.optimizer.name: is required, but missing; e.g. `name: Adam`"));
@@ -164,7 +164,7 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "4:3: metadata.name: must be lower-case letters, digits and `-`, with a "
                           "letter or digit at both ends; this is the string \"My_Job\""));
   cases->push_back(Change("long_name", "name: job", "name: " + std::string(53, 'a'),
-                          "4:3: metadata.name: must have at most 52 characters, not 53"));
+                          "4:3: metadata.name: must have at most 50 characters, not 53"));
   cases->push_back(Change("empty_path", "path: /data", "path: \"\"",
                           "11:7: spec.data.source.path: must not be empty"));
   cases->push_back(Change("home", "path: /data", "path: ~/data",

@@ -1,0 +1,243 @@
+#include "operator/api/crd/crd.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/api/crd/block_yaml.h"
+#include "operator/api/field_table.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Integers without fractions, as people write them.
+Json Number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
+  return value;
+}
+
+Json CelRule(std::string rule, std::string message, const std::string& field_path) {
+  Json json = {{"rule", std::move(rule)}, {"message", std::move(message)}};
+  if (!field_path.empty()) json["fieldPath"] = field_path;
+  return json;
+}
+
+// `text` as a CEL literal in which backslashes stand for themselves.
+std::string RawLiteral(absl::string_view text) { return absl::StrCat("r'", text, "'"); }
+
+void AddType(const SchemaNode& node, Json* schema) {
+  const Field& field = *node.field;
+  switch (field.type) {
+    case FieldType::kObject:
+    case FieldType::kMap:
+      (*schema)["type"] = "object";
+      break;
+    case FieldType::kList:
+      (*schema)["type"] = "array";
+      break;
+    case FieldType::kString:
+      (*schema)["type"] = "string";
+      if (!field.format.empty()) (*schema)["format"] = field.format;
+      break;
+    case FieldType::kInteger:
+      (*schema)["type"] = "integer";
+      (*schema)["format"] =
+          field.maximum.has_value() && *field.maximum <= std::numeric_limits<int32_t>::max()
+              ? "int32"
+              : "int64";
+      break;
+    case FieldType::kNumber:
+      (*schema)["type"] = "number";
+      (*schema)["format"] = "double";
+      break;
+    case FieldType::kBoolean:
+      (*schema)["type"] = "boolean";
+      break;
+  }
+}
+
+void AddBounds(const Field& field, Json* schema) {
+  if (!field.values.empty()) (*schema)["enum"] = field.values;
+  if (field.minimum.has_value()) (*schema)["minimum"] = Number(*field.minimum);
+  if (field.exclusive_minimum) (*schema)["exclusiveMinimum"] = true;
+  if (field.maximum.has_value()) (*schema)["maximum"] = Number(*field.maximum);
+  if (field.exclusive_maximum) (*schema)["exclusiveMaximum"] = true;
+  const char* noun = field.type == FieldType::kString ? "Length"
+                     : field.type == FieldType::kList ? "Items"
+                                                      : "Properties";
+  if (field.min_size > 0) (*schema)[absl::StrCat("min", noun)] = field.min_size;
+  if (field.max_size > 0) (*schema)[absl::StrCat("max", noun)] = field.max_size;
+  if (!field.item_key.empty()) {
+    (*schema)["x-kubernetes-list-type"] = "map";
+    (*schema)["x-kubernetes-list-map-keys"] = {field.item_key};
+  }
+}
+
+// Everything that is said of `node` by expressions.
+Json CelRules(const SchemaNode& node) {
+  Json rules = Json::array();
+  const Field& field = *node.field;
+  if (!field.pattern.empty()) {
+    rules.push_back(CelRule(absl::StrCat("self.matches(", RawLiteral(field.pattern), ")"),
+                            field.pattern_message, ""));
+  }
+  for (const Rule& rule : Rules()) {
+    if (rule.scope == field.path) {
+      rules.push_back(CelRule(rule.cel, rule.message, absl::StrCat(".", rule.field)));
+    }
+  }
+  for (const FixedField& fixed : FixedFields()) {
+    if (fixed.scope == field.path) {
+      rules.push_back(CelRule(fixed.cel, fixed.message, absl::StrCat(".", fixed.field)));
+    }
+  }
+  return rules;
+}
+
+// With the defaults of the fields below: expressions are tried on it as it stands here.
+Json Default(const SchemaNode& node) {
+  nlohmann::json value = nlohmann::json::parse(node.field->default_json);
+  if (node.field->type == FieldType::kObject) ApplyDefaults(node, &value);
+  return Json(std::move(value));
+}
+
+Json SchemaOf(const SchemaNode& node);
+
+void AddChildren(const SchemaNode& node, Json* schema) {
+  Json required = Json::array();
+  Json properties = Json::object();
+  for (const SchemaNode* child : node.children) {
+    if (child->field->required) required.push_back(child->name);
+    properties[child->name] = SchemaOf(*child);
+  }
+  if (!required.empty()) (*schema)["required"] = std::move(required);
+  if (!properties.empty()) (*schema)["properties"] = std::move(properties);
+}
+
+Json SchemaOf(const SchemaNode& node) {
+  const Field& field = *node.field;
+  Json schema = {{"description", field.description}};
+  AddType(node, &schema);
+  if (!field.default_json.empty()) schema["default"] = Default(node);
+  AddBounds(field, &schema);
+  if (field.open) schema["x-kubernetes-preserve-unknown-fields"] = true;
+  Json rules = CelRules(node);
+  if (!rules.empty()) schema["x-kubernetes-validations"] = std::move(rules);
+  AddChildren(node, &schema);
+  if (node.item != nullptr) {
+    schema[field.type == FieldType::kMap ? "additionalProperties" : "items"] = SchemaOf(*node.item);
+  }
+  return schema;
+}
+
+// API servers bring a schema of metadata; only the name may be bounded further, and by expressions
+// only from outside.
+Json RootSchema() {
+  Json properties = {
+      {"apiVersion", {{"description", FindSchema("apiVersion")->field->description}}},
+      {"kind", {{"description", FindSchema("kind")->field->description}}}};
+  for (auto& [name, schema] : properties.items()) schema["type"] = "string";
+  const Field& name = *FindSchema("metadata.name")->field;
+  properties["metadata"] = {
+      {"type", "object"},
+      {"properties", {{"name", {{"type", "string"}, {"maxLength", name.max_size}}}}}};
+  properties["spec"] = SchemaOf(*FindSchema("spec"));
+  properties["status"] = SchemaOf(*StatusSchema().children[0]);
+  return {{"description",
+           "A TrainingJob trains a PyTorch model with a parameter server: shards hold the "
+           "parameters, workers compute gradients."},
+          {"type", "object"},
+          {"required", {"spec"}},
+          {"x-kubernetes-validations",
+           {CelRule(absl::StrCat("self.metadata.name.matches(", RawLiteral(name.pattern), ")"),
+                    name.pattern_message, ".metadata.name")}},
+          {"properties", std::move(properties)}};
+}
+
+Json Column(const char* name, const char* type, const char* description, const char* path,
+            int priority = 0) {
+  Json column = {{"name", name}, {"type", type}, {"description", description}, {"jsonPath", path}};
+  if (priority > 0) column["priority"] = priority;
+  return column;
+}
+
+Json Columns() {
+  return {Column("Status", "string", "State of the job.", ".status.summary"),
+          Column("Step", "integer", "Committed steps.", ".status.training.step"),
+          Column("Metric", "string", "The last evaluation.", ".status.training.metric"),
+          Column("PS", "integer", "Shards that serve.", ".status.parameterServer.readyReplicas"),
+          Column("Workers", "integer", "Workers that train.", ".status.worker.readyReplicas"),
+          Column("Restarts", "integer", "Pods made anew.", ".status.restarts.total"),
+          Column("Steps", "integer", "Steps at the end.", ".status.training.totalSteps", 1),
+          Column("Loss", "number", "Mean loss of recent steps.", ".status.training.loss", 1),
+          Column("Samples/s", "number", "Samples applied in a second.",
+                 ".status.training.samplesPerSecond", 1),
+          Column("Attempt", "integer", "One more than the restorations.", ".status.attempt", 1),
+          Column("Checkpoint", "integer", "Step of the newest checkpoint.",
+                 ".status.checkpoint.step", 1),
+          Column("Age", "date", "", ".metadata.creationTimestamp")};
+}
+
+}  // namespace
+
+std::vector<FixedField> FixedFields() {
+  std::vector<FixedField> fixed;
+  for (const Field& field : Fields()) {
+    const size_t dot = field.path.rfind('.');
+    if (!field.fixed || dot == std::string::npos) continue;
+    const std::string name = field.path.substr(dot + 1);
+    const bool always = field.required || !field.default_json.empty();
+    const std::string equal = absl::StrCat("self.", name, " == oldSelf.", name);
+    fixed.push_back(
+        {field.path.substr(0, dot), name,
+         always ? equal
+                : absl::StrCat("has(self.", name, ") == has(oldSelf.", name, ") && (!has(self.",
+                               name, ") || ", equal, ")"),
+         absl::StrCat(
+             "`", name,
+             "` is fixed for the life of a job; for another, make a job of another name")});
+  }
+  return fixed;
+}
+
+nlohmann::ordered_json CustomResourceDefinition() {
+  return {{"apiVersion", "apiextensions.k8s.io/v1"},
+          {"kind", "CustomResourceDefinition"},
+          {"metadata", {{"name", "trainingjobs.sluice.dev"}}},
+          {"spec",
+           {{"group", "sluice.dev"},
+            {"scope", "Namespaced"},
+            {"names",
+             {{"plural", "trainingjobs"},
+              {"singular", "trainingjob"},
+              {"kind", "TrainingJob"},
+              {"listKind", "TrainingJobList"},
+              {"shortNames", {"stj"}},
+              {"categories", {"all"}}}},
+            {"versions",
+             {{{"name", "v1alpha1"},
+               {"served", true},
+               {"storage", true},
+               {"subresources",
+                {{"status", Json::object()},
+                 {"scale",
+                  {{"specReplicasPath", ".spec.worker.replicas"},
+                   {"statusReplicasPath", ".status.worker.replicas"},
+                   {"labelSelectorPath", ".status.worker.selector"}}}}},
+               {"additionalPrinterColumns", Columns()},
+               {"schema", {{"openAPIV3Schema", RootSchema()}}}}}}}}};
+}
+
+std::string CustomResourceDefinitionYaml() {
+  return absl::StrCat(
+      "# Made from operator/api's table of fields; a test compares it. Anew:\n"
+      "#   bazel run //operator/api/crd:print_crd > "
+      "helm/sluice/files/trainingjobs.sluice.dev.yaml\n",
+      BlockYaml(CustomResourceDefinition()));
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,204 @@
+// Rows of the table that mean something on clusters only.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/api/field_builder.h"
+
+namespace sluice::api {
+namespace {
+
+constexpr char kVolume[] =
+    R"({"spec":{"data":{"source":{"path":"/data","volume":{"claimName":"datasets"}}}}})";
+constexpr char kClaim[] =
+    R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"checkpoints"}}}})";
+
+// Names of most Kubernetes objects: DNS labels with dots between them.
+bool IsDnsSubdomain(absl::string_view text) {
+  const auto alphanumeric = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
+  char before = '.';
+  for (const char c : text) {
+    if (!alphanumeric(c) && c != '-' && c != '.') return false;
+    if ((c == '-' || c == '.') && before == '.') return false;
+    if (c == '.' && before == '-') return false;
+    before = c;
+  }
+  return !text.empty() && alphanumeric(text.back());
+}
+constexpr char kDnsSubdomain[] =
+    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+constexpr char kDnsSubdomainMessage[] =
+    "must be lower-case letters, digits, `-` and `.`, with a letter or digit at both ends";
+
+// A folder at which a pod can mount a volume.
+bool IsMountPath(absl::string_view text) {
+  return text.size() > 1 && text[0] == '/' && text.back() != '/' && !absl::StrContains(text, ':');
+}
+
+bool IsSubPath(absl::string_view text) {
+  if (text.empty() || text[0] == '/') return false;
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) {
+                       return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' ||
+                              c == '/';
+                     }) &&
+         !absl::StrContains(text, "..");
+}
+
+FieldBuilder Claim(const std::string& path, const std::string& description) {
+  return String(path, description)
+      .Size(1, 253)
+      .Pattern(kDnsSubdomain, IsDnsSubdomain, kDnsSubdomainMessage);
+}
+
+}  // namespace
+
+void AddPodTemplate(const std::string& role, absl::string_view container,
+                    std::vector<Field>* fields) {
+  const std::string path = role + ".template";
+  fields->push_back(
+      Object(path,
+             "What the pods have besides what Sluice gives them: resources, node selection, "
+             "volumes, a service account. A change reaches the pods that are made after it.")
+          .ClusterOnly());
+  fields->push_back(Object(path + ".metadata", "Labels and annotations of the pods."));
+  for (const bool labels : {true, false}) {
+    const std::string map = path + (labels ? ".metadata.labels" : ".metadata.annotations");
+    fields->push_back(Map(map, labels ? "Labels, besides Sluice's own." : "Annotations.")
+                          .Size(0, 64)
+                          .Example(labels ? "{team: vision}" : "{note: first}")
+                          .Invalid("[a]", "must be a map"));
+    fields->push_back(String(map + "{}", labels ? "Value of a label." : "Value of an annotation.")
+                          .Size(0, labels ? 63 : 65536));
+  }
+  fields->push_back(
+      Object(path + ".spec",
+             absl::StrCat("Any fields of a PodSpec (`kubectl explain pod.spec`). In `containers`, "
+                          "the one named `",
+                          container,
+                          "` is Sluice's: its resources, variables, mounts and the like are "
+                          "added to it; others run beside it. Checked when a pod is made of it."))
+          .Open());
+}
+
+void AddCoordinator(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.coordinator", "The coordinator, of which a job has one.").ClusterOnly());
+  AddPodTemplate("spec.coordinator", "coordinator", fields);
+}
+
+void AddDataVolume(std::vector<Field>* fields) {
+  const std::string path = "spec.data.source.volume";
+  fields->push_back(Object(path,
+                           "A claim on which the data lies; workers mount it, for reading only. "
+                           "On one machine `path` is a path of that machine.")
+                        .ClusterOnly());
+  fields->push_back(Claim(path + ".claimName", "A PersistentVolumeClaim of the job's namespace.")
+                        .Required()
+                        .Context(kVolume)
+                        .Example("datasets")
+                        .Invalid("My_Data", "must be lower-case letters"));
+  fields->push_back(
+      String(path + ".mountPath", "The folder at which it is mounted; `path` lies in it.")
+          .Default(R"("/data")")
+          .Size(2, 4096)
+          .Pattern("^/[^:]*[^:/]$", IsMountPath,
+                   "must be an absolute path without `:`, and without `/` at its end")
+          .Context(
+              R"({"spec":{"data":{"source":{"path":"/data/mnist/train","volume":{"claimName":"d"}}}}})")
+          .Example("/data/mnist")
+          .Invalid("data", "must be an absolute path"));
+}
+
+void AddCheckpointClaim(std::vector<Field>* fields) {
+  const std::string path = "spec.checkpoint.storage";
+  fields->push_back(
+      Claim(path + ".claimName",
+            "PersistentVolumeClaim: the claim. It must be ReadWriteMany where the job's pods are "
+            "not all on one node.")
+          .ClusterOnly()
+          .Context(kClaim)
+          .Example("checkpoints")
+          .Invalid("Checkpoints", "must be lower-case letters"));
+  fields->push_back(
+      String(path + ".subPath",
+             "PersistentVolumeClaim: the folder in the claim, which is made where it is missing.")
+          .ClusterOnly()
+          .Implied("`<namespace>/<name>`")
+          .Size(1, 1024)
+          .Pattern("^[A-Za-z0-9._-][A-Za-z0-9._/-]*$", IsSubPath,
+                   "must be a relative path of letters, digits, `-`, `_` and `.`, without `..`")
+          .Context(kClaim)
+          .Example("team-a/mnist")
+          .Invalid("/team-a", "must be a relative path"));
+}
+
+void AddClusterLimits(std::vector<Field>* fields) {
+  fields->push_back(
+      Integer("spec.progressDeadlineSeconds",
+              "A job that makes no step for so long, while it is meant to run, fails. Unset: no "
+              "limit.")
+          .ClusterOnly()
+          .Min(1)
+          .Max(1e9)
+          .Example("3600")
+          .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer("spec.ttlSecondsAfterFinished",
+              "The job is deleted, with all that belongs to it, so long after its end. Claims "
+              "stay. Unset: never.")
+          .ClusterOnly()
+          .Min(0)
+          .Max(1e9)
+          .Example("86400")
+          .Invalid("-1", "at least 0"));
+  fields->push_back(
+      String("spec.cleanPodPolicy",
+             "What becomes of pods at the end of the job. `Running`: those that still run are "
+             "deleted; the others stay for their logs. `All`: all are deleted. `None`: none is.")
+          .ClusterOnly()
+          .Default(R"("Running")")
+          .OneOf({"Running", "All", "None"})
+          .Example("All")
+          .Invalid("all", "did you mean `All`?"));
+  fields->push_back(Object("spec.nodeFailure", "What is done about a node that does not answer.")
+                        .ClusterOnly()
+                        .Default("{}"));
+  fields->push_back(Integer("spec.nodeFailure.tolerationSeconds",
+                            "Its pods are given up, and made anew elsewhere, so long after the "
+                            "node was found not to answer.")
+                        .Default("10")
+                        .Min(0)
+                        .Max(1e6)
+                        .Example("5")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(Integer("spec.nodeFailure.forceDeleteAfterSeconds",
+                            "A pod of it that is still there so long after it was to be gone is "
+                            "deleted by force. 0: never; a pod's place then stays taken until the "
+                            "node is back or removed.")
+                        .Default("10")
+                        .Min(0)
+                        .Max(1e6)
+                        .Example("60")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(
+      String("spec.networkPolicy",
+             "`Enabled`: only the job's own pods and the operator may connect to the job's pods, "
+             "and anybody to their metrics. `Disabled`: no policy is made.")
+          .ClusterOnly()
+          .Default(R"("Enabled")")
+          .OneOf({"Enabled", "Disabled"})
+          .Example("Disabled")
+          .Invalid("false", "must be a string"));
+  fields->push_back(
+      String("spec.managedBy",
+             "Who looks after the job. Unset, or `sluice.dev/operator`: Sluice's operator. With "
+             "anything else it leaves the job alone.")
+          .ClusterOnly()
+          .Fixed()
+          .Size(1, 63)
+          .Example("kueue.x-k8s.io/multikueue"));
+}
+
+}  // namespace sluice::api

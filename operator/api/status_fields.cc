@@ -74,6 +74,8 @@ void AddFailures(std::vector<Field>* fields) {
       List("status.lastFailures", "The newest ends of pods, the newest first.").Size(0, 8));
   fields->push_back(Object("status.lastFailures[]", "One end."));
   fields->push_back(Time("status.lastFailures[].time", "When."));
+  fields->push_back(String("status.lastFailures[].role", "Role of the pod.").Size(0, 63));
+  fields->push_back(Count("status.lastFailures[].index", "Its number within the role."));
   fields->push_back(String("status.lastFailures[].pod", "The pod's name.").Size(0, 253));
   fields->push_back(String("status.lastFailures[].node", "Where it ran.").Size(0, 253));
   fields->push_back(
@@ -83,6 +85,9 @@ void AddFailures(std::vector<Field>* fields) {
       Integer("status.lastFailures[].exitCode", "Of its container.").Min(-256).Max(kMaxCount));
   fields->push_back(String("status.lastFailures[].message", "Why, and what can be done, in words.")
                         .Size(0, 1024));
+  fields->push_back(
+      Boolean("status.lastFailures[].counted",
+              "Whether it counts against a limit of the job; what comes from outside does not."));
 }
 
 }  // namespace
@@ -101,6 +106,8 @@ const std::vector<Field>& StatusFields() {
         Integer("status.attempt", "One more than the restorations from checkpoints.").Min(0));
     fields->push_back(Time("status.startTime", "When the job was first accepted."));
     fields->push_back(Time("status.completionTime", "When it ended."));
+    fields->push_back(Object("status.coordinator", "The coordinator."));
+    fields->push_back(Boolean("status.coordinator.ready", "Whether it serves."));
     fields->push_back(Object("status.parameterServer", "The shards."));
     fields->push_back(Count("status.parameterServer.replicas", "Pods of shards."));
     fields->push_back(Count("status.parameterServer.readyReplicas", "Those that serve."));

@@ -67,8 +67,10 @@ constexpr Saying kSayings[] = {
 };
 
 std::vector<std::string> ServersWords(const Problem& problem) {
-  if (problem.path == "apiVersion" || problem.path == "kind") return {"no matches for kind"};
-  if (problem.path == "metadata.name" && absl::StartsWith(problem.message, "is required")) {
+  // Whether kubectl or the server finds these first, the words differ.
+  if (problem.path == "apiVersion" || problem.path == "kind") return {"Training"};
+  if (problem.path == "metadata.name" && (absl::StartsWith(problem.message, "is required") ||
+                                          absl::StartsWith(problem.message, "must be a string"))) {
     return {"name"};
   }
   if (absl::StartsWith(problem.message, "unknown field")) {
@@ -78,6 +80,8 @@ std::vector<std::string> ServersWords(const Problem& problem) {
   if (absl::StartsWith(problem.path, "metadata.") && problem.path != "metadata.name") {
     return {problem.path.substr(problem.path.rfind('.') + 1)};
   }
+  // The server speaks of the fields of the map, which it does not know.
+  if (absl::StartsWith(problem.message, "must be a list, not a map")) return {problem.path};
   for (const Saying& saying : kSayings) {
     if (!absl::StartsWith(problem.message, saying.ours)) continue;
     std::string words = saying.servers;

@@ -18,6 +18,7 @@ enum class Verdict {
 };
 
 Verdict Judge(const Exit& exit) {
+  if (exit.cause == Cause::kOutside) return Verdict::kAgain;
   if (exit.signal != 0) return Verdict::kDeath;
   switch (exit.code) {
     case kExitOk:
@@ -67,14 +68,18 @@ class Decider {
   }
 
  private:
-  void End(Outcome outcome, std::string reason, std::optional<Slot> blamed,
+  void End(Outcome outcome, std::string code, std::string reason, std::optional<Slot> blamed,
            absl::Duration leave_grace) {
     if (memory_.ending.has_value()) return;
-    memory_.ending = Ending{outcome, std::move(reason), blamed, now_, leave_grace};
+    memory_.ending = Ending{outcome, std::move(code), std::move(reason), blamed, now_, leave_grace};
   }
 
-  void Fail(std::string reason, std::optional<Slot> blamed) {
-    End(Outcome::kFailed, std::move(reason), blamed, absl::ZeroDuration());
+  void Fail(std::string code, std::string reason, std::optional<Slot> blamed) {
+    End(Outcome::kFailed, std::move(code), std::move(reason), blamed, absl::ZeroDuration());
+  }
+  void Succeed() { End(Outcome::kSucceeded, "Completed", "", std::nullopt, limits_.leave_grace); }
+  void Suspended(std::string reason, absl::Duration leave_grace) {
+    End(Outcome::kSuspended, "Suspended", std::move(reason), std::nullopt, leave_grace);
   }
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
@@ -105,7 +110,7 @@ class Decider {
   void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
     const bool healthy = process.ready || process.ended - process.started >= limits_.healthy_after;
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
-    switch (Judge(process.exit)) {
+    switch (JudgeOf(slot, process)) {
       case Verdict::kLeft:
         if (slot.role == v1::COORDINATOR) {
           CoordinatorLeft();
@@ -120,7 +125,8 @@ class Decider {
       case Verdict::kHopeless:
         // The coordinator's own last word on the job, if it was heard, says more.
         if (world_.phase != v1::JobProgress::FAILED) {
-          Fail(WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit)),
+          Fail("ProcessFailed",
+               WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit)),
                            process.exit),
                slot);
         }
@@ -131,7 +137,15 @@ class Decider {
     if (!Wanted(slot) || plan_.suspend) return;
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
-    CountDeath(slot, process, *kept);
+    if (healthy || !limits_.patient) CountDeath(slot, process, *kept);
+  }
+
+  Verdict JudgeOf(const Slot& slot, const ProcessObservation& process) const {
+    const Verdict verdict = Judge(process.exit);
+    if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
+    // A job that has failed is its coordinator's to declare.
+    const bool spoken = slot.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
+    return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
   }
 
   void Delay(Memory::SlotMemory* kept) {
@@ -145,14 +159,16 @@ class Decider {
                   const Memory::SlotMemory& kept) {
     const std::string last = WithMessage(ExitText(process.exit), process.exit);
     if (kept.failed_starts >= limits_.max_failed_starts) {
-      Fail(absl::StrCat(SlotName(slot), " ended ", kept.failed_starts,
+      Fail("NeverReady",
+           absl::StrCat(SlotName(slot), " ended ", kept.failed_starts,
                         " times in a row before it was ready; the last time: ", last),
            slot);
       return;
     }
     if (slot.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
-        Fail(absl::StrCat(SlotName(slot), " died (", last, ") and the job's backoffLimit of ",
+        Fail("BackoffLimitExceeded",
+             absl::StrCat(SlotName(slot), " died (", last, ") and the job's backoffLimit of ",
                           plan_.backoff_limit, " restorations is used up"),
              slot);
       }
@@ -162,7 +178,8 @@ class Decider {
     deaths.push_back(now_);
     while (now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
     if (static_cast<int>(deaths.size()) > limits_.max_worker_deaths) {
-      Fail(absl::StrCat(deaths.size(), " workers died within ",
+      Fail("TooManyWorkerFailures",
+           absl::StrCat(deaths.size(), " workers died within ",
                         absl::FormatDuration(limits_.worker_window), "; the last, ", SlotName(slot),
                         ": ", last),
            slot);
@@ -180,25 +197,25 @@ class Decider {
     }
     // It ends only with the job; its very last word was not heard.
     if (plan_.suspend) {
-      End(Outcome::kSuspended, "", std::nullopt, limits_.leave_grace);
+      Suspended("", limits_.leave_grace);
     } else {
-      End(Outcome::kSucceeded, "", std::nullopt, limits_.leave_grace);
+      Succeed();
     }
   }
 
   void HandlePhase() {
     switch (world_.phase) {
       case v1::JobProgress::SUCCEEDED:
-        End(Outcome::kSucceeded, "", std::nullopt, limits_.leave_grace);
+        Succeed();
         break;
       case v1::JobProgress::FAILED:
         // The coordinator has told everybody; it keeps its last word for a moment.
-        End(Outcome::kFailed,
+        End(Outcome::kFailed, "TrainingFailed",
             world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
-            std::nullopt, limits_.stop_grace);
+            std::nullopt, limits_.failed_grace);
         break;
       case v1::JobProgress::SUSPENDED:
-        End(Outcome::kSuspended, "", std::nullopt, limits_.leave_grace);
+        if (plan_.suspend || !plan_.outlives_coordinator) Suspended("", limits_.leave_grace);
         break;
       default:
         break;
@@ -212,17 +229,16 @@ class Decider {
     }
     if (memory_.ending.has_value()) return;
     if (memory_.suspending_since == absl::InfiniteFuture()) memory_.suspending_since = now_;
-    if (!Running({v1::COORDINATOR, 0})) {
-      End(Outcome::kSuspended, "there was no coordinator to write a checkpoint", std::nullopt,
-          absl::ZeroDuration());
+    const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
+    if (!Running({v1::COORDINATOR, 0}) || !coordinator->second.begun) {
+      Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration());
       return;
     }
     const absl::Time patience = memory_.suspending_since + plan_.suspend_timeout;
     if (now_ >= patience) {
-      End(Outcome::kSuspended,
-          absl::StrCat("the checkpoint took longer than ",
-                       absl::FormatDuration(plan_.suspend_timeout)),
-          std::nullopt, absl::ZeroDuration());
+      Suspended(absl::StrCat("the checkpoint took longer than ",
+                             absl::FormatDuration(plan_.suspend_timeout)),
+                absl::ZeroDuration());
       return;
     }
     AgainBy(patience);
@@ -232,7 +248,8 @@ class Decider {
     if (!plan_.active_deadline.has_value() || memory_.ending.has_value()) return;
     const absl::Time deadline = memory_.active_since + *plan_.active_deadline;
     if (now_ >= deadline) {
-      Fail(absl::StrCat("the job was active for longer than activeDeadlineSeconds (",
+      Fail("DeadlineExceeded",
+           absl::StrCat("the job was active for longer than activeDeadlineSeconds (",
                         absl::FormatDuration(*plan_.active_deadline), ")"),
            std::nullopt);
       return;
@@ -322,8 +339,14 @@ std::string SlotName(const Slot& slot) {
 }
 
 std::string ExitText(const Exit& exit) {
-  if (exit.signal == 0) return absl::StrCat("exit code ", exit.code);
-  return absl::StrCat("killed by signal ", exit.signal, " (", strsignal(exit.signal), ")");
+  const std::string reason = exit.reason.empty() ? "" : absl::StrCat(exit.reason, ", ");
+  if (exit.signal == 0) return absl::StrCat(reason, "exit code ", exit.code);
+  return absl::StrCat(reason, "killed by signal ", exit.signal, " (", strsignal(exit.signal), ")");
+}
+
+bool IsFailure(const Exit& exit) {
+  const Verdict verdict = Judge(exit);
+  return verdict == Verdict::kDeath || verdict == Verdict::kHopeless;
 }
 
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,

@@ -55,6 +55,9 @@ struct JobPlan {
   std::optional<absl::Duration> active_deadline;
   // How long the checkpoint of a suspension may take.
   absl::Duration suspend_timeout = absl::Seconds(60);
+  // A coordinator that suspends the job though nobody wished it was asked to leave, with SIGTERM.
+  // The job then goes on with another one (true), or ends as suspended.
+  bool outlives_coordinator = false;
 };
 
 // How patient to be.
@@ -69,13 +72,25 @@ struct Limits {
   // More deaths of workers within the window fail the job.
   int max_worker_deaths = 200;
   absl::Duration worker_window = absl::Minutes(10);
+  // What ends with an error before it was ready may be mended from outside (a volume, the data, an
+  // image): it is tried again and again, and counts against no limit. Nor does exit code 1 of a
+  // worker or shard fail the job at once. Otherwise who looks on is told at once.
+  bool patient = false;
   // A process that left with exit code 0 while the job goes on (as far as is known) is replaced
   // after this: most often the job's end will have been seen by then.
   absl::Duration left_delay = absl::Seconds(2);
   // At the end: how long processes may leave by themselves,
   absl::Duration leave_grace = absl::Seconds(10);
+  // (a job that its coordinator declared as failed, whose last word is to be read: so long),
+  absl::Duration failed_grace = absl::Seconds(5);
   // and after SIGTERM.
   absl::Duration stop_grace = absl::Seconds(5);
+};
+
+// Who or what ended a life.
+enum class Cause {
+  kItself,   // as code and signal tell
+  kOutside,  // it had to go from where it was: a deletion, an eviction, a lost node. Nobody's fault
 };
 
 // How a life ended.
@@ -83,6 +98,8 @@ struct Exit {
   int code = 0;         // of exit(), if signal is 0
   int signal = 0;       // that killed it; 0: none
   std::string message;  // what it said last, if anything
+  Cause cause = Cause::kItself;
+  std::string reason;  // one word for it, if the backend knows more than code and signal
 };
 
 // The newest life in a slot.
@@ -91,6 +108,8 @@ struct ProcessObservation {
   uint64_t pid = 0;  // 0: unknown
   absl::Time started;
   bool ready = false;  // it is, or once was, a member
+  // False: it has its place, but nothing runs there yet (it waits for room, an image, a volume).
+  bool begun = true;
   bool running = true;
   // If not running:
   Exit exit;
@@ -110,6 +129,7 @@ enum class Outcome { kSucceeded, kFailed, kSuspended };
 
 struct Ending {
   Outcome outcome = Outcome::kFailed;
+  std::string code;            // the reason in one word: "BackoffLimitExceeded"
   std::string reason;          // one sentence; empty for success
   std::optional<Slot> blamed;  // whose log tells more
   absl::Time since;
@@ -171,8 +191,12 @@ struct Decision {
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
                 const Memory& memory, absl::Time now);
 
-// "exit code 12", "killed by signal 9 (Killed)".
+// "exit code 12", "killed by signal 9 (Killed)"; with the exit's reason in front where it has one:
+// "OOMKilled, killed by signal 9 (Killed)".
 std::string ExitText(const Exit& exit);
+
+// Whether the end of a life counts against budgets, whatever else it means.
+bool IsFailure(const Exit& exit);
 
 }  // namespace sluice::policy
 

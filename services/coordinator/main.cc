@@ -26,6 +26,7 @@ struct Flags {
   std::string address = "127.0.0.1:0";
   std::string storage;
   std::string status_file;
+  std::string termination_file;
   double linger_seconds = 2;
 };
 
@@ -65,6 +66,27 @@ absl::Status WriteStatusFile(FileSystem* files, const std::string& path,
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(progress, &json, options);
   return AtomicWriteFile(files, path, absl::Cord(json), "status");
+}
+
+// What whoever started this process must know of its end, in few bytes: a kubelet reads 4 KiB. The
+// file may be one that cannot be replaced, only written.
+absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
+                                  v1::JobProgress progress) {
+  progress.clear_events();
+  progress.clear_processes();
+  if (progress.has_view()) {
+    const v1::ViewId id = progress.view().id();
+    *progress.mutable_view() = v1::View();
+    *progress.mutable_view()->mutable_id() = id;
+  }
+  constexpr size_t kMaxReason = 2000;
+  if (progress.reason().size() > kMaxReason) progress.mutable_reason()->resize(kMaxReason);
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(progress, &json);
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = (*file)->Append(json); !status.ok()) return status;
+  return (*file)->Close();
 }
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
@@ -125,6 +147,12 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       logger.Warning("The status file could not be written", {{"why", s.ToString()}});
     }
   }
+  if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded) {
+    if (absl::Status s = WriteTerminationFile(files.get(), flags.termination_file, result.progress);
+        !s.ok()) {
+      logger.Warning("The termination file could not be written", {{"why", s.ToString()}});
+    }
+  }
   return ExitCodeOf(result.reason);
 }
 
@@ -139,6 +167,9 @@ int Main(int argc, char** argv) {
                  "folder for claims and checkpoints, seen by all processes (default: the job's)");
   app.add_option("--status-file", flags.status_file,
                  "write the job's last progress to this file at the end (JSON)");
+  app.add_option("--termination-file", flags.termination_file,
+                 "the same in at most 4 KiB, without processes and events, for a pod's "
+                 "termination message");
   app.add_option("--linger", flags.linger_seconds,
                  "seconds for which progress is answered after the end")
       ->capture_default_str();

@@ -1,0 +1,323 @@
+// sluice-operator: runs TrainingJobs on a Kubernetes cluster.
+
+#include <curl/curl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "operator/kube/config.h"
+#include "operator/kube/curl_http.h"
+#include "operator/kube/http_client.h"
+#include "operator/operator.h"
+#include "operator/operator_metrics.h"
+#include "operator/reconciler/names.h"
+#include "operator/runtime/leader_election.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+#include "services/common/notification.h"
+#include "services/common/process.h"
+#include "services/common/program.h"
+#include "services/common/version.h"
+#include "services/transport/endpoint.h"
+#include "services/transport/grpc_settings.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount";
+constexpr absl::Duration kHousekeeping = absl::Seconds(1);
+
+struct Flags {
+  ProgramFlags program;
+  std::string kubeconfig;
+  std::string context;
+  std::string namespaces;
+  bool leader_elect = true;
+  std::string lease_name = "sluice-operator";
+  std::string lease_namespace;
+  std::string identity;
+  std::string server_image = "sluice-server:latest";
+  std::string worker_image = "sluice-worker:latest";
+  std::string job_log_format = "logfmt";
+  int workers = 8;
+};
+
+// Of the environment, read in main.
+struct Environment {
+  std::string kubernetes_host;
+  std::string kubernetes_port;
+  std::string kubeconfig;
+};
+
+std::string Variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environment& environment,
+                                              FileSystem* files) {
+  constexpr size_t kMaxBytes = 1 << 20;
+  std::string path = flags.kubeconfig;
+  if (path.empty()) {
+    std::string ns = "default";
+    const auto text = files->Read(absl::StrCat(kServiceAccount, "/namespace"), kMaxBytes);
+    if (text.ok()) ns = std::string(absl::StripAsciiWhitespace(*text));
+    absl::StatusOr<kube::ClientConfig> config = kube::InClusterConfig(
+        environment.kubernetes_host, environment.kubernetes_port, kServiceAccount, ns);
+    if (config.ok() || environment.kubeconfig.empty()) return config;
+    path = kube::SplitKubeconfigPath(environment.kubeconfig).front();
+  }
+  const absl::StatusOr<std::string> text = files->Read(path, kMaxBytes);
+  if (!text.ok()) return text.status();
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
+  absl::StatusOr<kube::ClientConfig> config = kube::ParseKubeconfig(*text, folder, flags.context);
+  if (!config.ok()) {
+    return absl::Status(config.status().code(),
+                        absl::StrCat(path, ": ", config.status().message()));
+  }
+  return config;
+}
+
+kube::HttpClient::Options ClientOptions(OperatorMeter* meter, const Clock* clock,
+                                        kube::WriteGate* gate) {
+  kube::HttpClient::Options options;
+  options.sleep = [](absl::Duration time) { absl::SleepFor(time); };
+  options.write_gate = gate;
+  options.now = [clock] { return clock->Now(); };
+  options.on_call = [meter](const std::string& verb, const std::string& resource, int code,
+                            absl::Duration took) { meter->OnCall(verb, resource, code, took); };
+  return options;
+}
+
+// Everything of the process that acts, made in the order in which one part needs another.
+class Process {
+ public:
+  Process(const Flags& flags, std::unique_ptr<kube::CurlTransport> transport,
+          const kube::ClientConfig& config, const Clock* clock, const Logger& logger)
+      : flags_(flags),
+        clock_(clock),
+        logger_(logger),
+        transport_(std::move(transport)),
+        metrics_(OperatorMetrics(), {}),
+        meter_(&metrics_, clock) {
+    kube::HttpClient::Options lease = ClientOptions(&meter_, clock, nullptr);
+    lease.timeout = absl::Seconds(4);
+    lease.retry.max_tries = 1;
+    lease_client_ = std::make_unique<kube::HttpClient>(transport_.get(), std::move(lease));
+    election_.lease = {
+        flags.lease_namespace.empty() ? config.default_namespace : flags.lease_namespace,
+        flags.lease_name};
+    election_.identity = absl::StrCat(flags.identity.empty() ? HostName() : flags.identity, "-",
+                                      std::random_device()());
+    elector_ = std::make_unique<runtime::LeaderElector>(lease_client_.get(), clock, election_);
+    reads_ = std::make_unique<kube::HttpClient>(transport_.get(),
+                                                ClientOptions(&meter_, clock, nullptr));
+    writes_ = std::make_unique<kube::HttpClient>(
+        transport_.get(),
+        ClientOptions(&meter_, clock, flags.leader_elect ? elector_.get() : nullptr));
+    events_ = std::make_unique<runtime::EventRecorder>(
+        runtime::EventRecorder::Options{reconciler::kManagedBy, election_.identity}, clock);
+    coordinators_ = std::make_unique<reconciler::GrpcCoordinators>(
+        reconciler::GrpcCoordinators::Options(),
+        [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
+    operator_ = std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
+                                           coordinators_.get(), events_.get(), clock, &meter_);
+  }
+
+  ~Process() {
+    // It hears of news as long as there are any.
+    operator_->Stop();
+    coordinators_.reset();
+  }
+
+  const Metrics& metrics() const { return metrics_; }
+
+  absl::Status Ready() const {
+    if (!operator_->HasSynced()) return absl::UnavailableError("the caches are not filled yet");
+    return absl::OkStatus();
+  }
+
+  void Stop() { cancellation_.Cancel(); }
+
+  // Until Stop, or until leadership is lost. Blocks.
+  absl::Status Run() {
+    operator_->StartCaches([this](const std::string& resource, const absl::Status& status) {
+      meter_.OnWatchError(resource);
+      logger_.Warning("A watch broke", {{"resource", resource}, {"why", status.ToString()}});
+    });
+    std::thread keeper([this] { KeepHouse(); });
+    absl::Status status = flags_.leader_elect ? Lead() : ActUntilStopped();
+    housekeeping_.Cancel();
+    keeper.join();
+    if (!absl::IsCancelled(status)) return status;
+    return absl::OkStatus();
+  }
+
+ private:
+  Operator::Options OperatorOptions() {
+    Operator::Options options;
+    options.namespaces = absl::StrSplit(flags_.namespaces, ',', absl::SkipWhitespace());
+    options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format};
+    options.reconciler.control_address = [](const std::string& ip) {
+      const bool six = ip.find(':') != std::string::npos;
+      return absl::StrCat(six ? "[" : "", ip, six ? "]" : "", ":", reconciler::kCoordinatorPort);
+    };
+    options.reconciler.on_status = [this](const kube::Json& before, const kube::Json& after) {
+      meter_.OnStatus(before, after);
+    };
+    options.controller.name = "trainingjob";
+    options.controller.workers = flags_.workers;
+    // What a cluster refused may be mended at any time.
+    options.controller.queue.max_backoff = absl::Seconds(30);
+    auto random = std::make_shared<std::mt19937_64>(std::random_device()());
+    auto mutex = std::make_shared<Mutex>();
+    options.reflector.random = [random, mutex] {
+      MutexLock lock(mutex.get());
+      return std::uniform_real_distribution<double>(0, 1)(*random);
+    };
+    return options;
+  }
+
+  bool WaitForCaches() {
+    while (!operator_->HasSynced()) {
+      if (cancellation_.WaitFor(absl::Milliseconds(50))) return false;
+    }
+    return true;
+  }
+
+  absl::Status Lead() {
+    logger_.Info("The operator stands for election",
+                 {{"lease", election_.lease.ToString()}, {"identity", election_.identity}});
+    std::thread starter;
+    const absl::Status status = elector_->Run(
+        &cancellation_,
+        [&] {
+          logger_.Info("The operator leads", {{"identity", election_.identity}});
+          starter = std::thread([this] { Begin(); });
+        },
+        [&] {
+          logger_.Info("The operator leads no more", {{"holder", elector_->Holder()}});
+        });
+    cancellation_.Cancel();
+    if (starter.joinable()) starter.join();
+    return status;
+  }
+
+  absl::Status ActUntilStopped() {
+    Begin();
+    while (!cancellation_.WaitFor(absl::Hours(1))) {
+    }
+    return absl::OkStatus();
+  }
+
+  void Begin() {
+    if (WaitForCaches()) operator_->StartControllers();
+  }
+
+  void KeepHouse() {
+    do {
+      operator_->Tick();
+      meter_.Update(operator_->jobs(), operator_->queue()->depth(),
+                    operator_->queue()->processing(), !flags_.leader_elect || elector_->IsLeader(),
+                    events_->dropped());
+      if (const absl::Status sent = events_->SendPending(writes_.get()); !sent.ok()) {
+        logger_.Debug("Events wait", {{"why", sent.ToString()}});
+      }
+    } while (!housekeeping_.WaitFor(kHousekeeping));
+    events_->Flush(writes_.get()).IgnoreError();
+  }
+
+  const Flags flags_;
+  const Clock* const clock_;
+  const Logger logger_;
+  const std::unique_ptr<kube::CurlTransport> transport_;
+  Metrics metrics_;
+  OperatorMeter meter_;
+  kube::Cancellation cancellation_;
+  kube::Cancellation housekeeping_;
+  runtime::LeaderElector::Options election_;
+  std::unique_ptr<kube::HttpClient> lease_client_;
+  std::unique_ptr<runtime::LeaderElector> elector_;
+  std::unique_ptr<kube::HttpClient> reads_;
+  std::unique_ptr<kube::HttpClient> writes_;
+  std::unique_ptr<runtime::EventRecorder> events_;
+  std::unique_ptr<reconciler::GrpcCoordinators> coordinators_;
+  std::unique_ptr<Operator> operator_;
+};
+
+absl::Status Run(const Flags& flags, const Environment& environment, const Logger& logger,
+                 StopRequests* stop) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const RealClock clock;
+  absl::StatusOr<kube::ClientConfig> config = FindServer(flags, environment, files.get());
+  if (!config.ok()) return config.status();
+  kube::CurlTransport::Options options;
+  options.config = *config;
+  options.user_agent = absl::StrCat("sluice-operator/", Version());
+  absl::StatusOr<std::unique_ptr<kube::CurlTransport>> transport =
+      kube::CurlTransport::Make(std::move(options), files.get(), &clock);
+  if (!transport.ok()) return transport.status();
+  Process process(flags, *std::move(transport), *config, &clock, logger);
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
+      ServeMetrics(flags.program, &process.metrics(), [&] { return process.Ready(); });
+  if (!metrics_server.ok()) return metrics_server.status();
+  logger.Info("The operator starts",
+              {{"server", config->server}, {"version", std::string(Version())}});
+  stop->SetHandler([&](int) { process.Stop(); });
+  const absl::Status status = process.Run();
+  stop->SetHandler(nullptr);
+  return status;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  flags.program.metrics_address = "0.0.0.0:8080";
+  CLI::App app{"Runs Sluice's TrainingJobs on a Kubernetes cluster."};
+  app.add_option("--kubeconfig", flags.kubeconfig,
+                 "how to reach the API server (default: as the pod's service account, else "
+                 "$KUBECONFIG)");
+  app.add_option("--context", flags.context, "of the kubeconfig (default: its current one)");
+  app.add_option("--namespaces", flags.namespaces,
+                 "namespaces whose jobs are run, with commas between them (default: all)");
+  app.add_flag("--leader-elect,!--no-leader-elect", flags.leader_elect,
+               "act only while holding the Lease, so that several replicas can stand by (on "
+               "unless turned off)");
+  app.add_option("--lease-name", flags.lease_name, "name of the Lease")->capture_default_str();
+  app.add_option("--lease-namespace", flags.lease_namespace,
+                 "namespace of the Lease (default: the pod's own)");
+  app.add_option("--identity", flags.identity,
+                 "name of this replica in the Lease (default: the host's name)");
+  app.add_option("--server-image", flags.server_image,
+                 "image of coordinators and shards of jobs that name none")
+      ->capture_default_str();
+  app.add_option("--worker-image", flags.worker_image, "image of workers of jobs that name none")
+      ->capture_default_str();
+  app.add_option("--job-log-format", flags.job_log_format, "of the jobs' pods: logfmt or json")
+      ->capture_default_str();
+  app.add_option("--workers", flags.workers, "jobs that are reconciled at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  AddProgramFlags(&app, &flags.program);
+  if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  const Environment environment = {Variable("KUBERNETES_SERVICE_HOST"),
+                                   Variable("KUBERNETES_SERVICE_PORT"), Variable("KUBECONFIG")};
+  curl_global_init(CURL_GLOBAL_DEFAULT);
+  StopRequests stop;
+  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
+  if (!logger.ok()) return ExitWith("sluice-operator", logger.status());
+  ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments, .data_plane = false});
+  const absl::Status status = Run(flags, environment, *logger, &stop);
+  return status.ok() ? kExitOk : ExitWith("sluice-operator", status);
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }

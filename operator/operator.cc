@@ -1,0 +1,161 @@
+#include "operator/operator.h"
+
+#include <atomic>
+#include <set>
+#include <utility>
+
+#include "operator/reconciler/names.h"
+
+namespace sluice {
+
+using kube::Json;
+
+// A job's own changes and those of what carries its label put the job into the queue.
+class Operator::Handler final : public runtime::InformerHandler {
+ public:
+  explicit Handler(Operator* owner) : owner_(owner) {}
+  void OnAdd(const runtime::ObjectPtr& object) override { Enqueue(*object); }
+  void OnUpdate(const runtime::ObjectPtr&, const runtime::ObjectPtr& after) override {
+    Enqueue(*after);
+  }
+  void OnDelete(const runtime::ObjectPtr& object) override { Enqueue(*object); }
+
+ private:
+  void Enqueue(const Json& object) {
+    const kube::ObjectKey key = kube::KeyOf(object);
+    const std::string job = kube::GetString(object, {"metadata", "labels", reconciler::kJobLabel});
+    const bool is_job = kube::GetString(object, {"kind"}) == reconciler::TrainingJobs().kind;
+    if (is_job) {
+      owner_->Enqueue(key);
+    } else if (!job.empty()) {
+      owner_->Enqueue({key.ns, job});
+    }
+  }
+
+  Operator* const owner_;
+};
+
+// What a reflector of one namespace brings, in a cache that has others too.
+class Operator::Sink final : public kube::ReflectorSink {
+ public:
+  Sink(std::string ns, runtime::Informer* informer) : ns_(std::move(ns)), informer_(informer) {}
+
+  void Replace(std::vector<Json> objects) override {
+    if (ns_.empty()) {
+      informer_->Replace(std::move(objects));
+    } else {
+      std::set<kube::ObjectKey> there;
+      for (Json& object : objects) {
+        there.insert(kube::KeyOf(object));
+        informer_->Apply({kube::WatchEvent::Type::kModified, std::move(object)});
+      }
+      for (const runtime::ObjectPtr& object : informer_->List(ns_)) {
+        if (there.count(kube::KeyOf(*object)) == 0) {
+          informer_->Apply({kube::WatchEvent::Type::kDeleted, *object});
+        }
+      }
+    }
+    synced_ = true;
+  }
+  void Apply(kube::WatchEvent event) override { informer_->Apply(std::move(event)); }
+  bool synced() const { return synced_; }
+
+ private:
+  const std::string ns_;
+  runtime::Informer* const informer_;
+  std::atomic<bool> synced_{false};
+};
+
+namespace {
+
+// Most of a pod's bytes are of no use here.
+void StripPod(Json* pod) {
+  runtime::StripManagedFields(pod);
+  if (!pod->contains("spec")) return;
+  Json spec = Json::object();
+  if (const std::string node = kube::GetString(*pod, {"spec", "nodeName"}); !node.empty()) {
+    spec["nodeName"] = node;
+  }
+  (*pod)["spec"] = std::move(spec);
+}
+
+}  // namespace
+
+runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceType& type) {
+  const bool is_job = &type == &reconciler::TrainingJobs();
+  runtime::Informer::Options options;
+  options.transform = &type == &reconciler::Pods() ? StripPod : runtime::StripManagedFields;
+  if (is_job) options.resync = options_.resync;
+  options.indexes[reconciler::kControllerIndex] = runtime::IndexByController();
+  informers_.push_back(std::make_unique<runtime::Informer>(std::move(options)));
+  runtime::Informer* informer = informers_.back().get();
+  informer->AddHandler(handler_.get());
+  std::vector<std::string> namespaces = options_.namespaces;
+  if (namespaces.empty()) namespaces.push_back("");
+  for (const std::string& ns : namespaces) {
+    Source source{&type, informer, std::make_unique<Sink>(ns, informer), nullptr};
+    kube::Reflector::Options reflector = options_.reflector;
+    reflector.ns = ns;
+    if (!is_job) reflector.label_selector = reconciler::kJobLabel;
+    source.reflector =
+        std::make_unique<kube::Reflector>(reads, type, std::move(reflector), source.sink.get());
+    sources_.push_back(std::move(source));
+  }
+  return informer;
+}
+
+Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
+                   reconciler::Coordinators* coordinators, runtime::EventRecorder* events,
+                   const Clock* clock, runtime::ControllerObserver* observer)
+    : options_(std::move(options)), clock_(clock), handler_(std::make_unique<Handler>(this)) {
+  reconciler::Caches caches;
+  caches.jobs = AddCache(reads, reconciler::TrainingJobs());
+  caches.pods = AddCache(reads, reconciler::Pods());
+  caches.services = AddCache(reads, reconciler::Services());
+  caches.config_maps = AddCache(reads, reconciler::ConfigMaps());
+  caches.budgets = AddCache(reads, reconciler::DisruptionBudgets());
+  caches.policies = AddCache(reads, reconciler::NetworkPolicies());
+  reconciler_ = std::make_unique<reconciler::JobReconciler>(options_.reconciler, writes, caches,
+                                                            coordinators, events, clock);
+  controller_ = std::make_unique<runtime::Controller>(options_.controller, reconciler_.get(), clock,
+                                                      observer);
+}
+
+Operator::~Operator() { Stop(); }
+
+void Operator::StartCaches(
+    std::function<void(const std::string& resource, const absl::Status&)> on_error) {
+  for (Source& source : sources_) {
+    threads_.emplace_back([this, &source, on_error] {
+      source.reflector->Run(&cancellation_, [&](const absl::Status& status) {
+        on_error(source.type->resource, status);
+      });
+    });
+  }
+}
+
+bool Operator::HasSynced() const {
+  for (const Source& source : sources_) {
+    if (!source.sink->synced()) return false;
+  }
+  return true;
+}
+
+void Operator::StartControllers() { controller_->Start(); }
+
+void Operator::Stop() {
+  controller_->Stop();
+  cancellation_.Cancel();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Operator::SyncOnce() {
+  for (Source& source : sources_) source.reflector->Round(&cancellation_).IgnoreError();
+}
+
+void Operator::Tick() {
+  for (const auto& informer : informers_) informer->MaybeResync(clock_->Now());
+}
+
+}  // namespace sluice

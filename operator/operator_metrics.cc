@@ -1,0 +1,175 @@
+#include "operator/operator_metrics.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+using Type = MetricDescriptor::Type;
+using kube::GetString;
+using kube::Json;
+
+const Json* Condition(const Json& status, absl::string_view type) {
+  const Json* conditions = kube::Find(status, {"conditions"});
+  if (conditions == nullptr || !conditions->is_array()) return nullptr;
+  for (const Json& condition : *conditions) {
+    if (GetString(condition, {"type"}) == type) return &condition;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<MetricDescriptor> OperatorMetrics() {
+  const std::vector<double> quick = ExponentialBuckets(0.001, 2, 15);
+  const std::vector<double> slow = ExponentialBuckets(0.5, 2, 12);
+  return {
+      {"operator_reconcile_total",
+       Type::kCounter,
+       "Reconciliations of TrainingJobs, by result: done, requeue, requeue_after, error, "
+       "terminal_error.",
+       {"result"},
+       {}},
+      {"operator_reconcile_errors_total",
+       Type::kCounter,
+       "Reconciliations that an error ended; each is tried again after a growing time.",
+       {},
+       {}},
+      {"operator_reconcile_seconds",
+       Type::kHistogram,
+       "Time that one reconciliation took.",
+       {},
+       quick},
+      {"operator_queue_wait_seconds",
+       Type::kHistogram,
+       "Time that a job waited in the queue, from when it was due.",
+       {},
+       quick},
+      {"operator_queue_depth", Type::kGauge, "Jobs that wait to be reconciled.", {}, {}},
+      {"operator_reconciles_running", Type::kGauge, "Reconciliations that run now.", {}, {}},
+      {"operator_api_requests_total",
+       Type::kCounter,
+       "Requests to the API server, by verb, resource and HTTP code (0: no answer).",
+       {"verb", "resource", "code"},
+       {}},
+      {"operator_api_request_seconds",
+       Type::kHistogram,
+       "Time of a request to the API server, watches left out.",
+       {"verb"},
+       quick},
+      {"operator_watch_errors_total",
+       Type::kCounter,
+       "Watches that ended with an error, by resource; each is begun anew.",
+       {"resource"},
+       {}},
+      {"operator_events_dropped",
+       Type::kGauge,
+       "Events for people that were not sent, because there were too many.",
+       {},
+       {}},
+      {"operator_leader", Type::kGauge, "1 while this process is the one that acts.", {}, {}},
+      {"operator_jobs",
+       Type::kGauge,
+       "TrainingJobs, by the summary in their status.",
+       {"state"},
+       {}},
+      {"operator_pod_failures_total",
+       Type::kCounter,
+       "Ends of pods that were handled, by role and reason.",
+       {"role", "reason"},
+       {}},
+      {"operator_jobs_finished_total",
+       Type::kCounter,
+       "TrainingJobs that ended, by outcome: Succeeded, Failed.",
+       {"outcome"},
+       {}},
+      {"operator_recovery_seconds",
+       Type::kHistogram,
+       "Time from the loss of a process until all are ready again.",
+       {},
+       slow},
+      {"operator_scale_seconds",
+       Type::kHistogram,
+       "Time from a change of a job's size until all processes are ready.",
+       {},
+       slow},
+  };
+}
+
+OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
+    : metrics_(metrics), clock_(clock) {}
+
+void OperatorMeter::OnReconciled(const runtime::Key&, const runtime::Result& result,
+                                 absl::Duration waited, absl::Duration took, absl::Duration) {
+  metrics_->counter("operator_reconcile_total", {runtime::KindName(result.kind)}).Increment();
+  if (result.kind == runtime::Result::Kind::kError ||
+      result.kind == runtime::Result::Kind::kTerminal) {
+    metrics_->counter("operator_reconcile_errors_total").Increment();
+  }
+  metrics_->histogram("operator_reconcile_seconds").Observe(absl::ToDoubleSeconds(took));
+  metrics_->histogram("operator_queue_wait_seconds").Observe(absl::ToDoubleSeconds(waited));
+}
+
+void OperatorMeter::OnCall(const std::string& verb, const std::string& resource, int code,
+                           absl::Duration took) {
+  metrics_->counter("operator_api_requests_total", {verb, resource, absl::StrCat(code)})
+      .Increment();
+  if (verb == "watch") return;
+  metrics_->histogram("operator_api_request_seconds", {verb}).Observe(absl::ToDoubleSeconds(took));
+}
+
+void OperatorMeter::OnWatchError(const std::string& resource) {
+  metrics_->counter("operator_watch_errors_total", {resource}).Increment();
+}
+
+void OperatorMeter::OnStatus(const Json& before, const Json& after) {
+  const auto holds = [](const Json* condition) {
+    return condition != nullptr && GetString(*condition, {"status"}) == "True";
+  };
+  for (const char* outcome : {"Succeeded", "Failed"}) {
+    if (!holds(Condition(before, outcome)) && holds(Condition(after, outcome))) {
+      metrics_->counter("operator_jobs_finished_total", {outcome}).Increment();
+    }
+  }
+  const auto observe_end = [&](const char* type, const char* histogram) {
+    const Json* was = Condition(before, type);
+    if (!holds(was) || holds(Condition(after, type)) || holds(Condition(after, "Failed"))) return;
+    const absl::Time since = kube::DecodeTime(GetString(*was, {"lastTransitionTime"}));
+    if (since == absl::InfinitePast()) return;
+    metrics_->histogram(histogram).Observe(absl::ToDoubleSeconds(clock_->Now() - since));
+  };
+  observe_end("Degraded", "operator_recovery_seconds");
+  observe_end("Scaling", "operator_scale_seconds");
+  const Json* old_failures = kube::Find(before, {"lastFailures"});
+  const Json* failures = kube::Find(after, {"lastFailures"});
+  if (failures == nullptr || !failures->is_array()) return;
+  for (const Json& failure : *failures) {
+    // The newest come first; what follows was there before.
+    if (old_failures != nullptr && old_failures->is_array() && !old_failures->empty() &&
+        failure == old_failures->front()) {
+      break;
+    }
+    metrics_
+        ->counter("operator_pod_failures_total",
+                  {GetString(failure, {"role"}), GetString(failure, {"reason"})})
+        .Increment();
+  }
+}
+
+void OperatorMeter::Update(const runtime::Informer& jobs, size_t queue_depth, size_t running,
+                           bool leader, int64_t events_dropped) {
+  metrics_->gauge("operator_queue_depth").Set(static_cast<double>(queue_depth));
+  metrics_->gauge("operator_reconciles_running").Set(static_cast<double>(running));
+  metrics_->gauge("operator_leader").Set(leader ? 1 : 0);
+  metrics_->gauge("operator_events_dropped").Set(static_cast<double>(events_dropped));
+  for (auto& [state, count] : jobs_by_state_) count = 0;
+  for (const runtime::ObjectPtr& job : jobs.List("")) {
+    const std::string summary = GetString(*job, {"status", "summary"});
+    ++jobs_by_state_[summary.empty() ? "Pending" : summary];
+  }
+  for (const auto& [state, count] : jobs_by_state_) {
+    metrics_->gauge("operator_jobs", {state}).Set(count);
+  }
+}
+
+}  // namespace sluice

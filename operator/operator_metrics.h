@@ -1,0 +1,46 @@
+#ifndef SLUICE_OPERATOR_OPERATOR_METRICS_H_
+#define SLUICE_OPERATOR_OPERATOR_METRICS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "operator/kube/object.h"
+#include "operator/runtime/controller.h"
+#include "operator/runtime/informer.h"
+#include "services/common/clock.h"
+#include "services/common/metrics.h"
+
+namespace sluice {
+
+// The table of sluice-operator's metrics.
+std::vector<MetricDescriptor> OperatorMetrics();
+
+// Keeps them. Any thread.
+class OperatorMeter final : public runtime::ControllerObserver {
+ public:
+  // Both outlive this.
+  OperatorMeter(Metrics* metrics, const Clock* clock);
+
+  void OnReconciled(const runtime::Key& key, const runtime::Result& result, absl::Duration waited,
+                    absl::Duration took, absl::Duration retry_in) override;
+  // As HttpClient::Options::on_call.
+  void OnCall(const std::string& verb, const std::string& resource, int code, absl::Duration took);
+  // A status of a job was written.
+  void OnStatus(const kube::Json& before, const kube::Json& after);
+  void OnWatchError(const std::string& resource);
+
+  // What is counted now and then rather than at each change. One thread.
+  void Update(const runtime::Informer& jobs, size_t queue_depth, size_t running, bool leader,
+              int64_t events_dropped);
+
+ private:
+  Metrics* const metrics_;
+  const Clock* const clock_;
+  std::map<std::string, double> jobs_by_state_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_OPERATOR_OPERATOR_METRICS_H_

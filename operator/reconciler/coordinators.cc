@@ -1,0 +1,266 @@
+#include "operator/reconciler/coordinators.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/mutex.h"
+#include "services/transport/grpc_settings.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using Death = v1::SetDesiredRequest::Death;
+
+// Of one job; more are dropped: a coordinator that is told of none sees them all by itself.
+constexpr size_t kMaxDeaths = 1000;
+// How many events a progress may carry; the operator makes events of its own.
+constexpr uint64_t kNoEvents = ~uint64_t{0};
+
+}  // namespace
+
+std::string Gist(const v1::JobProgress& progress) {
+  v1::JobProgress gist;
+  gist.set_phase(progress.phase());
+  gist.set_reason(progress.reason());
+  gist.set_attempt(progress.attempt());
+  gist.set_restored(progress.restored());
+  gist.set_total_steps(progress.total_steps());
+  if (progress.has_view()) *gist.mutable_view()->mutable_id() = progress.view().id();
+  gist.mutable_checkpoint()->set_error(progress.checkpoint().error());
+  for (const v1::ProcessStatus& process : progress.processes()) {
+    v1::ProcessStatus* kept = gist.add_processes();
+    *kept->mutable_process() = process.process();
+    kept->set_state(process.state());
+  }
+  return gist.SerializeAsString();
+}
+
+class GrpcCoordinators::Impl {
+ public:
+  Impl(Options options, std::function<void(const kube::ObjectKey&)> on_news)
+      : options_(options), on_news_(std::move(on_news)) {
+    thread_ = std::thread([this] { Loop(); });
+  }
+
+  ~Impl() {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      for (Call* call : calls_) call->context.TryCancel();
+      changed_.SignalAll();
+    }
+    thread_.join();
+    MutexLock lock(&mutex_);
+    while (!calls_.empty()) changed_.Wait(&mutex_);
+  }
+
+  void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
+                const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
+    MutexLock lock(&mutex_);
+    Partner& partner = partners_[job];
+    if (partner.life != life || partner.address != address) {
+      partner.life = life;
+      partner.address = address;
+      partner.deaths.clear();
+      partner.untold = true;
+      partner.due = absl::Now();
+      partner.channel = MakeChannel({.address = address, .connect_timeout = options_.call_timeout});
+    }
+    partner.active = true;
+    const std::string wish = desired.SerializeAsString();
+    if (partner.wish != wish) {
+      partner.wish = wish;
+      partner.desired = desired;
+      partner.untold = true;
+    }
+    for (Death& death : deaths) {
+      if (partner.deaths.size() >= kMaxDeaths) break;
+      partner.deaths.push_back({std::move(death), absl::Now() + options_.deaths_last});
+      partner.untold = true;
+    }
+    if (partner.untold && !partner.failing) partner.due = absl::Now();
+    changed_.SignalAll();
+  }
+
+  void Pause(const kube::ObjectKey& job) {
+    MutexLock lock(&mutex_);
+    if (const auto found = partners_.find(job); found != partners_.end()) {
+      found->second.active = false;
+    }
+  }
+
+  void Forget(const kube::ObjectKey& job) {
+    MutexLock lock(&mutex_);
+    partners_.erase(job);
+  }
+
+  Heard Latest(const kube::ObjectKey& job) const {
+    MutexLock lock(&mutex_);
+    const auto found = partners_.find(job);
+    return found == partners_.end() ? Heard() : found->second.heard;
+  }
+
+ private:
+  struct PendingDeath {
+    Death death;
+    absl::Time until;
+  };
+  struct Partner {
+    std::string life;
+    std::string address;
+    std::shared_ptr<grpc::Channel> channel;
+    bool active = false;
+    v1::SetDesiredRequest desired;
+    std::string wish;  // `desired`, serialized
+    bool untold = false;
+    std::vector<PendingDeath> deaths;
+    bool calling = false;
+    bool failing = false;  // the last call did
+    absl::Time due;
+    Heard heard;
+    std::string gist;
+  };
+  struct Call {
+    kube::ObjectKey job;
+    std::string life;
+    std::unique_ptr<v1::JobControl::Stub> stub;
+    grpc::ClientContext context;
+    v1::SetDesiredRequest told;
+    v1::SetDesiredResponse told_answer;
+    v1::GetProgressRequest question;
+    v1::JobProgress answer;
+  };
+
+  void Loop() {
+    MutexLock lock(&mutex_);
+    while (!stopping_) {
+      const absl::Time now = absl::Now();
+      absl::Time next = absl::InfiniteFuture();
+      for (auto& [job, partner] : partners_) {
+        if (!partner.active || partner.calling) continue;
+        if (partner.due <= now) {
+          Begin(job, &partner, now);
+        } else {
+          next = std::min(next, partner.due);
+        }
+      }
+      if (next == absl::InfiniteFuture()) {
+        changed_.Wait(&mutex_);
+      } else {
+        changed_.WaitWithDeadline(&mutex_, next);
+      }
+    }
+  }
+
+  void Begin(const kube::ObjectKey& job, Partner* partner, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    partner->calling = true;
+    auto* call = new Call;
+    calls_.push_back(call);
+    call->job = job;
+    call->life = partner->life;
+    call->stub = v1::JobControl::NewStub(partner->channel);
+    call->context.set_deadline(std::chrono::system_clock::now() +
+                               absl::ToChronoMilliseconds(options_.call_timeout));
+    if (!partner->untold) {
+      call->question.set_events_after(kNoEvents);
+      call->stub->async()->GetProgress(
+          &call->context, &call->question, &call->answer,
+          [this, call](const grpc::Status& status) { OnAnswer(call, status.ok()); });
+      return;
+    }
+    call->told = partner->desired;
+    for (const PendingDeath& pending : partner->deaths) {
+      if (pending.until > now) *call->told.add_deaths() = pending.death;
+    }
+    partner->deaths.clear();
+    partner->untold = false;
+    call->stub->async()->SetDesired(
+        &call->context, &call->told, &call->told_answer,
+        [this, call](const grpc::Status& status) { OnTold(call, status.ok()); });
+  }
+
+  // Null if the partner is another by now.
+  Partner* PartnerOf(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = partners_.find(call.job);
+    if (found == partners_.end()) return nullptr;
+    Partner* partner = &found->second;
+    partner->calling = false;
+    return partner->life == call.life ? partner : nullptr;
+  }
+
+  void End(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    calls_.erase(std::find(calls_.begin(), calls_.end(), call));
+    delete call;
+    changed_.SignalAll();
+  }
+
+  void OnTold(Call* call, bool heard) {
+    MutexLock lock(&mutex_);
+    if (Partner* partner = PartnerOf(*call); partner != nullptr) {
+      partner->failing = !heard;
+      partner->due = heard ? absl::Now() : absl::Now() + options_.poll_interval;
+      if (!heard) {
+        partner->untold = true;
+        for (const Death& death : call->told.deaths()) {
+          partner->deaths.push_back({death, absl::Now() + options_.deaths_last / 2});
+        }
+      }
+    }
+    End(call);
+  }
+
+  void OnAnswer(Call* call, bool answered) {
+    bool news = false;
+    const kube::ObjectKey job = call->job;
+    {
+      MutexLock lock(&mutex_);
+      if (Partner* partner = PartnerOf(*call); partner != nullptr) {
+        partner->failing = !answered;
+        partner->due = absl::Now() + options_.poll_interval;
+        if (answered) {
+          std::string gist = Gist(call->answer);
+          news = partner->heard.life != call->life || gist != partner->gist;
+          partner->gist = std::move(gist);
+          partner->heard = {call->life, std::make_shared<v1::JobProgress>(std::move(call->answer))};
+        }
+      }
+      news = news && !stopping_;
+    }
+    // The call counts as under way until then: the destructor waits for it.
+    if (news) on_news_(job);
+    MutexLock lock(&mutex_);
+    End(call);
+  }
+
+  const Options options_;
+  const std::function<void(const kube::ObjectKey&)> on_news_;
+  mutable Mutex mutex_;  // protects what follows; not held while calling out
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<kube::ObjectKey, Partner> partners_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses the above
+};
+
+GrpcCoordinators::GrpcCoordinators(Options options,
+                                   std::function<void(const kube::ObjectKey&)> on_news)
+    : impl_(std::make_unique<Impl>(options, std::move(on_news))) {}
+GrpcCoordinators::~GrpcCoordinators() = default;
+
+void GrpcCoordinators::Converse(const kube::ObjectKey& job, const std::string& life,
+                                const std::string& address, const v1::SetDesiredRequest& desired,
+                                std::vector<Death> deaths) {
+  impl_->Converse(job, life, address, desired, std::move(deaths));
+}
+void GrpcCoordinators::Pause(const kube::ObjectKey& job) { impl_->Pause(job); }
+void GrpcCoordinators::Forget(const kube::ObjectKey& job) { impl_->Forget(job); }
+Heard GrpcCoordinators::Latest(const kube::ObjectKey& job) const { return impl_->Latest(job); }
+
+}  // namespace sluice::reconciler

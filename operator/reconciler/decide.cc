@@ -1,0 +1,394 @@
+#include "operator/reconciler/decide.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "operator/reconciler/job_status.h"
+#include "operator/reconciler/names.h"
+#include "operator/reconciler/report.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+using policy::Slot;
+
+constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
+// A pod that waits so long without telling why is made anew if it would be made differently now.
+constexpr absl::Duration kLongWait = absl::Seconds(30);
+
+class JobDecider {
+ public:
+  JobDecider(const World& world, const policy::Limits& limits, absl::Time now)
+      : world_(world), job_(world.job), limits_(limits), now_(now) {
+    plan_.status = world.status.is_object() ? world.status : Json(Json::object());
+    recovery_ = ReadRecovery(plan_.status);
+    for (const PodView& pod : world.pods) pods_[pod.slot] = &pod;
+  }
+
+  Plan Run() {
+    // Owned objects go with the job; another's jobs are left alone.
+    if (job_.being_deleted || job_.managed_by_another) return std::move(plan_);
+    if (!job_.problem.empty() && recovery_.shards == 0) {
+      Finish();
+      return std::move(plan_);
+    }
+    Activate();
+    ObserveWorld();
+    HandleDeletions();
+    HandleProgressDeadline();
+    const policy::Memory before = recovery_.memory;
+    policy::Decision decision =
+        policy::Decide(policy_plan_, limits_, observation_, recovery_.memory, now_);
+    recovery_.memory = decision.memory;
+    AgainBy(decision.decide_again);
+    stopped_ = decision.finish.has_value();
+    CountEnds(before);
+    CountRestarts();
+    Act(decision);
+    ForceStuck();
+    ReplaceOutdated();
+    CleanUp();
+    Converse(decision);
+    ForgetHealed();
+    Finish();
+    return std::move(plan_);
+  }
+
+ private:
+  void AgainBy(absl::Time time) { plan_.decide_again = std::min(plan_.decide_again, time); }
+
+  const PodView* PodAt(const Slot& slot) const {
+    const auto found = pods_.find(slot);
+    return found == pods_.end() ? nullptr : found->second;
+  }
+
+  bool Ending() const { return recovery_.memory.ending.has_value(); }
+  bool Suspended() const {
+    return Ending() && recovery_.memory.ending->outcome == policy::Outcome::kSuspended;
+  }
+
+  // Whether a slot is to be filled, as long as the job goes on.
+  bool Wanted(const Slot& slot) const {
+    if (slot.role == v1::COORDINATOR) return true;
+    return slot.index < (slot.role == v1::SHARD ? policy_plan_.shards : policy_plan_.workers);
+  }
+
+  // Begins an activation, where one is due; what is wanted of it.
+  void Activate() {
+    const uint32_t wanted_shards = job_.job.spec.parameter_server().replicas();
+    policy::Memory& memory = recovery_.memory;
+    if (Suspended() && !job_.job.suspend && world_.pods.empty()) {
+      if (HasCondition(plan_.status, "Suspended")) {
+        Tell("Resumed", "Resume", "the job goes on from its newest checkpoint");
+      }
+      const uint32_t restorations = memory.restorations;
+      recovery_ = Recovery();
+      memory.restorations = restorations;
+    }
+    if (recovery_.shards == 0 && !job_.job.suspend) recovery_.shards = wanted_shards;
+    policy_plan_.shards = std::max<uint32_t>(recovery_.shards, 1);
+    policy_plan_.workers = job_.job.spec.worker().replicas();
+    policy_plan_.backoff_limit = job_.job.spec.backoff_limit();
+    policy_plan_.outlives_coordinator = true;
+    if (job_.job.active_deadline_seconds.has_value()) {
+      policy_plan_.active_deadline = absl::Seconds(*job_.job.active_deadline_seconds);
+    }
+    if (const double seconds = job_.job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
+      policy_plan_.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
+    }
+    resizing_ = !job_.job.suspend && recovery_.shards != 0 && recovery_.shards != wanted_shards;
+    policy_plan_.suspend = job_.job.suspend || resizing_;
+  }
+
+  void ObserveWorld() {
+    for (const auto& [slot, pod] : pods_) {
+      observation_.processes[slot] = Observe(*pod);
+      if (pod->deletion_asked.has_value()) recovery_.memory.terminated[slot] = pod->uid;
+    }
+    observation_.coordinator_address = CoordinatorAddress(job_.key);
+    progress_ = world_.progress;
+    const PodView* coordinator = PodAt(kCoordinator);
+    if (coordinator == nullptr) return;
+    progress_is_new_ = progress_ != nullptr && world_.progress_of == coordinator->uid;
+    if (progress_is_new_) {
+      observation_.phase = progress_->phase();
+      observation_.phase_reason = progress_->reason();
+    }
+    if (coordinator->last_word.has_value()) {
+      observation_.phase = coordinator->last_word->phase();
+      observation_.phase_reason = coordinator->last_word->reason();
+      // What it wrote down last is newer than anything that it was heard to say.
+      progress_ = &*coordinator->last_word;
+      progress_is_new_ = true;
+    }
+  }
+
+  // Pods that somebody else has asked to go. Their ends are nobody's fault and need no handling;
+  // their successors are restarts all the same.
+  void HandleDeletions() {
+    if (Ending() || policy_plan_.suspend) return;
+    for (const auto& [slot, pod] : pods_) {
+      if (!pod->deletion_asked.has_value() || !Wanted(slot)) continue;
+      policy::Memory::SlotMemory& kept = recovery_.memory.slots[slot];
+      if (kept.replaced_life == pod->uid) continue;
+      kept.replaced_life = pod->uid;
+      ++kept.restarts;
+      if (kept.handled_life == pod->uid) continue;
+      kept.handled_life = pod->uid;
+      policy::Exit exit = pod->exit;
+      exit.cause = policy::Cause::kOutside;
+      if (exit.reason.empty()) exit.reason = pod->node_lost ? "NodeLost" : "Deleted";
+      ends_.push_back({pod, std::move(exit), false});
+    }
+  }
+
+  void HandleProgressDeadline() {
+    const policy::Memory& memory = recovery_.memory;
+    if (!job_.progress_deadline.has_value() || Ending() || policy_plan_.suspend) return;
+    absl::Time last = memory.active_since == absl::InfiniteFuture() ? now_ : memory.active_since;
+    const int64_t told = kube::GetInt(plan_.status, {"training", "step"});
+    if (progress_is_new_ && static_cast<int64_t>(progress_->step()) > told) last = now_;
+    last = std::max(
+        last, kube::DecodeTime(kube::GetString(plan_.status, {"training", "lastProgressTime"})));
+    const absl::Time deadline = last + *job_.progress_deadline;
+    AgainBy(deadline);
+    if (now_ < deadline) return;
+    recovery_.memory.ending = policy::Ending{
+        policy::Outcome::kFailed,
+        "ProgressDeadlineExceeded",
+        absl::StrCat("the job made no step for ", absl::FormatDuration(*job_.progress_deadline),
+                     " (progressDeadlineSeconds)"),
+        std::nullopt,
+        now_,
+        absl::ZeroDuration()};
+  }
+
+  void CountEnds(const policy::Memory& before) {
+    for (const auto& [slot, kept] : recovery_.memory.slots) {
+      const auto was = before.slots.find(slot);
+      const std::string& known = was == before.slots.end() ? "" : was->second.handled_life;
+      const PodView* pod = PodAt(slot);
+      if (pod == nullptr || kept.handled_life == known || kept.handled_life != pod->uid) continue;
+      const bool left =
+          pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
+      if (left || Ending()) continue;
+      const bool healthy = pod->was_ready || pod->ended_at - pod->started >= limits_.healthy_after;
+      ends_.push_back({pod, pod->exit, policy::IsFailure(pod->exit) && healthy});
+    }
+  }
+
+  void CountRestarts() {
+    for (auto& [slot, kept] : recovery_.memory.slots) {
+      if (kept.restarts > 0) restarts_[slot.role] += static_cast<int>(kept.restarts);
+      kept.restarts = 0;
+    }
+  }
+
+  void Delete(const PodView& pod, std::optional<int64_t> grace) {
+    plan_.deletions.push_back({pod.name, pod.uid, grace, pod.slot});
+  }
+  // A pod of which nothing runs needs no time to leave.
+  static std::optional<int64_t> GraceOf(const PodView& pod) {
+    if (pod.terminal) return 0;
+    return std::nullopt;
+  }
+
+  void Act(const policy::Decision& decision) {
+    const bool over = Ending() && !Suspended();
+    for (const policy::StopProcess& stop : decision.stops) {
+      const PodView* pod = PodAt(stop.slot);
+      if (pod == nullptr || pod->uid != stop.life) continue;
+      if (over && job_.clean_pod_policy == CleanPodPolicy::kNone) continue;
+      Delete(*pod, std::nullopt);
+    }
+    for (const policy::StartProcess& start : decision.starts) {
+      const PodView* pod = PodAt(start.slot);
+      if (pod == nullptr) {
+        plan_.creations.push_back(start.slot);
+      } else if (!pod->deletion_asked.has_value()) {
+        Delete(*pod, GraceOf(*pod));
+        // One whose other containers still run has to leave first.
+        if (pod->terminal) plan_.creations.push_back(start.slot);
+      }
+    }
+  }
+
+  // Pods that should be gone long since: their nodes do not answer.
+  void ForceStuck() {
+    if (job_.force_delete_after == absl::ZeroDuration()) return;
+    for (const PodView& pod : world_.pods) {
+      if (!pod.deletion_asked.has_value() || pod.forced) continue;
+      const absl::Time due =
+          (pod.node_lost ? *pod.deletion_asked : pod.gone_by) + job_.force_delete_after;
+      if (now_ >= due) {
+        Delete(pod, 0);
+      } else {
+        AgainBy(due);
+      }
+    }
+  }
+
+  // Pods that never began, and would be made differently now: the cure of what kept them.
+  void ReplaceOutdated() {
+    if (Ending()) return;
+    for (const PodView& pod : world_.pods) {
+      if (pod.begun || pod.deletion_asked.has_value() || !Wanted(pod.slot)) continue;
+      const auto wanted = world_.template_hashes.find(pod.slot);
+      if (wanted == world_.template_hashes.end() || wanted->second == pod.template_hash) continue;
+      const absl::Time due = pod.waiting.empty() ? pod.created + kLongWait : now_;
+      if (now_ < due) {
+        AgainBy(due);
+        continue;
+      }
+      policy::Memory::SlotMemory& kept = recovery_.memory.slots[pod.slot];
+      kept.replaced_life = kept.handled_life = pod.uid;
+      Delete(pod, std::nullopt);
+    }
+  }
+
+  // What is left of pods that have ended and get no successor.
+  void CleanUp() {
+    const bool all = Suspended() || (stopped_ && job_.clean_pod_policy == CleanPodPolicy::kAll);
+    for (const PodView& pod : world_.pods) {
+      if (!pod.ended || pod.deletion_asked.has_value()) continue;
+      const bool surplus = !Ending() && !Wanted(pod.slot);
+      if (all || surplus) Delete(pod, GraceOf(pod));
+    }
+    if (Suspended() && !world_.pods.empty()) stopped_ = false;
+  }
+
+  void Converse(const policy::Decision& decision) {
+    const PodView* coordinator = PodAt(kCoordinator);
+    if (coordinator == nullptr || !coordinator->begun || coordinator->ended ||
+        coordinator->ip.empty()) {
+      return;
+    }
+    Plan::Conversation conversation;
+    conversation.life = coordinator->uid;
+    conversation.ip = coordinator->ip;
+    conversation.desired.set_workers(decision.desired_workers);
+    conversation.desired.set_shards(decision.desired_shards);
+    conversation.desired.set_suspend(decision.desired_suspend);
+    for (const policy::ReportDeath& death : decision.deaths) {
+      if (!progress_is_new_ || Ending()) break;
+      // By incarnation, which its successor has not: a pod's process ids tell nothing.
+      for (const v1::ProcessStatus& process : progress_->processes()) {
+        if (process.process().role() != death.slot.role ||
+            process.process().index() != death.slot.index) {
+          continue;
+        }
+        v1::SetDesiredRequest::Death report;
+        *report.mutable_process() = process.process();
+        report.set_reason(death.reason);
+        conversation.deaths.push_back(std::move(report));
+      }
+    }
+    plan_.conversation = std::move(conversation);
+  }
+
+  // Only what is still of use is remembered.
+  void ForgetHealed() {
+    policy::Memory& memory = recovery_.memory;
+    // Whatever ends after the end has no say in anything.
+    if (Ending()) memory.slots.clear();
+    for (auto it = memory.slots.begin(); it != memory.slots.end();) {
+      policy::Memory::SlotMemory& kept = it->second;
+      const PodView* pod = PodAt(it->first);
+      if (pod != nullptr && pod->ready) kept.failures_in_row = kept.failed_starts = 0;
+      if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
+      if (pod == nullptr || kept.handled_life != pod->uid) kept.handled_life.clear();
+      if (pod == nullptr || kept.replaced_life != pod->uid) kept.replaced_life.clear();
+      const bool gone = pod == nullptr && !Wanted(it->first);
+      const bool empty = kept.handled_life.empty() && kept.replaced_life.empty() &&
+                         kept.failures_in_row == 0 && kept.failed_starts == 0 &&
+                         kept.start_after == absl::InfinitePast();
+      it = gone || empty ? memory.slots.erase(it) : std::next(it);
+    }
+    std::deque<absl::Time>& deaths = memory.worker_deaths;
+    while (!deaths.empty() && now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
+    if (Ending()) return;
+    uint32_t ready = 0;
+    bool surplus = false;
+    for (const auto& [slot, pod] : pods_) {
+      if (slot.role != v1::WORKER) continue;
+      if (!Wanted(slot)) {
+        surplus = true;
+      } else if (pod->ready) {
+        ++ready;
+      }
+    }
+    if (ready == policy_plan_.workers && !surplus) recovery_.sized_workers = ready;
+  }
+
+  void Tell(std::string reason, std::string action, std::string note) {
+    plan_.events.push_back({runtime::EventRecord::Type::kNormal, std::move(reason),
+                            std::move(action), std::move(note)});
+  }
+
+  void Finish() {
+    const bool accepted = job_.problem.empty() || recovery_.shards != 0;
+    plan_.shards = policy_plan_.shards;
+    plan_.keep_objects = accepted && !Ending() && recovery_.shards != 0;
+    Findings findings;
+    findings.world = &world_;
+    findings.recovery = &recovery_;
+    findings.phase = observation_.phase;
+    findings.progress = progress_;
+    findings.progress_is_new = progress_is_new_;
+    findings.workers = job_.job.spec.worker().replicas();
+    findings.resizing = resizing_;
+    findings.stopped = stopped_;
+    findings.ends = std::move(ends_);
+    findings.restarts = std::move(restarts_);
+    findings.now = now_;
+    Report(findings, &plan_.status, &plan_.events);
+    plan_.status_may_wait = !IsTransition(world_.status, plan_.status);
+    ExpireJob();
+  }
+
+  void ExpireJob() {
+    if (!job_.ttl_after_finished.has_value() || !Ending() || Suspended()) return;
+    const absl::Time end = kube::DecodeTime(kube::GetString(plan_.status, {"completionTime"}));
+    if (end == absl::InfinitePast()) return;
+    const absl::Time due = end + *job_.ttl_after_finished;
+    if (now_ < due) {
+      AgainBy(due);
+    } else {
+      plan_.delete_job = true;
+    }
+  }
+
+  const World& world_;
+  const JobView& job_;
+  const policy::Limits& limits_;
+  const absl::Time now_;
+  Plan plan_;
+  Recovery recovery_;
+  std::map<Slot, const PodView*> pods_;
+  policy::JobPlan policy_plan_;
+  policy::Observation observation_;
+  const v1::JobProgress* progress_ = nullptr;
+  bool progress_is_new_ = false;
+  bool resizing_ = false;
+  bool stopped_ = false;
+  std::vector<HandledEnd> ends_;
+  std::map<v1::Role, int> restarts_;
+};
+
+}  // namespace
+
+policy::Limits ClusterLimits() {
+  policy::Limits limits;
+  limits.patient = true;
+  // A pod's own grace period ends with SIGKILL.
+  limits.stop_grace = absl::InfiniteDuration();
+  return limits;
+}
+
+Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now) {
+  return JobDecider(world, limits, now).Run();
+}
+
+}  // namespace sluice::reconciler

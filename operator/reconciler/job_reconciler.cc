@@ -1,0 +1,277 @@
+#include "operator/reconciler/job_reconciler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/kube/api_error.h"
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+
+using kube::Json;
+using runtime::Result;
+
+namespace {
+
+constexpr int kCreateTries = 3;
+
+Json StatusOf(const Json& job) {
+  const auto found = job.find("status");
+  return found != job.end() && found->is_object() ? *found : Json(Json::object());
+}
+
+}  // namespace
+
+Trouble TroubleOf(const absl::Status& status) {
+  const std::string message(status.message());
+  if (absl::IsPermissionDenied(status)) {
+    if (absl::StrContains(message, "exceeded quota")) {
+      return {"QuotaExceeded",
+              absl::StrCat(message, "; raise the quota, or ask for less in the templates")};
+    }
+    if (absl::StrContains(message, "violates PodSecurity")) {
+      return {"PodSecurityRefused", absl::StrCat(message, "; correct the templates")};
+    }
+    return {"Forbidden", message};
+  }
+  if (absl::IsInvalidArgument(status)) {
+    return {"InvalidTemplate",
+            absl::StrCat(message, "; correct the template of the role in the job")};
+  }
+  if (absl::IsAlreadyExists(status)) {
+    return {"NameTaken",
+            absl::StrCat(message, "; delete that object, or give the job another name")};
+  }
+  return {};
+}
+
+JobReconciler::JobReconciler(Options options, kube::Client* client, const Caches& caches,
+                             Coordinators* coordinators, runtime::EventRecorder* events,
+                             const Clock* clock)
+    : options_(std::move(options)),
+      client_(client),
+      caches_(caches),
+      coordinators_(coordinators),
+      events_(events),
+      clock_(clock) {}
+
+std::shared_ptr<JobReconciler::Trail> JobReconciler::TrailOf(const runtime::Key& key,
+                                                             const std::string& uid) {
+  MutexLock lock(&mutex_);
+  std::shared_ptr<Trail>& trail = trails_[key];
+  if (trail == nullptr || trail->uid != uid) {
+    trail = std::make_shared<Trail>();
+    trail->uid = uid;
+  }
+  return trail;
+}
+
+// A cache that lags shows the job as it was before our own last writes.
+Json JobReconciler::NewestJob(const Json& cached, Trail* trail) const {
+  const std::string version = kube::ResourceVersionOf(cached);
+  const auto& old = trail->superseded;
+  if (std::find(old.begin(), old.end(), version) != old.end()) return trail->written;
+  trail->superseded.clear();
+  trail->written = Json();
+  return cached;
+}
+
+std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* trail) const {
+  const absl::Time now = clock_->Now();
+  std::vector<PodView> views;
+  for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
+    std::optional<PodView> view = ReadPod(*pod);
+    if (!view.has_value()) continue;
+    trail->created.erase(view->name);
+    const auto deleted = trail->deleted.find(view->uid);
+    if (deleted != trail->deleted.end() && !view->deletion_asked.has_value()) {
+      view->deletion_asked = deleted->second.at;
+      view->gone_by = deleted->second.at;
+    }
+    if (deleted != trail->deleted.end() && deleted->second.forced) view->forced = true;
+    views.push_back(*std::move(view));
+  }
+  for (auto it = trail->created.begin(); it != trail->created.end();) {
+    if (now - it->second.at > options_.write_lag) {
+      it = trail->created.erase(it);
+      continue;
+    }
+    if (std::optional<PodView> view = ReadPod(it->second.object); view.has_value()) {
+      views.push_back(*std::move(view));
+    }
+    ++it;
+  }
+  for (auto it = trail->deleted.begin(); it != trail->deleted.end();) {
+    it = now - it->second.at > options_.write_lag ? trail->deleted.erase(it) : std::next(it);
+  }
+  return views;
+}
+
+World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) const {
+  World world;
+  world.job = ReadJob(job);
+  world.status = StatusOf(job);
+  world.pods = GatherPods(world.job.uid, trail);
+  world.progress = heard.progress.get();
+  world.progress_of = heard.life;
+  world.refused = trail->refused;
+  for (const PodView& pod : world.pods) {
+    if (pod.begun || pod.deletion_asked.has_value()) continue;
+    world.template_hashes[pod.slot] = TemplateHash(MakePod(world.job, options_.pods, pod.slot));
+  }
+  return world;
+}
+
+absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, const Plan& plan,
+                                        Trail* trail) {
+  Json body = job;
+  body["status"] = plan.status;
+  kube::WriteOptions options;
+  options.subresource = kube::Subresource::kStatus;
+  // Update, and with it the job's resourceVersion: what was decided on an older state of the job,
+  // or by a leader of the past, is refused.
+  absl::StatusOr<Json> written = client_->Update(TrainingJobs(), world.job.key, body, options);
+  if (!written.ok()) return written.status();
+  trail->superseded.push_back(kube::ResourceVersionOf(job));
+  trail->written = *std::move(written);
+  trail->status_written = clock_->Now();
+  if (options_.on_status != nullptr) options_.on_status(world.status, plan.status);
+  for (const runtime::EventRecord& event : plan.events) events_->Record(job, event);
+  return absl::OkStatus();
+}
+
+absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Trail* trail) {
+  const absl::Time now = clock_->Now();
+  for (const OwnedObject& wanted : MakeObjects(world.job, plan.shards)) {
+    const kube::ObjectKey key = kube::KeyOf(wanted.object);
+    const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
+                                     : wanted.type == &ConfigMaps()        ? caches_.config_maps
+                                     : wanted.type == &DisruptionBudgets() ? caches_.budgets
+                                                                           : caches_.policies;
+    const runtime::ObjectPtr live = cache->Get(key);
+    if (live != nullptr && Covers(*live, wanted.object)) continue;
+    if (live != nullptr && kube::ControllerUidOf(*live) != world.job.uid) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(wanted.type->kind, " ", key.ToString(), " belongs to something else"));
+    }
+    auto& [applied, at] = trail->applied[absl::StrCat(wanted.type->resource, "/", key.name)];
+    if (applied == wanted.object && now - at < options_.write_lag) continue;
+    kube::WriteOptions options;
+    options.field_manager = kFieldManager;
+    options.force = true;
+    const absl::StatusOr<Json> written =
+        client_->Patch(*wanted.type, key, kube::PatchKind::kApply, wanted.object, options);
+    if (!written.ok()) return written.status();
+    applied = wanted.object;
+    at = now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& deletion,
+                                      Trail* trail) {
+  kube::DeleteOptions options;
+  options.uid = deletion.uid;
+  options.grace_period_seconds = deletion.grace_seconds;
+  const absl::Status status = client_->Delete(Pods(), {ns, deletion.name}, options).status();
+  // Gone already, or another pod has the name: what was to be deleted is not there.
+  if (!status.ok() && !absl::IsNotFound(status) && !kube::IsConflict(status)) return status;
+  const bool forced = deletion.grace_seconds.has_value() && *deletion.grace_seconds == 0;
+  trail->deleted[deletion.uid] = {forced, clock_->Now()};
+  trail->created.erase(deletion.name);
+  return absl::OkStatus();
+}
+
+absl::Status JobReconciler::CreatePod(const World& world, const policy::Slot& slot, Trail* trail) {
+  const Json pod = MakePod(world.job, options_.pods, slot);
+  const auto is_ours = [&](const Json& found) {
+    return kube::ControllerUidOf(found) == world.job.uid;
+  };
+  absl::StatusOr<Json> made =
+      kube::CreateOrFind(client_, Pods(), world.job.key.ns, pod, {}, is_ours, kCreateTries);
+  if (!made.ok()) return made.status();
+  const std::string uid = kube::UidOf(*made);
+  trail->created[kube::KeyOf(pod).name] = {uid, *std::move(made), clock_->Now()};
+  return absl::OkStatus();
+}
+
+absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
+                                Trail* trail) {
+  if (plan.keep_objects) {
+    if (absl::Status status = KeepObjects(world, plan, trail); !status.ok()) return status;
+  }
+  // The first refusal ends it: the next pod would only be refused alike.
+  for (const PodDeletion& deletion : plan.deletions) {
+    absl::Status status = DeletePod(world.job.key.ns, deletion, trail);
+    if (!status.ok()) return status;
+  }
+  for (const policy::Slot& slot : plan.creations) {
+    if (absl::Status status = CreatePod(world, slot, trail); !status.ok()) return status;
+  }
+  if (plan.delete_job) {
+    kube::DeleteOptions options;
+    options.uid = world.job.uid;
+    options.resource_version = kube::ResourceVersionOf(job);
+    options.propagation = kube::Propagation::kBackground;
+    const absl::Status status = client_->Delete(TrainingJobs(), world.job.key, options).status();
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
+void JobReconciler::Converse(const World& world, const Plan& plan) {
+  if (!plan.conversation.has_value()) {
+    coordinators_->Pause(world.job.key);
+    return;
+  }
+  const Plan::Conversation& conversation = *plan.conversation;
+  coordinators_->Converse(world.job.key, conversation.life,
+                          options_.control_address(conversation.ip), conversation.desired,
+                          conversation.deaths);
+}
+
+Result JobReconciler::Reconcile(const runtime::Key& key) {
+  const runtime::ObjectPtr cached = caches_.jobs->Get(key);
+  if (cached == nullptr) {
+    coordinators_->Forget(key);
+    MutexLock lock(&mutex_);
+    trails_.erase(key);
+    return Result::Done();
+  }
+  const std::shared_ptr<Trail> trail = TrailOf(key, kube::UidOf(*cached));
+  const Json before = NewestJob(*cached, trail.get());
+  const Heard heard = coordinators_->Latest(key);
+  const World world = Gather(before, heard, trail.get());
+  const absl::Time now = clock_->Now();
+  const Plan plan = DecideJob(world, options_.limits, now);
+
+  absl::Time again = plan.decide_again;
+  Json job = before;
+  if (plan.status != world.status) {
+    const absl::Time allowed = trail->status_written + options_.progress_interval;
+    if (plan.status_may_wait && now < allowed) {
+      again = std::min(again, allowed);
+    } else {
+      const absl::Status status = WriteStatus(before, world, plan, trail.get());
+      if (absl::IsNotFound(status)) return Result::Done();
+      // Somebody wrote the job meanwhile: the cache will show it.
+      if (kube::IsConflict(status)) return Result::Requeue();
+      if (!status.ok()) return Result::Error(status);
+      job = trail->written;
+    }
+  }
+  Converse(world, plan);
+  const absl::Status acted = Act(job, world, plan, trail.get());
+  const Trouble refused = acted.ok() ? Trouble() : TroubleOf(acted);
+  const bool news = refused.reason != trail->refused.reason;
+  trail->refused = refused;
+  // What was found is to be said at once.
+  if (news) return Result::RequeueAfter(absl::Milliseconds(20));
+  if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
+  if (again == absl::InfiniteFuture()) return Result::Done();
+  return Result::RequeueAfter(std::max(again - clock_->Now(), absl::ZeroDuration()));
+}
+
+}  // namespace sluice::reconciler

@@ -1,0 +1,111 @@
+// Makes the cluster as a TrainingJob wants it: gather, decide, write down, act.
+#ifndef SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
+#define SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/kube/client.h"
+#include "operator/reconciler/coordinators.h"
+#include "operator/reconciler/decide.h"
+#include "operator/reconciler/objects.h"
+#include "operator/runtime/controller.h"
+#include "operator/runtime/events.h"
+#include "operator/runtime/informer.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::reconciler {
+
+// What is known of the cluster without asking. Owned objects are found by the index "controller".
+struct Caches {
+  runtime::Informer* jobs;
+  runtime::Informer* pods;
+  runtime::Informer* services;
+  runtime::Informer* config_maps;
+  runtime::Informer* budgets;
+  runtime::Informer* policies;
+};
+constexpr char kControllerIndex[] = "controller";
+
+// Each reconciliation begins with the caches and ends with what it has written; what is kept
+// between two of one job only saves writes that caches do not show yet, and may be lost at any
+// time. Jobs do not touch each other. Any thread, one at a time for a job.
+class JobReconciler final : public runtime::Reconciler {
+ public:
+  struct Options {
+    PodDefaults pods;
+    policy::Limits limits = ClusterLimits();
+    // Mere progress of training is written this often.
+    absl::Duration progress_interval = absl::Seconds(15);
+    // A write that the caches do not show after so long was undone by somebody.
+    absl::Duration write_lag = absl::Seconds(10);
+    // Where the coordinator with this pod IP listens.
+    std::function<std::string(const std::string& ip)> control_address;
+    // For metrics: each status written. May be null.
+    std::function<void(const kube::Json& before, const kube::Json& after)> on_status;
+  };
+
+  // All outlive this.
+  JobReconciler(Options options, kube::Client* client, const Caches& caches,
+                Coordinators* coordinators, runtime::EventRecorder* events, const Clock* clock);
+
+  runtime::Result Reconcile(const runtime::Key& key) override;
+
+ private:
+  // What was done to a job and may not be seen in the caches yet.
+  struct Trail {
+    std::string uid;
+    std::vector<std::string> superseded;  // resource versions older than `written`
+    kube::Json written;                   // the job after the last write of its status
+    absl::Time status_written = absl::InfinitePast();
+    struct Made {
+      std::string uid;
+      kube::Json object;
+      absl::Time at;
+    };
+    std::map<std::string, Made> created;  // pods, by name
+    struct Removed {
+      bool forced;
+      absl::Time at;
+    };
+    std::map<std::string, Removed> deleted;  // pods, by uid
+    std::map<std::string, std::pair<kube::Json, absl::Time>> applied;
+    Trouble refused;
+  };
+
+  std::shared_ptr<Trail> TrailOf(const runtime::Key& key, const std::string& uid);
+  kube::Json NewestJob(const kube::Json& cached, Trail* trail) const;
+  World Gather(const kube::Json& job, const Heard& heard, Trail* trail) const;
+  std::vector<PodView> GatherPods(const std::string& uid, Trail* trail) const;
+
+  // Each: OK, or what stood in the way.
+  absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
+                           Trail* trail);
+  absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
+  absl::Status KeepObjects(const World& world, const Plan& plan, Trail* trail);
+  absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
+  absl::Status CreatePod(const World& world, const policy::Slot& slot, Trail* trail);
+  void Converse(const World& world, const Plan& plan);
+
+  const Options options_;
+  kube::Client* const client_;
+  const Caches caches_;
+  Coordinators* const coordinators_;
+  runtime::EventRecorder* const events_;
+  const Clock* const clock_;
+  Mutex mutex_;  // protects the map; a trail belongs to whoever reconciles its job
+  std::map<runtime::Key, std::shared_ptr<Trail>> trails_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What an API server's refusal of a pod or another object means for people.
+Trouble TroubleOf(const absl::Status& status);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_

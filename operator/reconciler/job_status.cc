@@ -1,0 +1,202 @@
+#include "operator/reconciler/job_status.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::GetInt;
+using kube::GetString;
+using kube::Json;
+using policy::Memory;
+
+constexpr const char* kOutcomes[] = {"Succeeded", "Failed", "Suspended"};
+
+// A time that may be missing, as `otherwise`.
+absl::Time ReadTime(const Json& object, absl::string_view name, absl::Time otherwise) {
+  const absl::Time time = kube::DecodeTime(GetString(object, {name}));
+  return time == absl::InfinitePast() ? otherwise : time;
+}
+
+void WriteTime(const char* name, absl::Time time, Json* object) {
+  if (time != absl::InfiniteFuture() && time != absl::InfinitePast()) {
+    (*object)[name] = kube::EncodeMicroTime(time);
+  }
+}
+
+void WriteCount(const char* name, int64_t count, Json* object) {
+  if (count > 0) (*object)[name] = count;
+}
+void WriteText(const char* name, const std::string& text, Json* object) {
+  if (!text.empty()) (*object)[name] = text;
+}
+
+uint32_t ReadCount(const Json& object, absl::string_view name) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(GetInt(object, {name}), 0, 1 << 30));
+}
+
+Memory::SlotMemory ReadSlot(const Json& from) {
+  Memory::SlotMemory slot;
+  slot.handled_life = GetString(from, {"handled"});
+  slot.replaced_life = GetString(from, {"replaced"});
+  slot.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));
+  slot.failed_starts = static_cast<int>(ReadCount(from, "failedStarts"));
+  slot.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
+  return slot;
+}
+
+Json WriteSlot(const Memory::SlotMemory& slot) {
+  Json to = Json::object();
+  WriteText("handled", slot.handled_life, &to);
+  WriteText("replaced", slot.replaced_life, &to);
+  WriteCount("failuresInRow", slot.failures_in_row, &to);
+  WriteCount("failedStarts", slot.failed_starts, &to);
+  WriteTime("startAfter", slot.start_after, &to);
+  return to;
+}
+
+std::optional<policy::Ending> ReadEnding(const Json& from) {
+  const std::string outcome = GetString(from, {"outcome"});
+  const auto found = std::find(std::begin(kOutcomes), std::end(kOutcomes), outcome);
+  if (found == std::end(kOutcomes)) return std::nullopt;
+  policy::Ending ending;
+  ending.outcome = static_cast<policy::Outcome>(found - std::begin(kOutcomes));
+  ending.code = GetString(from, {"code"});
+  ending.reason = GetString(from, {"reason"});
+  ending.since = ReadTime(from, "since", absl::InfinitePast());
+  ending.leave_grace = absl::Seconds(GetInt(from, {"leaveSeconds"}));
+  return ending;
+}
+
+Json WriteEnding(const policy::Ending& ending) {
+  Json to = {{"outcome", kOutcomes[static_cast<int>(ending.outcome)]}};
+  WriteText("code", ending.code, &to);
+  WriteText("reason", ending.reason, &to);
+  WriteTime("since", ending.since, &to);
+  WriteCount("leaveSeconds", absl::ToInt64Seconds(ending.leave_grace), &to);
+  return to;
+}
+
+}  // namespace
+
+bool ParseSlotName(absl::string_view name, policy::Slot* slot) {
+  if (name == "coordinator") {
+    *slot = {v1::COORDINATOR, 0};
+    return true;
+  }
+  slot->role = absl::StartsWith(name, "ps-") ? v1::SHARD : v1::WORKER;
+  if (!absl::ConsumePrefix(&name, "ps-") && !absl::ConsumePrefix(&name, "worker-")) return false;
+  return absl::SimpleAtoi(name, &slot->index);
+}
+
+Recovery ReadRecovery(const Json& status) {
+  Recovery recovery;
+  const Json* found = kube::Find(status, {"recovery"});
+  if (found == nullptr) return recovery;
+  const Json& from = *found;
+  recovery.shards = ReadCount(from, "shards");
+  recovery.sized_workers = ReadCount(from, "sizedWorkers");
+  Memory& memory = recovery.memory;
+  memory.active_since = ReadTime(from, "activeSince", absl::InfiniteFuture());
+  memory.suspending_since = ReadTime(from, "suspendingSince", absl::InfiniteFuture());
+  memory.restorations = ReadCount(from, "restorations");
+  const uint32_t failures = std::min<uint32_t>(ReadCount(from, "workerFailures"), 10000);
+  memory.worker_deaths.assign(failures,
+                              ReadTime(from, "workerFailuresSince", absl::InfinitePast()));
+  if (const Json* ending = kube::Find(from, {"ending"}); ending != nullptr) {
+    memory.ending = ReadEnding(*ending);
+  }
+  const Json* processes = kube::Find(from, {"processes"});
+  if (processes == nullptr || !processes->is_object()) return recovery;
+  for (auto it = processes->begin(); it != processes->end(); ++it) {
+    policy::Slot slot;
+    if (ParseSlotName(it.key(), &slot)) memory.slots[slot] = ReadSlot(it.value());
+  }
+  return recovery;
+}
+
+Json WriteRecovery(const Recovery& recovery) {
+  const Memory& memory = recovery.memory;
+  Json to = Json::object();
+  WriteCount("shards", recovery.shards, &to);
+  WriteCount("sizedWorkers", recovery.sized_workers, &to);
+  WriteTime("activeSince", memory.active_since, &to);
+  WriteTime("suspendingSince", memory.suspending_since, &to);
+  WriteCount("restorations", memory.restorations, &to);
+  if (!memory.worker_deaths.empty()) {
+    WriteCount("workerFailures", static_cast<int64_t>(memory.worker_deaths.size()), &to);
+    WriteTime("workerFailuresSince", memory.worker_deaths.front(), &to);
+  }
+  if (memory.ending.has_value()) to["ending"] = WriteEnding(*memory.ending);
+  Json processes = Json::object();
+  for (const auto& [slot, kept] : memory.slots) {
+    Json entry = WriteSlot(kept);
+    if (!entry.empty()) processes[policy::SlotName(slot)] = std::move(entry);
+  }
+  if (!processes.empty()) to["processes"] = std::move(processes);
+  return to;
+}
+
+const Json* FindCondition(const Json& status, absl::string_view type) {
+  const Json* conditions = kube::Find(status, {"conditions"});
+  if (conditions == nullptr || !conditions->is_array()) return nullptr;
+  for (const Json& condition : *conditions) {
+    if (GetString(condition, {"type"}) == type) return &condition;
+  }
+  return nullptr;
+}
+
+bool HasCondition(const Json& status, absl::string_view type) {
+  const Json* condition = FindCondition(status, type);
+  return condition != nullptr && GetString(*condition, {"status"}) == "True";
+}
+
+bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
+                  const std::string& message, int64_t generation, absl::Time now, Json* status) {
+  constexpr size_t kMaxMessage = 4096;
+  Json condition = {{"type", std::string(type)},
+                    {"status", holds ? "True" : "False"},
+                    {"reason", reason},
+                    {"message", message.substr(0, kMaxMessage)},
+                    {"observedGeneration", generation},
+                    {"lastTransitionTime", kube::EncodeTime(now)}};
+  Json& conditions = (*status)["conditions"];
+  if (!conditions.is_array()) conditions = Json::array();
+  for (Json& before : conditions) {
+    if (GetString(before, {"type"}) != type) continue;
+    const bool same_status = before["status"] == condition["status"];
+    const bool changed = !same_status || before["reason"] != condition["reason"];
+    if (same_status) {
+      condition["lastTransitionTime"] = GetString(before, {"lastTransitionTime"});
+    }
+    before = std::move(condition);
+    return changed;
+  }
+  conditions.push_back(std::move(condition));
+  return true;
+}
+
+bool IsTransition(const Json& before, const Json& after) {
+  const auto lasting = [](Json status) {
+    if (!status.is_object()) return Json(Json::object());
+    status.erase("training");
+    if (status.contains("checkpoint") && status["checkpoint"].is_object()) {
+      status["checkpoint"].erase("step");
+      status["checkpoint"].erase("time");
+      status["checkpoint"].erase("location");
+      status["checkpoint"].erase("bytes");
+      if (status["checkpoint"].empty()) status.erase("checkpoint");
+    }
+    return status;
+  };
+  return lasting(before) != lasting(after);
+}
+
+}  // namespace sluice::reconciler

@@ -1,0 +1,95 @@
+#include "operator/reconciler/job_view.h"
+
+#include "absl/strings/str_cat.h"
+#include "operator/api/codec.h"
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::GetInt;
+using kube::GetString;
+using kube::Json;
+
+Json ObjectAt(const Json& object, std::initializer_list<absl::string_view> path) {
+  const Json* found = kube::Find(object, path);
+  return found != nullptr && found->is_object() ? *found : Json();
+}
+
+std::optional<absl::Duration> Seconds(const Json& spec, absl::string_view name) {
+  const Json* found = kube::Find(spec, {name});
+  if (found == nullptr || !found->is_number_integer()) return std::nullopt;
+  return absl::Seconds(found->get<int64_t>());
+}
+
+int64_t IntOr(const Json& object, std::initializer_list<absl::string_view> path,
+              int64_t otherwise) {
+  const Json* found = kube::Find(object, path);
+  return found != nullptr && found->is_number_integer() ? found->get<int64_t>() : otherwise;
+}
+
+void ReadStorage(const Json& object, JobView* view) {
+  const Json storage = ObjectAt(object, {"spec", "checkpoint", "storage"});
+  v1::CheckpointSpec* checkpoint = view->job.spec.mutable_checkpoint();
+  if (GetString(storage, {"type"}) == "PersistentVolumeClaim") {
+    view->checkpoints.claim = GetString(storage, {"claimName"});
+    view->checkpoints.sub_path = GetString(storage, {"subPath"});
+    if (view->checkpoints.sub_path.empty()) {
+      view->checkpoints.sub_path = absl::StrCat(view->key.ns, "/", view->key.name);
+    }
+    view->checkpoints.mount_path = kCheckpointFolder;
+    checkpoint->set_directory(kCheckpointFolder);
+  }
+  if (checkpoint->directory().empty()) {
+    view->problem = {"StorageNeeded",
+                     "the pods of a job share the folder of its checkpoints: set "
+                     "spec.checkpoint.storage to {type: PersistentVolumeClaim, claimName: ...}"};
+  }
+}
+
+CleanPodPolicy CleanPolicy(const std::string& name) {
+  if (name == "All") return CleanPodPolicy::kAll;
+  return name == "None" ? CleanPodPolicy::kNone : CleanPodPolicy::kRunning;
+}
+
+}  // namespace
+
+const Json& JobView::TemplateOf(v1::Role role) const {
+  switch (role) {
+    case v1::COORDINATOR:
+      return coordinator_template;
+    case v1::SHARD:
+      return shard_template;
+    default:
+      return worker_template;
+  }
+}
+
+JobView ReadJob(const Json& object) {
+  JobView view;
+  view.job = api::FromJson(object);
+  view.key = kube::KeyOf(object);
+  view.uid = kube::UidOf(object);
+  view.generation = GetInt(object, {"metadata", "generation"});
+  view.being_deleted = kube::IsBeingDeleted(object);
+  const Json spec = ObjectAt(object, {"spec"});
+  view.coordinator_template = ObjectAt(spec, {"coordinator", "template"});
+  view.shard_template = ObjectAt(spec, {"parameterServer", "template"});
+  view.worker_template = ObjectAt(spec, {"worker", "template"});
+  ReadStorage(object, &view);
+  view.data.claim = GetString(spec, {"data", "source", "volume", "claimName"});
+  view.data.mount_path = GetString(spec, {"data", "source", "volume", "mountPath"});
+  if (view.data.mount_path.empty()) view.data.mount_path = "/data";
+  view.toleration_seconds = IntOr(spec, {"nodeFailure", "tolerationSeconds"}, 10);
+  view.force_delete_after =
+      absl::Seconds(IntOr(spec, {"nodeFailure", "forceDeleteAfterSeconds"}, 30));
+  view.progress_deadline = Seconds(spec, "progressDeadlineSeconds");
+  view.ttl_after_finished = Seconds(spec, "ttlSecondsAfterFinished");
+  view.clean_pod_policy = CleanPolicy(GetString(spec, {"cleanPodPolicy"}));
+  view.network_policy = GetString(spec, {"networkPolicy"}) != "Disabled";
+  const std::string manager = GetString(spec, {"managedBy"});
+  view.managed_by_another = !manager.empty() && manager != kManagedBy;
+  return view;
+}
+
+}  // namespace sluice::reconciler

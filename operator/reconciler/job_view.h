@@ -1,0 +1,64 @@
+// A TrainingJob as the reconciler reads it: what every backend knows (api::TrainingJob), and the
+// fields that only clusters use.
+#ifndef SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
+#define SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "operator/api/training_job.h"
+#include "operator/kube/object.h"
+#include "operator/reconciler/pod_view.h"
+#include "proto/frame.pb.h"
+
+namespace sluice::reconciler {
+
+enum class CleanPodPolicy {
+  kRunning,  // pods that still run when the job has ended are deleted; the others keep their logs
+  kAll,
+  kNone,
+};
+
+// A claim that pods mount.
+struct ClaimMount {
+  std::string claim;  // empty: none
+  std::string sub_path;
+  std::string mount_path;
+};
+
+struct JobView {
+  api::TrainingJob job;  // checkpoint.directory is where the pods see it
+  kube::ObjectKey key;
+  std::string uid;
+  int64_t generation = 0;
+  bool being_deleted = false;
+
+  // spec.coordinator.template and so on: {metadata {labels, annotations}, spec}. Null: none.
+  kube::Json coordinator_template;
+  kube::Json shard_template;
+  kube::Json worker_template;
+  const kube::Json& TemplateOf(v1::Role role) const;
+
+  ClaimMount checkpoints;  // none: the templates mount something at checkpoint.directory
+  ClaimMount data;         // of workers, for reading only
+
+  int64_t toleration_seconds = 10;
+  absl::Duration force_delete_after = absl::Seconds(30);  // zero: never
+  std::optional<absl::Duration> progress_deadline;
+  std::optional<absl::Duration> ttl_after_finished;
+  CleanPodPolicy clean_pod_policy = CleanPodPolicy::kRunning;
+  bool network_policy = true;
+  bool managed_by_another = false;
+
+  // Why the job cannot run on a cluster as it is, and what to do about it.
+  Trouble problem;
+};
+
+// `object` as it comes from the API server; whatever is in it, this never fails.
+JobView ReadJob(const kube::Json& object);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_

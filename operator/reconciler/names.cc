@@ -1,0 +1,81 @@
+#include "operator/reconciler/names.h"
+
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace sluice::reconciler {
+
+using kube::ResourceType;
+
+const ResourceType& TrainingJobs() {
+  static const auto* const type =
+      new ResourceType{"sluice.dev", "v1alpha1", "trainingjobs", "TrainingJob", true};
+  return *type;
+}
+const ResourceType& Pods() {
+  static const auto* const type = new ResourceType{"", "v1", "pods", "Pod", true};
+  return *type;
+}
+const ResourceType& Services() {
+  static const auto* const type = new ResourceType{"", "v1", "services", "Service", true};
+  return *type;
+}
+const ResourceType& ConfigMaps() {
+  static const auto* const type = new ResourceType{"", "v1", "configmaps", "ConfigMap", true};
+  return *type;
+}
+const ResourceType& DisruptionBudgets() {
+  static const auto* const type =
+      new ResourceType{"policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", true};
+  return *type;
+}
+const ResourceType& NetworkPolicies() {
+  static const auto* const type =
+      new ResourceType{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", true};
+  return *type;
+}
+
+absl::string_view RoleName(v1::Role role) {
+  switch (role) {
+    case v1::COORDINATOR:
+      return "coordinator";
+    case v1::SHARD:
+      return "ps";
+    default:
+      return "worker";
+  }
+}
+
+std::string PodName(const std::string& job, const policy::Slot& slot) {
+  return absl::StrCat(job, "-", policy::SlotName(slot));
+}
+
+std::optional<policy::Slot> SlotOf(const kube::Json& pod) {
+  const std::string role = kube::GetString(pod, {"metadata", "labels", kRoleLabel});
+  if (role == RoleName(v1::COORDINATOR)) return policy::Slot{v1::COORDINATOR, 0};
+  uint32_t index = 0;
+  if (!absl::SimpleAtoi(kube::GetString(pod, {"metadata", "labels", kIndexLabel}), &index)) {
+    return std::nullopt;
+  }
+  if (role == RoleName(v1::SHARD)) return policy::Slot{v1::SHARD, index};
+  if (role == RoleName(v1::WORKER)) return policy::Slot{v1::WORKER, index};
+  return std::nullopt;
+}
+
+std::string HeadlessServiceName(const std::string& job) {
+  const bool letter = !job.empty() && absl::ascii_isalpha(job[0]);
+  return letter ? job : absl::StrCat("j", job);
+}
+
+std::string CoordinatorServiceName(const std::string& job) {
+  return absl::StrCat(HeadlessServiceName(job), "-coordinator");
+}
+
+std::string CoordinatorAddress(const kube::ObjectKey& job) {
+  return absl::StrCat(CoordinatorServiceName(job.name), ".", job.ns, ".svc:", kCoordinatorPort);
+}
+
+}  // namespace sluice::reconciler

@@ -1,0 +1,52 @@
+// Names, labels, ports and paths of what a TrainingJob has on a cluster.
+#ifndef SLUICE_OPERATOR_RECONCILER_NAMES_H_
+#define SLUICE_OPERATOR_RECONCILER_NAMES_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "operator/kube/object.h"
+#include "operator/policy/policy.h"
+
+namespace sluice::reconciler {
+
+constexpr char kJobLabel[] = "sluice.dev/training-job";
+constexpr char kRoleLabel[] = "sluice.dev/role";
+constexpr char kIndexLabel[] = "sluice.dev/index";
+constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of pods
+constexpr char kFieldManager[] = "sluice-operator";
+constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events
+
+constexpr int kCoordinatorPort = 29500;
+constexpr int kShardPort = 29501;
+constexpr int kMetricsPort = 9090;
+
+constexpr char kConfigFolder[] = "/etc/sluice";
+constexpr char kJobFile[] = "job.json";
+constexpr char kCheckpointFolder[] = "/var/lib/sluice/checkpoints";
+
+const kube::ResourceType& TrainingJobs();
+const kube::ResourceType& Pods();
+const kube::ResourceType& Services();
+const kube::ResourceType& ConfigMaps();
+const kube::ResourceType& DisruptionBudgets();
+const kube::ResourceType& NetworkPolicies();
+
+// "coordinator", "ps", "worker": value of kRoleLabel, and name of the container.
+absl::string_view RoleName(v1::Role role);
+// "mnist-worker-0"; the coordinator's has no number.
+std::string PodName(const std::string& job, const policy::Slot& slot);
+// By the labels; none for a pod of no role.
+std::optional<policy::Slot> SlotOf(const kube::Json& pod);
+
+// Services' names begin with a letter, jobs' may begin with a digit.
+std::string HeadlessServiceName(const std::string& job);
+std::string CoordinatorServiceName(const std::string& job);
+// "mnist-coordinator.team-a.svc:29500": an address that stays while the pod behind it is replaced,
+// so that no cached answer of a name server stands between a job and its new coordinator.
+std::string CoordinatorAddress(const kube::ObjectKey& job);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_NAMES_H_

@@ -1,0 +1,443 @@
+#include "operator/reconciler/objects.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "operator/api/training_job.h"
+#include "operator/reconciler/names.h"
+#include "services/common/crc32c.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+
+Json OwnerReference(const JobView& job) {
+  return {{"apiVersion", api::kApiVersion},
+          {"kind", api::kKind},
+          {"name", job.key.name},
+          {"uid", job.uid},
+          {"controller", true},
+          {"blockOwnerDeletion", true}};
+}
+
+Json Labels(const JobView& job) {
+  return {{"app.kubernetes.io/name", "sluice"},
+          {"app.kubernetes.io/instance", job.key.name},
+          {"app.kubernetes.io/managed-by", kFieldManager},
+          {kJobLabel, job.key.name}};
+}
+
+Json Metadata(const JobView& job, const std::string& name) {
+  return {{"name", name},
+          {"namespace", job.key.ns},
+          {"labels", Labels(job)},
+          {"ownerReferences", Json::array({OwnerReference(job)})}};
+}
+
+Json Object(const kube::ResourceType& type, const JobView& job, const std::string& name) {
+  return {
+      {"apiVersion", type.ApiVersion()}, {"kind", type.kind}, {"metadata", Metadata(job, name)}};
+}
+
+std::string JobIdentity(const JobView& job) {
+  return absl::StrCat(job.key.ns, "/", job.key.name, "/", job.uid);
+}
+
+// ---- the container
+
+// CPUs of the template's container, rounded up; 0 if it says nothing.
+int Cpus(const Json& container) {
+  for (const char* kind : {"limits", "requests"}) {
+    const Json* value = kube::Find(container, {"resources", kind, "cpu"});
+    if (value == nullptr) continue;
+    double cpus = 0;
+    if (value->is_number()) {
+      cpus = value->get<double>();
+    } else if (value->is_string()) {
+      const std::string text = value->get<std::string>();
+      cpus = std::strtod(text.c_str(), nullptr) * (absl::EndsWith(text, "m") ? 1e-3 : 1);
+    }
+    if (cpus > 0 && cpus < 1024) return std::max(1, static_cast<int>(cpus + 0.999));
+  }
+  return 0;
+}
+
+// The step that is under way ends, or is handed over, within this after SIGTERM; a coordinator
+// saves a checkpoint.
+int GraceSeconds(const JobView& job, v1::Role role) {
+  if (role == v1::WORKER) return 15;
+  if (role == v1::SHARD) return 10;
+  const double checkpoint = job.job.spec.timeouts().suspend_checkpoint();
+  return 10 + static_cast<int>(std::clamp(checkpoint, 1.0, 3600.0));
+}
+
+int WorkerThreads(const JobView& job, const Json& container) {
+  const v1::TrainingSpec& training = job.job.spec.training();
+  if (training.threads() > 0) return static_cast<int>(training.threads());
+  return training.bit_exact() ? 1 : Cpus(container);
+}
+
+Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
+               const Json& container) {
+  Json arguments = Json::array();
+  const auto add = [&](const char* flag, std::string value) {
+    arguments.push_back(absl::StrCat(flag, "=", value));
+  };
+  if (slot.role == v1::COORDINATOR) {
+    add("--job", absl::StrCat(kConfigFolder, "/", kJobFile));
+    add("--listen", absl::StrCat("0.0.0.0:", kCoordinatorPort));
+    add("--storage", job.job.spec.checkpoint().directory());
+    add("--termination-file", "/dev/termination-log");
+  } else {
+    add("--job", JobIdentity(job));
+    add("--coordinator", CoordinatorAddress(job.key));
+    add("--index", absl::StrCat(slot.index));
+  }
+  if (slot.role == v1::SHARD) {
+    add("--listen", absl::StrCat("0.0.0.0:", kShardPort));
+    add("--advertise", "$(POD_IP)");
+    add("--threads", absl::StrCat(std::max(1, Cpus(container))));
+  }
+  if (slot.role == v1::WORKER) {
+    add("--threads", absl::StrCat(WorkerThreads(job, container)));
+    add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
+  }
+  add("--metrics-address", absl::StrCat("0.0.0.0:", kMetricsPort));
+  add("--log-format", defaults.log_format);
+  return arguments;
+}
+
+Json Variable(const char* name, std::string value) {
+  return {{"name", name}, {"value", std::move(value)}};
+}
+Json FieldVariable(const char* name, const char* path) {
+  return {{"name", name}, {"valueFrom", {{"fieldRef", {{"fieldPath", path}}}}}};
+}
+
+Json Probe(const char* path, int period, int failures) {
+  return {{"httpGet", {{"path", path}, {"port", "metrics"}}},
+          {"periodSeconds", period},
+          {"timeoutSeconds", 5},
+          {"failureThreshold", failures}};
+}
+
+Json Ports(v1::Role role) {
+  Json ports = Json::array();
+  const auto add = [&](const char* name, int port) {
+    ports.push_back({{"name", name}, {"containerPort", port}, {"protocol", "TCP"}});
+  };
+  if (role == v1::COORDINATOR) add("control", kCoordinatorPort);
+  if (role == v1::SHARD) add("data", kShardPort);
+  add("metrics", kMetricsPort);
+  return ports;
+}
+
+void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Json* volumes) {
+  Json& mounts = (*container)["volumeMounts"];
+  mounts = Json::array({{{"name", "sluice-tmp"}, {"mountPath", "/tmp"}}});
+  volumes->push_back({{"name", "sluice-tmp"}, {"emptyDir", Json::object()}});
+  if (slot.role == v1::COORDINATOR) {
+    mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigFolder}, {"readOnly", true}});
+    volumes->push_back({{"name", "sluice-job"}, {"configMap", {{"name", job.key.name}}}});
+  }
+  const ClaimMount& checkpoints = job.checkpoints;
+  if (slot.role != v1::WORKER && !checkpoints.claim.empty()) {
+    mounts.push_back({{"name", "sluice-checkpoints"},
+                      {"mountPath", checkpoints.mount_path},
+                      {"subPath", checkpoints.sub_path}});
+    volumes->push_back({{"name", "sluice-checkpoints"},
+                        {"persistentVolumeClaim", {{"claimName", checkpoints.claim}}}});
+  }
+  if (slot.role == v1::WORKER && !job.data.claim.empty()) {
+    mounts.push_back(
+        {{"name", "sluice-data"}, {"mountPath", job.data.mount_path}, {"readOnly", true}});
+    volumes->push_back(
+        {{"name", "sluice-data"},
+         {"persistentVolumeClaim", {{"claimName", job.data.claim}, {"readOnly", true}}}});
+  }
+}
+
+// `theirs` is the template's container of that name.
+Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
+                   const Json& theirs, Json* volumes) {
+  const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
+  Json container = {{"name", std::string(RoleName(slot.role))},
+                    {"ports", Ports(slot.role)},
+                    {"terminationMessagePolicy", "FallbackToLogsOnError"},
+                    {"securityContext",
+                     {{"allowPrivilegeEscalation", false},
+                      {"readOnlyRootFilesystem", true},
+                      {"runAsNonRoot", true},
+                      {"capabilities", {{"drop", {"ALL"}}}},
+                      {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+  const std::string& fallback =
+      slot.role == v1::WORKER ? defaults.worker_image : defaults.server_image;
+  container["image"] = job.job.image.empty() ? fallback : job.job.image;
+  container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
+  if (custom) {
+    container["command"] = Json::array();
+    for (const std::string& part : job.job.spec.worker().command()) {
+      container["command"].push_back(part);
+    }
+    Json& env = container["env"];
+    env.push_back(Variable("SLUICE_COORDINATOR", CoordinatorAddress(job.key)));
+    env.push_back(Variable("SLUICE_JOB", JobIdentity(job)));
+    env.push_back(Variable("SLUICE_WORKER_INDEX", absl::StrCat(slot.index)));
+    env.push_back(
+        Variable("SLUICE_THREADS", absl::StrCat(std::max(1, WorkerThreads(job, theirs)))));
+    env.push_back(Variable("PYTHONUNBUFFERED", "1"));
+  } else {
+    container["command"] = {absl::StrCat("/usr/bin/sluice-", RoleName(slot.role))};
+    container["args"] = Arguments(job, defaults, slot, theirs);
+    container["readinessProbe"] = Probe("/readyz", 2, 1);
+    container["livenessProbe"] = Probe("/healthz", 10, 6);
+  }
+  AddMounts(job, slot, &container, volumes);
+  return container;
+}
+
+// ---- merging a template
+
+// Appends what `base` has not got, by `key`.
+void AppendMissing(const Json& extra, const char* key, Json* base) {
+  if (!extra.is_array()) return;
+  if (!base->is_array()) *base = Json::array();
+  for (const Json& item : extra) {
+    const std::string name = kube::GetString(item, {key});
+    const bool known = !name.empty() && std::any_of(base->begin(), base->end(), [&](const Json& b) {
+      return kube::GetString(b, {key}) == name;
+    });
+    if (!known) base->push_back(item);
+  }
+}
+
+Json MergeContainer(Json ours, const Json& theirs) {
+  for (auto it = theirs.begin(); theirs.is_object() && it != theirs.end(); ++it) {
+    const std::string& field = it.key();
+    if (field == "name") continue;
+    if (field == "env" || field == "ports") {
+      AppendMissing(it.value(), "name", &ours[field]);
+    } else if (field == "volumeMounts") {
+      AppendMissing(it.value(), "mountPath", &ours[field]);
+    } else if (field == "args" && it.value().is_array() && ours.contains("args")) {
+      for (const Json& argument : it.value()) ours["args"].push_back(argument);
+    } else if (it.value().is_object() && ours.contains(field)) {
+      ours[field].merge_patch(it.value());
+    } else {
+      ours[field] = it.value();
+    }
+  }
+  return ours;
+}
+
+bool IsOurs(const std::string& field) {
+  return field == "containers" || field == "restartPolicy" || field == "hostname" ||
+         field == "subdomain";
+}
+
+Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name) {
+  for (auto it = theirs.begin(); theirs.is_object() && it != theirs.end(); ++it) {
+    const std::string& field = it.key();
+    if (IsOurs(field)) continue;
+    if (field == "volumes") {
+      AppendMissing(it.value(), "name", &ours[field]);
+    } else if (field == "tolerations" && it.value().is_array()) {
+      for (const Json& toleration : it.value()) ours[field].push_back(toleration);
+    } else if (it.value().is_object() && ours.contains(field)) {
+      ours[field].merge_patch(it.value());
+    } else {
+      ours[field] = it.value();
+    }
+  }
+  const Json* containers = kube::Find(theirs, {"containers"});
+  for (size_t i = 0; containers != nullptr && containers->is_array() && i < containers->size();
+       ++i) {
+    const Json& container = (*containers)[i];
+    if (kube::GetString(container, {"name"}) != container_name) {
+      ours["containers"].push_back(container);
+    }
+  }
+  return ours;
+}
+
+Json TemplateContainer(const Json& pod_template, absl::string_view name) {
+  const Json* containers = kube::Find(pod_template, {"spec", "containers"});
+  if (containers == nullptr || !containers->is_array()) return Json();
+  for (const Json& container : *containers) {
+    if (kube::GetString(container, {"name"}) == name) return container;
+  }
+  return Json();
+}
+
+void MergeMetadata(const JobView& job, const Json& pod_template, Json* metadata) {
+  const auto add = [&](const char* field, const Json* extra, const char* prefix) {
+    if (extra == nullptr || !extra->is_object()) return;
+    for (auto it = extra->begin(); it != extra->end(); ++it) {
+      Json& target = (*metadata)[field];
+      if (!target.contains(it.key()) && absl::StartsWith(it.key(), prefix)) {
+        target[it.key()] = it.value();
+      }
+    }
+  };
+  add("labels", kube::Find(pod_template, {"metadata", "labels"}), "");
+  add("annotations", kube::Find(pod_template, {"metadata", "annotations"}), "");
+  // Kueue admits plain pods by labels of theirs, which a job says once.
+  const Json labels = job.job.labels;
+  const Json annotations = job.job.annotations;
+  add("labels", &labels, "kueue.x-k8s.io/");
+  add("annotations", &annotations, "kueue.x-k8s.io/");
+}
+
+Json Tolerations(const JobView& job) {
+  Json tolerations = Json::array();
+  for (const char* taint : {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}) {
+    tolerations.push_back({{"key", taint},
+                           {"operator", "Exists"},
+                           {"effect", "NoExecute"},
+                           {"tolerationSeconds", job.toleration_seconds}});
+  }
+  return tolerations;
+}
+
+// ---- the rest
+
+Json MakeServices(const JobView& job, bool headless) {
+  Json service =
+      Object(Services(), job,
+             headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
+  Json& spec = service["spec"];
+  spec["selector"] = {{kJobLabel, job.key.name}};
+  // Processes look for each other before they are ready.
+  spec["publishNotReadyAddresses"] = true;
+  const auto port = [](const char* name, int number) {
+    return Json{{"name", name}, {"port", number}, {"targetPort", number}, {"protocol", "TCP"}};
+  };
+  if (headless) {
+    spec["clusterIP"] = "None";
+    spec["ports"] = Json::array({port("metrics", kMetricsPort)});
+  } else {
+    spec["selector"][kRoleLabel] = std::string(RoleName(v1::COORDINATOR));
+    spec["ports"] = Json::array({port("control", kCoordinatorPort)});
+  }
+  return service;
+}
+
+Json MakeConfigMap(const JobView& job, uint32_t shards) {
+  v1::JobSpec spec = job.job.spec;
+  spec.mutable_parameter_server()->set_replicas(shards);
+  std::string json;
+  // A JobSpec has no field that cannot be printed.
+  (void)google::protobuf::util::MessageToJsonString(spec, &json);
+  Json map = Object(ConfigMaps(), job, job.key.name);
+  // Printed again, for protobuf prints a map's entries in any order.
+  map["data"] = {{kJobFile, Json::parse(json, nullptr, /*allow_exceptions=*/false).dump(2)}};
+  return map;
+}
+
+// One shard, or the coordinator, at a time: a drain waits for the next to be back.
+Json MakeDisruptionBudget(const JobView& job, uint32_t shards) {
+  Json budget = Object(DisruptionBudgets(), job, job.key.name);
+  budget["spec"] = {
+      {"minAvailable", shards},
+      {"selector",
+       {{"matchLabels", {{kJobLabel, job.key.name}}},
+        {"matchExpressions",
+         Json::array(
+             {{{"key", kRoleLabel}, {"operator", "In"}, {"values", {"coordinator", "ps"}}}})}}}};
+  return budget;
+}
+
+Json MakeNetworkPolicy(const JobView& job) {
+  Json policy = Object(NetworkPolicies(), job, job.key.name);
+  const Json own = {{"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}}};
+  const Json the_operator = {
+      {"namespaceSelector", Json::object()},
+      {"podSelector", {{"matchLabels", {{"app.kubernetes.io/name", "sluice-operator"}}}}}};
+  const auto port = [](int number) {
+    return Json::array({{{"port", number}, {"protocol", "TCP"}}});
+  };
+  policy["spec"] = {
+      {"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}},
+      {"policyTypes", {"Ingress"}},
+      {"ingress",
+       Json::array({{{"from", Json::array({own})}},
+                    {{"from", Json::array({the_operator})}, {"ports", port(kCoordinatorPort)}},
+                    {{"ports", port(kMetricsPort)}}})}};
+  return policy;
+}
+
+}  // namespace
+
+std::string TemplateHash(const Json& pod) {
+  return kube::GetString(pod, {"metadata", "annotations", kTemplateHash});
+}
+
+Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot) {
+  const Json& pod_template = job.TemplateOf(slot.role);
+  const std::string role(RoleName(slot.role));
+  const std::string name = PodName(job.key.name, slot);
+  Json pod = Object(Pods(), job, name);
+  Json& labels = pod["metadata"]["labels"];
+  labels["app.kubernetes.io/component"] = role;
+  labels[kRoleLabel] = role;
+  labels[kIndexLabel] = absl::StrCat(slot.index);
+  MergeMetadata(job, pod_template, &pod["metadata"]);
+
+  Json volumes = Json::array();
+  const Json theirs = TemplateContainer(pod_template, role);
+  const Json container =
+      MergeContainer(MakeContainer(job, defaults, slot, theirs, &volumes), theirs);
+  Json spec = {{"restartPolicy", "Never"},
+               {"hostname", name},
+               {"subdomain", HeadlessServiceName(job.key.name)},
+               {"automountServiceAccountToken", false},
+               {"enableServiceLinks", false},
+               {"terminationGracePeriodSeconds", GraceSeconds(job, slot.role)},
+               {"tolerations", Tolerations(job)},
+               {"securityContext",
+                {{"runAsNonRoot", true},
+                 {"runAsUser", 65532},
+                 {"runAsGroup", 65532},
+                 {"fsGroup", 65532},
+                 {"fsGroupChangePolicy", "OnRootMismatch"},
+                 {"seccompProfile", {{"type", "RuntimeDefault"}}}}},
+               {"containers", Json::array({container})},
+               {"volumes", std::move(volumes)}};
+  const Json* their_spec = kube::Find(pod_template, {"spec"});
+  pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
+  pod["metadata"]["annotations"][kTemplateHash] =
+      absl::StrFormat("%08x", Crc32c(pod["spec"].dump()));
+  return pod;
+}
+
+std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards) {
+  std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
+                                      {&Services(), MakeServices(job, /*headless=*/true)},
+                                      {&ConfigMaps(), MakeConfigMap(job, shards)},
+                                      {&DisruptionBudgets(), MakeDisruptionBudget(job, shards)}};
+  if (job.network_policy) objects.push_back({&NetworkPolicies(), MakeNetworkPolicy(job)});
+  return objects;
+}
+
+bool Covers(const Json& live, const Json& wanted) {
+  if (wanted.is_object()) {
+    if (!live.is_object()) return wanted.empty() && live.is_null();
+    return std::all_of(wanted.items().begin(), wanted.items().end(), [&](const auto& entry) {
+      const auto found = live.find(entry.key());
+      return found != live.end() ? Covers(*found, entry.value()) : Covers(Json(), entry.value());
+    });
+  }
+  if (wanted.is_array()) {
+    return live.is_array() && live.size() == wanted.size() &&
+           std::equal(live.begin(), live.end(), wanted.begin(), Covers);
+  }
+  return live == wanted;
+}
+
+}  // namespace sluice::reconciler

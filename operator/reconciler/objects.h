@@ -1,0 +1,42 @@
+// What a TrainingJob owns on a cluster, as the API server's objects. Pure.
+#ifndef SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
+#define SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
+
+#include <string>
+#include <vector>
+
+#include "operator/kube/object.h"
+#include "operator/policy/policy.h"
+#include "operator/reconciler/job_view.h"
+
+namespace sluice::reconciler {
+
+// The operator's part in what pods are.
+struct PodDefaults {
+  std::string server_image;  // of coordinators and shards,
+  std::string worker_image;  // and of workers, where spec.image is unset
+  std::string log_format = "logfmt";
+};
+
+// The pod of a slot. It is given its address, identity and threads just as `sluice run` gives them
+// to processes; where the role's template says more, that is merged into it. `shards` is the number
+// of the job's present life.
+kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot);
+
+// The annotation kTemplateHash of MakePod's pod.
+std::string TemplateHash(const kube::Json& pod);
+
+// All but pods: two Services, the ConfigMap, the PodDisruptionBudget and, unless the job does
+// without, the NetworkPolicy. In the order in which they are to be made.
+struct OwnedObject {
+  const kube::ResourceType* type;
+  kube::Json object;
+};
+std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards);
+
+// Whether `live` says all that `wanted` says; it may say more, as servers fill in defaults.
+bool Covers(const kube::Json& live, const kube::Json& wanted);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_OBJECTS_H_

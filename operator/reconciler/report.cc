@@ -1,0 +1,426 @@
+#include "operator/reconciler/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+using runtime::EventRecord;
+using Type = EventRecord::Type;
+
+constexpr size_t kMaxFailures = 8;
+constexpr size_t kMaxNamed = 5;  // pods named in one message
+
+// So many digits that a chart is right, and so few that equal values stay equal.
+double Rounded(double value) {
+  if (!std::isfinite(value)) return 0;
+  return std::strtod(absl::StrFormat("%.6g", value).c_str(), nullptr);
+}
+
+// What a user can do about the end of a pod.
+std::string Advice(const std::string& reason) {
+  if (reason == "OOMKilled") return "raise resources.limits.memory in the role's template";
+  if (reason == "StartError") return "the image lacks the program: correct the image or command";
+  return "";
+}
+
+const char* RoleWord(v1::Role role) {
+  switch (role) {
+    case v1::COORDINATOR:
+      return "Coordinator";
+    case v1::SHARD:
+      return "Shard";
+    default:
+      return "Worker";
+  }
+}
+const char* RestartsField(v1::Role role) {
+  switch (role) {
+    case v1::COORDINATOR:
+      return "coordinator";
+    case v1::SHARD:
+      return "parameterServer";
+    default:
+      return "worker";
+  }
+}
+
+class Reporter {
+ public:
+  Reporter(const Findings& findings, Json* status, std::vector<EventRecord>* events)
+      : findings_(findings),
+        world_(*findings.world),
+        job_(findings.world->job),
+        recovery_(*findings.recovery),
+        status_(*status),
+        events_(events) {}
+
+  void Run() {
+    status_["observedGeneration"] = job_.generation;
+    Sort();
+    Sizes();
+    Training();
+    Checkpoint();
+    Failures();
+    Acceptance();
+    Activity();
+    Health();
+    End();
+    status_["summary"] = Summary();
+    status_["recovery"] = WriteRecovery(recovery_);
+  }
+
+ private:
+  bool Accepted() const { return job_.problem.empty() || recovery_.shards != 0; }
+  const std::optional<policy::Ending>& Ending() const { return recovery_.memory.ending; }
+  bool EndedAs(policy::Outcome outcome) const {
+    return Ending().has_value() && Ending()->outcome == outcome;
+  }
+  bool Over() const {
+    return EndedAs(policy::Outcome::kSucceeded) || EndedAs(policy::Outcome::kFailed);
+  }
+  bool Stopped() const {
+    return findings_.stopped && EndedAs(policy::Outcome::kSuspended) && !findings_.resizing;
+  }
+  bool Suspending() const { return job_.job.suspend && !Over() && !Stopped(); }
+
+  bool Set(absl::string_view type, bool holds, const std::string& reason,
+           const std::string& message) {
+    return SetCondition(type, holds, reason, message, job_.generation, findings_.now, &status_);
+  }
+  void Tell(Type type, std::string reason, std::string action, std::string note) {
+    events_->push_back({type, std::move(reason), std::move(action), std::move(note)});
+  }
+
+  bool Wanted(const policy::Slot& slot) const {
+    if (slot.role == v1::COORDINATOR) return true;
+    return slot.index < (slot.role == v1::SHARD ? recovery_.shards : findings_.workers);
+  }
+
+  // Who is there, who is not, and why.
+  void Sort() {
+    std::map<policy::Slot, const PodView*> pods;
+    for (const PodView& pod : world_.pods) pods[pod.slot] = &pod;
+    const auto look = [&](const policy::Slot& slot) {
+      const auto found = pods.find(slot);
+      const PodView* pod = found == pods.end() ? nullptr : found->second;
+      if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
+      missing_.push_back(policy::SlotName(slot));
+      if (pod != nullptr && waiting_.empty() && !pod->waiting.empty()) {
+        waiting_ = {pod->waiting.reason, absl::StrCat(pod->name, ": ", pod->waiting.message)};
+      }
+      const auto kept = recovery_.memory.slots.find(slot);
+      if (kept != recovery_.memory.slots.end() && kept->second.failures_in_row > 0) {
+        failing_.push_back(
+            absl::StrCat(policy::SlotName(slot), " (", kept->second.failures_in_row, ")"));
+      }
+    };
+    if (recovery_.shards == 0) return;
+    look({v1::COORDINATOR, 0});
+    for (uint32_t i = 0; i < recovery_.shards; ++i) look({v1::SHARD, i});
+    for (uint32_t i = 0; i < findings_.workers; ++i) look({v1::WORKER, i});
+  }
+
+  static std::string Names(const std::vector<std::string>& names) {
+    const size_t shown = std::min(names.size(), kMaxNamed);
+    std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ");
+    if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
+    return text;
+  }
+
+  void Sizes() {
+    int64_t shards = 0, shards_ready = 0, workers = 0, workers_ready = 0;
+    Json images = Json::object();
+    for (const PodView& pod : world_.pods) {
+      if (!pod.image_id.empty()) images[std::string(RoleName(pod.slot.role))] = pod.image_id;
+      if (pod.ended || pod.deletion_asked.has_value()) continue;
+      if (pod.slot.role == v1::SHARD) ++shards, shards_ready += pod.ready;
+      if (pod.slot.role == v1::WORKER) ++workers, workers_ready += pod.ready;
+      if (pod.slot.role == v1::COORDINATOR) coordinator_ready_ = pod.ready;
+    }
+    status_["parameterServer"] = {
+        {"replicas", shards}, {"readyReplicas", shards_ready}, {"movingPartitions", 0}};
+    status_["worker"] = {{"replicas", workers},
+                         {"readyReplicas", workers_ready},
+                         {"selector", absl::StrCat(kJobLabel, "=", job_.key.name, ",", kRoleLabel,
+                                                   "=", RoleName(v1::WORKER))}};
+    status_["coordinator"] = {{"ready", coordinator_ready_}};
+    if (!images.empty()) status_["images"] = std::move(images);
+  }
+
+  void Training() {
+    const v1::JobProgress* progress = findings_.progress;
+    if (progress == nullptr || !findings_.progress_is_new) return;
+    if (progress->attempt() > 0) status_["attempt"] = progress->attempt();
+    if (progress->has_view()) {
+      const v1::ViewId& id = progress->view().id();
+      status_["view"] = absl::StrCat(id.attempt(), ".", id.term().counter(), ".", id.number());
+    }
+    Json& training = status_["training"];
+    if (!training.is_object()) training = Json::object();
+    // Before its first view, a coordinator does not know how far the job is.
+    const bool knows = progress->step() > 0 || findings_.phase >= v1::JobProgress::TRAINING;
+    if (!knows) return;
+    const int64_t step = static_cast<int64_t>(progress->step());
+    const int64_t before = training.contains("step") ? kube::GetInt(training, {"step"}) : -1;
+    if (step > before) training["lastProgressTime"] = kube::EncodeTime(findings_.now);
+    training["step"] = step;
+    if (progress->total_steps() > 0) training["totalSteps"] = progress->total_steps();
+    training["epoch"] = Rounded(progress->epoch());
+    training["samples"] = progress->samples();
+    if (progress->has_loss()) training["loss"] = Rounded(progress->loss());
+    training["samplesPerSecond"] = Rounded(progress->samples_per_second());
+    if (progress->has_last_evaluation()) {
+      const v1::Evaluation& evaluation = progress->last_evaluation();
+      training["metric"] = evaluation.has_accuracy()
+                               ? absl::StrFormat("accuracy %.2f %%", evaluation.accuracy())
+                               : absl::StrFormat("loss %.4f", evaluation.loss());
+    }
+  }
+
+  void Checkpoint() {
+    const v1::JobProgress* progress = findings_.progress;
+    if (progress == nullptr || !findings_.progress_is_new) return;
+    const v1::CheckpointStatus& checkpoint = progress->checkpoint();
+    if (checkpoint.has_last()) {
+      Json& to = status_["checkpoint"];
+      const bool is_new = !to.is_object() || to.value("location", "") != checkpoint.folder();
+      if (!to.is_object()) to = Json::object();
+      to["step"] = checkpoint.last().step();
+      to["location"] = checkpoint.folder();
+      if (checkpoint.bytes() > 0) to["bytes"] = checkpoint.bytes();
+      if (is_new) to["time"] = kube::EncodeTime(findings_.now);
+    }
+    if (progress->restored()) {
+      status_["checkpoint"]["restoredFromStep"] = progress->restored_from_step();
+    }
+  }
+
+  void Failures() {
+    for (const auto& [role, count] : findings_.restarts) {
+      Json& restarts = status_["restarts"];
+      restarts[RestartsField(role)] = kube::GetInt(restarts, {RestartsField(role)}) + count;
+      restarts["total"] = kube::GetInt(restarts, {"total"}) + count;
+    }
+    for (const HandledEnd& end : findings_.ends) AddFailure(end);
+  }
+
+  void AddFailure(const HandledEnd& end) {
+    const PodView& pod = *end.pod;
+    const std::string reason = ReasonOf(end.exit);
+    std::string message;
+    if (end.exit.cause == policy::Cause::kItself || pod.ended) {
+      message = policy::ExitText(end.exit);
+    }
+    for (const std::string& part : {end.exit.message, Advice(reason)}) {
+      if (!part.empty()) absl::StrAppend(&message, message.empty() ? "" : ": ", part);
+    }
+    if (message.empty()) message = "the pod is being deleted";
+    message.resize(std::min<size_t>(message.size(), 1000));
+    Json failure = {{"time", kube::EncodeTime(findings_.now)},
+                    {"role", std::string(RoleName(pod.slot.role))},
+                    {"index", pod.slot.index},
+                    {"pod", pod.name},
+                    {"reason", reason},
+                    {"message", message},
+                    {"counted", end.counted}};
+    if (!pod.node.empty()) failure["node"] = pod.node;
+    if (pod.ended) {
+      failure["exitCode"] = end.exit.signal != 0 ? 128 + end.exit.signal : end.exit.code;
+    }
+    Json& failures = status_["lastFailures"];
+    if (!failures.is_array()) failures = Json::array();
+    failures.insert(failures.begin(), std::move(failure));
+    while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
+    const bool outside = end.exit.cause == policy::Cause::kOutside;
+    Tell(outside ? Type::kNormal : Type::kWarning,
+         absl::StrCat(RoleWord(pod.slot.role), outside ? "Lost" : "Failed"),
+         absl::StrCat("Replace", RoleWord(pod.slot.role)),
+         absl::StrCat(pod.name, ": ", reason, ": ", message));
+  }
+
+  void Acceptance() {
+    if (!Accepted()) {
+      if (Set("Accepted", false, job_.problem.reason, job_.problem.message)) {
+        Tell(Type::kWarning, job_.problem.reason, "Accept", job_.problem.message);
+      }
+      return;
+    }
+    Set("Accepted", true, "Valid", "");
+    if (!status_.contains("startTime")) status_["startTime"] = kube::EncodeTime(findings_.now);
+  }
+
+  // Whether it trains, and the changes of its size.
+  void Activity() {
+    using Progress = v1::JobProgress;
+    const bool active = findings_.phase == Progress::TRAINING ||
+                        findings_.phase == Progress::EVALUATING ||
+                        findings_.phase == Progress::SAVING;
+    if (active && !Ending().has_value()) {
+      const char* reason = findings_.phase == Progress::TRAINING     ? "Training"
+                           : findings_.phase == Progress::EVALUATING ? "Evaluating"
+                                                                     : "Saving";
+      const bool was = HasCondition(status_, "Running");
+      Set("Running", true, reason, "");
+      if (!was) {
+        Tell(Type::kNormal, "Training", "Train",
+             absl::StrCat("training goes on from step ", findings_.progress->step(), ", attempt ",
+                          findings_.progress->attempt()));
+      }
+    } else {
+      Set("Running", false, NotRunning(), "");
+    }
+    if (Stopped()) {
+      const std::string message = Ending()->reason.empty() ? "" : Ending()->reason;
+      if (Set("Suspended", true, "Suspended", message)) {
+        Tell(Type::kNormal, "Suspended", "Suspend",
+             message.empty() ? "a checkpoint is saved, and all pods are gone" : message);
+      }
+    } else {
+      Set("Suspended", false, Suspending() ? "Suspending" : "NotSuspended", "");
+    }
+    Scaling();
+  }
+
+  std::string NotRunning() const {
+    if (Over()) return Ending()->outcome == policy::Outcome::kSucceeded ? "Succeeded" : "Failed";
+    if (Stopped()) return "Suspended";
+    if (Suspending()) return "Suspending";
+    if (!Accepted()) return job_.problem.reason;
+    if (findings_.phase == v1::JobProgress::BIRTH) return "MakingModel";
+    return findings_.resizing ? "Restarting" : "Starting";
+  }
+
+  void Scaling() {
+    const uint32_t shards = job_.job.spec.parameter_server().replicas();
+    const uint32_t sized = recovery_.sized_workers;
+    std::string reason = "AsWanted", message;
+    if (findings_.resizing && !Over()) {
+      reason = "ScalingShards";
+      message = absl::StrCat(recovery_.shards, " -> ", shards,
+                             " shards: the job saves a checkpoint and goes on with the new number");
+    } else if (!Ending().has_value() && sized != 0 && sized != findings_.workers) {
+      reason = "ScalingWorkers";
+      message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
+    }
+    const bool scaling = reason != "AsWanted";
+    const bool was = HasCondition(status_, "Scaling");
+    if (Set("Scaling", scaling, reason, message) && scaling) {
+      Tell(Type::kNormal, reason, "Scale", message);
+    } else if (was && !scaling && !Ending().has_value()) {
+      Tell(Type::kNormal, "Scaled", "Scale",
+           absl::StrCat(recovery_.shards, " shards and ", findings_.workers, " workers"));
+    }
+  }
+
+  void Health() {
+    const bool idle = Ending().has_value() || !Accepted() || recovery_.shards == 0;
+    if (idle) {
+      Set("Ready", false, NotRunning(), "");
+      Set("Degraded", false, "AsWanted", "");
+      return;
+    }
+    Trouble trouble = world_.refused.empty() ? waiting_ : world_.refused;
+    if (missing_.empty()) {
+      Set("Ready", true, "AllReady", "");
+    } else {
+      Set("Ready", false, trouble.empty() ? "NotAllReady" : trouble.reason,
+          absl::StrCat("not ready: ", Names(missing_)));
+    }
+    if (trouble.empty() && !failing_.empty()) {
+      trouble = {"ProcessesFail",
+                 absl::StrCat("failed, times in a row: ", Names(failing_), LastFailure())};
+    }
+    if (trouble.empty() && recovery_.sized_workers > 0 && !missing_.empty()) {
+      trouble = {"ProcessesMissing", absl::StrCat("not ready: ", Names(missing_))};
+    }
+    const v1::JobProgress* progress = findings_.progress;
+    if (trouble.empty() && progress != nullptr && findings_.progress_is_new &&
+        !progress->checkpoint().error().empty()) {
+      trouble = {"CheckpointFailed", progress->checkpoint().error()};
+    }
+    const bool degraded = !trouble.empty();
+    const bool changed =
+        Set("Degraded", degraded, degraded ? trouble.reason : "AsWanted", trouble.message);
+    // Ends of pods have events of their own.
+    const bool told = trouble.reason == "ProcessesFail" || trouble.reason == "ProcessesMissing";
+    if (changed && degraded && !told) {
+      Tell(Type::kWarning, trouble.reason, "Reconcile", trouble.message);
+    }
+  }
+
+  std::string LastFailure() const {
+    const Json* failures = kube::Find(status_, {"lastFailures"});
+    if (failures == nullptr || !failures->is_array() || failures->empty()) return "";
+    return absl::StrCat("; the last: ", kube::GetString(failures->front(), {"pod"}), ": ",
+                        kube::GetString(failures->front(), {"message"}));
+  }
+
+  void End() {
+    const bool succeeded = EndedAs(policy::Outcome::kSucceeded);
+    const bool failed = EndedAs(policy::Outcome::kFailed);
+    const std::string message = Ending().has_value() ? Ending()->reason : "";
+    const std::string reason =
+        Ending().has_value() && !Ending()->code.empty() ? Ending()->code : "Ended";
+    const bool news = !HasCondition(status_, "Succeeded") && !HasCondition(status_, "Failed");
+    Set("Succeeded", succeeded, succeeded ? "Completed" : failed ? "Failed" : "NotFinished", "");
+    Set("Failed", failed, failed ? reason : "NotFailed", failed ? message : "");
+    if (!succeeded && !failed) return;
+    if (!status_.contains("completionTime")) {
+      status_["completionTime"] = kube::EncodeTime(findings_.now);
+    }
+    if (!news) return;
+    if (failed) {
+      Tell(Type::kWarning, reason, "Fail", message);
+    } else {
+      Tell(Type::kNormal, "Succeeded", "Complete",
+           absl::StrCat("training is complete at step ",
+                        kube::GetInt(status_, {"training", "step"})));
+    }
+  }
+
+  std::string Summary() const {
+    if (!Accepted()) return "Invalid";
+    if (EndedAs(policy::Outcome::kSucceeded)) return "Succeeded";
+    if (EndedAs(policy::Outcome::kFailed)) return "Failed";
+    if (Stopped()) return "Suspended";
+    if (Suspending()) return "Suspending";
+    if (findings_.resizing) return "Scaling";
+    const Json* running = FindCondition(status_, "Running");
+    if (HasCondition(status_, "Running")) return kube::GetString(*running, {"reason"});
+    if (!world_.refused.empty()) return world_.refused.reason;
+    if (!waiting_.empty()) return waiting_.reason;
+    if (!failing_.empty()) return "Failing";
+    const bool trained = kube::Find(status_, {"training", "step"}) != nullptr;
+    return trained ? "Recovering" : "Starting";
+  }
+
+  const Findings& findings_;
+  const World& world_;
+  const JobView& job_;
+  const Recovery& recovery_;
+  Json& status_;
+  std::vector<EventRecord>* const events_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> failing_;
+  Trouble waiting_;
+  bool coordinator_ready_ = false;
+};
+
+}  // namespace
+
+void Report(const Findings& findings, Json* status, std::vector<EventRecord>* events) {
+  Reporter(findings, status, events).Run();
+}
+
+}  // namespace sluice::reconciler

@@ -1,0 +1,116 @@
+// A cluster for the operator's tests: an API server in memory, kubelets and coordinators that do
+// what the test says, and one clock that only the test moves. No threads.
+#ifndef SLUICE_OPERATOR_TESTING_FAKE_CLUSTER_H_
+#define SLUICE_OPERATOR_TESTING_FAKE_CLUSTER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "operator/kube/fake/fake_api_server.h"
+#include "operator/kube/http_client.h"
+#include "operator/operator.h"
+#include "operator/reconciler/coordinators.h"
+#include "operator/runtime/events.h"
+#include "services/common/clock.h"
+
+namespace sluice {
+
+// Answers with what the test lays ready, and remembers what it was told.
+class FakeCoordinators final : public reconciler::Coordinators {
+ public:
+  struct Partner {
+    std::string life;
+    std::string address;
+    v1::SetDesiredRequest desired;
+    std::vector<v1::SetDesiredRequest::Death> deaths;
+  };
+  void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
+                const v1::SetDesiredRequest& desired,
+                std::vector<v1::SetDesiredRequest::Death> deaths) override;
+  void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
+  void Forget(const kube::ObjectKey& job) override { partners.erase(job), heard.erase(job); }
+  reconciler::Heard Latest(const kube::ObjectKey& job) const override;
+
+  std::map<kube::ObjectKey, Partner> partners;
+  std::map<kube::ObjectKey, reconciler::Heard> heard;
+  std::vector<v1::SetDesiredRequest::Death> deaths;  // all that were reported
+};
+
+class FakeCluster {
+ public:
+  FakeCluster();
+
+  // ---- the operator. Restart: it is gone, and another begins with what the API server has.
+  void Restart();
+  // Watches, reconciliations, kubelets, the collector of garbage: until nothing changes any more.
+  // Kubelets do their part if `kubelets`. False if it does not end.
+  bool Settle();
+  // Moves the clock, then settles.
+  void Pass(absl::Duration time);
+  bool kubelets = true;
+
+  // ---- jobs
+  // A small valid job in namespace "ns"; `patch` is merged into it.
+  static kube::Json Job(const std::string& name, const kube::Json& patch = kube::Json::object());
+  void Create(const kube::Json& job);
+  void PatchJob(const std::string& name, const kube::Json& patch);
+  kube::Json GetJob(const std::string& name);  // null: there is none
+  kube::Json Status(const std::string& name);
+  // "True/Training"; empty: there is no such condition.
+  std::string Condition(const std::string& name, const std::string& type);
+  // The coordinator's next words, in its present life.
+  void Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,
+           const std::function<void(v1::JobProgress*)>& more = nullptr);
+
+  // ---- pods
+  std::vector<std::string> PodNames();
+  kube::Json Pod(const std::string& name);  // null: there is none
+  std::string UidOf(const std::string& name) { return kube::UidOf(Pod(name)); }
+  // Its container ends so.
+  void EndPod(const std::string& name, int exit_code, const std::string& reason = "Error",
+              const std::string& message = "");
+  // As kubectl does.
+  void DeletePod(const std::string& name);
+  void MergeStatus(const std::string& pod, const kube::Json& status);
+  // Sets one condition of a pod.
+  void SetPodCondition(const std::string& pod, const std::string& type, const std::string& value,
+                       const std::string& reason);
+  // Of pods that the kubelets leave alone: not started, not ended.
+  std::function<bool(const std::string& pod)> frozen;
+
+  std::vector<kube::Json> Events();
+  // Reasons of the events, each once, in order.
+  std::vector<std::string> EventReasons();
+  // Requests of the operator that wrote (events left out), in order.
+  std::vector<std::string> Writes();
+  void ForgetWrites() { writes_.clear(); }
+  // Asked before each write of the operator; what it returns befalls the request.
+  std::function<std::optional<kube::FakeApiServer::Fault>(const kube::HttpRequest&)> on_write;
+  // True once the operator was "killed": nothing it does reaches the server any more.
+  bool operator_dead = false;
+
+  FakeClock clock{absl::FromUnixSeconds(1700000000)};
+  kube::FakeApiServer server;
+  FakeCoordinators coordinators;
+  reconciler::PodDefaults pod_defaults{"server:1", "worker:1", "logfmt"};
+
+ private:
+  bool RunKubelets();
+  void StartPod(const kube::Json& pod);
+
+  kube::HttpClient admin_;
+  std::unique_ptr<kube::HttpTransport> transport_;  // the operator's way to the server
+  std::unique_ptr<kube::HttpClient> client_;
+  std::unique_ptr<runtime::EventRecorder> events_;
+  std::unique_ptr<Operator> operator_;
+  std::vector<std::string> writes_;
+  int last_ip_ = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_OPERATOR_TESTING_FAKE_CLUSTER_H_

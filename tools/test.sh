@@ -8,6 +8,7 @@
 #   unit         every test that is not under //tests
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
 #   integration  the rest of //tests: real processes on this machine
+#   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine (13 minutes)
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
@@ -20,8 +21,8 @@
 # where the system's has none; the output says which interpreter has what.
 #
 # A test target says by a tag what it needs of the machine (requires-root, requires-netns,
-# requires-cgroups, requires-cluster); where the machine lacks it, the target is skipped and counts as
-# one skipped case. A tier of which nothing can run is skipped with its reason. With CI=true a tier that
+# requires-cgroups, requires-cluster, requires-cluster-nodes); where the machine lacks it, the target is
+# skipped and counts as one skipped case. A tier of which nothing can run is skipped with its reason. With CI=true a tier that
 # is left out although this machine can run it is a failure.
 #
 # The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
@@ -30,7 +31,7 @@ set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-readonly TIERS=(verify unit simulation integration)
+readonly TIERS=(verify unit simulation integration cluster)
 
 passed=0 failed=0 skipped=0
 config=()
@@ -49,7 +50,8 @@ tests_of() {
   case $1 in
     unit) query='tests(//...) except filter("^//tests[/:]", tests(//...))' ;;
     simulation) query='filter("^//tests/simulation[/:]", tests(//...))' ;;
-    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/simulation[/:]", tests(//...))' ;;
+    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/(simulation|cluster)[/:]", tests(//...))' ;;
+    cluster) query='filter("^//tests/cluster[/:]", tests(//...))' ;;
   esac
   query="($query) except attr(tags, \"[\\[ ]manual[,\\]]\", tests(//...))"
   if $sanitizer; then query="($query) except rdeps(//..., //third_party:torch)"; fi
@@ -65,12 +67,8 @@ lacks() {
         echo "cannot make network namespaces" ;;
     requires-cgroups)
       [[ -w /sys/fs/cgroup || -w /sys/fs/cgroup/memory ]] || echo "cannot write to cgroups" ;;
-    requires-cluster)
-      if [[ -x tests/cluster/available.sh ]]; then
-        tests/cluster/available.sh 2>&1 >/dev/null | head -n 1 || true
-      else
-        echo "no test cluster"
-      fi ;;
+    requires-cluster) tests/cluster/available.sh 2>&1 >/dev/null | head -n 1 || true ;;
+    requires-cluster-nodes) tests/cluster/available.sh --nodes 2>&1 >/dev/null | head -n 1 || true ;;
   esac
 }
 
@@ -107,7 +105,7 @@ run_verify() {
 leave_out_impossible() {
   local tier=$1 tag reason target
   cp "$work/$tier.all" "$work/$tier.run"
-  for tag in requires-root requires-netns requires-cgroups requires-cluster; do
+  for tag in requires-root requires-netns requires-cgroups requires-cluster requires-cluster-nodes; do
     reason=$(lacks "$tag")
     [[ -n $reason ]] || continue
     bazel_query "attr(tags, \"[\\[ ]${tag}[,\\]]\", set($(tr '\n' ' ' <"$work/$tier.run")))" \
@@ -123,7 +121,7 @@ leave_out_impossible() {
 }
 
 run_tests() {
-  local tier=$1 before status=0 counts
+  local tier=$1 before status=0 counts cluster=()
   # A package that does not load is a failure, but no reason to leave out the others.
   bazel_query --keep_going "$(tests_of "$tier")" >"$work/$tier.all" 2>"$work/$tier.errors" || {
     grep -E '^ERROR' "$work/$tier.errors" | indent || true
@@ -141,7 +139,13 @@ run_tests() {
     return
   fi
 
-  quiet_bazel test "${config[@]}" --keep_going --test_summary=none \
+  if [[ $tier == cluster ]]; then
+    # What is not built is missed by each test; the reason is said here.
+    tests/cluster/build.sh 2>&1 | indent || say "cluster: Kubernetes could not be built"
+    # One at a time, and their progress is seen: a cluster takes most of a small machine.
+    cluster=(--test_output=streamed --test_env=CLUSTER_CACHE)
+  fi
+  quiet_bazel test "${config[@]}" "${cluster[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
     indent || status=$?
   counts=$(python3 tools/test_results.py "$work/$tier.events" "$work/$tier.run" | tee "$work/$tier.cases" | tail -n 1)
@@ -168,6 +172,10 @@ left_out() {
   local tier=$1
   if [[ $tier == verify ]] && $sanitizer; then
     skip_tier "$tier" "the same as without a sanitizer"
+    return
+  fi
+  if [[ $tier == cluster ]] && $sanitizer; then
+    skip_tier "$tier" "its containers have the ordinary programs"
     return
   fi
   if [[ ${CI:-} != true ]]; then

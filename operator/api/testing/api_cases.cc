@@ -73,6 +73,12 @@ std::vector<std::string> ServersWords(const Problem& problem) {
                                           absl::StartsWith(problem.message, "must be a string"))) {
     return {"name"};
   }
+  // What every object has is decoded before any schema is asked.
+  if (problem.path == "metadata.name" && absl::StartsWith(problem.message, "must be a string")) {
+    return {"metadata.name", "of type string"};
+  }
+  // The fields of a map in the place of a list are unknown before the map is of the wrong type.
+  if (absl::StartsWith(problem.message, "must be a list, not a map")) return {problem.path};
   if (absl::StartsWith(problem.message, "unknown field")) {
     return {problem.path, absl::StrCat("unknown field \"", problem.path, "\"")};
   }

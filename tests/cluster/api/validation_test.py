@@ -1,0 +1,86 @@
+"""What the API server itself says of manifests: the schema and its rules, in the words of `sluice validate`."""
+
+import json
+import re
+import unittest
+
+import yaml
+
+from tests.cluster.testing.cluster import ROOT, Cluster, conditions, run, say, wait_for
+from tools import unittest_main
+
+JOBS = '/apis/sluice.dev/v1alpha1/namespaces/default/trainingjobs?dryRun=All&fieldValidation=Strict'
+
+
+class ValidationTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cases = json.loads(run([ROOT / 'operator/api/print_api_cases']))
+        cls.cluster = cls.enterClassContext(Cluster())
+        cls.api = cls.cluster.api
+        cls.cluster.kubectl('apply', '--server-side', '-f', ROOT / 'helm/sluice/files/trainingjobs.sluice.dev.yaml')
+        # `kubectl wait` fails while there are no conditions at all.
+        wait_for('the API is established', lambda: conditions(cls.api.get(
+            'customresourcedefinitions', None, 'trainingjobs.sluice.dev')).get('Established') == 'True')
+        wait_for('jobs can be listed', lambda: cls.api.list('trainingjobs', 'default') is not None)
+
+    def test_kubectl_refuses_each_invalid_manifest_and_names_field_and_rule(self):
+        refused = [case for case in self.cases if not case['accepted'] and not case['before']]
+        self.assertGreaterEqual(len(refused), 60)
+        folder = self.cluster.folder / 'manifests'
+        folder.mkdir()
+        for case in refused:
+            (folder / f'{case["name"]}.yaml').write_text(case['manifest'])
+        said = self.cluster.refused('apply', '--dry-run=server', '-f', folder)
+        messages = {}
+        for message in re.split(r'\n(?=Error from server|error: |Error parsing|\S+\.yaml)', said):
+            for name in re.findall(r'/([\w.-]+)\.yaml', message):
+                messages[name] = messages.get(name, '') + message
+        for case in refused:
+            with self.subTest(case['name']):
+                message = messages.get(case['name'], '')
+                if any(word not in message for word in case['words']):
+                    # Not every message names its file.
+                    message = self.cluster.refused('apply', '--dry-run=server', '-f', folder / f'{case["name"]}.yaml')
+                for word in case['words']:
+                    self.assertIn(word, message)
+        say(f'{len(refused)} invalid manifests are refused by kubectl')
+
+    def test_what_is_valid_is_taken(self):
+        valid = [case for case in self.cases if case['accepted'] and not case['before']]
+        for case in valid:
+            with self.subTest(case['name']):
+                self.api.request('POST', JOBS, case['manifest'], 'application/yaml')
+        say(f'{len(valid)} valid manifests are taken')
+
+    def test_changes_of_what_is_fixed_are_refused(self):
+        changes = [case for case in self.cases if case['before']]
+        self.assertTrue(changes)
+        for case in changes:
+            with self.subTest(case['name']):
+                self.cluster.kubectl('apply', '-n', 'default', '-f', '-', stdin=case['before'])
+                name = yaml.safe_load(case['before'])['metadata']['name']
+                try:
+                    if case['accepted']:
+                        self.cluster.kubectl('apply', '-n', 'default', '-f', '-', stdin=case['manifest'])
+                    else:
+                        said = self.cluster.refused('apply', '-n', 'default', '-f', '-', stdin=case['manifest'])
+                        for word in case['words']:
+                            self.assertIn(word, said)
+                finally:
+                    self.api.delete('trainingjobs', 'default', name)
+
+    def test_kubectl_explains_fields(self):
+        said = self.cluster.kubectl('explain', 'stj.spec.training.globalBatchSize')
+        self.assertIn('FIELD: globalBatchSize <integer>', said)
+        self.assertIn('DESCRIPTION:', said)
+
+    def test_defaults_are_filled_in(self):
+        valid = next(case for case in self.cases if case['accepted'] and not case['before'])
+        made = self.api.request('POST', JOBS, valid['manifest'], 'application/yaml')
+        self.assertTrue(made['spec']['training']['mode'])
+
+
+if __name__ == '__main__':
+    unittest_main.main()

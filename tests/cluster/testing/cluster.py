@@ -1,0 +1,229 @@
+"""A cluster of its own for a test program: brought up by the scripts in the folder above, and gone without a trace after it."""
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests.cluster.testing import api_client
+
+SCRIPTS = pathlib.Path(__file__).absolute().parent.parent
+ROOT = SCRIPTS.parent.parent
+CACHE = pathlib.Path(os.environ.get('CLUSTER_CACHE') or pathlib.Path(
+    os.environ.get('XDG_CACHE_HOME') or pathlib.Path(os.environ.get('HOME') or '/root') / '.cache') / 'sluice/cluster')
+
+_BEGAN = time.monotonic()
+_namespaces = itertools.count(1)
+
+
+def say(text):
+    """Progress, with the seconds since the program began."""
+    print(f'[{time.monotonic() - _BEGAN:6.1f} s] {text}', flush=True)
+
+
+class CommandFailed(Exception):
+
+    def __init__(self, command, status, output, error):
+        super().__init__(f'{" ".join(map(str, command))} ended with {status}:\n{output}{error}')
+        self.status = status
+        self.output = output
+        self.error = error
+
+
+def run(command, stdin=None, timeout=120, environment=None):
+    """What a command wrote to standard output; CommandFailed if it did not end with 0."""
+    done = subprocess.run([str(part) for part in command], input=stdin, capture_output=True, text=True, timeout=timeout,
+                          env=environment)
+    if done.returncode != 0:
+        raise CommandFailed(command, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+def wait_for(what, look, seconds=60, every=0.1):
+    """The first true result of look(); an AssertionError that says what was waited for, and what there was instead."""
+    deadline = time.monotonic() + seconds
+    seen = None
+    while True:
+        try:
+            result = look()
+            if result:
+                return result
+            if result is not None and result is not False:
+                seen = result
+        except (OSError, api_client.ApiError, CommandFailed, KeyError) as error:
+            seen = repr(error)
+        if time.monotonic() > deadline:
+            raise AssertionError(f'after {seconds} s still not: {what}' + (f' ({seen})' if seen else ''))
+        time.sleep(every)
+
+
+def _free_ports():
+    """A port of which the next is free as well (a second API server takes it)."""
+    for _ in range(100):
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(('127.0.0.1', 0))
+            port = one.getsockname()[1]
+            try:
+                two.bind(('127.0.0.1', port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue
+    raise RuntimeError('no two neighbouring ports are free')
+
+
+def _end_abandoned():
+    """Clusters whose test was killed: nobody else would end them."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob('sluice-cluster-t*'):
+        owner = folder / 'owner'
+        try:
+            pid, began = owner.read_text().split()
+        except (OSError, ValueError):
+            continue
+        if _start_time(pid) != began:
+            say(f'ending the cluster of a test that is gone: {folder}')
+            name = folder.name[len('sluice-cluster-'):]
+            subprocess.run([SCRIPTS / 'down.sh', 'all'], check=False, stdout=subprocess.DEVNULL,
+                           env={**os.environ, 'CLUSTER_NAME': name, 'CLUSTER_DIR': str(folder), 'PURGE': '1'})
+
+
+def _start_time(pid):
+    try:
+        with open(f'/proc/{pid}/stat', encoding='ascii', errors='replace') as file:
+            return file.read().rpartition(')')[2].split()[19]
+    except OSError:
+        return ''
+
+
+class Cluster:
+    """`with Cluster(nodes=2) as cluster:`"""
+
+    def __init__(self, nodes=0, simulated=0, images=()):
+        _end_abandoned()
+        # Short: namespaces, links and socket paths are named after it.
+        self.name = 't' + os.urandom(2).hex()
+        self.nodes = nodes
+        self._simulated = simulated
+        self.folder = pathlib.Path(tempfile.gettempdir()) / f'sluice-cluster-{self.name}'
+        self._images = images
+        self.port = _free_ports()
+        self.kubeconfig = self.folder / 'admin.kubeconfig'
+        self.environment = {
+            **os.environ,
+            'CLUSTER_NAME': self.name,
+            'CLUSTER_DIR': str(self.folder),
+            'CLUSTER_CACHE': str(CACHE),
+            'CLUSTER_API_PORT': str(self.port),
+            'KUBECONFIG': str(self.kubeconfig),
+            'HOME': str(self.folder),  # kubectl's and Helm's own caches
+            'PATH': f'{CACHE}/bin:{os.environ.get("PATH", "")}:/usr/sbin:/sbin:/usr/bin:/bin',
+        }
+        self.api = None
+
+    def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by SIGTERM'))
+        self.folder.mkdir(mode=0o711)
+        (self.folder / 'owner').write_text(f'{os.getpid()} {_start_time(os.getpid())}')
+        (self.folder / 'images').mkdir()
+        for archive in self._images:
+            (self.folder / 'images' / pathlib.Path(archive).name).symlink_to(archive)
+        try:
+            self.script('up.sh', self.nodes, self._simulated, timeout=400)
+        except BaseException:
+            self.show_logs()
+            self.down()
+            raise
+        self.api = self.client()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR'):
+            shutil.copytree(self.folder / 'log', pathlib.Path(os.environ['TEST_UNDECLARED_OUTPUTS_DIR']) / 'log',
+                            dirs_exist_ok=True)
+        self.down()
+
+    def down(self):
+        subprocess.run([SCRIPTS / 'down.sh', 'all'], check=False, stdout=subprocess.DEVNULL,
+                       env={**self.environment, 'PURGE': '1'})
+
+    def script(self, name, *arguments, timeout=120):
+        """One of the scripts in tests/cluster; what it says is shown."""
+        for line in run([SCRIPTS / name, *arguments], environment=self.environment, timeout=timeout).splitlines():
+            say(f'  {name}: {line.split(" ", 1)[-1]}')
+
+    def show_logs(self):
+        for log in sorted((self.folder / 'log').glob('*.log')):
+            lines = log.read_text(errors='replace').splitlines()[-8:]
+            print('\n'.join([f'--- {log.name}', *lines]), flush=True)
+
+    def client(self, port=None):
+        """Another connection of the administrator's; one is for one thread."""
+        pki = self.folder / 'pki'
+        return api_client.ApiClient('127.0.0.1', port or self.port, pki / 'ca.crt', pki / 'admin.crt', pki / 'admin.key')
+
+    def kubectl(self, *arguments, stdin=None, timeout=120):
+        return run([CACHE / 'bin/kubectl', *arguments], stdin=stdin, timeout=timeout, environment=self.environment)
+
+    def refused(self, *arguments, stdin=None):
+        """What kubectl said, who was expected to refuse."""
+        try:
+            output = self.kubectl(*arguments, stdin=stdin)
+        except CommandFailed as failed:
+            return failed.error
+        raise AssertionError(f'kubectl {" ".join(map(str, arguments))} was to be refused, and said:\n{output}')
+
+    def helm(self, *arguments, timeout=180):
+        return run([CACHE / 'bin/helm', *arguments], timeout=timeout, environment=self.environment)
+
+    def apply(self, *objects):
+        """Objects, or the text of manifests."""
+        text = '\n---\n'.join(one if isinstance(one, str) else json.dumps(one) for one in objects)
+        return self.kubectl('apply', '-f', '-', stdin=text)
+
+    @contextlib.contextmanager
+    def namespace(self, labels=None):
+        """The name of a new namespace, which is gone at the end."""
+        name = f'test-{next(_namespaces)}'
+        self.api.create('namespaces', {'metadata': {'name': name, 'labels': labels or {}}})
+        wait_for('the default service account', lambda: self.api.get('serviceaccounts', name, 'default'))
+        try:
+            yield name
+        finally:
+            self.api.delete('namespaces', None, name)
+
+    def process(self, name):
+        """The process id of a part of the cluster, such as `apiserver` or `n1-kubelet`."""
+        return int((self.folder / 'pid' / name).read_text().split()[0])
+
+    def writes(self, user='', since=0):
+        """The audit log's writes whose user name contains `user`, from the given position on."""
+        found = []
+        with open(self.folder / 'log/audit.log', encoding='utf-8') as file:
+            file.seek(since)
+            for line in file:
+                if line.endswith('\n'):
+                    record = json.loads(line)
+                    if user in record['user']['username']:
+                        found.append(record)
+        return found
+
+    def audit_position(self):
+        return (self.folder / 'log/audit.log').stat().st_size
+
+
+def conditions(value):
+    """{type: status} of an object."""
+    return {one['type']: one['status'] for one in value.get('status', {}).get('conditions', [])}
+
+
+def plain(text):
+    """Without the escape sequences of a terminal."""
+    return re.sub(r'\x1b\[[0-9;]*m', '', text)

@@ -51,6 +51,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, 256, bias=False)
         self.head.weight = self.tokens.weight  # tied
         nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, text):
         positions = torch.arange(text.shape[1], device=text.device)

@@ -3,15 +3,19 @@
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
 
+import io
 import os
 import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 
 import sluice
+from sluice import progress
+from sluice.protocol import wire
 from tests.python import job_processes
 from tools import unittest_main
 
@@ -114,6 +118,42 @@ class Run(unittest.TestCase):
         bad.write_bytes(b'\x05\0\0\0\0\0\0\0nonsense')
         with self.assertRaisesRegex(sluice.SluiceError, 'bad.safetensors'):
             sluice.load(bad)
+
+
+class Display(unittest.TestCase):
+    """Progress where it is shown; the values are those of a job."""
+
+    def setUp(self):
+        self.values = [sluice.Progress(wire.JobProgress(
+            phase=wire.JobProgress_TRAINING, step=step, total_steps=200, loss=0.5, has_loss=True))
+            for step in (50, 100)]
+
+    def test_a_notebook_shows_one_bar_that_moves(self):
+        ipython = mock.MagicMock()
+        with mock.patch.dict(sys.modules, {'IPython': ipython, 'IPython.display': ipython.display}):
+            display = progress.Display()
+            for value in self.values:
+                display.show(value)
+            display.close()
+        show = ipython.display.display
+        show.assert_called_once_with(self.values[0], display_id=True)
+        show.return_value.update.assert_called_once_with(self.values[1])
+        self.assertIn('width:50.0%', self.values[1]._repr_html_())
+        self.assertIn('step 100 of 200 · loss 0.5', self.values[1]._repr_html_())
+
+    def test_a_terminal_shows_one_line_that_is_written_over(self):
+        stream = io.StringIO()
+        display = progress.Display(stream)
+        for value in self.values:
+            display.show(value)
+        display.close()
+        self.assertEqual(stream.getvalue().count('\n'), 1)
+        self.assertEqual(stream.getvalue().count('\r'), 2)
+        self.assertIn('training [############............] step 100 of 200', stream.getvalue())
+
+    def test_what_a_job_says_is_text_and_never_markup(self):
+        failed = sluice.Progress(wire.JobProgress(phase=wire.JobProgress_FAILED, reason='<b>&'))
+        self.assertIn('&lt;b&gt;&amp;', failed._repr_html_())
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
 
+import difflib
 import json
 import os
 import pathlib
@@ -25,6 +26,10 @@ from tools import unittest_main
 
 _TRANSFORMER = 'examples/python/transformer.py'
 _MLP = 'tests/python/mlp_worker.py'
+
+
+def setUpModule():
+    torch.set_num_threads(1)  # several that wait for each other take long on a busy machine
 
 
 def folder():
@@ -163,27 +168,51 @@ class Examples(unittest.TestCase):
         os.chdir(self.folder / 'python')
         self.addCleanup(os.chdir, before)
 
-    def test_the_classifier_learns_and_its_file_loads_into_plain_pytorch(self):
+    def test_the_cells_of_the_notebook_run_a_job_and_load_what_it_learned(self):
         manifest = pathlib.Path('mnist.yaml')
         manifest.write_text(manifest.read_text().replace('epochs: 3', 'epochs: 1'))
-        result = sluice.run(manifest, display=False)
-        self.assertEqual(result.step, 94)
-        self.assertGreater(result.accuracy, 20)  # one of ten by chance
-        sys.path.insert(0, os.getcwd())
-        self.addCleanup(sys.path.remove, os.getcwd())
-        import mnist_plain
-        model = mnist_plain.make_model()
-        model.load_state_dict(result.load(torch=True))
-        images, labels = mnist_plain.make_data(1000, 2).tensors
-        right = float((model(images).argmax(1) == labels).float().mean())
-        self.assertAlmostEqual(100 * right, result.accuracy, delta=0.2)
-
-    def test_the_notebook_is_one_without_outputs_whose_cells_are_python(self):
         notebook = json.loads(pathlib.Path('notebook.ipynb').read_text())
+        plot = mock.MagicMock()  # pictures are not looked at
+        self.enterContext(mock.patch.dict(sys.modules, {
+            'matplotlib': plot, 'matplotlib.pyplot': plot.pyplot}))
+        self.enterContext(mock.patch.object(sys, 'path', [os.getcwd()] + sys.path))
+        names = {}
         for cell in notebook['cells']:
             if cell['cell_type'] == 'code':
                 self.assertEqual(cell['outputs'], [])
-                compile(''.join(cell['source']), 'cell', 'exec')
+                source = ''.join(cell['source'])
+                exec(compile(source, 'cell', 'exec'), names)
+        plot.pyplot.plot.assert_called_once()
+        result, model = names['result'], names['model']
+        self.assertEqual(result.step, 94)
+        self.assertGreater(result.accuracy, 50)  # one of ten by chance
+        # The same numbers in plain PyTorch.
+        import mnist_plain
+        images, labels = mnist_plain.make_data(1000, 2).tensors
+        right = float((model(images).argmax(1) == labels).float().mean())
+        self.assertAlmostEqual(100 * right, result.accuracy, delta=0.2)
+        mnist_plain.make_model().load_state_dict(result.load(torch=True))
+
+    def test_the_plain_program_and_its_sluice_version_differ_in_few_lines(self):
+        plain, changed = (pathlib.Path(name).read_text().splitlines()
+                          for name in ('mnist_plain.py', 'mnist_sluice.py'))
+        added = [line for line in difflib.ndiff(plain, changed) if line.startswith('+ ')]
+        self.assertLess(len(added), 12, added)
+
+    def test_the_language_model_learns_the_made_up_text(self):
+        with mock.patch.object(sys, 'path', [os.getcwd()] + sys.path):
+            import transformer
+        torch.manual_seed(1)
+        model = transformer.Transformer()
+        text = sluice.TextDataset(transformer.read_text(), transformer.LENGTH)
+        optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+        for step in range(150):
+            data, target = sluice.data.read(text, range(16 * (step % 50), 16 * (step % 50) + 16))
+            optimizer.zero_grad()
+            loss = transformer.loss_fn(model(data), target)
+            loss.backward()
+            optimizer.step()
+        self.assertLess(loss.item(), 1.8)  # 2.3: the frequencies of letters alone
 
 
 class WithoutPostAccumulateHooks:

@@ -1,4 +1,4 @@
-// docs/metrics.md lists exactly the metrics of the three programs.
+// docs/metrics.md lists exactly the metrics of the programs.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "operator/operator_metrics.h"
 #include "services/common/metrics.h"
 #include "services/coordinator/coordinator_server.h"
 #include "services/ps/shard_server.h"
@@ -64,6 +65,10 @@ TEST(MetricsPage, ListsTheShardsMetrics) {
 
 TEST(MetricsPage, ListsTheWorkersMetrics) {
   EXPECT_EQ(TableInPage("worker"), TableOf(worker::WorkerMetrics()));
+}
+
+TEST(MetricsPage, ListsTheOperatorsMetrics) {
+  EXPECT_EQ(TableInPage("operator"), TableOf(OperatorMetrics()));
 }
 
 }  // namespace

@@ -97,7 +97,26 @@ std::vector<MetricDescriptor> OperatorMetrics() {
 }
 
 OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
-    : metrics_(metrics), clock_(clock) {}
+    : metrics_(metrics), clock_(clock) {
+  // A series that is there from the start shows its first change as a change.
+  for (const MetricDescriptor& row : OperatorMetrics()) {
+    if (!row.labels.empty()) continue;
+    switch (row.type) {
+      case Type::kCounter:
+        metrics_->counter(row.name);
+        break;
+      case Type::kGauge:
+        metrics_->gauge(row.name);
+        break;
+      case Type::kHistogram:
+        metrics_->histogram(row.name);
+        break;
+    }
+  }
+  for (const char* outcome : {"Succeeded", "Failed"}) {
+    metrics_->counter("operator_jobs_finished_total", {outcome});
+  }
+}
 
 void OperatorMeter::OnReconciled(const runtime::Key&, const runtime::Result& result,
                                  absl::Duration waited, absl::Duration took, absl::Duration) {

@@ -44,7 +44,7 @@ def anchors(text):
 
 
 # A path of this repository in backquotes: it has a folder, and the first one is ours.
-_FOLDERS = ('bench', 'docs', 'examples', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
+_FOLDERS = ('bench', 'docs', 'examples', 'helm', 'k8s', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
 
 
 def paths(text):

@@ -1,0 +1,59 @@
+"""The queries of the chart's rules and dashboards, for tests."""
+
+import dataclasses
+import json
+import re
+
+import yaml
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    place: str  # where it stands, for people
+    expression: str
+    # What an alert asks for is empty in a world that is well.
+    alert: bool = False
+
+
+def rules(chart):
+    """Every rule, in the order of the files."""
+    for path in sorted((chart / 'files/rules').glob('*.yaml')):
+        for group in yaml.safe_load(path.read_text())['groups']:
+            yield from group['rules']
+
+
+def all_queries(chart):
+    for rule in rules(chart):
+        yield Query(rule.get('alert') or rule['record'], rule['expr'], 'alert' in rule)
+    for path in sorted((chart / 'files/dashboards').glob('*.json')):
+        for panel in json.loads(path.read_text())['panels']:
+            for target in panel.get('targets', []):
+                yield Query(f'{path.stem}: {panel["title"]} {target["refId"]}', target['expr'])
+    for path in sorted((chart / 'files/consoles').glob('*.html')):
+        for text in sorted(set(re.findall(r'"((?:[^"\\]|\\.)*sluice[_:](?:[^"\\]|\\.)*)"', path.read_text()))):
+            # %s stands for selectors, %q for a value in quotes.
+            expression = re.sub(r'%s,?', '', text.replace('\\"', '"')).replace('=%q', '=~".*"')
+            yield Query(path.name, expression)
+
+
+def metric_names(expression):
+    """Names of metrics and of recorded series."""
+    return re.findall(r'\bsluice[_:][a-z][\w:]*', re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression))
+
+
+def filled_in(expression):
+    """With every variable of a dashboard set to everything."""
+    return (expression.replace('$__rate_interval', '1m').replace('$namespace', '.*').replace('$training_job', '.*'))
+
+
+def selectors(expression):
+    """Each series of an expression, with its labels."""
+    return sorted(set(re.findall(r'\b(?:sluice[_:]|up\b)[\w:]*(?:\{[^}]*\})?', expression)))
+
+
+def is_operators(query):
+    """Whether a query asks for nothing but what an operator serves."""
+    names = metric_names(query.expression)
+    if not names:
+        return 'sluice-operator' in query.expression
+    return all(re.match(r'sluice[_:]operator_', name) for name in names)

@@ -1,0 +1,89 @@
+// The samples are valid, fit the chart's promises, and say what they ask of a node.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "operator/api/manifest.h"
+
+namespace sluice {
+namespace {
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::filesystem::path> Samples() {
+  std::vector<std::filesystem::path> samples;
+  for (const auto& entry : std::filesystem::directory_iterator("k8s/samples")) {
+    if (absl::StrContains(ReadFile(entry.path()), "kind: TrainingJob")) {
+      samples.push_back(entry.path());
+    }
+  }
+  return samples;
+}
+
+TEST(Samples, AreValidJobsWhosePodsSayWhatTheyAskFor) {
+  const std::vector<std::filesystem::path> samples = Samples();
+  ASSERT_GE(samples.size(), 8);
+  for (const std::filesystem::path& path : samples) {
+    SCOPED_TRACE(path.string());
+    const absl::StatusOr<api::TrainingJob> job = api::ReadManifest(path.string());
+    ASSERT_TRUE(job.ok()) << job.status();
+    for (const auto& [role, name] : std::vector<std::pair<std::string, std::string>>{
+             {"coordinator", "coordinator"}, {"parameterServer", "ps"}, {"worker", "worker"}}) {
+      SCOPED_TRACE(role);
+      const nlohmann::json& container =
+          job->cluster.at(role).at("template").at("spec").at("containers").at(0);
+      EXPECT_EQ(container.at("name"), name);
+      EXPECT_TRUE(container.at("resources").at("requests").contains("cpu"));
+      EXPECT_TRUE(container.at("resources").at("requests").contains("memory"));
+      EXPECT_TRUE(container.at("resources").at("limits").contains("memory"));
+    }
+  }
+}
+
+// A job without shared storage cannot go back to a checkpoint: it must not try.
+TEST(Samples, KeepTheirCheckpointsOnAClaimOrAreNeverRestored) {
+  for (const std::filesystem::path& path : Samples()) {
+    SCOPED_TRACE(path.string());
+    const absl::StatusOr<api::TrainingJob> job = api::ReadManifest(path.string());
+    ASSERT_TRUE(job.ok()) << job.status();
+    const bool claim = job->cluster.contains("checkpoint");
+    EXPECT_TRUE(claim || job->spec.backoff_limit() == 0);
+  }
+}
+
+TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : Samples()) {
+    SCOPED_TRACE(path.string());
+    EXPECT_TRUE(absl::StartsWith(ReadFile(path), "# "));
+    const absl::StatusOr<api::TrainingJob> job = api::ReadManifest(path.string());
+    ASSERT_TRUE(job.ok()) << job.status();
+    names.push_back(job->spec.name());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+}
+
+// `helm test` runs it without claims.
+TEST(Samples, TheJobOfTheChartsTestIsValid) {
+  const absl::StatusOr<api::TrainingJob> job =
+      api::ReadManifest("helm/sluice/files/helm_test_job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.backoff_limit(), 0);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,133 @@
+"""What Helm makes of the chart: for every way to set it, and as the plain manifests in k8s/."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+from tests.cluster.testing.cluster import CACHE
+from tools import unittest_main
+
+CHART = 'helm/sluice'
+MONITORING = [f'monitoring.coreos.com/v1/{kind}' for kind in ('PodMonitor', 'ServiceMonitor', 'PrometheusRule')]
+
+
+def helm(*arguments):
+    with tempfile.TemporaryDirectory() as home:
+        return subprocess.run([CACHE / 'bin/helm', *arguments], capture_output=True, text=True, check=False,
+                              env={**os.environ, 'HOME': home})
+
+
+def render(*settings, apis=()):
+    """{(kind, name): object}"""
+    flags = [flag for setting in settings for flag in ('--set', setting)] + [flag for api in apis for flag in ('-a', api)]
+    done = helm('template', 'sluice', CHART, '--namespace', 'sluice-system', *flags)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    keyed = {(one['kind'], one['metadata']['name'], one['metadata'].get('namespace', '')): one for one in objects}
+    assert len(keyed) == len(objects), 'two objects of one name'
+    return {(kind, name): one for (kind, name, _), one in keyed.items()}
+
+
+def operator_rules():
+    return yaml.safe_load(pathlib.Path('operator/rbac.yaml').read_text())
+
+
+class RenderTest(unittest.TestCase):
+
+    def test_helm_lint_has_nothing_to_say(self):
+        done = helm('lint', '--strict', CHART)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_plain_manifests_are_what_the_chart_makes(self):
+        done = subprocess.run(['k8s/render.sh'], capture_output=True, text=True, check=False,
+                              env={**os.environ, 'HELM': str(CACHE / 'bin/helm')})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(pathlib.Path('k8s/sluice.yaml').read_text(), done.stdout, 'k8s/render.sh > k8s/sluice.yaml')
+
+    def test_a_wrong_value_is_refused_by_name(self):
+        for setting, word in [('replicas=0', '/replicas'), ('image.tag=a b', '/image/tag'), ('imagee.tag=1', 'imagee'),
+                              ('image.pullPolicy=Sometimes', '/image/pullPolicy'), ('watchNamespaces={A_b}', '/watchNamespaces/0'),
+                              ('monitoring.interval=often', '/monitoring/interval'), ('workers=many', '/workers')]:
+            with self.subTest(setting):
+                done = helm('template', 'sluice', CHART, '--set', setting)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(word, done.stderr)
+
+    def test_by_default_all_namespaces_are_watched_with_one_cluster_role(self):
+        objects = render()
+        self.assertEqual(objects['ClusterRole', 'sluice']['rules'], operator_rules()['jobs'])
+        self.assertEqual(objects['Role', 'sluice-leader']['rules'], operator_rules()['leader'])
+        self.assertNotIn(('Role', 'sluice'), objects)
+        arguments = objects['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]['args']
+        self.assertFalse([one for one in arguments if one.startswith('--namespaces')])
+
+    def test_listed_namespaces_get_roles_and_the_cluster_none(self):
+        objects = render('watchNamespaces={a,b}', 'rbac.aggregate=false')
+        self.assertFalse([key for key in objects if key[0].startswith('ClusterRole')])
+        self.assertEqual(objects['Role', 'sluice']['rules'], operator_rules()['jobs'])
+        done = helm('template', 'sluice', CHART, '--set', 'watchNamespaces={a,b}')
+        bindings = [one for one in yaml.safe_load_all(done.stdout) if one and one['kind'] == 'RoleBinding' and
+                    one['metadata']['name'] == 'sluice']
+        self.assertEqual([one['metadata']['namespace'] for one in bindings], ['a', 'b'])
+        arguments = objects['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]['args']
+        self.assertIn('--namespaces=a,b', arguments)
+
+    def test_monitors_and_rules_are_there_where_their_kinds_are(self):
+        self.assertFalse([key for key in render() if key[0] in ('PodMonitor', 'ServiceMonitor', 'PrometheusRule')])
+        objects = render('monitoring.labels.release=prometheus', apis=MONITORING)
+        self.assertEqual(objects['PodMonitor', 'sluice-jobs']['spec']['podMetricsEndpoints'][0]['port'], 'metrics')
+        rules = objects['PrometheusRule', 'sluice']
+        self.assertEqual(rules['metadata']['labels']['release'], 'prometheus')
+        self.assertNotIn('RUNBOOK_URL', json.dumps(rules))
+        # Prometheus' own templates are not Helm's.
+        self.assertIn('{{ $labels.training_job }}', json.dumps(rules))
+        self.assertEqual(sum(len(group['rules']) for group in rules['spec']['groups']), 31)
+        for kind, name in [('PodMonitor', 'podMonitor'), ('ServiceMonitor', 'serviceMonitor'),
+                           ('PrometheusRule', 'prometheusRule')]:
+            self.assertNotIn(kind, [key[0] for key in render(f'monitoring.{name}.enabled=false', apis=MONITORING)])
+
+    def test_dashboards_are_config_maps_that_grafana_finds(self):
+        for name in ('fleet', 'job'):
+            config = render()['ConfigMap', f'sluice-dashboard-{name}']
+            self.assertEqual(config['metadata']['labels']['grafana_dashboard'], '1')
+            self.assertEqual(json.loads(config['data'][f'sluice-{name}.json'])['uid'], f'sluice-{name}')
+        self.assertFalse([key for key in render('monitoring.dashboards.enabled=false') if key[0] == 'ConfigMap'])
+
+    def test_the_custom_resource_stays_unless_it_is_told_not_to(self):
+        key = ('CustomResourceDefinition', 'trainingjobs.sluice.dev')
+        self.assertEqual(render()[key]['metadata']['annotations'], {'helm.sh/resource-policy': 'keep'})
+        self.assertNotIn('annotations', render('crds.keep=false')[key]['metadata'])
+        self.assertNotIn(key, render('crds.enabled=false'))
+        plain = yaml.safe_load(pathlib.Path(f'{CHART}/files/trainingjobs.sluice.dev.yaml').read_text())
+        self.assertEqual(render()[key]['spec'], plain['spec'])
+
+    def test_a_single_replica_has_no_disruption_budget(self):
+        self.assertIn(('PodDisruptionBudget', 'sluice'), render())
+        self.assertNotIn(('PodDisruptionBudget', 'sluice'), render('replicas=1'))
+
+    def test_every_pod_is_made_for_restricted_namespaces(self):
+        objects = render()
+        for pod in (objects['Deployment', 'sluice']['spec']['template']['spec'], objects['Pod', 'sluice-test']['spec']):
+            self.assertTrue(pod['securityContext']['runAsNonRoot'])
+            self.assertEqual(pod['securityContext']['seccompProfile'], {'type': 'RuntimeDefault'})
+            for container in pod['containers']:
+                self.assertEqual(container['securityContext'], {
+                    'allowPrivilegeEscalation': False, 'readOnlyRootFilesystem': True, 'capabilities': {'drop': ['ALL']}})
+                self.assertIn('requests', container['resources'])
+
+    def test_the_script_of_the_test_is_whole(self):
+        container = render()['Pod', 'sluice-test']['spec']['containers'][0]
+        compile(container['command'][2], 'helm_test.py', 'exec')
+        self.assertIn('def main', container['command'][2])
+        job = json.loads(next(one['value'] for one in container['env'] if one['name'] == 'JOB'))
+        self.assertEqual(job['kind'], 'TrainingJob')
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,104 @@
+"""A real Prometheus with the chart's rules, for tests: does every query of rules and dashboards find data?"""
+
+import json
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from helm.sluice import queries
+
+CHART = pathlib.Path('helm/sluice')
+
+
+def program():
+    """Its path; None where Debian's package prometheus is not there."""
+    return shutil.which('prometheus')
+
+
+class Prometheus:
+    """`with Prometheus(folder) as prometheus:`; targets may change while it runs."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        with socket.socket() as free:
+            free.bind(('127.0.0.1', 0))
+            self.address = f'127.0.0.1:{free.getsockname()[1]}'
+        self._process = None
+
+    def __enter__(self):
+        (self.folder / 'rules').mkdir(parents=True)
+        for path in (CHART / 'files/rules').glob('*.yaml'):
+            # A test does not wait for half minutes.
+            text = path.read_text().replace('interval: 30s', 'interval: 1s')
+            (self.folder / 'rules' / path.name).write_text(text)
+        self.set_targets({})
+        (self.folder / 'prometheus.yml').write_text(json.dumps({
+            'global': {'scrape_interval': '1s', 'evaluation_interval': '1s'},
+            'rule_files': [str(self.folder / 'rules/*.yaml')],
+            'scrape_configs': [{'job_name': 'sluice', 'file_sd_configs': [
+                {'files': [str(self.folder / 'targets.json')], 'refresh_interval': '1s'}]}],
+        }))
+        with open(self.folder / 'prometheus.log', 'wb') as log:
+            self._process = subprocess.Popen(
+                [program(), f'--config.file={self.folder}/prometheus.yml', f'--storage.tsdb.path={self.folder}/data',
+                 f'--web.listen-address={self.address}', f'--web.console.templates={(CHART / "files/consoles").absolute()}',
+                 '--log.level=warn'], stdout=log, stderr=log)
+        self.wait_for('Prometheus is ready', lambda: self.get('/-/ready') is not None)
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def set_targets(self, targets):
+        """From the label `job` to addresses."""
+        text = json.dumps([{'targets': sorted(addresses), 'labels': {'job': job, 'namespace': 'default'}}
+                           for job, addresses in targets.items()])
+        (self.folder / 'targets.new').write_text(text)
+        (self.folder / 'targets.new').rename(self.folder / 'targets.json')
+
+    def get(self, path):
+        """The answer's text; None while there is none."""
+        try:
+            with urllib.request.urlopen(f'http://{self.address}{path}', timeout=10) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return None
+            raise AssertionError(f'{path}: {error.code}: {error.read().decode(errors="replace")}') from error
+        except OSError:
+            return None
+
+    def query(self, expression):
+        """Series with their values now."""
+        answer = self.get('/api/v1/query?' + urllib.parse.urlencode({'query': expression}))
+        return json.loads(answer)['data']['result'] if answer else []
+
+    def wait_for(self, what, look, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not look():
+            if self._process.poll() is not None:
+                raise AssertionError('Prometheus has ended: ' + (self.folder / 'prometheus.log').read_text()[-2000:])
+            if time.monotonic() > deadline:
+                raise AssertionError(f'after {seconds} s still not: {what}')
+            time.sleep(0.2)
+
+    def empty_queries(self, wanted):
+        """Of queries.Query, those that find nothing. Of an alert, each series that it speaks of is asked for."""
+        empty = []
+        for query in wanted:
+            expression = queries.filled_in(query.expression)
+            for asked in queries.selectors(expression) if query.alert else [expression]:
+                if not self.query(asked):
+                    empty.append(f'{query.place}: {re.sub(" +", " ", asked.strip())}')
+        return empty

@@ -77,10 +77,11 @@ class AddingServer final : public StreamHandler {
 
   void OnOpen(StreamId, const std::string&) override {}
   void OnClosed(StreamId, const absl::Status&) override {}
-  void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) override {
-    const size_t bytes = payload.size();
-    auto task = [this, stream, header = std::move(header), payload = std::move(payload)]() mutable {
-      Handle(stream, header, std::move(payload));
+  void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
+    size_t bytes = 0;
+    for (const DecodedFrame& frame : frames) bytes += frame.payload.size();
+    auto task = [this, stream, frames = std::move(frames)]() mutable {
+      for (DecodedFrame& frame : frames) Handle(stream, frame.header, std::move(frame.payload));
     };
     if (bytes <= kInlineBytes) {
       executor_.Run(std::move(task), bytes);
@@ -128,12 +129,15 @@ class Client {
         in_((flags.mib << 20) / sizeof(float)) {
     StreamClient::Options options;
     options.address = absl::StrCat("127.0.0.1:", port);
-    stream_ = StreamClient::Connect(
-        options, {[this](v1::Header header, absl::Cord payload) { OnFrame(header, payload); },
-                  [](const absl::Status& why) {
-                    std::fprintf(stderr, "broken: %s\n", std::string(why.message()).c_str());
-                    std::exit(1);
-                  }});
+    stream_ = StreamClient::Connect(options, {[this](const std::vector<DecodedFrame>& frames) {
+                                                for (const DecodedFrame& frame : frames)
+                                                  OnFrame(frame.header, frame.payload);
+                                              },
+                                              [](const absl::Status& why) {
+                                                std::fprintf(stderr, "broken: %s\n",
+                                                             std::string(why.message()).c_str());
+                                                std::exit(1);
+                                              }});
   }
 
   // Pushes the whole array in blocks of `block_bytes`, waits until all are back; milliseconds.

@@ -11,6 +11,7 @@ import threading
 import grpc
 
 from sluice.protocol import frame
+from sluice.protocol import outgoing as outgoing_lib
 from sluice.protocol import wire
 
 _EXCHANGE = '/sluice.v1.ParameterServer/Exchange'
@@ -51,36 +52,41 @@ class FrameStream:
     def __init__(self, address, on_frames, on_broken):
         self._on_frames = on_frames  # of a list of (header, payload)
         self._on_broken = on_broken
-        self._outgoing = queue.SimpleQueue()
+        self._outgoing = outgoing_lib.Outgoing()
         self._closed = False
         self._channel = open_channel(address, frame.MAX_FRAME_BYTES)
         exchange = self._channel.stream_stream(
-            _EXCHANGE, request_serializer=lambda parts: frame.encode(*parts),
-            response_deserializer=None)
-        self._call = exchange(iter(self._outgoing.get, None))
+            _EXCHANGE, request_serializer=None, response_deserializer=None)
+        self._call = exchange(self._outgoing.messages())
         threading.Thread(target=self._read, name='sluice-frames', daemon=True).start()
 
     def send(self, header, pieces):
-        """Returns at once. `pieces` must stay as they are until they have gone out."""
-        self._outgoing.put((header, pieces))
+        """Returns at once; `pieces` are copied."""
+        if header.WhichOneof('body') == 'hello':
+            header.hello.max_batch_frames = frame.MAX_BATCH_FRAMES
+        self._outgoing.put(frame.encode(header, pieces))
 
     def close(self):
         """No callback begins after this one returns to its caller's lock."""
         self._closed = True
         self._call.cancel()
-        self._outgoing.put(None)
+        self._outgoing.end()
 
     def _read(self):
         why = 'the shard ended the stream'
         try:
             for data in self._call:
-                self._on_frames([frame.decode(data)])
+                frames = frame.decode_all(data)
+                for header, _ in frames:
+                    if header.WhichOneof('body') == 'hello_reply':
+                        self._outgoing.peer_takes = header.hello_reply.max_batch_frames
+                self._on_frames(frames)
         except grpc.RpcError as error:
             why = describe(error)
         except frame.MalformedFrame as error:
             why = str(error)
             self._call.cancel()
-        self._outgoing.put(None)
+        self._outgoing.end()
         self._channel.close()
         if not self._closed:
             self._on_broken(why)

@@ -16,6 +16,7 @@ from sluice.protocol import frame
 from sluice.protocol import gradients
 from sluice.protocol import intervals
 from sluice.protocol import layout
+from sluice.protocol import outgoing as outgoing_lib
 from sluice.protocol import receive
 from sluice.protocol import sequence
 from sluice.protocol import wire
@@ -45,6 +46,35 @@ class Frames(unittest.TestCase):
     def test_limits_are_named(self):
         with self.assertRaisesRegex(frame.MalformedFrame, 'over the limit of 2097152'):
             frame.decode(b'\x12' + frame._varint(3 << 20) + bytes(3 << 20))
+
+
+class Batches(unittest.TestCase):
+
+    @staticmethod
+    def messages(frames, peer_takes):
+        outgoing = outgoing_lib.Outgoing()
+        outgoing.peer_takes = peer_takes
+        for encoded in frames:
+            outgoing.put(encoded)
+        outgoing.end()
+        return [frame.decode_all(message) for message in outgoing.messages()]
+
+    def test_what_waits_goes_out_together_in_its_order(self):
+        frames = [frame.encode(wire.Header(pull=wire.Pull(version=v))) for v in range(5)]
+        together, = self.messages(frames, 256)
+        self.assertEqual([header.pull.version for header, _ in together], list(range(5)))
+
+    def test_a_peer_that_takes_no_batches_gets_one_frame_at_a_time(self):
+        frames = [frame.encode(wire.Header(pull=wire.Pull(version=v))) for v in range(5)]
+        for takes in (0, 1):
+            self.assertEqual([len(m) for m in self.messages(frames, takes)], [1] * 5)
+        self.assertEqual([len(m) for m in self.messages(frames, 2)], [2, 2, 1])
+
+    def test_large_frames_go_alone(self):
+        header = wire.Header(data=wire.Data())
+        header.data.blocks.add(payload_bytes=200 << 10)
+        frames = [frame.encode(header, [bytes(200 << 10)])] * 3
+        self.assertEqual([len(m) for m in self.messages(frames, 256)], [1] * 3)
 
 
 class Order(unittest.TestCase):

@@ -95,10 +95,17 @@ class Values(unittest.TestCase):
             self.assertEqual(encoded.hex(), row['frame'])
             self.assertEqual(frame.decode(encoded), (header, payload))
 
+    def test_batches_hold_the_frames_of_the_file(self):
+        for row in section('batches'):
+            frames = [bytes.fromhex(encoded) for encoded in row['frames']]
+            message = frame.encode_batch(frames)
+            self.assertEqual(message.hex(), row['message'])
+            self.assertEqual(frame.decode_all(message), [frame.decode(one) for one in frames])
+
     def test_what_is_no_frame_is_refused(self):
         for row in section('malformed'):
             with self.assertRaises(frame.MalformedFrame, msg=row):
-                frame.decode(bytes.fromhex(row))
+                frame.decode_all(bytes.fromhex(row))
 
 
 def replay(core, event):

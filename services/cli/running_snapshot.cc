@@ -113,8 +113,12 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
   options.address = shard.address();
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
-      {.on_frame = [collector](v1::Header header,
-                               absl::Cord payload) { collector->OnFrame(header, payload); },
+      {.on_frames =
+           [collector](const std::vector<DecodedFrame>& frames) {
+             for (const DecodedFrame& frame : frames) {
+               collector->OnFrame(frame.header, frame.payload);
+             }
+           },
        .on_broken = [collector](absl::Status why) { collector->OnBroken(why); }});
   v1::Header hello;
   *hello.mutable_view() = snapshot.view().id();

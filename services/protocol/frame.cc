@@ -1,9 +1,10 @@
 #include "services/protocol/frame.h"
 
-#include <grpcpp/support/slice.h>
+#include <grpc/slice.h>
 
+#include <algorithm>
 #include <atomic>
-#include <string>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -45,37 +46,56 @@ absl::Cord ToCord(const grpc::Slice& slice) {
 
 }  // namespace
 
-grpc::ByteBuffer EncodeFrame(const v1::Header& header, const absl::Cord& payload) {
-  std::string prefix = EncodeFramePrefix(header, payload.size());
-  if (payload.size() <= kCopyBytes) {
-    for (const absl::string_view chunk : payload.Chunks())
-      prefix.append(chunk.data(), chunk.size());
-    const grpc::Slice slice(prefix);
-    return grpc::ByteBuffer(&slice, 1);
+OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& payload) : count_(1) {
+  const size_t prefix_bytes = FramePrefixBytes(header, payload.size());
+  const bool copied = payload.size() <= kCopyBytes;
+  bytes_ = prefix_bytes + payload.size();
+  slices_.reserve(3);
+  slices_.emplace_back(EncodeBatchPrefix(bytes_));  // so short that the slice holds it itself
+  grpc_slice head = grpc_slice_malloc(copied ? bytes_ : prefix_bytes);
+  uint8_t* to = GRPC_SLICE_START_PTR(head);
+  WriteFramePrefix(header, payload.size(), to);
+  if (copied) {
+    to += prefix_bytes;
+    for (const absl::string_view chunk : payload.Chunks()) {
+      to = std::copy(chunk.begin(), chunk.end(), to);
+    }
   }
-  std::vector<grpc::Slice> slices;
-  slices.emplace_back(prefix);
+  slices_.emplace_back(head, grpc::Slice::STEAL_REF);  // a short one holds its bytes itself
+  if (copied) return;
   auto* holder = new PayloadHolder(payload);
   for (const absl::string_view chunk : holder->payload().Chunks()) {
-    slices.push_back(chunk.size() <= kCopyBytes ? grpc::Slice(chunk.data(), chunk.size())
-                                                : holder->Share(chunk));
+    slices_.push_back(chunk.size() <= kCopyBytes ? grpc::Slice(chunk.data(), chunk.size())
+                                                 : holder->Share(chunk));
   }
   PayloadHolder::Release(holder);
-  return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::StatusOr<DecodedFrame> DecodeFrame(const grpc::ByteBuffer& message,
-                                         const FrameLimits& limits) {
+void OutgoingFrames::Append(OutgoingFrames&& next) {
+  slices_.insert(slices_.end(), std::make_move_iterator(next.slices_.begin()),
+                 std::make_move_iterator(next.slices_.end()));
+  count_ += next.count_;
+  bytes_ += next.bytes_;
+  next = OutgoingFrames();
+}
+
+grpc::ByteBuffer OutgoingFrames::Message() const {
+  const size_t skipped = count_ == 1 ? 1 : 0;
+  return grpc::ByteBuffer(slices_.data() + skipped, slices_.size() - skipped);
+}
+
+absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const grpc::ByteBuffer& message,
+                                                       const FrameLimits& limits) {
   if (!message.Valid()) return absl::InvalidArgumentError("malformed frame: no message");
   grpc::Slice single;
-  if (message.TrySingleSlice(&single).ok()) return DecodeFrame(ToCord(single), limits);
+  if (message.TrySingleSlice(&single).ok()) return DecodeFrames(ToCord(single), limits);
   std::vector<grpc::Slice> slices;
   if (const grpc::Status dumped = message.Dump(&slices); !dumped.ok()) {
     return absl::InvalidArgumentError("malformed frame: " + dumped.error_message());
   }
   absl::Cord wire;
   for (const grpc::Slice& slice : slices) wire.Append(ToCord(slice));
-  return DecodeFrame(wire, limits);
+  return DecodeFrames(wire, limits);
 }
 
 }  // namespace sluice

@@ -33,9 +33,10 @@ std::string BytesOf(const grpc::ByteBuffer& message) {
 }
 
 TEST(FrameTest, TheMessageIsTheWireEncoding) {
-  for (size_t size : {size_t{0}, size_t{64}, size_t{4096}, size_t{4097}, size_t{1} << 20}) {
+  for (size_t size :
+       {size_t{0}, size_t{3}, size_t{64}, size_t{4096}, size_t{4097}, size_t{1} << 20}) {
     const absl::Cord payload(std::string(size, 'p'));
-    const grpc::ByteBuffer message = EncodeFrame(DataHeader(size), payload);
+    const grpc::ByteBuffer message = OutgoingFrames(DataHeader(size), payload).Message();
     EXPECT_EQ(BytesOf(message), std::string(EncodeFrameToCord(DataHeader(size), payload)));
     EXPECT_EQ(message.Length(), BytesOf(message).size());
   }
@@ -48,7 +49,7 @@ TEST(FrameTest, ALargePayloadIsSentFromWhereItLiesAndHeldUntilThen) {
     released = true;
     delete memory;
   });
-  grpc::ByteBuffer message = EncodeFrame(DataHeader(memory->size()), payload);
+  grpc::ByteBuffer message = OutgoingFrames(DataHeader(memory->size()), payload).Message();
   payload.Clear();
   EXPECT_FALSE(released);
   {
@@ -60,17 +61,52 @@ TEST(FrameTest, ALargePayloadIsSentFromWhereItLiesAndHeldUntilThen) {
   EXPECT_TRUE(released);
 }
 
+TEST(FrameTest, SeveralFramesAreTheBatchThatGeneratedCodeWrites) {
+  v1::Frame batch;
+  OutgoingFrames outgoing;
+  size_t bytes = 0;
+  for (size_t size : {size_t{0}, size_t{64}, size_t{5000}, size_t{100000}}) {
+    const absl::Cord payload(std::string(size, 'p'));
+    v1::Frame& frame = *batch.add_batch();
+    *frame.mutable_header() = DataHeader(size);
+    frame.set_payload(std::string(payload));
+    OutgoingFrames next(DataHeader(size), payload);
+    bytes += next.bytes();
+    outgoing.Append(std::move(next));
+  }
+  EXPECT_EQ(outgoing.count(), 4u);
+  EXPECT_EQ(outgoing.bytes(), bytes);
+  EXPECT_EQ(BytesOf(outgoing.Message()), batch.SerializeAsString());
+}
+
+TEST(FrameTest, TheFramesOfABatchReferToTheReceivedSlices) {
+  const std::string large(100000, 'l');
+  OutgoingFrames outgoing(DataHeader(large.size()), absl::Cord(large));
+  outgoing.Append(OutgoingFrames(DataHeader(3), absl::Cord("abc")));
+  const std::string wire = BytesOf(outgoing.Message());
+  const grpc::Slice slice(wire);
+  const auto frames = DecodeFrames(grpc::ByteBuffer(&slice, 1));
+  ASSERT_TRUE(frames.ok()) << frames.status();
+  ASSERT_EQ(frames->size(), 2u);
+  EXPECT_EQ((*frames)[0].payload, large);
+  EXPECT_EQ((*frames)[1].payload, "abc");
+  const absl::string_view chunk = *(*frames)[0].payload.Chunks().begin();
+  const auto* begin = reinterpret_cast<const char*>(slice.begin());
+  EXPECT_TRUE(chunk.data() > begin && chunk.data() < begin + slice.size());
+}
+
 TEST(FrameTest, AReceivedPayloadIsTheReceivedSlicesThemselves) {
   const std::string large(100000, 'l');
   const std::string prefix = EncodeFramePrefix(DataHeader(large.size() + 10), large.size() + 10);
   const std::vector<grpc::Slice> slices = {grpc::Slice(prefix), grpc::Slice("0123456789"),
                                            grpc::Slice(large)};
   const void* large_at = slices[2].begin();
-  const auto frame = DecodeFrame(grpc::ByteBuffer(slices.data(), slices.size()));
-  ASSERT_TRUE(frame.ok()) << frame.status();
-  EXPECT_EQ(frame->payload, "0123456789" + large);
+  const auto frames = DecodeFrames(grpc::ByteBuffer(slices.data(), slices.size()));
+  ASSERT_TRUE(frames.ok()) << frames.status();
+  const absl::Cord& payload = frames->front().payload;
+  EXPECT_EQ(payload, "0123456789" + large);
   bool found = false;
-  for (const absl::string_view chunk : frame->payload.Chunks()) found |= chunk.data() == large_at;
+  for (const absl::string_view chunk : payload.Chunks()) found |= chunk.data() == large_at;
   EXPECT_TRUE(found);
 }
 
@@ -80,9 +116,9 @@ TEST(FrameTest, APayloadOutlivesTheMessageItCameIn) {
   {
     const std::string wire(EncodeFrameToCord(DataHeader(content.size()), absl::Cord(content)));
     const grpc::Slice slice(wire);
-    auto frame = DecodeFrame(grpc::ByteBuffer(&slice, 1));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    payload = std::move(frame->payload);
+    auto frames = DecodeFrames(grpc::ByteBuffer(&slice, 1));
+    ASSERT_TRUE(frames.ok()) << frames.status();
+    payload = std::move(frames->front().payload);
   }
   EXPECT_EQ(payload, content);
 }
@@ -99,18 +135,18 @@ TEST(FrameTest, AHeaderMayBeSplitOverSlicesAnywhere) {
       slices.emplace_back(wire.data() + at, size);
       at += size;
     }
-    const auto frame = DecodeFrame(grpc::ByteBuffer(slices.data(), slices.size()));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    EXPECT_EQ(frame->payload, content);
-    EXPECT_EQ(frame->header.data().version(), 5u);
+    const auto frames = DecodeFrames(grpc::ByteBuffer(slices.data(), slices.size()));
+    ASSERT_TRUE(frames.ok()) << frames.status();
+    EXPECT_EQ(frames->front().payload, content);
+    EXPECT_EQ(frames->front().header.data().version(), 5u);
   }
 }
 
 TEST(FrameTest, AMessageThatIsNoFrameIsRefused) {
   const grpc::Slice garbage("\xff\xff garbage");
-  EXPECT_EQ(DecodeFrame(grpc::ByteBuffer(&garbage, 1)).status().code(),
+  EXPECT_EQ(DecodeFrames(grpc::ByteBuffer(&garbage, 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(DecodeFrame(grpc::ByteBuffer()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DecodeFrames(grpc::ByteBuffer()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

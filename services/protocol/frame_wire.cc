@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,6 +14,7 @@ using ::google::protobuf::io::CodedOutputStream;
 
 constexpr int kHeaderField = 1;
 constexpr int kPayloadField = 2;
+constexpr int kBatchField = 3;
 
 enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
@@ -101,52 +103,113 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
   return reader->ReadBytes(*length);
 }
 
-absl::Status ReadField(Reader* reader, const FrameLimits& limits, bool* header_seen,
-                       bool* payload_seen, DecodedFrame* frame) {
-  const absl::StatusOr<uint64_t> tag = reader->ReadVarint();
-  if (!tag.ok()) return tag.status();
-  if (*tag > std::numeric_limits<uint32_t>::max() || *tag >> 3 == 0) {
-    return reader->Error(absl::StrCat("the impossible tag ", *tag));
+// One message's fields as they come.
+class Decoder {
+ public:
+  explicit Decoder(const FrameLimits& limits) : limits_(limits) {}
+
+  absl::Status Decode(const absl::Cord& wire) {
+    Reader reader(wire);
+    while (reader.remaining() > 0) {
+      if (absl::Status read = ReadField(&reader); !read.ok()) return read;
+    }
+    if (batch_.empty()) return CheckPayloadSize(frame_.header, frame_.payload.size());
+    if (header_seen_ || payload_seen_) return reader.Error("a batch beside a header or payload");
+    return absl::OkStatus();
   }
-  if (*tag == Tag(kHeaderField, kLengthDelimited)) {
+
+  // After Decode: the frames of a batch, not decoded yet; empty if there is none.
+  const std::vector<absl::Cord>& batch() const { return batch_; }
+  DecodedFrame TakeFrame() { return std::move(frame_); }
+
+ private:
+  absl::Status ReadField(Reader* reader) {
+    const absl::StatusOr<uint64_t> tag = reader->ReadVarint();
+    if (!tag.ok()) return tag.status();
+    if (*tag > std::numeric_limits<uint32_t>::max() || *tag >> 3 == 0) {
+      return reader->Error(absl::StrCat("the impossible tag ", *tag));
+    }
+    switch (*tag) {
+      case Tag(kHeaderField, kLengthDelimited):
+        return ReadHeader(reader);
+      case Tag(kPayloadField, kLengthDelimited):
+        return ReadPayload(reader);
+      case Tag(kBatchField, kLengthDelimited):
+        return ReadBatched(reader);
+    }
+    if (*tag >> 3 <= kBatchField) {
+      return reader->Error(absl::StrCat("field ", *tag >> 3, " of wire type ", *tag & 7));
+    }
+    return reader->Skip(*tag & 7);
+  }
+
+  absl::Status ReadHeader(Reader* reader) {
     absl::StatusOr<absl::Cord> bytes =
-        ReadBounded(reader, "header", limits.max_header_bytes, header_seen);
+        ReadBounded(reader, "header", limits_.max_header_bytes, &header_seen_);
     if (!bytes.ok()) return bytes.status();
     const absl::string_view flat = bytes->Flatten();
-    if (!frame->header.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
+    if (!frame_.header.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
       return reader->Error("a header that is not one, ending");
     }
     return absl::OkStatus();
   }
-  if (*tag == Tag(kPayloadField, kLengthDelimited)) {
+
+  absl::Status ReadPayload(Reader* reader) {
     absl::StatusOr<absl::Cord> bytes =
-        ReadBounded(reader, "payload", limits.max_payload_bytes, payload_seen);
+        ReadBounded(reader, "payload", limits_.max_payload_bytes, &payload_seen_);
     if (!bytes.ok()) return bytes.status();
-    frame->payload = *std::move(bytes);
+    frame_.payload = *std::move(bytes);
     return absl::OkStatus();
   }
-  if (*tag >> 3 == kHeaderField || *tag >> 3 == kPayloadField) {
-    return reader->Error(absl::StrCat("field ", *tag >> 3, " of wire type ", *tag & 7));
+
+  absl::Status ReadBatched(Reader* reader) {
+    if (batch_.size() == limits_.max_batch_frames) {
+      return reader->Error(absl::StrCat("more than ", limits_.max_batch_frames, " frames"));
+    }
+    const absl::StatusOr<uint64_t> length = reader->ReadVarint();
+    if (!length.ok()) return length.status();
+    absl::StatusOr<absl::Cord> frame = reader->ReadBytes(*length);
+    if (!frame.ok()) return frame.status();
+    batch_.push_back(*std::move(frame));
+    return absl::OkStatus();
   }
-  return reader->Skip(*tag & 7);
-}
+
+  const FrameLimits& limits_;
+  bool header_seen_ = false;
+  bool payload_seen_ = false;
+  DecodedFrame frame_;
+  std::vector<absl::Cord> batch_;
+};
 
 }  // namespace
 
-std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
+size_t FramePrefixBytes(const v1::Header& header, size_t payload_bytes) {
   const size_t header_bytes = header.ByteSizeLong();
   size_t size = 1 + CodedOutputStream::VarintSize64(header_bytes) + header_bytes;
   if (payload_bytes > 0) size += 1 + CodedOutputStream::VarintSize64(payload_bytes);
+  return size;
+}
 
-  std::string prefix(size, '\0');
+void WriteFramePrefix(const v1::Header& header, size_t payload_bytes, uint8_t* to) {
+  to = CodedOutputStream::WriteTagToArray(Tag(kHeaderField, kLengthDelimited), to);
+  to = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(header.GetCachedSize()), to);
+  to = header.SerializeWithCachedSizesToArray(to);
+  if (payload_bytes == 0) return;
+  to = CodedOutputStream::WriteTagToArray(Tag(kPayloadField, kLengthDelimited), to);
+  CodedOutputStream::WriteVarint64ToArray(payload_bytes, to);
+}
+
+std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
+  std::string prefix(FramePrefixBytes(header, payload_bytes), '\0');
+  WriteFramePrefix(header, payload_bytes, reinterpret_cast<uint8_t*>(prefix.data()));
+  return prefix;
+}
+
+std::string EncodeBatchPrefix(size_t frame_bytes) {
+  std::string prefix(1 + CodedOutputStream::VarintSize64(frame_bytes), '\0');
   auto* out = reinterpret_cast<uint8_t*>(prefix.data());
-  out = CodedOutputStream::WriteTagToArray(Tag(kHeaderField, kLengthDelimited), out);
-  out = CodedOutputStream::WriteVarint64ToArray(header_bytes, out);
-  out = header.SerializeWithCachedSizesToArray(out);
-  if (payload_bytes > 0) {
-    out = CodedOutputStream::WriteTagToArray(Tag(kPayloadField, kLengthDelimited), out);
-    CodedOutputStream::WriteVarint64ToArray(payload_bytes, out);
-  }
+  out = CodedOutputStream::WriteTagToArray(Tag(kBatchField, kLengthDelimited), out);
+  CodedOutputStream::WriteVarint64ToArray(frame_bytes, out);
   return prefix;
 }
 
@@ -157,17 +220,33 @@ absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload
 }
 
 absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits) {
-  DecodedFrame frame;
-  Reader reader(wire);
-  bool header_seen = false;
-  bool payload_seen = false;
-  while (reader.remaining() > 0) {
-    absl::Status read = ReadField(&reader, limits, &header_seen, &payload_seen, &frame);
-    if (!read.ok()) return read;
+  Decoder decoder(limits);
+  if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
+  if (!decoder.batch().empty()) {
+    return absl::InvalidArgumentError("malformed frame: a batch in place of one frame");
   }
-  absl::Status size = CheckPayloadSize(frame.header, frame.payload.size());
-  if (!size.ok()) return size;
-  return frame;
+  return decoder.TakeFrame();
+}
+
+absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
+                                                       const FrameLimits& limits) {
+  Decoder decoder(limits);
+  if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
+  std::vector<DecodedFrame> frames;
+  if (decoder.batch().empty()) {
+    frames.push_back(decoder.TakeFrame());
+    return frames;
+  }
+  frames.reserve(decoder.batch().size());
+  for (const absl::Cord& encoded : decoder.batch()) {
+    absl::StatusOr<DecodedFrame> frame = DecodeFrame(encoded, limits);
+    if (!frame.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("frame ", frames.size(), " of a batch: ", frame.status().message()));
+    }
+    frames.push_back(*std::move(frame));
+  }
+  return frames;
 }
 
 const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::Header& header) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,9 +12,12 @@
 #include "proto/frame.pb.h"
 
 // A frame's encoding, without gRPC: exactly `message Frame { Header header = 1; bytes payload = 2;
-// }`, so that code generated from proto/frame.proto reads what this writes and the other way round.
-// What is gained over generated code: the payload is a Cord and is never copied, neither into the
-// encoding nor out of it.
+// repeated Frame batch = 3; }`, so that code generated from proto/frame.proto reads what this
+// writes and the other way round. What is gained over generated code: the payload is a Cord and is
+// never copied, neither into the encoding nor out of it.
+//
+// A message is one frame, or a batch of several: each message costs tens of microseconds on either
+// side, whatever is in it.
 
 namespace sluice {
 
@@ -22,10 +26,17 @@ inline constexpr size_t kMaxPayloadBytes = size_t{2} << 20;
 // The largest header, and the room for it beside a payload in a gRPC message.
 inline constexpr size_t kMaxHeaderBytes = (size_t{64} << 10) - 64;
 inline constexpr size_t kMaxFrameBytes = kMaxPayloadBytes + (size_t{64} << 10);
+// Frames that Sluice takes in one message, so that a message's memory stays in proportion to its
+// bytes.
+inline constexpr size_t kMaxBatchFrames = 256;
+// Sluice ends a batch before it has more bytes than this: the other side begins with what it has
+// while the rest is on its way.
+inline constexpr size_t kMaxBatchBytes = size_t{256} << 10;
 
 struct FrameLimits {
   size_t max_header_bytes = kMaxHeaderBytes;
   size_t max_payload_bytes = kMaxPayloadBytes;
+  size_t max_batch_frames = kMaxBatchFrames;
 };
 
 struct DecodedFrame {
@@ -37,15 +48,29 @@ struct DecodedFrame {
 // of the payload if it is empty).
 std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes);
 
+// The same in two steps, into memory of the caller's: how much it is, then the bytes. The header
+// must not change in between.
+size_t FramePrefixBytes(const v1::Header& header, size_t payload_bytes);
+void WriteFramePrefix(const v1::Header& header, size_t payload_bytes, uint8_t* to);
+
+// What precedes a frame of `frame_bytes` in a batch.
+std::string EncodeBatchPrefix(size_t frame_bytes);
+
 // The whole frame; shares the payload's chunks.
 absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload);
 
 // The inverse, of what a peer sent: fields in any order, unknown fields are skipped, a missing
 // header is an empty one. The payload shares the chunks of `wire`. INVALID_ARGUMENT, saying what
 // and at which byte: anything that is not such a message, a field that is there twice, a header or
-// payload over its limit, and a payload that is not as long as the header's blocks together
-// (CheckPayloadSize).
+// payload over its limit, a payload that is not as long as the header's blocks together
+// (CheckPayloadSize), and a batch.
 absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits = {});
+
+// A whole message: the frames of a batch in their order, or the one frame. INVALID_ARGUMENT besides
+// what DecodeFrame refuses: too many frames, a batch beside a header or payload, a batch within a
+// batch.
+absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
+                                                       const FrameLimits& limits = {});
 
 // The block headers of a body that has some; null if its kind has none.
 const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::Header& header);

@@ -111,9 +111,9 @@ TEST(FrameWireTest, FieldsMayComeInAnyOrderAndUnknownOnesAreSkipped) {
   v1::Frame frame;
   *frame.mutable_header() = PushHeader({3});
   const std::string whole = frame.SerializeAsString();
-  const std::string later_fields =  // varint 3, fixed64 4, bytes 5, fixed32 6
+  const std::string later_fields =  // varint 7, fixed64 4, bytes 5, fixed32 6
       absl::HexStringToBytes(
-          "189601"
+          "389601"
           "213132333435363738"
           "2a027a7a"
           "3531323334");
@@ -172,6 +172,70 @@ TEST(FrameWireTest, APayloadThatIsNotItsBlocksIsRefused) {
   v1::Header pull;
   pull.mutable_pull();
   EXPECT_FALSE(CheckPayloadSize(pull, 1).ok());
+}
+
+// A batch as generated code writes it.
+std::string Batch(size_t frames) {
+  v1::Frame batch;
+  for (size_t i = 0; i < frames; ++i) {
+    v1::Frame& frame = *batch.add_batch();
+    *frame.mutable_header() = PushHeader({i});
+    frame.set_payload(std::string(i, 'x'));
+  }
+  return batch.SerializeAsString();
+}
+
+std::string ReasonOfMessage(absl::string_view wire, const FrameLimits& limits = {}) {
+  const auto frames = DecodeFrames(absl::Cord(wire), limits);
+  EXPECT_EQ(frames.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(frames.status().message());
+}
+
+TEST(FrameWireTest, ABatchIsItsFramesInTheirOrderHoweverItIsCut) {
+  std::mt19937 random(4);
+  for (const size_t chunk : {1, 30, 5000}) {
+    const auto frames = DecodeFrames(Shatter(Batch(20), chunk, &random));
+    ASSERT_TRUE(frames.ok()) << frames.status();
+    ASSERT_EQ(frames->size(), 20u);
+    for (size_t i = 0; i < 20; ++i) EXPECT_EQ((*frames)[i].payload, std::string(i, 'x'));
+  }
+}
+
+TEST(FrameWireTest, AMessageThatIsNoBatchIsOneFrame) {
+  const auto frames = DecodeFrames(EncodeFrameToCord(PushHeader({3}), absl::Cord("abc")));
+  ASSERT_TRUE(frames.ok()) << frames.status();
+  ASSERT_EQ(frames->size(), 1u);
+  EXPECT_EQ(frames->front().payload, "abc");
+}
+
+TEST(FrameWireTest, ABatchOfMoreFramesThanTheLimitIsRefused) {
+  EXPECT_TRUE(DecodeFrames(absl::Cord(Batch(kMaxBatchFrames))).ok());
+  EXPECT_THAT(ReasonOfMessage(Batch(kMaxBatchFrames + 1)), HasSubstr("more than 256 frames"));
+  // The smallest frames there are: the limit counts frames, not bytes.
+  std::string empty_frames;
+  for (size_t i = 0; i <= kMaxBatchFrames; ++i) empty_frames += std::string("\x1a\x00", 2);
+  EXPECT_THAT(ReasonOfMessage(empty_frames), HasSubstr("more than 256 frames"));
+}
+
+TEST(FrameWireTest, ABatchIsRefusedWholeForOneBadFrameWhichIsNamed) {
+  v1::Frame batch;
+  *batch.add_batch()->mutable_header() = PushHeader({});
+  batch.add_batch()->set_payload("no block's");
+  EXPECT_THAT(ReasonOfMessage(batch.SerializeAsString()),
+              HasSubstr("frame 1 of a batch: malformed frame: a payload of 10 bytes"));
+  EXPECT_THAT(ReasonOfMessage(Batch(3), {.max_payload_bytes = 1}), HasSubstr("frame 2 of a batch"));
+}
+
+TEST(FrameWireTest, ABatchIsNeitherWithinABatchNorBesideAFrame) {
+  v1::Frame nested;
+  nested.add_batch()->add_batch();
+  EXPECT_THAT(ReasonOfMessage(nested.SerializeAsString()),
+              HasSubstr("a batch in place of one frame"));
+  EXPECT_THAT(ReasonOf(Batch(2)), HasSubstr("a batch in place of one frame"));
+  for (const char* beside : {"\x0a", "\x12"}) {
+    const std::string wire = Batch(2) + beside + std::string(1, '\0');
+    EXPECT_THAT(ReasonOfMessage(wire), HasSubstr("beside a header or payload"));
+  }
 }
 
 // Bytes changed, cut and put in at random: never a crash, and where both accept, the same content

@@ -23,7 +23,7 @@
 namespace sluice::ps {
 namespace {
 
-// A frame with at most this much payload is handled by the thread that read it.
+// Frames with at most this much payload together are handled by the thread that read them.
 constexpr size_t kInlineBytes = 64 << 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;
@@ -116,14 +116,19 @@ class ShardServer::Impl final : public StreamHandler {
     Event([stream](ShardCore& core, absl::Time now) { core.OnStreamOpened(stream, now); });
   }
 
-  void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) override {
-    const size_t bytes = payload.size();
-    frames_received_.Increment();
+  void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
+    size_t bytes = 0;
+    for (const DecodedFrame& frame : frames) bytes += frame.payload.size();
+    frames_received_.Increment(static_cast<double>(frames.size()));
     bytes_received_.Increment(static_cast<double>(bytes));
-    auto task = [this, stream, header = std::move(header), payload = std::move(payload)]() mutable {
-      Handle([&](ShardCore& core, absl::Time now) {
-        core.OnFrame(stream, header, std::move(payload), now);
-      });
+    auto task = [this, stream, frames = std::move(frames)]() mutable {
+      if (ended_.HasBeenNotified()) return;
+      const absl::Time now = clock_.Now();
+      for (DecodedFrame& frame : frames) {
+        core_->OnFrame(stream, frame.header, std::move(frame.payload), now);
+        if (!PerformActions()) return;
+      }
+      AfterEvents(now);
     };
     if (bytes <= kInlineBytes) {
       executor_.Run(std::move(task), bytes);
@@ -160,10 +165,19 @@ class ShardServer::Impl final : public StreamHandler {
     if (ended_.HasBeenNotified()) return;
     const absl::Time now = clock_.Now();
     event(*core_, now);
+    if (PerformActions()) AfterEvents(now);
+  }
+
+  // False: the shard has ended.
+  bool PerformActions() {
     for (ShardAction& action : core_->TakeActions()) {
       std::visit([this](auto& a) { this->Perform(a); }, action);
-      if (ended_.HasBeenNotified()) return;
+      if (ended_.HasBeenNotified()) return false;
     }
+    return true;
+  }
+
+  void AfterEvents(absl::Time now) {
     if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
     RetryPeers(now);
     timer_.Set(std::min({core_->NextTick(), NextRetry(), last_publication_ + absl::Seconds(1)}));
@@ -210,9 +224,9 @@ class ShardServer::Impl final : public StreamHandler {
     StreamClient::Options options;
     options.address = peer.address;
     peer.stream = StreamClient::Connect(
-        options, {.on_frame =
-                      [this, incarnation, life](v1::Header header, absl::Cord) {
-                        if (!header.has_hello_reply()) return;
+        options, {.on_frames =
+                      [this, incarnation, life](const std::vector<DecodedFrame>& frames) {
+                        if (!frames.front().header.has_hello_reply()) return;
                         Event([this, incarnation, life](ShardCore& core, absl::Time now) {
                           OnPeerConnected(incarnation, life, core, now);
                         });

@@ -22,6 +22,8 @@ namespace sluice::internal {
 // hop), and follow each other on the stream's own thread when it is not, without a lock held while
 // gRPC is called.
 //
+// What waits may be joined into one item when its turn comes (`join`).
+//
 //   idle --Push--> writing --Sent--> writing (next) or idle
 //   idle --Close or Break--> finished;  writing --Close, Break--> writing --Sent (queue empty, or
 //   broken)--> finished
@@ -35,9 +37,14 @@ class Outbox {
     kCutLater,  // closing, but a write is under way: see that it does not take forever
   };
 
+  // Moves `next` into `front` and returns true if they can go out as one.
+  using Join = std::function<bool(T* front, T* next)>;
+
   // `on_queued` is told each change of the queued cost; any thread, under no lock; null: nobody.
-  Outbox(size_t max_cost, std::function<void(int64_t)> on_queued)
-      : max_cost_(max_cost), on_queued_(std::move(on_queued)) {}
+  // `join` is called with a lock held, for an item that is about to be written and the one behind
+  // it; null: items go out one by one.
+  Outbox(size_t max_cost, std::function<void(int64_t)> on_queued, Join join = nullptr)
+      : max_cost_(max_cost), on_queued_(std::move(on_queued)), join_(std::move(join)) {}
 
   // For a stream that cannot be written to yet: as if a write were under way, which Started ends.
   void HoldUntilStarted() {
@@ -147,6 +154,10 @@ class Outbox {
     if (writing_) {
       front_ = std::move(queue_.front());
       queue_.pop_front();
+      while (join_ && !queue_.empty() && join_(&front_.item, &queue_.front().item)) {
+        front_.cost += queue_.front().cost;
+        queue_.pop_front();
+      }
       return Action::kWrite;
     }
     if (!closing_ || finished_) return Action::kNothing;
@@ -172,8 +183,8 @@ class Outbox {
 
   const size_t max_cost_;
   const std::function<void(int64_t)> on_queued_;
-  mutable Mutex
-      mutex_;  // protects everything below; gRPC and callers are never called with it held
+  const Join join_;
+  mutable Mutex mutex_;  // protects everything below; neither gRPC nor on_queued_ is called with it
   Queue queue_ ABSL_GUARDED_BY(mutex_);
   Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: the writer's
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;

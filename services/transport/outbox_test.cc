@@ -94,6 +94,29 @@ TEST(OutboxTest, AnItemLargerThanTheBoundBreaksTheStream) {
   EXPECT_EQ(outbox.Push(1, 101), Action::kFinish);
 }
 
+TEST(OutboxTest, WhatWaitsIsJoinedWhenItsTurnComesAndItsCostsAddUp) {
+  int64_t queued = 0;
+  // Digits joined to numbers of three at most.
+  IntOutbox outbox(
+      1000, [&queued](int64_t change) { queued += change; },
+      [](int* front, int* next) {
+        if (*front > 99) return false;
+        *front = *front * 10 + *next;
+        return true;
+      });
+  EXPECT_EQ(outbox.Push(1, 10), Action::kWrite);
+  EXPECT_EQ(outbox.front(), 1);  // at once, and alone
+  for (int digit : {2, 3, 4, 5, 6}) EXPECT_EQ(outbox.Push(digit, 10), Action::kNothing);
+  EXPECT_EQ(outbox.Sent(), Action::kWrite);
+  EXPECT_EQ(outbox.front(), 234);
+  EXPECT_EQ(queued, 50);
+  EXPECT_EQ(outbox.Sent(), Action::kWrite);
+  EXPECT_EQ(outbox.front(), 56);
+  EXPECT_EQ(queued, 20);
+  EXPECT_EQ(outbox.Sent(), Action::kNothing);
+  EXPECT_EQ(queued, 0);
+}
+
 TEST(OutboxTest, OfManyThreadsOneAtATimeWritesAndEachOnesOrderIsKept) {
   constexpr int kThreads = 4;
   constexpr int kItems = 5000;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "services/protocol/frame.h"
+#include "services/transport/batching.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
@@ -28,10 +29,14 @@ class StreamClient::Impl {
   Impl(Options options, Callbacks callbacks)
       : options_(std::move(options)),
         callbacks_(std::move(callbacks)),
-        outbox_(options_.max_queued_bytes,
-                [this](int64_t change) {
-                  if (options_.on_queued_bytes) options_.on_queued_bytes(change);
-                }),
+        outbox_(
+            options_.max_queued_bytes,
+            [this](int64_t change) {
+              if (options_.on_queued_bytes) options_.on_queued_bytes(change);
+            },
+            [this](OutgoingFrames* front, OutgoingFrames* next) {
+              return batching_.Join(front, next);
+            }),
         stub_(MakeChannel({options_.address, ChannelKind::kBulk, options_.credentials,
                            options_.connect_timeout, kMaxFrameBytes})) {
     outbox_.HoldUntilStarted();
@@ -49,9 +54,9 @@ class StreamClient::Impl {
 
   void Send(const v1::Header& header, const absl::Cord& payload) {
     if (outbox_.closing()) return;
-    grpc::ByteBuffer message = EncodeFrame(header, payload);
-    const size_t bytes = message.Length();
-    Act(outbox_.Push(std::move(message), bytes));
+    OutgoingFrames frame = internal::Batching::Encode(header, payload);
+    const size_t bytes = frame.bytes();
+    Act(outbox_.Push(std::move(frame), bytes));
   }
 
   void Finish() { Act(outbox_.Close(absl::OkStatus())); }
@@ -59,8 +64,8 @@ class StreamClient::Impl {
   size_t queued_bytes() const { return outbox_.queued(); }
 
  private:
-  using ByteOutbox = internal::Outbox<grpc::ByteBuffer>;
-  using Action = ByteOutbox::Action;
+  using FrameOutbox = internal::Outbox<OutgoingFrames>;
+  using Action = FrameOutbox::Action;
 
   enum Operation : intptr_t { kStarted = 1, kRead, kWrite, kWritesDone, kFinish };
   static void* Tag(Operation operation) { return reinterpret_cast<void*>(operation); }
@@ -106,13 +111,14 @@ class StreamClient::Impl {
       return FinishIfOver();
     }
     if (abandoned_.load() || !refused_.ok()) return Read();
-    absl::StatusOr<DecodedFrame> frame = DecodeFrame(in_, options_.limits);
-    Read();  // the next frame comes in while this one is handled
-    if (!frame.ok()) {
-      refused_ = frame.status();
+    absl::StatusOr<std::vector<DecodedFrame>> frames = DecodeFrames(in_, options_.limits);
+    Read();  // the next message comes in while this one is handled
+    if (!frames.ok()) {
+      refused_ = frames.status();
       return context_.TryCancel();
     }
-    callbacks_.on_frame(std::move(frame->header), std::move(frame->payload));
+    for (const DecodedFrame& frame : *frames) batching_.OnReceived(frame.header);
+    callbacks_.on_frames(*std::move(frames));
   }
 
   void FinishIfOver() {
@@ -133,7 +139,7 @@ class StreamClient::Impl {
       case Action::kNothing:
         return;
       case Action::kWrite:
-        return call_->Write(outbox_.front(), Tag(kWrite));
+        return call_->Write(outbox_.front().Message(), Tag(kWrite));
       case Action::kFinish:
         CutIfOverBound();
         return call_->WritesDone(Tag(kWritesDone));
@@ -149,7 +155,8 @@ class StreamClient::Impl {
 
   const Options options_;
   const Callbacks callbacks_;
-  ByteOutbox outbox_;
+  internal::Batching batching_;
+  FrameOutbox outbox_;
   std::atomic<bool> abandoned_{false};
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -35,7 +36,8 @@ class StreamClient {
 
   // Called one at a time on the stream's own reader thread.
   struct Callbacks {
-    std::function<void(v1::Header header, absl::Cord payload)> on_frame;
+    // As StreamHandler::OnFrames.
+    std::function<void(std::vector<DecodedFrame> frames)> on_frames;
     // Exactly once, last, unless the client is destroyed before: why the stream ended. OK: the
     // server ended it so.
     std::function<void(absl::Status why)> on_broken;

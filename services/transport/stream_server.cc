@@ -16,6 +16,7 @@
 #include "proto/frame.grpc.pb.h"
 #include "services/common/mutex.h"
 #include "services/protocol/frame.h"
+#include "services/transport/batching.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/tsan.h"
@@ -32,7 +33,7 @@ namespace {
 
 using RawService = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-using ByteOutbox = internal::Outbox<grpc::ByteBuffer>;
+using FrameOutbox = internal::Outbox<OutgoingFrames>;
 
 // How often a reader thread looks for closed streams that do not end.
 constexpr absl::Duration kSweepInterval = absl::Milliseconds(250);
@@ -180,8 +181,12 @@ class StreamServer::Impl::Stream {
         id_(id),
         reader_(reader),
         raw_(&context_),
-        outbox_(server->options_.max_queued_bytes,
-                [server](int64_t change) { server->OnQueued(change); }) {
+        outbox_(
+            server->options_.max_queued_bytes,
+            [server](int64_t change) { server->OnQueued(change); },
+            [this](OutgoingFrames* front, OutgoingFrames* next) {
+              return batching_.Join(front, next);
+            }) {
     context_.AsyncNotifyWhenDone(&ended_);
     outbox_.HoldUntilStarted();
   }
@@ -199,9 +204,9 @@ class StreamServer::Impl::Stream {
 
   void Send(const v1::Header& header, const absl::Cord& payload) {
     if (outbox_.closing()) return;
-    grpc::ByteBuffer message = EncodeFrame(header, payload);
-    const size_t bytes = message.Length();
-    Act(outbox_.Push(std::move(message), bytes));
+    OutgoingFrames frame = internal::Batching::Encode(header, payload);
+    const size_t bytes = frame.bytes();
+    Act(outbox_.Push(std::move(frame), bytes));
   }
 
   void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
@@ -213,7 +218,7 @@ class StreamServer::Impl::Stream {
   }
 
  private:
-  using Action = ByteOutbox::Action;
+  using Action = FrameOutbox::Action;
 
   void OnOpened(bool ok) {
     server_->handler_->OnOpen(id_, context_.peer());
@@ -236,10 +241,11 @@ class StreamServer::Impl::Stream {
       return ForgetIfOver();
     }
     if (outbox_.closing()) return Read();
-    absl::StatusOr<DecodedFrame> frame = DecodeFrame(in_, server_->options_.limits);
-    Read();  // the next frame comes in while this one is handled
-    if (!frame.ok()) return Close(frame.status());
-    server_->handler_->OnFrame(id_, std::move(frame->header), std::move(frame->payload));
+    absl::StatusOr<std::vector<DecodedFrame>> frames = DecodeFrames(in_, server_->options_.limits);
+    Read();  // the next message comes in while this one is handled
+    if (!frames.ok()) return Close(frames.status());
+    for (const DecodedFrame& frame : *frames) batching_.OnReceived(frame.header);
+    server_->handler_->OnFrames(id_, *std::move(frames));
   }
 
   void OnWritten(bool ok) {
@@ -265,7 +271,7 @@ class StreamServer::Impl::Stream {
       case Action::kNothing:
         return;
       case Action::kWrite:
-        return raw_.Write(outbox_.front(), &written_);
+        return raw_.Write(outbox_.front().Message(), &written_);
       case Action::kFinish:
         CutLater();
         return raw_.Finish(ToGrpcStatus(outbox_.why()), &finish_);
@@ -297,7 +303,8 @@ class StreamServer::Impl::Stream {
   const size_t reader_;
   grpc::ServerContext context_;
   RawStream raw_;
-  ByteOutbox outbox_;
+  internal::Batching batching_;
+  FrameOutbox outbox_;
   std::atomic<int64_t> cut_at_nanos_{0};  // 0: not closed
 
   // The reader thread's.

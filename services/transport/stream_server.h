@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -20,7 +21,7 @@ namespace sluice {
 using StreamId = uint64_t;
 
 // What happens on the streams of a StreamServer. For one stream the calls come one at a time, in
-// order, on that stream's reader thread (streams may share a reader thread): OnOpen, OnFrame...,
+// order, on that stream's reader thread (streams may share a reader thread): OnOpen, OnFrames...,
 // OnClosed, each of the first and the last exactly once. Different streams' calls may come at the
 // same time. Nothing else is read from the stream while a call runs: hand long work on.
 class StreamHandler {
@@ -30,9 +31,9 @@ class StreamHandler {
   // `peer` is gRPC's name of the other side, for messages only.
   virtual void OnOpen(StreamId stream, const std::string& peer) = 0;
 
-  // `payload` is as long as the header's blocks say. It refers to the receive buffers: drop it
-  // early.
-  virtual void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) = 0;
+  // What came as one message: at least one frame, in their order. A payload is as long as its
+  // header's blocks say. It refers to the receive buffers: drop it early.
+  virtual void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) = 0;
 
   // The peer finished (OK), broke off, was refused, or the stream was closed from here. What was
   // not sent is dropped.
@@ -40,8 +41,10 @@ class StreamHandler {
 };
 
 // The server side of rpc Exchange of v1::ParameterServer over raw messages: payloads go in and out
-// without a copy. A peer that sends no frame, or an oversize one, is refused with INVALID_ARGUMENT
-// (RESOURCE_EXHAUSTED from gRPC itself past the message limit); the other streams do not notice.
+// without a copy, and frames that have to wait for the stream go out together, to a peer whose
+// Hello says that it takes batches. A peer that sends no frame, or an oversize one, is refused with
+// INVALID_ARGUMENT (RESOURCE_EXHAUSTED from gRPC itself past the message limit); the other streams
+// do not notice.
 //
 //   StreamServer streams(options, &handler);
 //   auto server = GrpcServer::Start({.address = "127.0.0.1:0"}, {&streams});

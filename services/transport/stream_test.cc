@@ -46,6 +46,7 @@ v1::Header DataHeader(uint64_t version, size_t bytes) {
 struct ServerEvents {
   std::vector<StreamId> opened;
   std::map<StreamId, std::vector<DecodedFrame>> frames;
+  std::vector<size_t> batches;  // frames of each message
   std::map<StreamId, std::vector<absl::Status>> closed;
 };
 
@@ -83,10 +84,14 @@ class TestServer final : public StreamHandler {
     EXPECT_FALSE(peer.empty());
     events_.Change([&](ServerEvents* e) { e->opened.push_back(stream); });
   }
-  void OnFrame(StreamId stream, v1::Header header, absl::Cord payload) override {
-    DecodedFrame frame{std::move(header), std::move(payload)};
-    if (on_frame_) on_frame_(&streams_, stream, frame);
-    events_.Change([&](ServerEvents* e) { e->frames[stream].push_back(std::move(frame)); });
+  void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
+    for (const DecodedFrame& frame : frames) {
+      if (on_frame_) on_frame_(&streams_, stream, frame);
+    }
+    events_.Change([&](ServerEvents* e) {
+      e->batches.push_back(frames.size());
+      for (DecodedFrame& frame : frames) e->frames[stream].push_back(std::move(frame));
+    });
   }
   void OnClosed(StreamId stream, const absl::Status& why) override {
     events_.Change([&](ServerEvents* e) { e->closed[stream].push_back(why); });
@@ -101,17 +106,25 @@ class TestServer final : public StreamHandler {
 
 struct ClientEvents {
   std::vector<DecodedFrame> frames;
+  std::vector<size_t> batches;  // frames of each message
   std::vector<absl::Status> broken;
 };
 
 class TestClient {
  public:
-  explicit TestClient(const std::string& address, StreamClient::Options options = {}) {
+  using OnFrameFunction = std::function<void(const DecodedFrame&)>;
+
+  explicit TestClient(const std::string& address, StreamClient::Options options = {},
+                      OnFrameFunction on_frame = nullptr) {
     options.address = address;
     stream_ = StreamClient::Connect(
-        options, {[this](v1::Header header, absl::Cord payload) {
+        options, {[this, on_frame](std::vector<DecodedFrame> frames) {
+                    for (const DecodedFrame& frame : frames) {
+                      if (on_frame) on_frame(frame);
+                    }
                     events_.Change([&](ClientEvents* e) {
-                      e->frames.push_back({std::move(header), std::move(payload)});
+                      e->batches.push_back(frames.size());
+                      for (DecodedFrame& frame : frames) e->frames.push_back(std::move(frame));
                     });
                   },
                   [this](const absl::Status& why) {
@@ -228,6 +241,111 @@ TEST(StreamTest, EachSendersOrderIsKeptUnderLoadInBothDirections) {
     EXPECT_EQ(frame.header.data().version(), next[frame.header.data().partition()]++);
   }
   EXPECT_EQ(client->queued_bytes(), 0u);
+}
+
+v1::Header HelloOf(uint32_t max_batch_frames) {
+  v1::Header header;
+  header.mutable_hello()->set_max_batch_frames(max_batch_frames);
+  return header;
+}
+
+// Answers a Hello with frames. All but the first have to wait: the stream's own thread, which would
+// write them, is busy here.
+TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
+  return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
+    if (!frame.header.has_hello()) return;
+    const absl::Cord payload(std::string(payload_bytes, 'p'));
+    for (uint64_t i = 0; i < frames; ++i) {
+      streams->Send(stream, DataHeader(i, payload_bytes), payload);
+    }
+  };
+}
+
+// What a generated client gets in answer to its Hello: the frames of each message.
+std::vector<size_t> BatchesFor(const v1::Header& hello, uint64_t frames, size_t payload_bytes) {
+  TestServer server(AnswerWith(frames, payload_bytes));
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame sent;
+  *sent.mutable_header() = hello;
+  EXPECT_TRUE(stream->Write(sent));
+  std::vector<size_t> batches;
+  for (uint64_t next = 0; next < frames;) {
+    v1::Frame received;
+    if (!stream->Read(&received)) {
+      ADD_FAILURE() << "the stream ended after " << next << " frames";
+      break;
+    }
+    batches.push_back(std::max(received.batch_size(), 1));
+    for (int i = 0; i < received.batch_size(); ++i) {
+      EXPECT_EQ(received.batch(i).header().data().version(), next++);
+      EXPECT_EQ(received.batch(i).payload().size(), payload_bytes);
+    }
+    if (received.batch_size() == 0) {
+      EXPECT_EQ(received.header().data().version(), next++);
+    }
+  }
+  context.TryCancel();
+  stream->Finish();
+  return batches;
+}
+
+TEST(StreamTest, FramesThatHaveToWaitGoOutTogetherAsGeneratedCodeReadsThem) {
+  EXPECT_THAT(BatchesFor(HelloOf(256), 100, 64), ElementsAre(1, 99));
+}
+
+TEST(StreamTest, APeerGetsNoMoreFramesTogetherThanItSaysItTakes) {
+  EXPECT_THAT(BatchesFor(HelloOf(40), 100, 64), ElementsAre(1, 40, 40, 19));
+  EXPECT_THAT(BatchesFor(HelloOf(0), 5, 64), ElementsAre(1, 1, 1, 1, 1));
+}
+
+TEST(StreamTest, ABatchEndsAtItsBoundOfBytesAndLargeFramesGoAlone) {
+  EXPECT_THAT(BatchesFor(HelloOf(256), 9, 60 << 10), ElementsAre(1, 4, 4));
+  EXPECT_THAT(BatchesFor(HelloOf(256), 3, 200 << 10), ElementsAre(1, 1, 1));
+}
+
+TEST(StreamTest, ClientAndServerTellEachOtherThatTheyTakeBatches) {
+  TestServer server([](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
+    v1::Header reply;
+    reply.mutable_hello_reply();
+    if (frame.header.has_hello()) streams->Send(stream, reply);
+  });
+  TestClient client(server.address(), {}, [&client](const DecodedFrame& frame) {
+    if (!frame.header.has_hello_reply()) return;
+    for (uint64_t i = 0; i < 100; ++i) client->Send(PullHeader(i));  // all but the first wait
+  });
+  v1::Header hello;
+  hello.mutable_hello();
+  client->Send(hello);
+  const StreamId stream = server.WaitForStream();
+  const ServerEvents events = server.events().WaitFor([=](const ServerEvents& e) {
+    const auto found = e.frames.find(stream);
+    return found != e.frames.end() && found->second.size() == 101;
+  });
+  EXPECT_LE(events.batches.size(), 3u);
+  EXPECT_EQ(events.frames.at(stream)[0].header.hello().max_batch_frames(), kMaxBatchFrames);
+  for (uint64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(events.frames.at(stream)[i + 1].header.pull().version(), i);
+  }
+}
+
+TEST(StreamTest, ABatchThatIsNoneIsRefusedAndTheOthersGoOn) {
+  TestServer server(Echo);
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame frame;
+  frame.add_batch()->add_batch();
+  ASSERT_TRUE(stream->Write(frame));
+  EXPECT_FALSE(stream->Read(&frame));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("frame 0 of a batch"));
+
+  TestClient good(server.address());
+  good->Send(PullHeader(2));
+  good.WaitForFrames(1);
 }
 
 TEST(StreamTest, ManyStreamsAreServedAtOnce) {

@@ -127,14 +127,22 @@ class WorkerProcess::Impl {
     executor_.Run([this, event = std::move(event)]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
-      WorkerActions actions = event(core_, now);
-      for (WorkerAction& action : actions) {
-        std::visit([this](auto& a) { this->Perform(a); }, action);
-        if (ended_.HasBeenNotified()) return;
-      }
-      if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
-      timer_.Set(std::min(core_.NextDeadline(), last_publication_ + absl::Seconds(1)));
+      if (PerformAll(event(core_, now))) AfterEvents(now);
     });
+  }
+
+  // False: the worker has ended.
+  bool PerformAll(WorkerActions actions) {
+    for (WorkerAction& action : actions) {
+      std::visit([this](auto& a) { this->Perform(a); }, action);
+      if (ended_.HasBeenNotified()) return false;
+    }
+    return true;
+  }
+
+  void AfterEvents(absl::Time now) {
+    if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
+    timer_.Set(std::min(core_.NextDeadline(), last_publication_ + absl::Seconds(1)));
   }
 
   // ---- streams
@@ -150,29 +158,39 @@ class WorkerProcess::Impl {
       queued_send_.Increment(static_cast<double>(change));
     };
     entry.stream = StreamClient::Connect(
-        options,
-        {.on_frame =
-             [this, shard, life](v1::Header header, absl::Cord payload) {
-               frames_received_.Increment();
-               bytes_received_.Increment(static_cast<double>(payload.size()));
-               Event([this, shard, life, header = std::move(header), payload = std::move(payload)](
-                         WorkerCore& core, absl::Time now) mutable {
-                 if (!IsPresent(shard, life)) return WorkerActions();
-                 return core.OnShardFrame(shard, header, std::move(payload), now);
-               });
-             },
-         .on_broken =
-             [this, shard, life](absl::Status why) {
-               Event([this, shard, life, why](WorkerCore& core, absl::Time now) {
-                 if (!IsPresent(shard, life)) return WorkerActions();
-                 logger_.Info("A shard's stream broke", {{"why", why.ToString()}});
-                 Retire(shard);
-                 return core.OnShardBroken(shard, why, now);
-               });
-             }});
+        options, {.on_frames =
+                      [this, shard, life](std::vector<DecodedFrame> frames) {
+                        OnFrames(shard, life, std::move(frames));
+                      },
+                  .on_broken =
+                      [this, shard, life](absl::Status why) {
+                        Event([this, shard, life, why](WorkerCore& core, absl::Time now) {
+                          if (!IsPresent(shard, life)) return WorkerActions();
+                          logger_.Info("A shard's stream broke", {{"why", why.ToString()}});
+                          Retire(shard);
+                          return core.OnShardBroken(shard, why, now);
+                        });
+                      }});
     Event([this, shard, life](WorkerCore& core, absl::Time now) {
       if (!IsPresent(shard, life)) return WorkerActions();
       return core.OnShardConnected(shard, now);
+    });
+  }
+  void OnFrames(ShardId shard, uint64_t life, std::vector<DecodedFrame> frames) {
+    frames_received_.Increment(static_cast<double>(frames.size()));
+    for (const DecodedFrame& frame : frames) {
+      bytes_received_.Increment(static_cast<double>(frame.payload.size()));
+    }
+    executor_.Run([this, shard, life, frames = std::move(frames)]() mutable {
+      if (ended_.HasBeenNotified()) return;
+      const absl::Time now = clock_.Now();
+      for (DecodedFrame& frame : frames) {
+        if (!IsPresent(shard, life)) break;
+        if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
+          return;
+        }
+      }
+      AfterEvents(now);
     });
   }
   void Perform(DisconnectShard& disconnect) {

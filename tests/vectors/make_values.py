@@ -120,6 +120,15 @@ def frames():
                'payload': payload.hex(), 'frame': frame.encode(header, [payload]).hex()}
 
 
+def batches():
+    pull = wire.Header(pull=wire.Pull(version=3))
+    data = wire.Header(data=wire.Data(version=4, last=True))
+    data.data.blocks.add(block=2, payload_bytes=200)
+    frames = [frame.encode(pull), frame.encode(data, [bytes(range(200))]), frame.encode(pull)]
+    yield {'frames': [encoded.hex() for encoded in frames],
+           'message': frame.encode_batch(frames).hex()}
+
+
 def malformed():
     yield '0a05'          # a header that ends early
     yield '0a00120101'    # a payload without blocks
@@ -129,12 +138,17 @@ def malformed():
     yield '00'            # the tag 0
     yield '0a0101'        # a header that is none
     yield '1affffffffffffffffff7f'  # a length of more than 64 bits
+    yield '1a021a00'      # a batch in a batch
+    yield '1a000a00'      # a batch beside a header
+    yield '1a021200' + '1a0312016a'  # a batch with a payload that belongs to no block
+    yield '1a00' * 257    # more frames than are taken
+    yield '1800'          # a batch that is a number
 
 
 def main(path):
     sections = {'orders': orders, 'plans': plans, 'layouts': layouts, 'subtrees': subtrees,
                 'codecs': codecs, 'sums': sums, 'uniforms': uniforms, 'frames': frames,
-                'malformed': malformed}
+                'batches': batches, 'malformed': malformed}
     with open(path, 'w', encoding='utf-8') as file:
         parts = []
         for name, make in sections.items():

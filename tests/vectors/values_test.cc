@@ -10,6 +10,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/frame_wire.h"
@@ -150,9 +151,26 @@ TEST(ValueVectorsTest, FramesHaveTheBytesOfTheFile) {
   }
 }
 
+TEST(ValueVectorsTest, BatchesHoldTheFramesOfTheFile) {
+  for (const Json& row : Section("batches")) {
+    std::string message;
+    for (const Json& frame : row.at("frames")) {
+      absl::StrAppend(&message, EncodeBatchPrefix(Bytes(frame).size()), Bytes(frame));
+    }
+    EXPECT_EQ(absl::BytesToHexString(message), row.at("message"));
+    const auto decoded = DecodeFrames(absl::Cord(message));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_EQ(decoded->size(), row.at("frames").size());
+    for (size_t i = 0; i < decoded->size(); ++i) {
+      EXPECT_EQ(Hex(EncodeFrameToCord((*decoded)[i].header, (*decoded)[i].payload)),
+                row.at("frames")[i]);
+    }
+  }
+}
+
 TEST(ValueVectorsTest, WhatIsNoFrameIsRefused) {
   for (const Json& row : Section("malformed")) {
-    EXPECT_FALSE(DecodeFrame(absl::Cord(Bytes(row))).ok()) << row;
+    EXPECT_FALSE(DecodeFrames(absl::Cord(Bytes(row))).ok()) << row;
   }
 }
 

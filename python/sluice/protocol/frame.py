@@ -1,5 +1,7 @@
 """A frame's encoding: exactly `message Frame`, without copying the payload more than once.
 
+A message is one frame, or a batch of several.
+
 What C++ has in services/protocol/frame_wire.h.
 """
 
@@ -8,9 +10,12 @@ from sluice.protocol import wire
 MAX_PAYLOAD_BYTES = 2 << 20
 MAX_HEADER_BYTES = (64 << 10) - 64
 MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + (64 << 10)
+MAX_BATCH_FRAMES = 256  # that are taken in one message
+MAX_BATCH_BYTES = 256 << 10  # past which what is sent begins another batch
 
 _HEADER_TAG = 1 << 3 | 2
 _PAYLOAD_TAG = 2 << 3 | 2
+_BATCH_TAG = 3 << 3 | 2
 _FIXED_BYTES = {1: 8, 5: 4}
 
 
@@ -40,6 +45,16 @@ def encode(header, pieces=()):
     """The whole frame. The payload is the pieces (bytes-like) back to back."""
     size = sum(len(piece) for piece in pieces)
     return b''.join([encode_prefix(header, size), *pieces])
+
+
+def encode_batch(frames):
+    """The message that carries these encoded frames, in their order."""
+    if len(frames) == 1:
+        return frames[0]
+    parts = []
+    for encoded in frames:
+        parts += (b'\x1a' + _varint(len(encoded)), encoded)
+    return b''.join(parts)
 
 
 def _read_varint(data, at):
@@ -77,18 +92,41 @@ def _field_end(data, tag, at):
 
 
 def decode(data):
-    """(header, payload as a memoryview of `data`), of what a peer sent.
+    """(header, payload as a memoryview of `data`), of one frame that a peer sent.
 
     Fields in any order, unknown ones are skipped, a missing header is an empty one. MalformedFrame
-    for anything that is not such a message, is over a limit, or has a payload that is not as long
-    as the header's blocks together.
+    for anything that is not such a message, is over a limit, has a payload that is not as long as
+    the header's blocks together, or is a batch.
     """
+    header, payload, batch = _decode_fields(data)
+    if batch:
+        raise MalformedFrame('malformed frame: a batch in place of one frame')
+    return header, payload
+
+
+def decode_all(data):
+    """[(header, payload), ...] of a whole message: a batch, or one frame."""
+    header, payload, batch = _decode_fields(data)
+    if not batch:
+        return [(header, payload)]
+    frames = []
+    for number, encoded in enumerate(batch):
+        try:
+            frames.append(decode(encoded))
+        except MalformedFrame as error:
+            raise MalformedFrame(f'frame {number} of a batch: {error}') from error
+    return frames
+
+
+def _decode_fields(data):
+    """Header, payload, and the frames of a batch, still encoded."""
     view = memoryview(data)
     usual = _decode_usual(view)
     if usual is not None:
-        return usual
+        return *usual, []
     header = None
     payload = None
+    batch = []
     at = 0
     while at < len(view):
         tag, at = _read_varint(view, at)
@@ -106,14 +144,21 @@ def decode(data):
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise MalformedFrame(f'malformed frame: a payload of {len(payload)} bytes, over '
                                      f'the limit of {MAX_PAYLOAD_BYTES}, at byte {at}')
-        elif tag >> 3 in (1, 2):
+        elif tag == _BATCH_TAG:
+            if len(batch) == MAX_BATCH_FRAMES:
+                raise MalformedFrame(
+                    f'malformed frame: more than {MAX_BATCH_FRAMES} frames at byte {at}')
+            batch.append(view[begin:end])
+        elif tag >> 3 in (1, 2, 3):
             raise MalformedFrame(
                 f'malformed frame: field {tag >> 3} of wire type {tag & 7} at byte {at}')
         at = end
+    if batch and (header is not None or payload is not None):
+        raise MalformedFrame('malformed frame: a batch beside a header or payload')
     header = wire.Header() if header is None else header
     payload = view[:0] if payload is None else payload
     check_payload_size(header, len(payload))
-    return header, payload
+    return header, payload, batch
 
 
 def _decode_usual(view):

@@ -1,0 +1,59 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_BATCHING_H_
+#define SLUICE_SERVICES_TRANSPORT_BATCHING_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/frame.h"
+#include "services/protocol/frame_wire.h"
+
+namespace sluice::internal {
+
+// Which frames of one stream go out together.
+//
+// Intuition. A frame goes out at once when the stream is free. What is sent while a write is under
+// way waits, and then goes out together: nothing is delayed for company, and the more there is to
+// do, the fewer messages it takes. The two sides tell each other in their greetings how many frames
+// they take in one message; who says nothing gets one at a time.
+//
+// Threads: any.
+class Batching {
+ public:
+  // The frame, ready to go; a greeting also says what this side takes.
+  static OutgoingFrames Encode(const v1::Header& header, const absl::Cord& payload) {
+    if (!header.has_hello() && !header.has_hello_reply()) return OutgoingFrames(header, payload);
+    v1::Header greeting = header;
+    if (header.has_hello()) {
+      greeting.mutable_hello()->set_max_batch_frames(kMaxBatchFrames);
+    } else {
+      greeting.mutable_hello_reply()->set_max_batch_frames(kMaxBatchFrames);
+    }
+    return OutgoingFrames(greeting, payload);
+  }
+
+  // Learns from the peer's greeting what it takes.
+  void OnReceived(const v1::Header& header) {
+    if (header.has_hello()) peer_takes_.store(header.hello().max_batch_frames());
+    if (header.has_hello_reply()) peer_takes_.store(header.hello_reply().max_batch_frames());
+  }
+
+  // Moves `next` behind `front` and returns true, if they may go out as one message.
+  bool Join(OutgoingFrames* front, OutgoingFrames* next) const {
+    const size_t most = std::min<size_t>(peer_takes_.load(), kMaxBatchFrames);
+    if (front->count() + next->count() > most) return false;
+    if (front->bytes() + next->bytes() > kMaxBatchBytes) return false;
+    front->Append(std::move(*next));
+    return true;
+  }
+
+ private:
+  std::atomic<uint32_t> peer_takes_{1};
+};
+
+}  // namespace sluice::internal
+
+#endif  // SLUICE_SERVICES_TRANSPORT_BATCHING_H_

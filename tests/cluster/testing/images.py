@@ -1,0 +1,55 @@
+"""The project's images, from the programs that Bazel built for the test."""
+
+import hashlib
+import os
+import pathlib
+import tempfile
+
+from tests.cluster.testing import cluster
+
+TAG = 'test'
+PREFIX = 'localhost/'
+_PROGRAMS = {
+    'sluice': 'services/cli/sluice',
+    'sluice-coordinator': 'services/coordinator/sluice-coordinator',
+    'sluice-operator': 'operator/sluice-operator',
+    'sluice-ps': 'services/ps/sluice-ps',
+    'sluice-worker': 'services/worker/sluice-worker',
+}
+_KEPT = 2  # sets of archives that are kept
+
+
+def program(name):
+    """The path of a program that is among the test's data."""
+    return (cluster.ROOT / _PROGRAMS[name]).resolve()
+
+
+def reference(image):
+    return f'{PREFIX}{image}:{TAG}'
+
+
+def build(*images):
+    """Paths of the images' archives. Made once for the same programs, and kept in the cache."""
+    content = hashlib.sha256()
+    present = {name: program(name) for name in _PROGRAMS if program(name).exists()}
+    for file in [*present.values(), cluster.ROOT / 'images/oci_image.py', cluster.ROOT / 'tools/build_images.sh']:
+        content.update(file.read_bytes())
+    folder = cluster.CACHE / 'built-images' / content.hexdigest()[:16]
+    wanted = [image for image in images if not (folder / f'{image}.tar').exists()]
+    if wanted:
+        with tempfile.TemporaryDirectory() as programs:
+            for name, path in present.items():
+                (pathlib.Path(programs) / name).symlink_to(path)
+            for line in cluster.run([cluster.ROOT / 'tools/build_images.sh', '--programs', programs, '--output', folder,
+                                     '--tag', TAG, '--prefix', PREFIX, *wanted], timeout=300).splitlines():
+                cluster.say('  ' + line.split('] ', 1)[-1])
+    os.utime(folder)
+    _remove_old(folder.parent)
+    return [folder / f'{image}.tar' for image in images]
+
+
+def _remove_old(folder):
+    for old in sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
+        for archive in old.iterdir():
+            archive.unlink(missing_ok=True)
+        old.rmdir()

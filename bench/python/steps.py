@@ -1,16 +1,23 @@
 """What a step costs in Python: beside plain PyTorch, and beside C++ for the data plane alone.
 
+    bazel build //services/coordinator:sluice-coordinator //services/ps:sluice-ps //bench:push_pull
     PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py push-pull
     PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py mlp     (with torch)
     PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py large
 
 `push-pull` is bench/push_pull.cc in Python: 100 MiB of gradients that are 1 everywhere. The others
 train a model of 0.2 and of 10 million parameters with one worker and one shard, and in plain PyTorch.
-Prints medians in milliseconds.
+Rounds alternate between what is measured and what it is compared with, so that a busy machine is
+busy for both. Prints medians over the steps of all rounds, and the processor time of the Python
+process for a step: that does not depend on how busy the machine is.
 """
 
 import argparse
+import json
+import os
+import pathlib
 import statistics
+import subprocess
 import tempfile
 import time
 
@@ -19,39 +26,63 @@ import numpy as np
 import sluice
 from tests.python import job_processes
 
+_WARMUP = 5
 
-def train(model, loss_fn, dataset, batch, steps, warmup, optimizer, **options):
-    """Seconds of each step behind the warm-up, of a whole job in this process."""
+
+class Timer:
+    """Of steps that follow one another: wall and processor time of each, behind the warm-up."""
+
+    def __init__(self):
+        self.wall = []
+        self.processor = []
+
+    def steps(self, iterable):
+        last = None
+        for number, item in enumerate(iterable):
+            now = time.perf_counter(), time.process_time()
+            if number > _WARMUP:
+                self.wall.append(now[0] - last[0])
+                self.processor.append(now[1] - last[1])
+            last = now
+            yield item
+
+    def report(self, name):
+        processor = sum(self.processor) / max(1, len(self.processor))
+        print(f'{name:40} median {1e3 * statistics.median(self.wall):8.2f} ms   fastest '
+              f'{1e3 * min(self.wall):8.2f}   processor {1e3 * processor:8.2f}', flush=True)
+
+
+def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
+    """A whole job in this process, with one shard."""
     job = job_processes.base_job(
-        training={'steps': steps + warmup, 'globalBatchSize': batch, 'microbatchSize': batch},
-        optimizer=optimizer, parameterServer={'replicas': 1, **options})
-    times = []
+        training={'steps': steps + _WARMUP + 1, 'globalBatchSize': batch, 'microbatchSize': batch},
+        optimizer=optimizer, parameterServer={'replicas': 1, 'partitions': partitions})
     with job_processes.JobProcesses(job, tempfile.mkdtemp()) as processes:
         processes.start()
         with sluice.Worker(sluice.join(processes.address), model, loss_fn) as worker:
-            last = None
-            for piece in worker.batches(dataset):
-                now = time.perf_counter()
-                if last is not None:
-                    times.append(now - last)
-                last = now
+            for piece in timer.steps(worker.batches(dataset)):
                 worker.step(piece)
-    return times[warmup:]
 
 
-def report(name, times):
-    print(f'{name:40} median {1e3 * statistics.median(times):8.2f} ms   fastest '
-          f'{1e3 * min(times):8.2f}   slowest {1e3 * max(times):8.2f}')
-
-
-def push_pull(steps):
+def push_pull(steps, rounds):
     ones = {'w': np.ones(25 << 20, np.float32)}
-    report('100 MiB push + pull', train(
-        {'w': np.zeros(25 << 20, np.float32)}, lambda parameters, data: (0.0, ones),
-        sluice.ArrayDataset(np.zeros(1000)), 1, steps, 3, {'name': 'ADD'}, partitions=64))
+    python = Timer()
+    cpp = []
+    programs = pathlib.Path(os.environ.get('SLUICE_PROGRAMS', '.'))
+    for _ in range(rounds):
+        train(python, {'w': np.zeros(25 << 20, np.float32)}, lambda parameters, data: (0.0, ones),
+              sluice.ArrayDataset(np.zeros(1000)), 1, steps, {'name': 'ADD'}, 64)
+        if (programs / 'bench/push_pull').exists():
+            done = subprocess.run(
+                [programs / 'bench/push_pull', '--programs', programs, '--bytes', str(100 << 20),
+                 '--optimizer', 'add', '--steps', str(steps)], stdout=subprocess.PIPE, check=True)
+            cpp.append(json.loads(done.stdout.splitlines()[-1])['median_seconds'])
+    python.report('100 MiB push + pull')
+    if cpp:
+        print(f'{"the same in C++":40} median {1e3 * statistics.median(cpp):8.2f} ms')
 
 
-def model_steps(name, sizes, batch, steps):
+def model_steps(name, sizes, batch, steps, rounds):
     import torch
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -61,33 +92,34 @@ def model_steps(name, sizes, batch, steps):
     dataset = torch.utils.data.TensorDataset(torch.randn(4096, sizes[0]),
                                              torch.randint(0, sizes[-1], (4096,)))
     loss_fn = torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    times = []
-    for step in range(steps + 5):
-        began = time.perf_counter()
-        rows = torch.randint(0, 4096, (batch,))
-        optimizer.zero_grad()
-        loss_fn(model(dataset.tensors[0][rows]), dataset.tensors[1][rows]).backward()
-        optimizer.step()
-        times.append(time.perf_counter() - began)
-    report(f'{name}: plain PyTorch', times[5:])
-    for partitions in (64, 4):
-        report(f'{name}: Sluice, {partitions} partitions', train(
-            model, loss_fn, dataset, batch, steps, 5, {'name': 'SGD', 'learningRate': 0.01},
-            partitions=partitions))
+    plain, jobs = Timer(), {64: Timer(), 4: Timer()}
+    for _ in range(rounds):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in plain.steps(range(steps + _WARMUP + 1)):
+            rows = torch.randint(0, 4096, (batch,))
+            optimizer.zero_grad()
+            loss_fn(model(dataset.tensors[0][rows]), dataset.tensors[1][rows]).backward()
+            optimizer.step()
+        for partitions, timer in jobs.items():
+            train(timer, model, loss_fn, dataset, batch, steps,
+                  {'name': 'SGD', 'learningRate': 0.01}, partitions)
+    plain.report(f'{name}: plain PyTorch')
+    for partitions, timer in jobs.items():
+        timer.report(f'{name}: Sluice, {partitions} partitions')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('what', choices=('push-pull', 'mlp', 'large'))
-    parser.add_argument('--steps', type=int, default=30)
+    parser.add_argument('--steps', type=int, default=30, help='of a round')
+    parser.add_argument('--rounds', type=int, default=5)
     flags = parser.parse_args()
     if flags.what == 'push-pull':
-        push_pull(flags.steps)
+        push_pull(flags.steps, flags.rounds)
     elif flags.what == 'mlp':
-        model_steps('mlp', (784, 256, 10), 32, flags.steps)
+        model_steps('mlp', (784, 256, 10), 32, flags.steps, flags.rounds)
     else:
-        model_steps('10 M parameters', (1024, 2048, 2048, 1792, 10), 64, flags.steps)
+        model_steps('10 M parameters', (1024, 2048, 2048, 1792, 10), 64, flags.steps, flags.rounds)
 
 
 if __name__ == '__main__':

@@ -108,9 +108,10 @@ class _Reader:
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
                     job=self._job, shard_incarnation=shard.process.incarnation,
                     sender=wire.ProcessId(role=wire.READER, incarnation=incarnation))
-                stream.send(wire.Header(view=self._snapshot.view.id, hello=hello), [])
                 pull = wire.Pull(version=self._snapshot.version, cut=self._snapshot.cut, request=1)
-                stream.send(wire.Header(view=self._snapshot.view.id, pull=pull), [])
+                view = self._snapshot.view.id
+                stream.send([(wire.Header(view=view, hello=hello), []),
+                             (wire.Header(view=view, pull=pull), [])])
             with self._changed:
                 done = self._changed.wait_for(
                     lambda: self._error or self._receiver.is_whole(), timeout)

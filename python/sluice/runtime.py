@@ -80,6 +80,7 @@ class Runtime:
         self._events = collections.deque()
         self._running = False
         self._streams = {}  # shard -> FrameStream
+        self._frames = {}   # shard -> what the present event sends there
         self._work = collections.deque()
         self._given = {}    # id -> Work, until it is answered
         self._busy = True   # the user's thread is not in next_work
@@ -246,6 +247,7 @@ class Runtime:
                         event = getattr(self._core, name)
                         for action in event(*arguments, time.monotonic()):
                             self._perform(action)
+                        self._send_frames()
             finally:
                 self._running = False
                 self._wake()
@@ -324,14 +326,21 @@ class Runtime:
         self._connect(action.shard, action.address)
 
     def _perform_DisconnectShard(self, action):
+        self._frames.pop(action.shard, None)  # of this stream
         stream = self._streams.pop(action.shard, None)
         if stream is not None:
             stream.close()
 
     def _perform_SendFrame(self, action):
-        stream = self._streams.get(action.shard)
-        if stream is not None:
-            stream.send(action.header, action.pieces)
+        self._frames.setdefault(action.shard, []).append((action.header, action.pieces))
+
+    def _send_frames(self):
+        """Those of one event go out together."""
+        for shard, frames in self._frames.items():
+            stream = self._streams.get(shard)
+            if stream is not None:
+                stream.send(frames)
+        self._frames.clear()
 
     def _perform_SendToCoordinator(self, action):
         self._coordinator.send(action.message)

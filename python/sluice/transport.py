@@ -60,11 +60,12 @@ class FrameStream:
         self._call = exchange(self._outgoing.messages())
         threading.Thread(target=self._read, name='sluice-frames', daemon=True).start()
 
-    def send(self, header, pieces):
-        """Returns at once; `pieces` are copied."""
-        if header.WhichOneof('body') == 'hello':
-            header.hello.max_batch_frames = frame.MAX_BATCH_FRAMES
-        self._outgoing.put(frame.encode(header, pieces))
+    def send(self, frames):
+        """[(header, pieces)]. Returns at once; pieces must stay as they are until they are out."""
+        for header, _ in frames:
+            if header.WhichOneof('body') == 'hello':
+                header.hello.max_batch_frames = frame.MAX_BATCH_FRAMES
+        self._outgoing.put(frames)
 
     def close(self):
         """No callback begins after this one returns to its caller's lock."""

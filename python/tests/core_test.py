@@ -54,18 +54,18 @@ class Batches(unittest.TestCase):
     def messages(frames, peer_takes):
         outgoing = outgoing_lib.Outgoing()
         outgoing.peer_takes = peer_takes
-        for encoded in frames:
-            outgoing.put(encoded)
+        outgoing.put(frames[:2])
+        outgoing.put(frames[2:])
         outgoing.end()
         return [frame.decode_all(message) for message in outgoing.messages()]
 
     def test_what_waits_goes_out_together_in_its_order(self):
-        frames = [frame.encode(wire.Header(pull=wire.Pull(version=v))) for v in range(5)]
+        frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]
         together, = self.messages(frames, 256)
         self.assertEqual([header.pull.version for header, _ in together], list(range(5)))
 
     def test_a_peer_that_takes_no_batches_gets_one_frame_at_a_time(self):
-        frames = [frame.encode(wire.Header(pull=wire.Pull(version=v))) for v in range(5)]
+        frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]
         for takes in (0, 1):
             self.assertEqual([len(m) for m in self.messages(frames, takes)], [1] * 5)
         self.assertEqual([len(m) for m in self.messages(frames, 2)], [2, 2, 1])
@@ -73,7 +73,7 @@ class Batches(unittest.TestCase):
     def test_large_frames_go_alone(self):
         header = wire.Header(data=wire.Data())
         header.data.blocks.add(payload_bytes=200 << 10)
-        frames = [frame.encode(header, [bytes(200 << 10)])] * 3
+        frames = [(header, [bytes(200 << 10)])] * 3
         self.assertEqual([len(m) for m in self.messages(frames, 256)], [1] * 3)
 
 

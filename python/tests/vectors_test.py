@@ -98,7 +98,7 @@ class Values(unittest.TestCase):
     def test_batches_hold_the_frames_of_the_file(self):
         for row in section('batches'):
             frames = [bytes.fromhex(encoded) for encoded in row['frames']]
-            message = frame.encode_batch(frames)
+            message = frame.join([([encoded], len(encoded)) for encoded in frames])
             self.assertEqual(message.hex(), row['message'])
             self.assertEqual(frame.decode_all(message), [frame.decode(one) for one in frames])
 

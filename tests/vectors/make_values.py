@@ -126,7 +126,7 @@ def batches():
     data.data.blocks.add(block=2, payload_bytes=200)
     frames = [frame.encode(pull), frame.encode(data, [bytes(range(200))]), frame.encode(pull)]
     yield {'frames': [encoded.hex() for encoded in frames],
-           'message': frame.encode_batch(frames).hex()}
+           'message': frame.join([([encoded], len(encoded)) for encoded in frames]).hex()}
 
 
 def malformed():

@@ -24,6 +24,10 @@ class MalformedFrame(ValueError):
 
 
 def _varint(value):
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7f | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7f:
         out.append(value & 0x7f | 0x80)
@@ -43,18 +47,28 @@ def encode_prefix(header, payload_bytes):
 
 def encode(header, pieces=()):
     """The whole frame. The payload is the pieces (bytes-like) back to back."""
-    size = sum(len(piece) for piece in pieces)
-    return b''.join([encode_prefix(header, size), *pieces])
+    return join([parts(header, pieces)])
 
 
-def encode_batch(frames):
-    """The message that carries these encoded frames, in their order."""
+def parts(header, pieces=()):
+    """(what a frame's bytes are made of, their number): its prefix, and the pieces where they lie."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+    prefix = encode_prefix(header, size)
+    return [prefix, *pieces], len(prefix) + size
+
+
+def join(frames):
+    """The message that carries frames, given as their `parts`, in their order: each byte is copied
+    once."""
     if len(frames) == 1:
-        return frames[0]
-    parts = []
-    for encoded in frames:
-        parts += (b'\x1a' + _varint(len(encoded)), encoded)
-    return b''.join(parts)
+        return b''.join(frames[0][0])
+    pieces = []
+    for its, size in frames:
+        pieces.append(b'\x1a' + _varint(size))
+        pieces += its
+    return b''.join(pieces)
 
 
 def _read_varint(data, at):

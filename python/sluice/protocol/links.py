@@ -80,7 +80,13 @@ class ShardLink:
     def send(self, header, pieces, out):
         if not self.ready:
             return
-        size = sum(piece.nbytes for piece in pieces)
+        size = 0
+        for piece in pieces:
+            size += piece.nbytes
+        if not self._queue and size <= self._credit:
+            self._credit -= size
+            out.append(actions.SendFrame(self.id, header, pieces))
+            return
         self.queued_bytes += size
         self._queue.append((header, pieces, size))
         self._pump(out)

@@ -1,50 +1,54 @@
 """What waits to be sent on one stream of frames."""
 
 import collections
-import threading
+import queue
 
 from sluice.protocol import frame
 
 
 class Outgoing:
-    """Encoded frames that wait to be sent, and the messages that they go out in.
+    """Frames that wait to be sent, and the messages that they go out in.
 
-    What waits when a message's turn comes goes out together, to a peer that takes batches.
+    What waits when a message's turn comes goes out together, to a peer that takes batches. Frames
+    are encoded by whoever takes the messages.
     """
 
     def __init__(self):
         self.peer_takes = 1  # frames in one message
-        self._changed = threading.Condition()
-        self._frames = collections.deque()
-        self._ended = False
+        self._added = queue.SimpleQueue()
 
-    def put(self, encoded):
-        with self._changed:
-            self._frames.append(encoded)
-            self._changed.notify()
+    def put(self, frames):
+        """[(header, pieces)]. Pieces must stay as they are until they have gone out. Any thread."""
+        self._added.put(frames)
 
     def end(self):
         """What was put before still goes out."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        self._added.put(None)
 
     def messages(self):
+        waiting = collections.deque()  # of frame.parts
+        ended = False
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._frames or self._ended)
-                if not self._frames:
-                    return
-                batch = self._take()
-            yield frame.encode_batch(batch)
+            while not ended:
+                try:
+                    added = self._added.get(block=not waiting)
+                except queue.Empty:
+                    break
+                if added is None:
+                    ended = True
+                else:
+                    waiting.extend(frame.parts(*each) for each in added)
+            if not waiting:
+                return
+            yield frame.join(self._take(waiting))
 
-    def _take(self):
-        batch = [self._frames.popleft()]
-        size = len(batch[0])
+    def _take(self, waiting):
+        batch = [waiting.popleft()]
+        size = batch[0][1]
         most = min(self.peer_takes, frame.MAX_BATCH_FRAMES)
-        while self._frames and len(batch) < most:
-            size += len(self._frames[0])
+        while waiting and len(batch) < most:
+            size += waiting[0][1]
             if size > frame.MAX_BATCH_BYTES:
                 break
-            batch.append(self._frames.popleft())
+            batch.append(waiting.popleft())
         return batch

@@ -54,6 +54,7 @@ class PushSender:
         self._gradients = None
         self._state = []
         self._changed = False  # since the last flush: there may be something to send
+        self._codecs = []  # by tensor
         self.common = Common()
 
     @property
@@ -68,6 +69,8 @@ class PushSender:
         """Everything that `gradients` holds and will hold is to be sent, and was not."""
         self._gradients = gradients
         self._changed = True
+        self._codecs = [codec_of(self._context.job.training, dtype)
+                        for dtype in self._context.index.dtypes]
         self.common = common
         self._state = [_Partition() for _ in range(self._context.index.partitions)]
         for partition in range(len(self._state)):
@@ -182,13 +185,13 @@ class PushSender:
 
     def _append_unit(self, partition, unit, blocks, frames):
         index = self._context.index
-        training = self._context.job.training
         room = -1
         push = taken = None  # of the present frame
         for block in blocks:
             tensor, _, count, _ = index.blocks[block]
-            codec = codec_of(training, index.dtypes[tensor])
-            size = codec_lib.encoded_bytes(codec, index.dtypes[tensor], count)
+            codec = self._codecs[tensor]
+            size = (index.bytes[block] if codec == wire.CODEC_RAW else
+                    codec_lib.encoded_bytes(codec, index.dtypes[tensor], count))
             if size > room:
                 if taken:
                     frames[-1][1].extend(self._pieces(unit, taken))
@@ -206,7 +209,6 @@ class PushSender:
         """The payload of a frame: what is one piece of a tensor stays one."""
         index = self._context.index
         for tensor, begin, end in index.runs(blocks):
-            dtype = index.dtypes[tensor]
             values = self._gradients.get(unit, tensor)[begin:end]
-            codec = codec_of(self._context.job.training, dtype)
-            yield memoryview(codec_lib.encode(codec, dtype, values)).cast('B')
+            encoded = codec_lib.encode(self._codecs[tensor], index.dtypes[tensor], values)
+            yield memoryview(encoded).cast('B')

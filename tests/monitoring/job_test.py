@@ -93,7 +93,7 @@ class JobTest(unittest.TestCase):
         self.assertEqual(empty, [])
 
     def test_the_console_page_shows_jobs_shards_and_workers(self):
-        page = self.prometheus.get('/consoles/sluice.html')
+        page = jobs = self.prometheus.get('/consoles/sluice.html')
         self.assertIn('<a href="?training_job=watched&amp;namespace=default">default/watched</a>', page)
         self.assertIn('none is scraped', page)  # no operator here
         page = self.prometheus.get('/consoles/sluice.html?training_job=watched&namespace=default')
@@ -101,7 +101,8 @@ class JobTest(unittest.TestCase):
             self.assertIn(text, page)
         keep = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
         if keep:
-            (pathlib.Path(keep) / 'console.html').write_text(page)
+            (pathlib.Path(keep) / 'console-jobs.html').write_text(jobs)
+            (pathlib.Path(keep) / 'console-job.html').write_text(page)
 
     def test_no_alert_speaks_of_a_job_that_is_well(self):
         self.assertEqual(self.prometheus.query('ALERTS{alertstate="firing"}'), [])

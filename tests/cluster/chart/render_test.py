@@ -67,6 +67,14 @@ class RenderTest(unittest.TestCase):
         arguments = objects['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]['args']
         self.assertFalse([one for one in arguments if one.startswith('--namespaces')])
 
+    def test_the_operator_knows_every_flag_that_it_is_started_with(self):
+        container = render('watchNamespaces={a}', 'extraArgs={--log-format=json}')[
+            'Deployment', 'sluice']['spec']['template']['spec']['containers'][0]
+        said = subprocess.run(['operator/sluice-operator', '--help'], capture_output=True, text=True, check=True).stdout
+        self.assertGreater(len(container['args']), 8)
+        for argument in container['args']:
+            self.assertRegex(said, rf'(?m)^  ([\w,-]+,)?{argument.partition("=")[0]}\b')
+
     def test_listed_namespaces_get_roles_and_the_cluster_none(self):
         objects = render('watchNamespaces={a,b}', 'rbac.aggregate=false')
         self.assertFalse([key for key in objects if key[0].startswith('ClusterRole')])

@@ -46,6 +46,8 @@ struct Flags {
   std::string worker_image = "sluice-worker:latest";
   std::string job_log_format = "logfmt";
   int workers = 8;
+  std::string resync_text = "10m";
+  absl::Duration resync;
 };
 
 // Of the environment, read in main.
@@ -172,6 +174,7 @@ class Process {
     options.reconciler.on_status = [this](const kube::Json& before, const kube::Json& after) {
       meter_.OnStatus(before, after);
     };
+    options.resync = flags_.resync;
     options.controller.name = "trainingjob";
     options.controller.workers = flags_.workers;
     // What a cluster refused may be mended at any time.
@@ -304,8 +307,16 @@ int Main(int argc, char** argv) {
   app.add_option("--workers", flags.workers, "jobs that are reconciled at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
+  app.add_option("--resync", flags.resync_text,
+                 "look at every job again this often (3s, 10m), in case something was missed")
+      ->capture_default_str();
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  if (!absl::ParseDuration(flags.resync_text, &flags.resync) ||
+      flags.resync <= absl::ZeroDuration()) {
+    return ExitWith("sluice-operator",
+                    absl::InvalidArgumentError("--resync must be a time such as 10m or 30s"));
+  }
   const Environment environment = {Variable("KUBERNETES_SERVICE_HOST"),
                                    Variable("KUBERNETES_SERVICE_PORT"), Variable("KUBECONFIG")};
   curl_global_init(CURL_GLOBAL_DEFAULT);

@@ -9,7 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "operator/api/field_table.h"
+#include "operator/kube/http_client.h"
 #include "operator/testing/fake_cluster.h"
 
 namespace sluice {
@@ -92,6 +93,506 @@ TEST_F(OperatorTest, TheLastWordOfACoordinatorIsReadFromItsPod) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Succeeded"), "True/Completed");
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"training", "step"}), 100);
+}
+
+// ---- deaths
+
+struct End {
+  std::string name;
+  int exit_code;
+  std::string container_reason;
+  Json pod_status;  // merged into the pod's
+  std::string reason;
+  bool counted;
+};
+
+class EndOfAWorkerTest : public OperatorTest, public ::testing::WithParamInterface<End> {};
+
+TEST_P(EndOfAWorkerTest, BringsANewPodAtOnceAndIsToldByItsReason) {
+  const End& end = GetParam();
+  Train();
+  const std::string before = cluster_.UidOf("a-worker-1");
+  cluster_.clock.Advance(absl::Seconds(5));
+  if (!end.pod_status.empty()) cluster_.MergeStatus("a-worker-1", end.pod_status);
+  cluster_.EndPod("a-worker-1", end.exit_code, end.container_reason);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_NE(cluster_.UidOf("a-worker-1"), before);
+  EXPECT_EQ(Restarts("worker"), 1);
+  EXPECT_EQ(Restarts("total"), 1);
+  EXPECT_EQ(LastFailure()["reason"], end.reason);
+  EXPECT_EQ(LastFailure()["pod"], "a-worker-1");
+  EXPECT_EQ(LastFailure()["counted"], end.counted);
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
+  if (end.counted) {
+    EXPECT_THAT(cluster_.EventReasons(), Contains("WorkerFailed"));
+  }
+}
+
+Json Disrupted(const char* reason) {
+  return {{"conditions",
+           Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}, {"reason", reason}}})}};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Causes, EndOfAWorkerTest,
+    ::testing::Values(
+        End{"Killed", 137, "Error", Json::object(), "Killed", true},
+        End{"OutOfMemory", 137, "OOMKilled", Json::object(), "OOMKilled", true},
+        End{"ExitCode1", 1, "Error", Json::object(), "Error", true},
+        End{"Expelled", 10, "Error", Json::object(), "Expelled", false},
+        End{"NodeCameBack", 255, "Unknown", Json::object(), "NodeLost", false},
+        End{"Evicted", 137, "Error", Json{{"reason", "Evicted"}}, "Evicted", false},
+        End{"NodeShutDown", 137, "Error", Json{{"reason", "NodeShutdown"}}, "NodeShutdown", false},
+        End{"RefusedByKubelet", 1, "Error", Json{{"reason", "OutOfcpu"}}, "NodeRefused", false},
+        End{"Preempted", 143, "Error", Disrupted("PreemptionByScheduler"), "Preempted", false},
+        End{"Drained", 143, "Error", Disrupted("EvictionByEvictionAPI"), "Evicted", false}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_F(OperatorTest, TheCoordinatorIsToldWhichLifeHasDied) {
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Say("a", Progress::TRAINING, 1, [](Progress* progress) {
+    v1::ProcessStatus* worker = progress->add_processes();
+    worker->mutable_process()->set_role(v1::WORKER);
+    worker->mutable_process()->set_index(1);
+    worker->mutable_process()->set_incarnation(77);
+  });
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.EndPod("a-worker-1", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  ASSERT_EQ(cluster_.coordinators.deaths.size(), 1u);
+  EXPECT_EQ(cluster_.coordinators.deaths[0].process().incarnation(), 77u);
+  EXPECT_EQ(cluster_.coordinators.deaths[0].reason(), "killed by signal 9 (Killed)");
+}
+
+TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  for (int i = 0; i < 3; ++i) {
+    cluster_.kubelets = false;
+    cluster_.EndPod("a-worker-0", 1, "Error", "sluice-worker: no such file: /data/mnist\n");
+    ASSERT_TRUE(cluster_.Settle());
+    cluster_.Pass(absl::Seconds(i == 0 ? 0 : 1 << (i - 1)));
+    ASSERT_EQ(kube::Find(cluster_.Pod("a-worker-0"), {"status", "phase"}), nullptr)
+        << "a new pod was to be there after the delay " << i;
+  }
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFail");
+  EXPECT_EQ(LastFailure()["message"], "exit code 1: no such file: /data/mnist");
+  EXPECT_EQ(Summary(), "Failing");
+  // Mended from outside.
+  cluster_.kubelets = true;
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Say("a", Progress::TRAINING, 1);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+}
+
+TEST_F(OperatorTest, ADeletedPodIsMadeAgainAndNobodyIsToBlame) {
+  Train({{"spec", {{"backoffLimit", 0}}}});
+  for (const std::string name : {"a-worker-0", "a-ps-0", "a-coordinator"}) {
+    const std::string before = cluster_.UidOf(name);
+    cluster_.DeletePod(name);
+    ASSERT_TRUE(cluster_.Settle());
+    EXPECT_NE(cluster_.UidOf(name), before);
+    EXPECT_NE(cluster_.UidOf(name), "");
+    EXPECT_EQ(LastFailure()["reason"], "Deleted");
+    EXPECT_EQ(LastFailure()["counted"], false);
+  }
+  EXPECT_EQ(Restarts("total"), 3);
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+}
+
+TEST_F(OperatorTest, ShardsThatFailUseTheBackoffLimitUp) {
+  Train({{"spec", {{"backoffLimit", 1}}}});
+  cluster_.clock.Advance(absl::Seconds(60));
+  cluster_.EndPod("a-ps-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+  cluster_.clock.Advance(absl::Seconds(60));
+  cluster_.EndPod("a-ps-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/BackoffLimitExceeded");
+  EXPECT_EQ(Summary(), "Failed");
+  cluster_.Pass(absl::Minutes(1));
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-ps-0")) << "those that still ran are deleted";
+  EXPECT_THAT(cluster_.EventReasons(), Contains("BackoffLimitExceeded"));
+}
+
+TEST_F(OperatorTest, AJobThatItsCoordinatorCallsFailedHasFailed) {
+  Train();
+  cluster_.Say("a", Progress::FAILED, 10,
+               [](Progress* progress) { progress->set_reason("fc1.weight is not finite"); });
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/TrainingFailed");
+  EXPECT_THAT(cluster_.Status("a").dump(), HasSubstr("fc1.weight is not finite"));
+}
+
+TEST_F(OperatorTest, ACoordinatorThatHadToLeaveIsFollowedByAnother) {
+  Train();
+  // SIGTERM: it saves a checkpoint and lets everybody go.
+  const std::string before = cluster_.UidOf("a-coordinator");
+  cluster_.DeletePod("a-coordinator");
+  cluster_.Say("a", Progress::SUSPENDED, 12);
+  for (const char* name : {"a-ps-0", "a-worker-0", "a-worker-1"}) cluster_.EndPod(name, 0);
+  cluster_.Pass(absl::Seconds(3));
+  EXPECT_NE(cluster_.UidOf("a-coordinator"), before);
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
+  EXPECT_EQ(Summary(), "Recovering");
+  cluster_.Say("a", Progress::TRAINING, 13, [](Progress* progress) { progress->set_attempt(2); });
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"attempt"}), 2);
+}
+
+TEST_F(OperatorTest, APodOfALostNodeIsForcedOutAndReplaced) {
+  Train();
+  cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
+  cluster_.SetPodCondition("a-worker-0", "Ready", "False", "NodeNotReady");
+  cluster_.SetPodCondition("a-worker-0", "DisruptionTarget", "True", "DeletionByTaintManager");
+  const std::string before = cluster_.UidOf("a-worker-0");
+  cluster_.DeletePod("a-worker-0");
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.UidOf("a-worker-0"), before);
+  EXPECT_EQ(LastFailure()["reason"], "NodeLost");
+  cluster_.Pass(absl::Seconds(11));
+  EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
+  EXPECT_NE(cluster_.UidOf("a-worker-0"), "");
+  EXPECT_EQ(Restarts("worker"), 1);
+}
+
+// ---- sizes
+
+TEST_F(OperatorTest, WorkersAreAddedAndRemovedWhileTheJobTrains) {
+  Train();
+  cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 4}}}}}});
+  cluster_.kubelets = false;
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingWorkers");
+  cluster_.kubelets = true;
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0",
+                                                        "a-worker-1", "a-worker-2", "a-worker-3"));
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.workers()), 4u);
+  cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0"));
+  EXPECT_EQ(Restarts("total"), 0);
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 1);
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "ScalingWorkers", "Scaled"))
+      << "the second time each is a series";
+}
+
+TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
+  Train();
+  cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
+  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  cluster_.Say("a", Progress::SUSPENDED, 20);
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
+                                                        "a-ps-2", "a-worker-0", "a-worker-1"));
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
+  EXPECT_EQ(Restarts("total"), 0);
+  EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
+}
+
+TEST_F(OperatorTest, SuspensionSavesACheckpointThenLeavesNoPodUntilTheJobGoesOn) {
+  Train();
+  cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(Summary(), "Suspending");
+  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  cluster_.Say("a", Progress::SUSPENDED, 20);
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  EXPECT_EQ(cluster_.Condition("a", "Suspended"), "True/Suspended");
+  EXPECT_EQ(Summary(), "Suspended");
+  cluster_.Pass(absl::Hours(5));
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  cluster_.PatchJob("a", {{"spec", {{"suspend", false}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
+  EXPECT_EQ(Restarts("total"), 0);
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Suspended", "Resumed"));
+}
+
+TEST_F(OperatorTest, AJobThatIsMadeSuspendedHasNoPodUntilItIsNot) {
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"suspend", true}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  EXPECT_EQ(Summary(), "Suspended");
+  cluster_.PatchJob("a", {{"spec", {{"suspend", false}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+}
+
+// ---- the end
+
+TEST_F(OperatorTest, AJobExpiresAfterItsEnd) {
+  Train({{"spec", {{"ttlSecondsAfterFinished", 60}}}});
+  cluster_.Say("a", Progress::SUCCEEDED, 100);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(50));
+  EXPECT_FALSE(cluster_.GetJob("a").is_null());
+  cluster_.Pass(absl::Seconds(20));
+  EXPECT_TRUE(cluster_.GetJob("a").is_null());
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+}
+
+TEST_F(OperatorTest, PodsAreCleanedUpAsTheJobSays) {
+  for (const std::string policy : {"All", "None"}) {
+    FakeCluster cluster;
+    cluster.Create(FakeCluster::Job("a", {{"spec", {{"cleanPodPolicy", policy}}}}));
+    ASSERT_TRUE(cluster.Settle());
+    cluster.Say("a", Progress::SUCCEEDED, 100);
+    ASSERT_TRUE(cluster.Settle());
+    if (policy == "All") {
+      for (const std::string& name : cluster.PodNames()) cluster.EndPod(name, 0);
+    }
+    cluster.Pass(absl::Minutes(1));
+    EXPECT_EQ(cluster.PodNames().size(), policy == "All" ? 0u : 4u) << policy;
+  }
+}
+
+TEST_F(OperatorTest, DeadlinesFailAJob) {
+  Train({{"spec", {{"activeDeadlineSeconds", 100}}}});
+  cluster_.Pass(absl::Seconds(101));
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/DeadlineExceeded");
+}
+
+TEST_F(OperatorTest, AJobThatMakesNoStepFailsByItsProgressDeadline) {
+  Train({{"spec", {{"progressDeadlineSeconds", 100}}}});
+  cluster_.Pass(absl::Seconds(80));
+  cluster_.Say("a", Progress::TRAINING, 11);
+  cluster_.Pass(absl::Seconds(16));
+  cluster_.Pass(absl::Seconds(80));
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+  cluster_.Pass(absl::Seconds(30));
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/ProgressDeadlineExceeded");
+}
+
+// ---- what only shows later
+
+TEST_F(OperatorTest, AnImageThatIsNotThereIsToldAndMendedByAnother) {
+  cluster_.kubelets = false;
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) {
+    const std::string role =
+        GetString(cluster_.Pod(name), {"metadata", "labels", "sluice.dev/role"});
+    cluster_.MergeStatus(
+        name,
+        {{"phase", "Pending"},
+         {"containerStatuses",
+          Json::array(
+              {{{"name", role},
+                {"image", "wrong:1"},
+                {"state", {{"waiting", {{"reason", "ImagePullBackOff"}, {"message", "no"}}}}}}})}});
+  }
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ImagePullFailed");
+  EXPECT_EQ(Summary(), "ImagePullFailed");
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("ImagePullFailed"));
+  cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
+  cluster_.kubelets = true;
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(GetString(cluster_.Pod("a-ps-0")["spec"]["containers"][0], {"image"}), "right:1");
+  EXPECT_EQ(Restarts("total"), 0);
+}
+
+kube::FakeApiServer::Fault Refusal(int code, const std::string& reason,
+                                   const std::string& message) {
+  kube::FakeApiServer::Fault fault;
+  fault.response.code = code;
+  fault.response.body = Json({{"kind", "Status"},
+                              {"apiVersion", "v1"},
+                              {"status", "Failure"},
+                              {"code", code},
+                              {"reason", reason},
+                              {"message", message}})
+                            .dump();
+  return fault;
+}
+
+TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
+  bool full = true;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (full && request.method == "POST") {
+      fault = Refusal(403, "Forbidden", "pods \"a-coordinator\" is forbidden: exceeded quota: q");
+    }
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(1));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  full = false;
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
+}
+
+TEST_F(OperatorTest, AJobWithoutStorageIsNotAcceptedUntilItHasSome) {
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"checkpoint", {{"storage", nullptr}}}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Accepted"), "False/StorageNeeded");
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  EXPECT_EQ(Summary(), "Invalid");
+}
+
+TEST_F(OperatorTest, AJobOfAnotherControllerIsLeftAlone) {
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"managedBy", "example.com/other"}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.Writes(), IsEmpty());
+}
+
+// ---- manners
+
+TEST_F(OperatorTest, NothingIsWrittenWhenNothingChanges) {
+  Train();
+  cluster_.Pass(absl::Minutes(1));
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 10; ++i) cluster_.Pass(absl::Minutes(11));
+  EXPECT_THAT(cluster_.Writes(), IsEmpty());
+  cluster_.Restart();
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.Writes(), IsEmpty()) << "a new operator finds all as it should be";
+}
+
+TEST_F(OperatorTest, MereProgressIsWrittenEveryFifteenSeconds) {
+  Train();
+  cluster_.ForgetWrites();
+  for (int i = 1; i <= 60; ++i) {
+    cluster_.Say("a", Progress::TRAINING, 10 + i);
+    cluster_.Pass(absl::Seconds(1));
+  }
+  EXPECT_LE(cluster_.Writes().size(), 4u);
+  EXPECT_GE(cluster_.Writes().size(), 3u);
+  EXPECT_GE(GetInt(cluster_.Status("a"), {"training", "step"}), 55);
+}
+
+TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {
+  Train();
+  kube::HttpClient::Options options;
+  options.sleep = [](absl::Duration) {};
+  kube::HttpClient admin(&cluster_.server, options);
+  const kube::ResourceType services{"", "v1", "services", "Service", true};
+  const kube::ResourceType maps{"", "v1", "configmaps", "ConfigMap", true};
+  ASSERT_TRUE(admin.Delete(services, {"ns", "a-coordinator"}, {}).ok());
+  ASSERT_TRUE(
+      admin.Patch(maps, {"ns", "a"}, kube::PatchKind::kMerge, {{"data", {{"job.json", "{}"}}}}, {})
+          .ok());
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_TRUE(admin.Get(services, {"ns", "a-coordinator"}, kube::Subresource::kNone).ok());
+  const auto map = admin.Get(maps, {"ns", "a"}, kube::Subresource::kNone);
+  EXPECT_THAT(map->dump(), HasSubstr("mnist-net"));
+}
+
+TEST_F(OperatorTest, WhatIsDeletedBeforeItWasSeenIsMadeAgainToo) {
+  kube::HttpClient::Options options;
+  options.sleep = [](absl::Duration) {};
+  kube::HttpClient admin(&cluster_.server, options);
+  const kube::ResourceType services{"", "v1", "services", "Service", true};
+  int applied = 0;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    // Right after the last write of the first reconciliation.
+    if (request.method == "POST" && ++applied == 4) {
+      EXPECT_TRUE(admin.Delete(services, {"ns", "a"}, {}).ok());
+    }
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(11));
+  EXPECT_TRUE(admin.Get(services, {"ns", "a"}, kube::Subresource::kNone).ok());
+}
+
+TEST_F(OperatorTest, FaultsOfTheServerDelayAndChangeNothing) {
+  // Every other write meets the fault.
+  const std::vector<kube::FakeApiServer::Fault> faults = {
+      Refusal(500, "InternalError", "etcd"),
+      Refusal(409, "Conflict", "modified"),
+      {true, absl::UnavailableError("cut"), {}},
+      {false, absl::DeadlineExceededError("slow"), {}}};
+  for (const kube::FakeApiServer::Fault& fault : faults) {
+    FakeCluster cluster;
+    std::map<std::string, int> seen;
+    cluster.on_write = [&](const kube::HttpRequest& request) {
+      std::optional<kube::FakeApiServer::Fault> found;
+      if (++seen[request.method + request.target] % 2 == 1) found = fault;
+      return found;
+    };
+    cluster.Create(FakeCluster::Job("a"));
+    for (int i = 0; i < 10; ++i) cluster.Pass(absl::Seconds(5));
+    EXPECT_EQ(cluster.PodNames().size(), 4u);
+    EXPECT_EQ(cluster.Condition("a", "Ready"), "True/AllReady");
+  }
+}
+
+TEST_F(OperatorTest, AJobThatCannotRunDoesNotHoldUpOthers) {
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (absl::StrContains(request.body, "bad-coordinator")) {
+      fault = Refusal(422, "Invalid", "spec.containers[0].resources: invalid");
+    }
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("bad"));
+  for (int i = 0; i < 20; ++i) cluster_.Create(FakeCluster::Job(absl::StrCat("good-", i)));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.PodNames().size(), 80u);
+}
+
+// Every field that is written is one that API servers keep.
+void ExpectKnown(const api::SchemaNode& schema, const Json& value, const std::string& path) {
+  if (value.is_array()) {
+    ASSERT_NE(schema.item, nullptr) << path;
+    for (const Json& item : value) ExpectKnown(*schema.item, item, path + "[]");
+  }
+  if (!value.is_object() || (schema.field != nullptr && schema.field->open)) return;
+  for (auto it = value.begin(); it != value.end(); ++it) {
+    const api::SchemaNode* child = schema.Child(it.key());
+    if (child == nullptr) child = schema.item;
+    ASSERT_NE(child, nullptr) << path << "." << it.key() << " is not in the schema";
+    ExpectKnown(*child, it.value(), path + "." + it.key());
+  }
+}
+
+TEST_F(OperatorTest, TheStatusHasNoFieldThatTheSchemaLacks) {
+  Train();
+  cluster_.EndPod("a-worker-0", 137);
+  cluster_.Say("a", Progress::TRAINING, 20, [](Progress* progress) {
+    progress->mutable_last_evaluation()->set_loss(0.5);
+    progress->set_has_loss(true);
+    progress->set_loss(0.25);
+    progress->set_restored(true);
+    progress->mutable_checkpoint()->mutable_last()->set_step(5);
+    progress->mutable_checkpoint()->set_folder("/x");
+    progress->mutable_checkpoint()->set_bytes(1);
+    progress->mutable_view()->mutable_id()->set_attempt(1);
+  });
+  cluster_.Pass(absl::Seconds(16));
+  cluster_.Say("a", Progress::SUCCEEDED, 100);
+  ASSERT_TRUE(cluster_.Settle());
+  ExpectKnown(*api::StatusSchema().Child("status"), cluster_.Status("a"), "status");
 }
 
 }  // namespace

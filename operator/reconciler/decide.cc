@@ -123,6 +123,8 @@ class JobDecider {
       progress_ = &*coordinator->last_word;
       progress_is_new_ = true;
     }
+    unheard_ = !progress_is_new_ && !coordinator->ended && recovery_.heard_life == coordinator->uid;
+    if (progress_is_new_) recovery_.heard_life = coordinator->uid;
   }
 
   // Pods that somebody else has asked to go. Their ends are nobody's fault and need no handling;
@@ -337,6 +339,7 @@ class JobDecider {
     findings.phase = observation_.phase;
     findings.progress = progress_;
     findings.progress_is_new = progress_is_new_;
+    findings.unheard = unheard_;
     findings.workers = job_.job.spec.worker().replicas();
     findings.resizing = resizing_;
     findings.stopped = stopped_;
@@ -371,6 +374,7 @@ class JobDecider {
   policy::Observation observation_;
   const v1::JobProgress* progress_ = nullptr;
   bool progress_is_new_ = false;
+  bool unheard_ = false;
   bool resizing_ = false;
   bool stopped_ = false;
   std::vector<HandledEnd> ends_;

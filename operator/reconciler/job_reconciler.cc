@@ -151,12 +151,16 @@ absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Tr
                                      : wanted.type == &DisruptionBudgets() ? caches_.budgets
                                                                            : caches_.policies;
     const runtime::ObjectPtr live = cache->Get(key);
-    if (live != nullptr && Covers(*live, wanted.object)) continue;
+    const std::string name = absl::StrCat(wanted.type->resource, "/", key.name);
+    if (live != nullptr && Covers(*live, wanted.object)) {
+      trail->applied.erase(name);
+      continue;
+    }
     if (live != nullptr && kube::ControllerUidOf(*live) != world.job.uid) {
       return absl::AlreadyExistsError(
           absl::StrCat(wanted.type->kind, " ", key.ToString(), " belongs to something else"));
     }
-    auto& [applied, at] = trail->applied[absl::StrCat(wanted.type->resource, "/", key.name)];
+    auto& [applied, at] = trail->applied[name];
     if (applied == wanted.object && now - at < options_.write_lag) continue;
     kube::WriteOptions options;
     options.field_manager = kFieldManager;
@@ -232,6 +236,15 @@ void JobReconciler::Converse(const World& world, const Plan& plan) {
                           conversation.deaths);
 }
 
+// When what was done, and has not been seen, is to be doubted.
+absl::Time JobReconciler::NextLook(const Trail& trail) const {
+  absl::Time oldest = absl::InfiniteFuture();
+  for (const auto& [name, made] : trail.created) oldest = std::min(oldest, made.at);
+  for (const auto& [uid, removed] : trail.deleted) oldest = std::min(oldest, removed.at);
+  for (const auto& [name, applied] : trail.applied) oldest = std::min(oldest, applied.second);
+  return oldest + options_.write_lag + absl::Milliseconds(1);
+}
+
 Result JobReconciler::Reconcile(const runtime::Key& key) {
   const runtime::ObjectPtr cached = caches_.jobs->Get(key);
   if (cached == nullptr) {
@@ -270,6 +283,9 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   // What was found is to be said at once.
   if (news) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
+  again = std::min(again, NextLook(*trail));
+  // Its coordinator need not say more than that steps are made.
+  if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();
   return Result::RequeueAfter(std::max(again - clock_->Now(), absl::ZeroDuration()));
 }

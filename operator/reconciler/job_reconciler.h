@@ -92,6 +92,7 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
   absl::Status CreatePod(const World& world, const policy::Slot& slot, Trail* trail);
   void Converse(const World& world, const Plan& plan);
+  absl::Time NextLook(const Trail& trail) const;
 
   const Options options_;
   kube::Client* const client_;

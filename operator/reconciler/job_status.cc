@@ -103,6 +103,7 @@ Recovery ReadRecovery(const Json& status) {
   const Json& from = *found;
   recovery.shards = ReadCount(from, "shards");
   recovery.sized_workers = ReadCount(from, "sizedWorkers");
+  recovery.heard_life = GetString(from, {"heardLife"});
   Memory& memory = recovery.memory;
   memory.active_since = ReadTime(from, "activeSince", absl::InfiniteFuture());
   memory.suspending_since = ReadTime(from, "suspendingSince", absl::InfiniteFuture());
@@ -127,6 +128,7 @@ Json WriteRecovery(const Recovery& recovery) {
   Json to = Json::object();
   WriteCount("shards", recovery.shards, &to);
   WriteCount("sizedWorkers", recovery.sized_workers, &to);
+  WriteText("heardLife", recovery.heard_life, &to);
   WriteTime("activeSince", memory.active_since, &to);
   WriteTime("suspendingSince", memory.suspending_since, &to);
   WriteCount("restorations", memory.restorations, &to);

@@ -8,6 +8,8 @@
 //   activeSince        when this activation (start or resumption) began
 //   shards             how many the activation has; the spec may already want another number
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
+//   heardLife          the last life of the coordinator that was heard: an operator that has just
+//                      begun need not take a job for idle because it has not heard of it yet
 //   suspendingSince    since when the checkpoint of a suspension is waited for
 //   restorations       counted against backoffLimit
 //   workerFailures, workerFailuresSince   counted against the limit within a window. The count is
@@ -34,6 +36,7 @@ struct Recovery {
   policy::Memory memory;
   uint32_t shards = 0;  // 0: not active yet
   uint32_t sized_workers = 0;
+  std::string heard_life;
 };
 
 Recovery ReadRecovery(const kube::Json& status);

@@ -82,7 +82,7 @@ JobView ReadJob(const Json& object) {
   if (view.data.mount_path.empty()) view.data.mount_path = "/data";
   view.toleration_seconds = IntOr(spec, {"nodeFailure", "tolerationSeconds"}, 10);
   view.force_delete_after =
-      absl::Seconds(IntOr(spec, {"nodeFailure", "forceDeleteAfterSeconds"}, 30));
+      absl::Seconds(IntOr(spec, {"nodeFailure", "forceDeleteAfterSeconds"}, 10));
   view.progress_deadline = Seconds(spec, "progressDeadlineSeconds");
   view.ttl_after_finished = Seconds(spec, "ttlSecondsAfterFinished");
   view.clean_pod_policy = CleanPolicy(GetString(spec, {"cleanPodPolicy"}));

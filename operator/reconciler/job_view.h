@@ -45,7 +45,7 @@ struct JobView {
   ClaimMount data;         // of workers, for reading only
 
   int64_t toleration_seconds = 10;
-  absl::Duration force_delete_after = absl::Seconds(30);  // zero: never
+  absl::Duration force_delete_after = absl::Seconds(10);  // zero: never
   std::optional<absl::Duration> progress_deadline;
   std::optional<absl::Duration> ttl_after_finished;
   CleanPodPolicy clean_pod_policy = CleanPodPolicy::kRunning;

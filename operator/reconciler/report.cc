@@ -277,7 +277,7 @@ class Reporter {
              absl::StrCat("training goes on from step ", findings_.progress->step(), ", attempt ",
                           findings_.progress->attempt()));
       }
-    } else {
+    } else if (!findings_.unheard || Ending().has_value()) {
       Set("Running", false, NotRunning(), "");
     }
     if (Stopped()) {

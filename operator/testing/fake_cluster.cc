@@ -188,8 +188,11 @@ void FakeCluster::Say(const std::string& name, v1::JobProgress::Phase phase, uin
   progress->set_attempt(1);
   if (more != nullptr) more(progress.get());
   const kube::ObjectKey key = {kNamespace, name};
+  const auto before = coordinators.heard.find(key);
+  const bool news = before == coordinators.heard.end() ||
+                    reconciler::Gist(*before->second.progress) != reconciler::Gist(*progress);
   coordinators.heard[key] = {UidOf(name + "-coordinator"), std::move(progress)};
-  operator_->Enqueue(key);
+  if (news) operator_->Enqueue(key);
 }
 
 std::vector<std::string> FakeCluster::PodNames() {
@@ -233,27 +236,33 @@ void FakeCluster::SetPodCondition(const std::string& pod, const std::string& typ
 }
 
 void FakeCluster::StartPod(const Json& pod) {
-  const std::string name = kube::KeyOf(pod).name;
   const std::string now = kube::EncodeTime(clock.Now());
   const std::string container =
       kube::GetString(pod, {"metadata", "labels", reconciler::kRoleLabel});
-  MergeStatus(name, {{"phase", "Running"},
-                     {"podIP", absl::StrCat("10.0.0.", ++last_ip_)},
-                     {"containerStatuses",
-                      Json::array({{{"name", container},
-                                    {"ready", true},
-                                    {"imageID", "sha256:1"},
-                                    {"state", {{"running", {{"startedAt", now}}}}}}})}});
+  Json conditions = Json::array();
   for (const char* type : {"PodScheduled", "ContainersReady", "Ready"}) {
-    SetPodCondition(name, type, "True", "");
+    conditions.push_back({{"type", type}, {"status", "True"}, {"lastTransitionTime", now}});
   }
+  MergeStatus(
+      kube::KeyOf(pod).name,
+      {{"phase", "Running"},
+       {"podIP", absl::StrCat("10.0.0.", ++last_ip_)},
+       {"conditions", std::move(conditions)},
+       {"containerStatuses", Json::array({{{"name", container},
+                                           {"ready", true},
+                                           {"imageID", "sha256:1"},
+                                           {"state", {{"running", {{"startedAt", now}}}}}}})}});
 }
 
 bool FakeCluster::RunKubelets() {
   bool changed = false;
-  for (const std::string& name : PodNames()) {
+  kube::ListOptions list;
+  list.ns = kNamespace;
+  const auto pods = admin_.List(reconciler::Pods(), list);
+  SLUICE_CHECK(pods.ok(), pods.status().ToString().c_str());
+  for (const Json& pod : pods->items) {
+    const std::string name = kube::KeyOf(pod).name;
     if (frozen != nullptr && frozen(name)) continue;
-    const Json pod = Pod(name);
     if (kube::IsBeingDeleted(pod)) {
       kube::DeleteOptions options;
       options.grace_period_seconds = 0;

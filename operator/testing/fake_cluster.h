@@ -62,7 +62,8 @@ class FakeCluster {
   kube::Json Status(const std::string& name);
   // "True/Training"; empty: there is no such condition.
   std::string Condition(const std::string& name, const std::string& type);
-  // The coordinator's next words, in its present life.
+  // The coordinator's next words, in its present life. As with a real one, the operator is not
+  // woken by the mere growth of steps.
   void Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,
            const std::function<void(v1::JobProgress*)>& more = nullptr);
 

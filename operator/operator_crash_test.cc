@@ -1,0 +1,152 @@
+// The operator is killed at each of its writes, before and after it has its effect, and another one
+// goes on: the end is the same, and no pod was there twice.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/testing/fake_cluster.h"
+
+namespace sluice {
+namespace {
+
+using kube::Json;
+using Progress = v1::JobProgress;
+
+// A life of a job with everything in it; kills the operator at its write number `kill_at` (0: not
+// at all), and lets another go on at once.
+class Life {
+ public:
+  Life(int kill_at, bool after_effect) {
+    cluster_.on_write = [this, kill_at, after_effect](const kube::HttpRequest& request) {
+      std::optional<kube::FakeApiServer::Fault> fault;
+      if (request.method == "POST") posts_.push_back(request.body);
+      if (++writes_ != kill_at) return fault;
+      cluster_.operator_dead = true;
+      fault.emplace();
+      fault->after_effect = after_effect;
+      fault->status = absl::UnavailableError("killed");
+      return fault;
+    };
+  }
+
+  void Run() {
+    cluster_.Create(FakeCluster::Job("a"));
+    Settle();
+    Say(Progress::TRAINING, 10);
+    cluster_.clock.Advance(absl::Seconds(40));
+    cluster_.EndPod("a-worker-1", 137, "OOMKilled");
+    Settle();
+    cluster_.EndPod("a-ps-0", 139);
+    Settle();
+    cluster_.DeletePod("a-coordinator");
+    Settle();
+    Say(Progress::TRAINING, 20);
+    cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 3}}}}}});
+    Settle();
+    cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
+    Settle();
+    cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
+    Settle();
+    Say(Progress::SUSPENDED, 30);
+    EndAll();
+    cluster_.PatchJob("a", {{"spec", {{"suspend", false}}}});
+    Settle();
+    Say(Progress::TRAINING, 40);
+    cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 2}}}}}});
+    Settle();
+    Say(Progress::SUSPENDED, 50);
+    EndAll();
+    Say(Progress::TRAINING, 60);
+    Say(Progress::SUCCEEDED, 100);
+    EndAll();
+    for (int i = 0; i < 3; ++i) {
+      cluster_.clock.Advance(absl::Seconds(30));
+      Settle();
+    }
+  }
+
+  int writes() const { return writes_; }
+
+  // What must be the same however often the operator was killed.
+  Json End() {
+    Json end;
+    const Json status = cluster_.Status("a");
+    for (const char* field : {"restarts", "worker", "parameterServer", "summary", "training"}) {
+      if (status.contains(field)) end[field] = status[field];
+    }
+    end["training"].erase("lastProgressTime");
+    for (const Json& failure : status["lastFailures"]) {
+      end["failures"].push_back({failure["pod"], failure["reason"], failure["counted"]});
+    }
+    for (const Json& condition : status["conditions"]) {
+      end["conditions"][std::string(condition["type"])] = {condition["status"],
+                                                           condition["reason"]};
+    }
+    end["restorations"] = kube::GetInt(status, {"recovery", "restorations"});
+    end["pods"] = cluster_.PodNames();
+    return end;
+  }
+
+ private:
+  void Settle() {
+    ASSERT_TRUE(cluster_.Settle());
+    if (!cluster_.operator_dead) return;
+    cluster_.Restart();
+    // What the coordinator said before, it says to the new operator too.
+    if (said_) said_();
+    ASSERT_TRUE(cluster_.Settle());
+  }
+  void Say(Progress::Phase phase, uint64_t step) {
+    said_ = [this, phase, step] { cluster_.Say("a", phase, step); };
+    said_();
+    Settle();
+  }
+  void EndAll() {
+    for (const std::string& pod : cluster_.PodNames()) {
+      // The coordinator's last word stays with its pod.
+      const bool speaks = absl::StrContains(pod, "coordinator");
+      const std::string phase =
+          cluster_.coordinators.heard.begin()->second.progress->phase() == Progress::SUSPENDED
+              ? "SUSPENDED"
+              : "SUCCEEDED";
+      const auto step = cluster_.coordinators.heard.begin()->second.progress->step();
+      cluster_.EndPod(pod, 0, "Completed",
+                      speaks ? absl::StrCat("{\"phase\":\"", phase, "\",\"step\":\"", step,
+                                            "\",\"totalSteps\":\"100\",\"attempt\":\"1\"}")
+                             : "");
+    }
+    Settle();
+    said_ = nullptr;
+    cluster_.coordinators.heard.clear();
+  }
+
+  FakeCluster cluster_;
+  int writes_ = 0;
+  std::vector<std::string> posts_;
+  std::function<void()> said_;
+};
+
+TEST(OperatorCrashTest, KilledAtAnyWriteTheEndIsTheSame) {
+  Life undisturbed(0, false);
+  undisturbed.Run();
+  const Json end = undisturbed.End();
+  ASSERT_EQ(end["summary"], "Succeeded") << end.dump(2);
+  ASSERT_GT(undisturbed.writes(), 40);
+  for (int n = 1; n <= undisturbed.writes(); ++n) {
+    SCOPED_TRACE(absl::StrCat("killed right after write ", n));
+    // Right before it is right after the one before.
+    Life life(n, /*after_effect=*/true);
+    life.Run();
+    EXPECT_EQ(life.End(), end);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from sluice import errors
-from sluice.protocol import elements
 from sluice.protocol import sequence
 from sluice.protocol import wire
 

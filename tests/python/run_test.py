@@ -6,6 +6,7 @@ requirements.need('numpy', 'grpc', 'google.protobuf')
 import io
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -63,6 +64,11 @@ class Run(unittest.TestCase):
         np.testing.assert_allclose(tensors['w'], [1, 2, 3, 4, 5], atol=1e-2)
         again = sluice.load(self.folder / 'state' / 'quadratic')
         np.testing.assert_array_equal(again['w'], tensors['w'])
+        exported = self.folder / 'w.safetensors'
+        subprocess.run([os.environ['SLUICE_BINARY'], 'export', 'quadratic', '-o', exported,
+                        '--state-dir', self.folder / 'state'], check=True)
+        self.assertEqual(list(sluice.load(exported)), list(tensors))
+        np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
 
     def test_a_program_that_fails_is_told_with_its_last_words(self):
         program = [sys.executable, '-c', 'raise ValueError("no such wind")']

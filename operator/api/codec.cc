@@ -236,6 +236,7 @@ void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
   timeouts->set_silence(view.Num("silenceSeconds", 0));
   timeouts->set_pause(view.Num("pauseSeconds", 0));
   timeouts->set_birth(view.Num("birthSeconds", 0));
+  timeouts->set_evaluation(view.Num("evaluationSeconds", 0));
   timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
 }
 
@@ -488,6 +489,7 @@ Json ToJson(const TrainingJob& job) {
                       {"silenceSeconds", timeouts.silence()},
                       {"pauseSeconds", timeouts.pause()},
                       {"birthSeconds", timeouts.birth()},
+                      {"evaluationSeconds", timeouts.evaluation()},
                       {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
   if (!job.image.empty()) spec["image"] = job.image;
   if (!job.spec.loss().empty()) spec["loss"] = job.spec.loss();

@@ -435,6 +435,8 @@ void AddLimits(std::vector<Field>* fields) {
   timeout("pauseSeconds", "A shard that does not answer a pause for so long is lost.", "5");
   timeout("birthSeconds",
           "A worker that does not bring the initial parameters in so long is replaced.", "120");
+  timeout("evaluationSeconds",
+          "What a worker does not evaluate in so long is given to another one.", "600");
   timeout("suspendCheckpointSeconds",
           "A job that is suspended has so long for its last checkpoint.", "60");
   fields->push_back(Boolean("spec.suspend",

@@ -186,6 +186,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       if (cut_.has_value()) {
         for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
       }
+      if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
     case Stage::kLeavingWorkers:
     case Stage::kLeavingShards:

@@ -321,6 +321,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     options.version = cut_->step;
     options.samples = EvaluationSamples();
     options.started = now;
+    options.patience = timers_.evaluation;
     evaluation_.emplace(options);
   }
   if (evaluation_->done() || evaluation_->failed()) {
@@ -334,7 +335,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     if (process == nullptr || process->leaving) continue;
     evaluators.push_back({incarnation, meter_.SpeedOf(incarnation)});
   }
-  for (auto& [incarnation, evaluate] : evaluation_->Assign(evaluators)) {
+  for (auto& [incarnation, evaluate] : evaluation_->Assign(evaluators, now)) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(evaluate);
     // To a suspect it is sent again when it returns.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "services/coordinator/assignment.h"
 
 namespace sluice::coordinator {
@@ -19,14 +20,33 @@ v1::Evaluate Evaluation::Message(const Interval& range) const {
   return message;
 }
 
-std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
-    const std::vector<Evaluator>& evaluators) {
-  for (auto it = leased_.begin(); it != leased_.end();) {
-    const bool lives = std::any_of(evaluators.begin(), evaluators.end(),
-                                   [&](const Evaluator& e) { return e.incarnation == it->first; });
-    if (!lives) free_.insert(free_.end(), it->second.begin(), it->second.end());
-    it = lives ? std::next(it) : leased_.erase(it);
+// From the dead and from those that are out of time.
+void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now) {
+  for (auto& [incarnation, leases] : leased_) {
+    const bool lives =
+        std::any_of(evaluators.begin(), evaluators.end(),
+                    [id = incarnation](const Evaluator& e) { return e.incarnation == id; });
+    const auto kept = std::stable_partition(leases.begin(), leases.end(),
+                                            [&](const Lease& l) { return lives && now < l.until; });
+    for (auto lost = kept; lost != leases.end(); ++lost) {
+      free_.push_back(lost->range);
+      if (!lives) continue;
+      slow_.insert(incarnation);
+      ++errors_;
+      last_error_ = absl::StrCat("no answer within ", absl::FormatDuration(options_.patience));
+    }
+    leases.erase(kept, leases.end());
   }
+}
+
+std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
+    const std::vector<Evaluator>& living, absl::Time now) {
+  TakeBack(living, now);
+  std::vector<Evaluator> evaluators;
+  for (const Evaluator& evaluator : living) {
+    if (slow_.count(evaluator.incarnation) == 0) evaluators.push_back(evaluator);
+  }
+  if (evaluators.empty()) evaluators = living;
   std::vector<std::pair<uint64_t, v1::Evaluate>> messages;
   if (evaluators.empty()) return messages;
   std::vector<double> speeds;
@@ -36,18 +56,26 @@ std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].empty()) continue;
       const Interval part{range.begin + parts[i].begin, range.begin + parts[i].end};
-      leased_[evaluators[i].incarnation].push_back(part);
+      leased_[evaluators[i].incarnation].push_back({part, now + options_.patience});
       messages.emplace_back(evaluators[i].incarnation, Message(part));
     }
   }
   return messages;
 }
 
+absl::Time Evaluation::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [incarnation, leases] : leased_) {
+    for (const Lease& lease : leases) next = std::min(next, lease.until);
+  }
+  return next;
+}
+
 std::vector<v1::Evaluate> Evaluation::OwedBy(uint64_t incarnation) const {
   std::vector<v1::Evaluate> messages;
   const auto found = leased_.find(incarnation);
   if (found == leased_.end()) return messages;
-  for (const Interval& range : found->second) messages.push_back(Message(range));
+  for (const Lease& lease : found->second) messages.push_back(Message(lease.range));
   return messages;
 }
 
@@ -56,7 +84,8 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
   const auto found = leased_.find(incarnation);
   if (found == leased_.end()) return;
   const Interval range = FromProto(result.samples());
-  const auto lease = std::find(found->second.begin(), found->second.end(), range);
+  const auto lease = std::find_if(found->second.begin(), found->second.end(),
+                                  [&](const Lease& held) { return held.range == range; });
   if (lease == found->second.end()) return;
   found->second.erase(lease);
   if (!result.error().empty()) {

@@ -1,13 +1,15 @@
 // One evaluation: held-out samples, leased in ranges to members, all at one pinned version.
 //
 // Intuition: each evaluator gets one range as long as its share of the speed; what a dead one had,
-// or could not do, goes to another. Results are added up when every range is there.
+// or could not do, or did not do in time, goes to another. Results are added up when every range is
+// there.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
 #define SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +34,8 @@ class Evaluation {
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
     absl::Time started;
+    // Who has not answered for so long loses what it has, though it lives.
+    absl::Duration patience = absl::InfiniteDuration();
   };
 
   explicit Evaluation(const Options& options);
@@ -40,12 +44,17 @@ class Evaluation {
   uint64_t cut() const { return options_.cut; }
 
   // Gives what nobody has to the evaluators: messages by incarnation. Who lives not any more
-  // (is not among them) loses what it has.
-  std::vector<std::pair<uint64_t, v1::Evaluate>> Assign(const std::vector<Evaluator>& evaluators);
+  // (is not among them), or has not answered in time, loses what it has; the latter gets nothing
+  // more of this evaluation, unless there is nobody else.
+  std::vector<std::pair<uint64_t, v1::Evaluate>> Assign(const std::vector<Evaluator>& evaluators,
+                                                        absl::Time now);
+  // When the next one has not answered in time.
+  absl::Time NextDeadline() const;
   // What an evaluator owes, to be sent again on a new stream.
   std::vector<v1::Evaluate> OwedBy(uint64_t incarnation) const;
 
-  // A result, or an error; a repeated one has no effect. A range with an error is free again.
+  // A result, or an error; a repeated one, and one that comes too late, has no effect. A range with
+  // an error is free again.
   void OnResult(uint64_t incarnation, const v1::EvaluationResult& result);
 
   bool done() const { return done_.Count() == options_.samples; }
@@ -59,11 +68,18 @@ class Evaluation {
  private:
   static constexpr int kMaxErrors = 16;
 
+  struct Lease {
+    Interval range;
+    absl::Time until;
+  };
+
+  void TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now);
   v1::Evaluate Message(const Interval& range) const;
 
   Options options_;
   std::vector<Interval> free_;
-  std::map<uint64_t, std::vector<Interval>> leased_;  // by incarnation
+  std::map<uint64_t, std::vector<Lease>> leased_;  // by incarnation
+  std::set<uint64_t> slow_;                        // have not answered in time
   IntervalSet done_;
   double loss_sum_ = 0;
   double correct_ = 0;

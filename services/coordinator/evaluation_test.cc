@@ -31,12 +31,12 @@ v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double cor
 
 TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
   Evaluation evaluation(Options());
-  const auto asked = evaluation.Assign({{1, 10}, {2, 30}});
+  const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0].second.samples().end(), 250);
   EXPECT_EQ(asked[0].second.cut(), 9);
   EXPECT_EQ(asked[0].second.version(), 100);
-  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}).empty()) << "nothing is left to give";
+  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to give";
   evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
   EXPECT_FALSE(evaluation.done());
   evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
@@ -51,8 +51,8 @@ TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
 
 TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
   Evaluation evaluation(Options());
-  const auto asked = evaluation.Assign({{1, 1}, {2, 1}});
-  const auto again = evaluation.Assign({{2, 1}});
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
+  const auto again = evaluation.Assign({{2, 1}}, kStart);
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].first, 2);
   EXPECT_EQ(again[0].second.samples().end(), 500);
@@ -66,7 +66,7 @@ TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
 
 TEST(Evaluation, ARepeatedResultCountsOnce) {
   Evaluation evaluation(Options());
-  const auto asked = evaluation.Assign({{1, 1}, {2, 1}});
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
   evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
@@ -75,15 +75,15 @@ TEST(Evaluation, ARepeatedResultCountsOnce) {
 
 TEST(Evaluation, WaitsWhenThereIsNobody) {
   Evaluation evaluation(Options());
-  EXPECT_TRUE(evaluation.Assign({}).empty());
-  EXPECT_EQ(evaluation.Assign({{5, 0}}).size(), 1u);
+  EXPECT_TRUE(evaluation.Assign({}, kStart).empty());
+  EXPECT_EQ(evaluation.Assign({{5, 0}}, kStart).size(), 1u);
 }
 
 TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
   Evaluation evaluation(Options());
   int tries = 0;
   while (!evaluation.failed()) {
-    const auto asked = evaluation.Assign({{1, 1}});
+    const auto asked = evaluation.Assign({{1, 1}}, kStart);
     ASSERT_EQ(asked.size(), 1u);
     v1::EvaluationResult result = ResultOf(asked[0].second, 0, 0);
     result.set_error("out of memory");
@@ -95,9 +95,44 @@ TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
   EXPECT_EQ(evaluation.last_error(), "out of memory");
 }
 
+TEST(Evaluation, WhatALivingMemberNeverAnswersIsGivenToAnother) {
+  Evaluation::Options options = Options();
+  options.patience = absl::Seconds(60);
+  Evaluation evaluation(options);
+  const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
+  evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
+  EXPECT_EQ(evaluation.NextDeadline(), kStart + absl::Seconds(60));
+  EXPECT_TRUE(evaluation.Assign({{1, 1}, {2, 1}}, kStart + absl::Seconds(59)).empty());
+
+  const auto again = evaluation.Assign({{1, 1}, {2, 1}}, kStart + absl::Seconds(60));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].first, 2u);
+  EXPECT_EQ(evaluation.NextDeadline(), kStart + absl::Seconds(120));
+  evaluation.OnResult(1, ResultOf(asked[0].second, 9, 0));  // too late
+  EXPECT_FALSE(evaluation.done());
+  evaluation.OnResult(2, ResultOf(again[0].second, 1, 1));
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_EQ(evaluation.NextDeadline(), absl::InfiniteFuture());
+  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
+}
+
+TEST(Evaluation, TheOnlyMemberIsAskedAgainAndGivenUpInTheEnd) {
+  Evaluation::Options options = Options();
+  options.patience = absl::Seconds(60);
+  Evaluation evaluation(options);
+  absl::Time now = kStart;
+  int asked = 0;
+  for (; !evaluation.failed() && asked < 100; ++asked, now += absl::Seconds(60)) {
+    ASSERT_EQ(evaluation.Assign({{1, 1}}, now).size(), 1u);
+  }
+  EXPECT_GT(asked, 3);
+  EXPECT_TRUE(evaluation.failed());
+  EXPECT_EQ(evaluation.last_error(), "no answer within 1m");
+}
+
 TEST(Evaluation, RegressionHasNoAccuracy) {
   Evaluation evaluation(Options());
-  const auto asked = evaluation.Assign({{1, 1}});
+  const auto asked = evaluation.Assign({{1, 1}}, kStart);
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 0));
   EXPECT_FALSE(evaluation.Result(false, kStart).has_accuracy());
   EXPECT_TRUE(evaluation.Result(true, kStart).has_accuracy());

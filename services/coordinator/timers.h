@@ -13,11 +13,15 @@ struct Timers {
   absl::Duration silence;             // a frozen process is expelled after this
   absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
   absl::Duration birth;               // a worker must bring version 0 within this
+  absl::Duration evaluation;          // a member must answer Evaluate within this
   absl::Duration suspend_checkpoint;  // a suspended job's last checkpoint must be there within this
   // At the start: wanted workers that are not ready this long after the first one join later.
   absl::Duration gather = absl::Seconds(2);
   // Joins within this are one view change.
   absl::Duration join = absl::Milliseconds(100);
+  // While it waits for others, the claims are read again this often: another coordinator may have
+  // ended the job, or gone on with it.
+  absl::Duration claims = absl::Seconds(2);
   // A failed operation on the storage is tried again after this.
   absl::Duration storage_retry = absl::Seconds(1);
   // A new division of the work must have been better for this long before it is made.
@@ -33,6 +37,7 @@ inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
   timers.silence = seconds(spec.silence(), 5);
   timers.pause = seconds(spec.pause(), 5);
   timers.birth = seconds(spec.birth(), 120);
+  timers.evaluation = seconds(spec.evaluation(), 600);
   timers.suspend_checkpoint = seconds(spec.suspend_checkpoint(), 60);
   return timers;
 }

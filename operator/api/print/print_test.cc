@@ -198,6 +198,7 @@ spec:
     silenceSeconds: 10
     pauseSeconds: 5
     birthSeconds: 120
+    evaluationSeconds: 600
     suspendCheckpointSeconds: 60
   suspend: true
   activeDeadlineSeconds: 3600

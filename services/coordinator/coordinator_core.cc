@@ -159,6 +159,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       break;
     case Stage::kGathering:
       at(gather_at_);
+      if (!looking_) at(look_at_);
       break;
     case Stage::kClaiming:
       if (!claim_pending_) at(retry_at_);

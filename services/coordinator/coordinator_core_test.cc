@@ -1,6 +1,9 @@
 #include "services/coordinator/coordinator_core.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -626,6 +629,65 @@ TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
   job.Pass(absl::Seconds(1.1));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.claims.size(), 2u);
+}
+
+TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {
+  FakeJob job(FakeJob::Spec());  // nobody comes: they are with the other one
+  v1::Claim claim;
+  claim.set_attempt(1);
+  claim.mutable_term()->set_counter(1);
+  job.claims.push_back(claim);
+  job.Pass(absl::Seconds(5));
+  EXPECT_FALSE(job.exit.has_value()) << "the other one trains";
+  claim.set_attempt(2);
+  claim.set_end(true);
+  job.claims.push_back(claim);
+  job.Pass(absl::Seconds(5));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.exit->message, "the job has finished");
+}
+
+TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(6);
+  // As if all of that had been another coordinator's: this one has read an empty storage.
+  const std::vector<v1::Claim> claims = std::exchange(job.claims, {});
+  const auto manifests = std::exchange(job.manifests, {});
+  for (FakeShard* shard : job.Shards()) job.Break(*shard);
+  for (FakeWorker* worker : job.Workers()) job.Break(*worker);
+  ++job.options.incarnation;
+  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+  job.Pump();
+  job.claims = claims;
+  job.manifests = manifests;
+  job.Pass(absl::Seconds(3));
+  for (FakeShard* shard : job.Shards()) job.Connect(*shard);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.Pass(absl::Seconds(3));
+  EXPECT_FALSE(job.exit.has_value());
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_EQ(job.claims.back().attempt(), 2u);
+  EXPECT_GT(job.claims.back().term().counter(), claims.back().term().counter());
+  EXPECT_EQ(job.claims.back().parent().step(), 5u);
+}
+
+TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  v1::Claim later;
+  later.set_attempt(2);
+  later.mutable_term()->set_counter(9);
+  job.claims.push_back(later);
+  job.Kill(*job.shards[0]);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
   EXPECT_EQ(job.claims.size(), 2u);
 }
 

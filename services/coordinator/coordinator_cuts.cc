@@ -190,8 +190,10 @@ void CoordinatorCore::Impl::AdvanceSaving(absl::Time now) {
 void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims,
                                          absl::Time now) {
   Step(now);
-  if (stage_ == Stage::kRunning && cut_.has_value() &&
-      cut_->saving == Cut::Saving::kCheckingClaim) {
+  if (looking_) {
+    OnClaimsSeen(claims, now);
+  } else if (stage_ == Stage::kRunning && cut_.has_value() &&
+             cut_->saving == Cut::Saving::kCheckingClaim) {
     if (!claims.ok()) {
       FailCheckpoint(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
     } else {

@@ -105,6 +105,8 @@ class CoordinatorCore::Impl {
   void AnswerRegistration(const Process& process);
   void NoteTerm(const v1::ViewId& seen, absl::Time now);
   void AdvanceGathering(absl::Time now);
+  void LookAtClaims(absl::Time now);
+  void OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
   bool Gathered(absl::Time now);
   std::vector<const Process*> ReadyWorkers() const;
   void Claim(bool end, absl::Time now);
@@ -213,8 +215,10 @@ class CoordinatorCore::Impl {
   absl::Time retry_at_ = absl::InfiniteFuture();
   int storage_errors_ = 0;
   uint64_t highest_claim_ = 0;
-  bool claim_unused_ = false;       // attempt_ is claimed and no view of it was made
-  std::optional<v1::Claim> claim_;  // wanted, or under way
+  absl::Time look_at_ = absl::InfiniteFuture();  // at the claims, while gathering
+  bool looking_ = false;                         // they are being read for that
+  bool claim_unused_ = false;                    // attempt_ is claimed and no view of it was made
+  std::optional<v1::Claim> claim_;               // wanted, or under way
   bool claim_pending_ = false;
   v1::Term term_;
   uint64_t highest_counter_ = 0;  // of terms that were seen

@@ -76,11 +76,19 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   const bool first = !storage_known_;
   if (first) {
     storage_known_ = true;
-    term_.set_counter(rules_->TakeHigherTerm() ? highest_counter_ + 1 : 1);
+    term_.set_counter(1);
+  }
+  if (attempt_ == 0 && rules_->TakeHigherTerm()) {
+    term_.set_counter(std::max(term_.counter(), highest_counter_ + 1));
   }
   if (ended) {
     linger_until_ = now + timers_.suspect;
     Leave(ExitReason::kSucceeded, "the job has finished", now);
+    return;
+  }
+  // (R11) It may claim the attempt after its own, not after that of somebody who came later.
+  if (attempt_ != 0 && highest_claim_ > attempt_ && rules_->ClaimAttempts()) {
+    Supersede(absl::StrCat("another coordinator has claimed attempt ", highest_claim_));
     return;
   }
   if (unloadable_.has_value() && storage_.has_newest &&
@@ -155,12 +163,40 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
     Leave(ExitReason::kSuspended, "suspended before training began", now);
     return;
   }
-  if (!Gathered(now)) return;
+  const bool gathered = Gathered(now);
+  if (looking_) return;  // goes on with what the claims say
+  if (!gathered) {
+    LookAtClaims(now);
+    return;
+  }
+  look_at_ = absl::InfiniteFuture();
   if (claim_unused_) {
     if (MakeAttempt(now)) Ask(now);
   } else {
     Claim(/*end=*/false, now);
   }
+}
+
+// The job may be ended, or continued, by a coordinator that was there before, or came later: nobody
+// would ever register here.
+void CoordinatorCore::Impl::LookAtClaims(absl::Time now) {
+  if (look_at_ == absl::InfiniteFuture()) look_at_ = now + timers_.claims;
+  if (now < look_at_) return;
+  look_at_ = absl::InfiniteFuture();
+  looking_ = true;
+  actions_.push_back(ReadClaims{});
+}
+
+void CoordinatorCore::Impl::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims,
+                                         absl::Time now) {
+  looking_ = false;
+  if (stage_ != Stage::kGathering || !claims.ok()) return;  // it will look again
+  const bool news = std::any_of(claims->begin(), claims->end(), [&](const v1::Claim& claim) {
+    return claim.attempt() > highest_claim_;
+  });
+  if (!news) return;
+  stage_ = Stage::kReading;
+  ReadStorageAgain(now);
 }
 
 void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {

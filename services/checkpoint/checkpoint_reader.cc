@@ -95,4 +95,22 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointSt
   return assembler->Take();
 }
 
+absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage) {
+  for (int look = 1;; ++look) {
+    absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
+    if (!point.ok()) return point.status();
+    if (!point->found) {
+      std::string text = "there is no whole checkpoint";
+      for (const std::string& damaged : point->damaged) absl::StrAppend(&text, "\n  ", damaged);
+      return absl::NotFoundError(text);
+    }
+    absl::StatusOr<std::vector<SafetensorsArray>> tensors =
+        ReadCheckpointTensors(storage, point->manifest);
+    if (tensors.ok()) return NewestCheckpoint{*std::move(point), *std::move(tensors)};
+    const bool deleted =
+        absl::IsNotFound(storage.ReadManifest(point->manifest.checkpoint()).status());
+    if (!deleted || look == kMaxLooks) return tensors.status();
+  }
+}
+
 }  // namespace sluice

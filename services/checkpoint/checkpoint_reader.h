@@ -40,6 +40,16 @@ class TensorAssembler {
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
                                                                     const v1::Manifest& manifest);
 
+struct NewestCheckpoint {
+  RestorePoint point;
+  std::vector<SafetensorsArray> tensors;
+};
+
+// FindRestorePoint and its tensors, also beside a job that trains and deletes checkpoints that it
+// has replaced. NOT_FOUND if there is no whole checkpoint, with what is wrong with those that are
+// there.
+absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage);
+
 }  // namespace sluice
 
 #endif  // SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_

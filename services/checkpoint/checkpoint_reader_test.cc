@@ -91,6 +91,71 @@ TEST_F(CheckpointReaderTest, TensorsArePutTogetherFromTheirBlocks) {
   }
 }
 
+// A storage in which a job replaces its only checkpoint just when the file number `when` is read.
+class BusyStorage final : public CheckpointStorage {
+ public:
+  BusyStorage(CheckpointStorage* storage, int when, v1::Manifest old, v1::Manifest next)
+      : storage_(storage), when_(when), old_(std::move(old)), next_(std::move(next)) {}
+
+  absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
+                                      const v1::PartitionFile& file) override {
+    if (when_-- == 0) {
+      EXPECT_TRUE(storage_->WriteManifest(next_).ok());
+      EXPECT_TRUE(storage_->Remove(old_.checkpoint()).ok());
+    }
+    return storage_->ReadFile(ref, file);
+  }
+  absl::Status Probe() override { return storage_->Probe(); }
+  absl::Status CreateClaim(const v1::Claim& claim) override { return storage_->CreateClaim(claim); }
+  absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override { return storage_->ReadClaims(); }
+  absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
+    return storage_->ListCheckpoints();
+  }
+  absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) override {
+    return storage_->ReadManifest(ref);
+  }
+  absl::Status WriteManifest(const v1::Manifest& manifest) override {
+    return storage_->WriteManifest(manifest);
+  }
+  absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
+                         const absl::Cord& content) override {
+    return storage_->WriteFile(ref, name, content);
+  }
+  absl::Status Remove(const v1::CheckpointRef& ref) override { return storage_->Remove(ref); }
+  absl::Status RemoveIncomplete(uint64_t attempt) override {
+    return storage_->RemoveIncomplete(attempt);
+  }
+
+ private:
+  CheckpointStorage* const storage_;
+  int when_;
+  const v1::Manifest old_;
+  const v1::Manifest next_;
+};
+
+TEST_F(CheckpointReaderTest, OneThatIsReplacedWhileItIsReadGivesWayToWhatReplacedIt) {
+  v1::Claim claim;
+  claim.set_format_version(kCheckpointFormatVersion);
+  claim.set_attempt(1);
+  ASSERT_TRUE(storage_->CreateClaim(claim).ok());
+  // Three files are read to find the checkpoint, and three for its tensors.
+  for (int when = 0; when < 6; ++when) {
+    manifest_.clear_files();
+    WriteFiles();
+    ASSERT_TRUE(storage_->WriteManifest(manifest_).ok());
+    const v1::Manifest old = manifest_;
+    manifest_.clear_files();
+    manifest_.mutable_checkpoint()->set_step(old.checkpoint().step() + 1);
+    WriteFiles();
+    BusyStorage busy(storage_.get(), when, old, manifest_);
+    const auto newest = ReadNewestCheckpoint(busy);
+    ASSERT_TRUE(newest.ok()) << when << " " << newest.status();
+    EXPECT_EQ(newest->point.manifest.checkpoint().step(), manifest_.checkpoint().step());
+    EXPECT_EQ(newest->tensors.size(), 2u);
+    EXPECT_TRUE(newest->point.damaged.empty());
+  }
+}
+
 TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
   WriteFiles();
   ASSERT_TRUE(storage_

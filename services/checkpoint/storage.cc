@@ -99,9 +99,25 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
         claim->second->parent().attempt() >= attempt) {
       return candidates;
     }
-    attempt = claim->second->parent().attempt();
-    highest_step = claim->second->parent().step();
+    const v1::CheckpointRef& parent = claim->second->parent();
+    const bool there =
+        std::any_of(checkpoints.begin(), checkpoints.end(),
+                    [&](const v1::CheckpointRef& ref) { return OrderOf(ref) == OrderOf(parent); });
+    attempt = parent.attempt();
+    highest_step = there ? parent.step() : UINT64_MAX;
   }
+}
+
+absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
+                            uint64_t attempt) {
+  const absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
+  if (!claims.ok()) return claims.status();
+  for (const v1::Claim& claim : *claims) {
+    if (claim.attempt() <= attempt) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("attempt ", claim.attempt(), " was claimed and may begin with it"));
+  }
+  return storage.Remove(ref);
 }
 
 absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
@@ -112,7 +128,10 @@ absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
   return manifest;
 }
 
-absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
+namespace {
+
+// Looks once. `deleted`: a candidate vanished while it was read.
+absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* deleted) {
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
   absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
@@ -129,10 +148,22 @@ absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
     // A storage that cannot be reached is not a damaged checkpoint: falling back further would lose
     // progress for nothing.
     if (absl::IsUnavailable(status) || absl::IsPermissionDenied(status)) return status;
+    // A manifest goes first when a checkpoint is deleted.
+    *deleted = *deleted || absl::IsNotFound(storage.ReadManifest(ref).status());
     point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointFolder(ref),
                                          " is damaged and was passed over: ", status.message()));
   }
   return point;
+}
+
+}  // namespace
+
+absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
+  for (int look = 1;; ++look) {
+    bool deleted = false;
+    absl::StatusOr<RestorePoint> point = LookForRestorePoint(storage, &deleted);
+    if (!point.ok() || !deleted || look == kMaxLooks) return point;
+  }
 }
 
 std::string ManifestToJson(const v1::Manifest& manifest) { return ToJson(manifest); }

@@ -67,10 +67,20 @@ class CheckpointStorage {
 };
 
 // The checkpoints to try, best first (R11): the newest of the highest claimed attempt, older ones
-// of it, then the same of that claim's parent (from the parent checkpoint downwards), and so on.
-// Checkpoints of attempts that nobody claimed are left out.
+// of it, then the same of that claim's parent (from the parent checkpoint downwards), and so on. A
+// parent that is not there was deleted when a newer checkpoint of its own attempt took its place,
+// before it was known to be a parent: then that attempt's newest ones stand for it. Checkpoints of
+// attempts that nobody claimed are left out.
 std::vector<v1::CheckpointRef> RestoreCandidates(const std::vector<v1::Claim>& claims,
                                                  const std::vector<v1::CheckpointRef>& checkpoints);
+
+// Removes a checkpoint that a newer one of attempt `attempt` has replaced, unless somebody has
+// claimed a higher attempt meanwhile, which may begin with it (R11): FAILED_PRECONDITION.
+absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
+                            uint64_t attempt);
+
+// How often a reader begins again because a job that trains deletes what it reads.
+inline constexpr int kMaxLooks = 5;
 
 struct RestorePoint {
   bool found = false;
@@ -83,7 +93,9 @@ struct RestorePoint {
 absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
                                                  const v1::CheckpointRef& ref);
 
-// The best candidate of which the manifest and every file are whole. Reads all of its files.
+// The best candidate of which the manifest and every file are whole. Reads all of its files. One
+// that is deleted meanwhile (a job that trains has replaced it) is not damaged: what replaced it is
+// looked for.
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
 
 // Manifest and claim as JSON with the proto's field names. DATA_LOSS on text that is not one, or of

@@ -61,6 +61,13 @@ TEST(RestoreCandidatesTest, AnOlderAttemptNeverWinsAgainstTheParentOfTheHighestC
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 20), Ref(2, 40)})), ElementsAre("1/20"));
 }
 
+TEST(RestoreCandidatesTest, WhatReplacedAParentThatIsGoneStandsForIt) {
+  // Attempt 2 was claimed while attempt 1, not dead after all, replaced 1/10 by 1/20.
+  const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10))};
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 20)})), ElementsAre("1/20"));
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20)})), ElementsAre("1/10"));
+}
+
 TEST(RestoreCandidatesTest, AClaimWithoutParentIsANewBirth) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1), MakeClaim(2)}, {Ref(1, 10)}), IsEmpty());
   EXPECT_THAT(RestoreCandidates({}, {Ref(1, 10)}), IsEmpty());
@@ -245,6 +252,17 @@ TEST_F(LocalStorageTest, RemovingTakesAllFilesAndMayBeRepeated) {
   EXPECT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   EXPECT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   EXPECT_FALSE(*files_.Exists("/store/attempt-0001-step-000000000010"));
+}
+
+TEST_F(LocalStorageTest, AReplacedCheckpointStaysIfAnotherAttemptMayBeginWithIt) {
+  Save(Ref(1, 10), "ten");
+  Save(Ref(1, 20), "twenty");
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
+  EXPECT_EQ(RemoveReplaced(*storage_, Ref(1, 10), 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(2));
+  EXPECT_TRUE(RemoveReplaced(*storage_, Ref(1, 10), 2).ok());
+  EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(1));
 }
 
 TEST_F(LocalStorageTest, LeftoversOfOlderAttemptsAreRemovedAndCheckpointsStay) {

@@ -46,6 +46,7 @@ struct Found {
   std::string folder;  // of the checkpoint
   std::unique_ptr<CheckpointStorage> storage;
   v1::Manifest manifest;
+  absl::StatusOr<std::vector<SafetensorsArray>> tensors;
   std::vector<std::string> damaged;  // better ones that were passed over
   std::string model;                 // the job's TorchScript file, if it has one
 };
@@ -63,15 +64,14 @@ bool Exists(const Environment& environment, const std::string& path) {
 absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& folder) {
   Found found;
   found.storage = OpenStorage(environment, folder);
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(*found.storage);
-  if (!point.ok()) return point.status();
-  if (!point->found) {
-    std::string text = absl::StrCat("there is no whole checkpoint in ", folder);
-    for (const std::string& damaged : point->damaged) absl::StrAppend(&text, "\n  ", damaged);
-    return absl::NotFoundError(text);
+  absl::StatusOr<NewestCheckpoint> newest = ReadNewestCheckpoint(*found.storage);
+  if (!newest.ok()) {
+    return absl::Status(newest.status().code(),
+                        absl::StrCat(folder, ": ", newest.status().message()));
   }
-  found.manifest = std::move(point->manifest);
-  found.damaged = std::move(point->damaged);
+  found.manifest = std::move(newest->point.manifest);
+  found.damaged = std::move(newest->point.damaged);
+  found.tensors = std::move(newest->tensors);
   found.folder = JoinPath(folder, CheckpointFolder(found.manifest.checkpoint()));
   return found;
 }
@@ -89,6 +89,7 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
     absl::StatusOr<v1::Manifest> manifest = found.storage->ReadManifest(*ref);
     if (!manifest.ok()) return manifest.status();
     found.manifest = *std::move(manifest);
+    found.tensors = ReadCheckpointTensors(*found.storage, found.manifest);
     return found;
   }
   if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
@@ -129,7 +130,7 @@ void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
 }
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
-  const absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
+  absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
   const v1::Manifest& manifest = found->manifest;
   std::ostream& out = *environment.out;
@@ -145,6 +146,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   int bad = 0;
   for (const v1::PartitionFile& file : manifest.files()) {
     bytes += file.bytes();
+    if (found->tensors.ok()) continue;
     const absl::Status status = found->storage->ReadFile(manifest.checkpoint(), file).status();
     if (status.ok()) continue;
     ++bad;
@@ -153,11 +155,10 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   out << "files       " << manifest.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all whole" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
-  absl::StatusOr<std::vector<SafetensorsArray>> tensors =
-      ReadCheckpointTensors(*found->storage, manifest);
-  if (!tensors.ok()) return Complain(environment, tensors.status());
-  if (absl::Status s = KeepOnly(flags.tensor, &*tensors); !s.ok()) return Complain(environment, s);
-  PrintTensors(environment, flags, *tensors);
+  if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
+  if (absl::Status s = KeepOnly(flags.tensor, &*found->tensors); !s.ok())
+    return Complain(environment, s);
+  PrintTensors(environment, flags, *found->tensors);
   return kExitOk;
 }
 
@@ -240,8 +241,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   for (const std::string& damaged : found->damaged) {
     *environment.err << "sluice: passed over: " << damaged << "\n";
   }
-  const absl::StatusOr<std::vector<SafetensorsArray>> tensors =
-      ReadCheckpointTensors(*found->storage, found->manifest);
+  const absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());
   const absl::Cord file =
       WriteSafetensors(*tensors, {{"format", "pt"},

@@ -69,9 +69,10 @@ struct WriteManifest {
   v1::Manifest manifest;
 };
 
-// Not answered; a failure is only worth a log line.
+// Not answered; a failure is only worth a log line. To be done by RemoveReplaced.
 struct DeleteCheckpoint {
   v1::CheckpointRef checkpoint;
+  uint64_t attempt = 0;  // of the checkpoint that replaced it
 };
 
 // Answers OnOpenSnapshot.

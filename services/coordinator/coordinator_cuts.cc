@@ -280,7 +280,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   storage_.checkpoints.push_back(cut_->name);
   for (const v1::CheckpointRef& old :
        Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
-    actions_.push_back(DeleteCheckpoint{old});
+    actions_.push_back(DeleteCheckpoint{old, attempt_});
     storage_.checkpoints.erase(
         std::remove_if(storage_.checkpoints.begin(), storage_.checkpoints.end(),
                        [&](const v1::CheckpointRef& ref) {

@@ -284,8 +284,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     });
   }
   void Perform(DeleteCheckpoint& remove) {
-    storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
-      const absl::Status status = storage_->Remove(checkpoint);
+    storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint),
+                          attempt = remove.attempt] {
+      const absl::Status status = RemoveReplaced(*storage_, checkpoint, attempt);
       if (status.ok()) return;
       logger_.Warning("An old checkpoint could not be removed",
                       {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});

@@ -188,7 +188,7 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::DeleteCheckpoint& action) {
-  (void)cluster_.storage().Remove(action.checkpoint);
+  (void)RemoveReplaced(cluster_.storage(), action.checkpoint, action.attempt);
 }
 
 void CoordinatorProcess::On(const coordinator::AnswerSnapshot&) {}

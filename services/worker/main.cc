@@ -31,11 +31,7 @@ struct Flags {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
                                                           const DatasetInfo& data, int threads) {
-  TorchEngineOptions options;
-  options.model = job.model();
-  options.loss = job.loss();
-  options.seed = job.training().seed();
-  options.threads = threads;
+  TorchEngineOptions options = EngineOptionsOf(job, threads);
   options.sample_shape = data.sample_shape;
   options.outputs = data.outputs;
   return CreateTorchEngine(options);

@@ -494,6 +494,16 @@ absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec
 
 }  // namespace
 
+TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
+  TorchEngineOptions options;
+  options.model = job.model();
+  options.loss = job.loss();
+  options.seed = job.training().seed();
+  options.threads = threads;
+  options.deterministic = job.training().bit_exact();
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     const TorchEngineOptions& options) {
   absl::StatusOr<at::Device> device = ParseDevice(options.model.device());

@@ -29,6 +29,9 @@ struct TorchEngineOptions {
   int64_t outputs = 0;  // classes, or numbers of a target
 };
 
+// What a job says of it; what its data looks like is left open.
+TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads);
+
 // NotFound, InvalidArgument or Unimplemented with what is wrong with the model, its file, its loss,
 // its dtype or its device.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(const TorchEngineOptions& options);

@@ -1,6 +1,8 @@
 // The engine with built-in models.
 #include "services/worker/compute/torch_engine.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -528,6 +530,21 @@ TEST(TorchEngineTest, TheConvnetLearnsMnist) {
   spec.mutable_normalize()->add_std(0.3081);
   const auto engine = CreateBorn(Named("convnet"));
   EXPECT_GE(Train(*engine, spec, 64, 0.1), 0.93);
+}
+
+TEST(TorchEngineTest, ABitExactJobIsComputedByDeterministicAlgorithmsOnly) {
+  v1::JobSpec job;
+  job.mutable_model()->set_name("mlp");
+  job.mutable_training()->set_seed(7);
+  Create(EngineOptionsOf(job, 1));
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+
+  job.mutable_training()->set_bit_exact(true);
+  const TorchEngineOptions options = EngineOptionsOf(job, 1);
+  EXPECT_EQ(options.seed, 7u);
+  Create(options);
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  EXPECT_TRUE(at::globalContext().deterministicCuDNN());
 }
 
 }  // namespace

@@ -1,13 +1,19 @@
 #include "operator/kube/fake/http_front.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/cancellation.h"
 #include "services/common/mutex.h"
+#include "services/common/notification.h"
 
 namespace sluice::kube {
 namespace {
@@ -49,7 +55,18 @@ class HttpFront::Impl {
 
   ~Impl() {
     cancellation_.Cancel();
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ == nullptr) return;
+    // The server's main thread looks whether it is to stop when somebody connects, and else every
+    // two seconds.
+    Notification stopped;
+    std::thread waker([&] {
+      do {
+        Knock();
+      } while (!stopped.WaitWithTimeout(absl::Milliseconds(5)));
+    });
+    mg_stop(context_);
+    stopped.Notify();
+    waker.join();
   }
 
   absl::Status Start() {
@@ -81,6 +98,18 @@ class HttpFront::Impl {
     const mg_request_info* info = mg_get_request_info(connection);
     static_cast<Impl*>(info->user_data)->Handle(connection);
     return 1;
+  }
+
+  // A connection that says nothing.
+  void Knock() const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port_));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    close(fd);
   }
 
   bool Allowed(const mg_connection* connection) {

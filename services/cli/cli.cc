@@ -23,7 +23,16 @@ constexpr char kDescription[] =
 
 int Complain(const Environment& environment, const absl::Status& status) {
   *environment.err << "sluice: " << status.message() << std::endl;
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kExitUsage : kExitFailed;
+  switch (status.code()) {
+    // The request is what has to change: wrong, of something that is not there, or refused.
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+      return kExitUsage;
+    default:
+      return kExitFailed;
+  }
 }
 
 void AddStateDirectory(CLI::App* command, std::string* state_directory) {

@@ -240,7 +240,7 @@ TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("job.yaml", std::string(kManifest) + "  worker: {replicas: 3}\n  loss: crossEntropy\n");
-  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_EQ(RunJob({}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("spec.loss: "));
   EXPECT_THAT(err_.str(), HasSubstr("--fresh"));
   EXPECT_EQ(RunJob({"--dry-run"}), 2);
@@ -265,7 +265,7 @@ TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
 TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {
   WritePrograms("exit 1");
   Write("state", "a file, not a folder");
-  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_EQ(RunJob({}), 2);
   EXPECT_THAT(err_.str(), HasSubstr(State()));
 }
 

@@ -125,7 +125,7 @@ absl::Status CheckPortIsFree(int port) {
   close(fd);
   if (ok) return absl::OkStatus();
   if (error == EADDRINUSE) {
-    return absl::AlreadyExistsError(
+    return absl::UnavailableError(
         absl::StrCat("port ", port,
                      " is in use by another process; choose another with --port, or leave it out"));
   }

@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "services/cli/command.h"
+#include "services/cli/completion.h"
 #include "services/common/exit_code.h"
 #include "services/common/version.h"
 
@@ -53,6 +55,23 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   app.add_subcommand("version", "Print the version and how it was built")->callback([&] {
     action = [&] {
       *environment.out << BuildDescription() << "\n";
+      return +kExitOk;
+    };
+  });
+  auto shell = std::make_shared<std::string>();
+  CLI::App* completion = app.add_subcommand("completion",
+                                            "Print a script that completes sluice in a shell\n\n"
+                                            "  source <(sluice completion bash)\n"
+                                            "  sluice completion fish | source\n");
+  completion->add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion->callback([&, shell] {
+    action = [&, shell] {
+      const std::vector<CommandCompletion> commands = CommandsOf(app);
+      *environment.out << (*shell == "bash"  ? BashCompletion(commands)
+                           : *shell == "zsh" ? ZshCompletion(commands)
+                                             : FishCompletion(commands));
       return +kExitOk;
     };
   });

@@ -154,7 +154,6 @@ int Stop(const Environment& environment, const StateFlags& flags) {
   *environment.out << "Stopping " << flags.name << " (process " << *pid << ")"
                    << (flags.now ? "" : ": it writes a checkpoint first") << std::endl;
   kill(*pid, SIGTERM);
-  if (flags.now) kill(*pid, SIGTERM);
   const absl::Time deadline = environment.clock->Now() + absl::Seconds(flags.timeout_seconds);
   while (directory.LockedBy() == pid) {
     if (environment.clock->Now() >= deadline) {
@@ -163,6 +162,8 @@ int Stop(const Environment& environment, const StateFlags& flags) {
                           "job ", flags.name, " still runs; --now stops it without a checkpoint")));
     }
     std::this_thread::sleep_for(kPoll);
+    // Two that come at once may be seen as one.
+    if (flags.now) kill(*pid, SIGTERM);
   }
   *environment.out << flags.name << ": " << StateText(directory) << "\n";
   return kExitOk;

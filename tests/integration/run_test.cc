@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -21,10 +24,16 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/checkpoint/checkpoint_reader.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/file_util.h"
+#include "services/worker/models/testing/script_files.h"
 
 namespace sluice {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using Json = nlohmann::json;
@@ -167,6 +176,27 @@ class RunTest : public ::testing::Test {
     return pid;
   }
 
+  // Of all processes of the run, which live.
+  std::vector<pid_t> Pids() const {
+    std::vector<pid_t> pids;
+    for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
+      pids.push_back(PidOf(name));
+      EXPECT_EQ(kill(pids.back(), 0), 0) << name;
+    }
+    return pids;
+  }
+  // Within two seconds.
+  static void ExpectGone(const std::vector<pid_t>& pids, absl::Time since) {
+    for (const pid_t pid : pids) {
+      // A zombie that nobody reaps has ended too.
+      EXPECT_TRUE(WaitUntil([&] {
+        const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
+        return stat.empty() || stat.find(") Z ") != std::string::npos;
+      }));
+    }
+    EXPECT_LT(absl::Now() - since, absl::Seconds(2));
+  }
+
   const std::string folder_;
   const std::string programs_;
   int runs_ = 0;
@@ -206,7 +236,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   WriteManifest(60, 0.05);
   StartRun();
   // Meanwhile nobody else can run it, and its state can be looked at.
-  EXPECT_EQ(Sluice(RunArguments()), 1);
+  EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("process ", running_)));
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("training"));
@@ -239,25 +269,117 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["restarts"], 1);
 }
 
+TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  const std::vector<pid_t> processes = Pids();
+  kill(PidOf("ps-0"), SIGSTOP);  // no checkpoint comes to its end
+  kill(running_, SIGINT);
+  ASSERT_TRUE(WaitUntil([&] { return Objects(run_output_, "stopping").size() == 1; }));
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  ExpectGone(processes, absl::Now());
+  const Json stopped = Summary(run_output_);
+  EXPECT_EQ(stopped["outcome"], "Suspended");
+  EXPECT_EQ(stopped["reason"], "stopped at once");
+}
+
+TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("it writes a checkpoint first"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("example: Suspended at step"));
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  ExpectEachEndedWell();
+  const uint64_t step = Summary(run_output_)["step"];
+  EXPECT_EQ(Sluice({"stop", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("does not run"));
+
+  StartRun();
+  EXPECT_EQ(Sluice({"stop", "example", "--now"}), 0) << ReadAll(output_);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  EXPECT_EQ(Summary(run_output_)["restoredFromStep"], step);
+}
+
+TEST_F(RunTest, AWatchShowsOneVersionAfterAnotherUntilTheJobStops) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  const pid_t watch = Start({"inspect", "example", "--tensor", "weight", "--watch", "0.2"});
+  const std::string watched = output_;
+  const auto steps = [&] {
+    std::vector<uint64_t> found;
+    std::istringstream lines(ReadAll(watched));
+    std::string line;
+    const std::string head = "example (running) at step ";
+    while (std::getline(lines, line)) {
+      if (line.rfind(head, 0) == 0) found.push_back(std::stoull(line.substr(head.size())));
+    }
+    return found;
+  };
+  EXPECT_TRUE(WaitUntil([&] { return steps().size() >= 3; })) << ReadAll(watched);
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  EXPECT_EQ(Wait(watch), 0) << ReadAll(watched);
+  const std::vector<uint64_t> seen = steps();
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end())) << ReadAll(watched);
+  EXPECT_LT(seen.front(), seen.back());
+  EXPECT_THAT(ReadAll(watched), HasSubstr("weight"));
+}
+
+TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
+  ScriptModule module;
+  module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
+                    {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
+  module.source = "def forward(self, x):\n    return torch.linear(x, self.weight, self.bias)\n";
+  WriteScript(folder_ + "/net.pt", module);
+  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: TorchScript, path: net.pt}
+  loss: binaryCrossEntropyWithLogits
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 20, globalBatchSize: 16}
+)";
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const std::string trained = folder_ + "/trained.model";
+  ASSERT_EQ(Sluice({"export", "example", "-o", trained, "--format", "torchscript", "--bin-dir",
+                    programs_}),
+            0)
+      << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("torch.jit.load"));
+
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto storage =
+      MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+  const auto newest = ReadNewestCheckpoint(*storage);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  float parameters[3] = {};
+  for (const SafetensorsArray& tensor : newest->tensors) {
+    const std::string bytes(tensor.bytes);
+    std::memcpy(tensor.name == "bias" ? parameters + 2 : parameters, bytes.data(), bytes.size());
+  }
+  EXPECT_NE(parameters[2], 0.5f);
+  const std::vector<float> row = {3, -1};
+  EXPECT_THAT(RunScript(trained, row),
+              ElementsAre(FloatNear(3 * parameters[0] - parameters[1] + parameters[2], 1e-5f)));
+
+  EXPECT_NE(Sluice({"export", "example", "-o", folder_ + "/x.pt", "--model", "missing.pt",
+                    "--bin-dir", programs_}),
+            0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("missing.pt"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.pt"));
+}
+
 TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
   WriteManifest(100000, 0.05);
   StartRun();
-  std::vector<pid_t> processes;
-  for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
-    processes.push_back(PidOf(name));
-    ASSERT_EQ(kill(processes.back(), 0), 0) << name;
-  }
+  const std::vector<pid_t> processes = Pids();
   kill(running_, SIGKILL);
   FinishRun();
-  const absl::Time killed = absl::Now();
-  for (const pid_t pid : processes) {
-    // A zombie that nobody reaps has ended too.
-    EXPECT_TRUE(WaitUntil([&] {
-      const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-      return stat.empty() || stat.find(") Z ") != std::string::npos;
-    }));
-  }
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+  ExpectGone(processes, absl::Now());
   // And the lock is free: the job goes on.
   StartRun();
   kill(running_, SIGTERM);

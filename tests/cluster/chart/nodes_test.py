@@ -1,5 +1,7 @@
 """From nothing to a trained job, as the page on Kubernetes tells it: the chart, its own test, the first sample."""
 
+import re
+import shlex
 import unittest
 
 from tests.cluster.testing import images
@@ -7,8 +9,23 @@ from tests.cluster.testing.cluster import ROOT, Cluster, conditions, say, wait_f
 from tools import unittest_main
 
 CHART = ROOT / 'helm/sluice'
-SAMPLE = ROOT / 'k8s/samples/first-job.yaml'
 NAMESPACE = 'sluice-system'
+
+
+def transcript():
+    """[(command, what it answers)] of the page."""
+    page = (ROOT / 'docs/kubernetes.md').read_text()
+    block = re.search(r'<!-- transcript -->\n```console\n(.*?)\n```', page, re.DOTALL)[1]
+    parts = re.split(r'^\$ (.*)$', block, flags=re.MULTILINE)[1:]
+    return [(command, answer.strip()) for command, answer in zip(parts[::2], parts[1::2])]
+
+
+def without_numbers(text):
+    """Lines without what differs from time to time: numbers, ages, widths of columns, the names of namespaces."""
+    text = re.sub(r'\btest-\d+\b', 'default', text)
+    text = re.sub(r'\b(\d+[dhms])+\b', 'AGE', text)
+    text = re.sub(r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b', 'UID', text)
+    return [' '.join(re.sub(r'[\d.,:TZ-]*\d[\d.,:TZ-]*', '0', line).split()) for line in text.splitlines() if line.strip()]
 
 
 class NodesTest(unittest.TestCase):
@@ -31,22 +48,32 @@ class NodesTest(unittest.TestCase):
         self.assertIn('step 20', said)
         wait_for('its job is gone', lambda: self.api.list('trainingjobs', NAMESPACE) == [])
 
-    def test_the_first_sample_trains_to_its_end(self):
+    def run_line(self, namespace, command):
+        words = shlex.split(command)
+        self.assertEqual(words[0], 'kubectl')
+        words = [str(ROOT / word) if word.startswith('k8s/') else word for word in words[1:]]
+        return self.cluster.kubectl(words[0], '-n', namespace, *words[1:], timeout=620)
+
+    def test_the_first_sample_goes_as_the_page_shows(self):
         with self.cluster.namespace({'pod-security.kubernetes.io/enforce': 'restricted'}) as namespace:
-            self.cluster.kubectl('apply', '-n', namespace, '-f', SAMPLE)
-            try:
-                self.cluster.kubectl('wait', '-n', namespace, '--for=condition=Succeeded', 'stj/first-job',
-                                     '--timeout=400s', timeout=420)
-            except Exception:
-                say(self.cluster.kubectl('describe', '-n', namespace, 'stj,pods'))
-                raise
-            say(self.cluster.kubectl('get', '-n', namespace, 'stj', '-o', 'wide'))
-            status = self.api.get('trainingjobs', namespace, 'first-job')['status']
-            self.assertEqual(status['training']['step'], 2000)
-            self.assertRegex(status['training']['metric'], r'^accuracy \d+\.\d\d %$')
-            self.assertEqual(status['checkpoint']['step'], 2000)
-            self.assertEqual(status.get('restarts', {}).get('total', 0), 0, status)
-            self.assertEqual(conditions({'status': status})['Failed'], 'False')
+            for command, shown in transcript():
+                try:
+                    said = self.run_line(namespace, command)
+                except Exception:
+                    say(self.cluster.kubectl('describe', '-n', namespace, 'stj,pods'))
+                    raise
+                print(f'$ {command}\n{said}', end='', flush=True)
+                if command.startswith('kubectl get stj'):
+                    self.look_at(namespace)
+                with self.subTest(command):
+                    self.assertEqual(without_numbers(said), without_numbers(shown))
+
+    def look_at(self, namespace):
+        status = self.api.get('trainingjobs', namespace, 'first-job')['status']
+        self.assertEqual(status['training']['step'], 2000)
+        self.assertEqual(status['checkpoint']['step'], 2000)
+        self.assertEqual(status.get('restarts', {}).get('total', 0), 0, status)
+        self.assertEqual(conditions({'status': status})['Failed'], 'False')
 
 
 if __name__ == '__main__':

@@ -1,0 +1,184 @@
+"""What tests of the operator on simulated nodes begin with: a cluster with the chart's rights, coordinators, and jobs."""
+
+import contextlib
+import json
+import unittest
+
+from tests.cluster.testing.api_client import ApiError, History
+from tests.cluster.testing.cluster import Cluster, conditions, wait_for
+from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, install_chart, kubeconfig
+
+API_SERVER = 'https://10.88.0.1:6443'  # as the control plane's network namespace knows it
+JOB_LABEL = 'sluice.dev/training-job'
+ON_SIMULATED_NODES = {'spec': {
+    'nodeSelector': {'type': 'kwok'},
+    'tolerations': [{'key': 'kwok.x-k8s.io/node', 'operator': 'Exists'}],
+}}
+OWNED = ('services', 'configmaps', 'poddisruptionbudgets', 'networkpolicies', 'pods')
+
+
+def training_job(name, namespace, workers=2, shards=1, **spec):
+    return {
+        'apiVersion': 'sluice.dev/v1alpha1',
+        'kind': 'TrainingJob',
+        'metadata': {'name': name, 'namespace': namespace},
+        'spec': {
+            'model': {'name': 'mlp'},
+            'data': {'format': 'Synthetic', 'synthetic': {'samples': 4096, 'shape': [16], 'classes': 4}},
+            'optimizer': {'name': 'SGD', 'learningRate': 0.1},
+            'training': {'steps': 1000},
+            'coordinator': {'template': ON_SIMULATED_NODES},
+            'parameterServer': {'replicas': shards, 'template': ON_SIMULATED_NODES},
+            'worker': {'replicas': workers, 'template': ON_SIMULATED_NODES},
+            'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'checkpoints'}},
+            **spec,
+        },
+    }
+
+
+class OperatorCase(unittest.TestCase):
+    """The cluster, the rights and the coordinators are made once for a class; each test has a namespace of its own."""
+
+    SIMULATED = 4
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(Cluster(simulated=cls.SIMULATED))
+        cls.api = cls.cluster.api
+        install_chart(cls.cluster)
+        cls.token = cls.cluster.kubectl('create', 'token', ACCOUNT, '-n', NAMESPACE, '--duration', '2h').strip()
+        cls.kubeconfig = kubeconfig(cls.cluster, 'operator', API_SERVER, cls.token)
+        cls.coordinators = cls.enterClassContext(Coordinators(cls.cluster))
+
+    def setUp(self):
+        self.namespace = self.enterContext(self.cluster.namespace())
+        self.coordinators.forget()
+        self.enterContext(self.claim())
+        self.addCleanup(self.show_if_failed)
+
+    def show_if_failed(self):
+        result = self._outcome.result
+        if not any(test is self for test, _ in result.failures + result.errors):
+            return
+        for job in self.api.list('trainingjobs', self.namespace):
+            print(json.dumps(job.get('status'), indent=1))
+        print(self.cluster.kubectl('get', 'pods', '-n', self.namespace, '-o', 'wide'))
+        for log in sorted((self.cluster.folder / 'log').glob('*operator*.log')):
+            print(f'--- {log.name}', *log.read_text(errors='replace').splitlines()[-25:], sep='\n', flush=True)
+
+    @contextlib.contextmanager
+    def claim(self):
+        """A claim of the name `checkpoints`, bound."""
+        volume = {
+            'apiVersion': 'v1',
+            'kind': 'PersistentVolume',
+            'metadata': {'name': self.namespace},
+            'spec': {
+                'capacity': {'storage': '1Gi'},
+                'accessModes': ['ReadWriteMany'],
+                'storageClassName': self.namespace,
+                'hostPath': {'path': '/nowhere'},
+            },
+        }
+        claim = {
+            'apiVersion': 'v1',
+            'kind': 'PersistentVolumeClaim',
+            'metadata': {'name': 'checkpoints', 'namespace': self.namespace},
+            'spec': {
+                'accessModes': ['ReadWriteMany'],
+                'storageClassName': self.namespace,
+                'resources': {'requests': {'storage': '1Gi'}},
+            },
+        }
+        self.cluster.apply(volume, claim)
+        yield
+        self.cluster.kubectl('delete', 'pv', self.namespace, '--wait=false')
+
+    def create(self, name='job', **more):
+        return self.api.create('trainingjobs', training_job(name, self.namespace, **more), self.namespace)
+
+    def job(self, name='job'):
+        return self.api.get('trainingjobs', self.namespace, name)
+
+    def condition(self, kind, name='job'):
+        """The condition of that type, or {}."""
+        for one in self.job(name).get('status', {}).get('conditions', []):
+            if one['type'] == kind:
+                return one
+        return {}
+
+    def pods(self, name='job', role=None):
+        """{name: pod} of those that are there and not on their way out."""
+        selector = f'{JOB_LABEL}={name}' + (f',sluice.dev/role={role}' if role else '')
+        return {pod['metadata']['name']: pod for pod in self.api.list('pods', self.namespace, selector)
+                if 'deletionTimestamp' not in pod['metadata']}
+
+    def uids(self, name='job'):
+        return {pod: value['metadata']['uid'] for pod, value in self.pods(name).items()}
+
+    def ready(self, pods):
+        return {name for name, pod in pods.items() if conditions(pod).get('Ready') == 'True'}
+
+    def names(self, workers, shards=1, name='job'):
+        return {f'{name}-coordinator', *(f'{name}-ps-{i}' for i in range(shards)),
+                *(f'{name}-worker-{i}' for i in range(workers))}
+
+    def wait_for_pods(self, workers=2, shards=1, name='job', seconds=40):
+        """Exactly the wanted pods, all ready."""
+        wanted = self.names(workers, shards, name)
+        wait_for(f'{sorted(wanted)} are ready', lambda: set(self.pods(name)) == wanted and
+                 self.ready(self.pods(name)) == wanted, seconds)
+
+    def wait_for_condition(self, kind, status='True', name='job', seconds=40):
+        return wait_for(f'{name} has {kind}={status}',
+                        lambda: self.condition(kind, name) if self.condition(kind, name).get('status') == status else None,
+                        seconds)
+
+    def start(self, name='job', workers=2, shards=1, **spec):
+        """A job that trains."""
+        self.create(name, workers=workers, shards=shards, **spec)
+        self.wait_for_pods(workers, shards, name)
+        self.wait_for_condition('Running', name=name)
+
+    def end_pod(self, pod, code, reason=None):
+        """The pod ends by itself, unless it has gone already."""
+        annotations = {'fault.test/exit-code': str(code), **({'fault.test/reason': reason} if reason else {})}
+        try:
+            self.api.merge('pods', self.namespace, pod, {'metadata': {'annotations': annotations}})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def finish(self, name='job'):
+        """Training is over: coordinators say so, and all processes leave."""
+        self.coordinators.say(phase='SUCCEEDED', step=1000)
+        wait_for('the operator knows', lambda: self.job(name)['status']['recovery'].get('ending'))
+        for pod in self.pods(name):
+            self.end_pod(pod, 0)
+
+    def history(self):
+        history = History(self.cluster.client(), 'pods', self.namespace)
+        self.addCleanup(history.end)
+        return history
+
+    def assert_never_doubled(self, history):
+        """In no slot was there ever a second pod beside one that was not known to have ended."""
+        there = {}
+        for _, kind, pod in history.changes():
+            uid, metadata = pod['metadata']['uid'], pod['metadata']
+            slot = (metadata['labels'].get(JOB_LABEL), metadata['labels'].get('sluice.dev/role'),
+                    metadata['labels'].get('sluice.dev/index'))
+            if kind == 'DELETED':
+                there.pop(uid, None)
+                continue
+            there[uid] = slot
+            self.assertEqual(len(there), len(set(there.values())), f'a second pod of {slot}')
+
+    def owned(self, name='job'):
+        """{resource: [names]} of all that a job owns."""
+        return {resource: sorted(one['metadata']['name'] for one in self.api.list(
+            resource, self.namespace, f'{JOB_LABEL}={name}')) for resource in OWNED}
+
+    def shown(self):
+        """The job as a failed test wants to see it."""
+        return json.dumps(self.job().get('status'), indent=1)

@@ -1,0 +1,186 @@
+"""The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
+
+from tests.cluster.api.operator_case import OperatorCase, training_job
+from tests.cluster.testing.cluster import wait_for
+from tests.cluster.testing.operator_process import Operator
+from tools import unittest_main
+
+
+class OperatorTest(OperatorCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.operator = cls.enterClassContext(Operator(cls.cluster, cls.kubeconfig))
+
+    def setUp(self):
+        super().setUp()
+        self.assertTrue(self.operator.running(), self.operator.log()[-2000:])
+
+    # ---- from the manifest to the end
+
+    def test_a_job_gets_its_pods_and_objects_trains_and_succeeds(self):
+        self.cluster.apply(training_job('job', self.namespace, workers=3, shards=2))
+        self.wait_for_pods(workers=3, shards=2)
+        self.wait_for_condition('Running')
+        self.assertEqual(self.owned()['services'], ['job', 'job-coordinator'])
+        for resource in ('configmaps', 'poddisruptionbudgets', 'networkpolicies'):
+            self.assertEqual(self.owned()[resource], ['job'], resource)
+        self.coordinators.say(step=340)
+        wait_for('the step is in the status', lambda: self.job()['status']['training']['step'] == 340, 30)
+        self.assertEqual(self.job()['status']['worker']['readyReplicas'], 3)
+        self.finish()
+        self.cluster.kubectl('wait', '-n', self.namespace, 'stj/job', '--for=condition=Succeeded', '--timeout=60s')
+        status = self.job()['status']
+        self.assertEqual((status['summary'], status['training']['step']), ('Succeeded', 1000))
+
+    def test_kubectl_shows_how_far_a_job_is(self):
+        self.start()
+        shown = self.cluster.kubectl('get', 'stj', '-n', self.namespace).splitlines()
+        self.assertEqual(shown[0].split(), ['NAME', 'STATUS', 'STEP', 'METRIC', 'PS', 'WORKERS', 'RESTARTS', 'AGE'])
+        self.assertIn('Training', shown[1])
+        described = self.cluster.kubectl('describe', 'stj', 'job', '-n', self.namespace)
+        self.assertIn('Running', described)
+        self.assertIn('Events:', described)
+        self.assertIn('trainingjob.sluice.dev/job', self.cluster.kubectl('get', 'all', '-n', self.namespace))
+
+    def test_everything_of_a_deleted_job_is_collected(self):
+        self.start()
+        self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
+        wait_for('nothing is left', lambda: not any(self.owned().values()), 60)
+
+    def test_a_job_that_failed_says_why_and_stays_as_it_is(self):
+        self.start()
+        self.coordinators.say(phase='FAILED', reason='the loss is not a number')
+        wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('ending'))
+        for pod in self.pods():
+            self.end_pod(pod, 1)
+        failed = self.wait_for_condition('Failed')
+        self.assertIn('the loss is not a number', failed['message'])
+        self.cluster.kubectl('scale', 'stj/job', '--replicas=5', '-n', self.namespace)
+        wait_for('the operator has seen the change', lambda: self.job()['status']['observedGeneration'] ==
+                 self.job()['metadata']['generation'])
+        wait_for('nothing runs', lambda: not [pod for pod in self.pods().values() if pod['status']['phase'] == 'Running'])
+
+    # ---- what is taken away comes back
+
+    def test_each_deleted_object_comes_back(self):
+        self.start()
+        for resource, name in [('services', 'job'), ('services', 'job-coordinator'), ('configmaps', 'job'),
+                               ('poddisruptionbudgets', 'job'), ('networkpolicies', 'job')]:
+            with self.subTest(resource=resource, name=name):
+                before = self.api.get(resource, self.namespace, name)['metadata']['uid']
+                self.api.delete(resource, self.namespace, name)
+                wait_for('it is there again', lambda: (self.api.get(resource, self.namespace, name) or {}).get(
+                    'metadata', {}).get('uid', before) != before)
+
+    def test_a_deleted_worker_is_replaced_and_nobody_else(self):
+        self.start()
+        before, history = self.uids(), self.history()
+        self.cluster.kubectl('delete', 'pod', 'job-worker-1', '-n', self.namespace)
+        wait_for('there is a new one', lambda: self.uids().get('job-worker-1', before['job-worker-1']) != before['job-worker-1'])
+        self.wait_for_pods()
+        after = self.uids()
+        self.assertEqual({name for name in before if before[name] != after[name]}, {'job-worker-1'})
+        self.assert_never_doubled(history)
+
+    def test_causes_of_death_are_told_apart(self):
+        self.start(workers=3)
+        cases = [(139, None, 'Killed'), (137, None, 'Killed'), (137, 'OOMKilled', 'OOMKilled')]
+        for index, (code, given, told) in enumerate(cases):
+            with self.subTest(told):
+                pod = f'job-worker-{index}'
+                before = self.uids()[pod]
+                self.end_pod(pod, code, given)
+                wait_for('it is replaced', lambda: self.uids().get(pod, before) != before, 60)
+                failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == pod)
+                self.assertEqual((failure['role'], failure['reason']), ('worker', told))
+        wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
+
+    def test_the_coordinator_hears_of_a_death(self):
+        self.start()
+        address = self.pods(role='coordinator')['job-coordinator']['status']['podIP']
+        self.end_pod('job-worker-0', 137)
+        death = wait_for('it is told', lambda: [death for call in self.coordinators.calls(address) for death in call['deaths']])
+        self.assertEqual(death[0]['process'].get('role'), 'WORKER')
+
+    def test_a_dead_coordinator_is_replaced(self):
+        self.start()
+        before = self.uids()['job-coordinator']
+        self.end_pod('job-coordinator', 139)
+        wait_for('there is another', lambda: self.uids().get('job-coordinator', before) != before, 60)
+        self.wait_for_pods()
+        self.wait_for_condition('Running')
+
+    # ---- sizes
+
+    def test_workers_scale_to_six_and_to_one(self):
+        self.start()
+        for replicas in (6, 1):
+            self.cluster.kubectl('scale', 'stj/job', f'--replicas={replicas}', '-n', self.namespace)
+            if replicas == 1:
+                # Who is too many leaves when the coordinator has let go of it; simulated processes do not leave.
+                wanted = self.names(6) - self.names(1)
+                wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['workers'] == 1)
+                for pod in wanted & set(self.pods()):
+                    self.end_pod(pod, 0)
+            self.wait_for_pods(workers=replicas, seconds=60)
+        self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
+        scale = self.api.request('GET', f'/apis/sluice.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs/job/scale')
+        self.assertEqual((scale['spec']['replicas'], scale['status']['replicas']), (1, 1))
+
+    def test_a_suspended_job_has_no_pods_and_goes_on_when_resumed(self):
+        self.start()
+        self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': True}})
+        wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
+        for pod in self.pods():
+            self.end_pod(pod, 0)
+        self.wait_for_condition('Suspended')
+        wait_for('no pod is left', lambda: not self.pods())
+        self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': False}})
+        self.wait_for_pods()
+        self.wait_for_condition('Running')
+
+    # ---- what stands in the way
+
+    def test_a_quota_that_is_too_small_is_told_and_its_mending_noticed(self):
+        self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
+        wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
+        self.create()
+        wait_for('the status says so', lambda: 'quota' in self.shown(), 60)
+        self.api.merge('resourcequotas', self.namespace, 'small', {'spec': {'hard': {'pods': '20'}}})
+        self.wait_for_pods(seconds=90)
+        self.wait_for_condition('Running')
+
+    def test_a_missing_volume_is_told_and_its_coming_noticed(self):
+        job = {'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'later'}}}
+        self.create(**job)
+        wait_for('the status names the claim', lambda: 'later' in self.shown(), 60)
+        claim = self.api.get('persistentvolumeclaims', self.namespace, 'checkpoints')['spec']
+        self.api.create('persistentvolumeclaims', {'metadata': {'name': 'later'}, 'spec': {
+            'accessModes': ['ReadWriteMany'], 'storageClassName': f'{self.namespace}-later',
+            'resources': claim['resources']}}, self.namespace)
+        self.cluster.apply({'apiVersion': 'v1', 'kind': 'PersistentVolume', 'metadata': {'name': f'{self.namespace}-later'}, 'spec': {
+            'capacity': {'storage': '1Gi'}, 'accessModes': ['ReadWriteMany'], 'storageClassName': f'{self.namespace}-later',
+            'hostPath': {'path': '/nowhere'}}})
+        self.addCleanup(self.cluster.kubectl, 'delete', 'pv', f'{self.namespace}-later', '--wait=false')
+        self.wait_for_pods(seconds=90)
+
+    def test_a_lost_node_costs_its_pods_a_new_place_and_no_count(self):
+        self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})
+        victim = self.pods()['job-worker-0']
+        node = victim['spec']['nodeName']
+        history = self.history()
+        self.cluster.kubectl('label', 'node', node, 'kwok-')
+        self.addCleanup(self.cluster.kubectl, 'label', 'node', node, 'kwok=up', '--overwrite')
+        wait_for('there is another elsewhere', lambda: self.pods().get('job-worker-0', victim)['metadata']['uid'] !=
+                 victim['metadata']['uid'], 60)
+        wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
+        self.assertNotEqual(self.pods()['job-worker-0']['spec']['nodeName'], node)
+        self.assert_never_doubled(history)
+        failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == 'job-worker-0')
+        self.assertFalse(failure['counted'])
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,155 @@
+"""The operator as a process of the test's, beside the API server: it can be killed, frozen and started again at will.
+
+It has the rights of the chart's service account and no others. The addresses of simulated pods are made local to the network
+namespace that it runs in, where a server stands in for their coordinators (fake_job_control.py).
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+from tests.cluster.testing import cluster as clusters
+from tests.cluster.testing import images
+
+SIMULATED_PODS = '10.245.0.0/16'
+NAMESPACE = 'sluice-system'
+RELEASE = 'sluice-operator'
+ACCOUNT = 'sluice-operator'
+TRAINING = {
+    'phase': 'TRAINING', 'attempt': 1, 'step': 120, 'total_steps': 1000, 'epoch': 0.5, 'samples': 7680, 'loss': 0.5,
+    'has_loss': True, 'samples_per_second': 900, 'view': {'id': {'attempt': 1}},
+    'processes': [{'process': {'role': role, 'index': index, 'incarnation': 1000 + index}, 'state': 'MEMBER'}
+                  for role in ('SHARD', 'WORKER') for index in range(6)],
+}
+
+
+def install_chart(cluster, *values):
+    """CRD, service account and rights. Simulated nodes do not take the operator's pod, so it does not run."""
+    cluster.helm('install', RELEASE, clusters.ROOT / 'helm/sluice', '--namespace', NAMESPACE, '--create-namespace', '--set',
+                 'replicas=1', *values)
+
+
+def kubeconfig(cluster, name, server, token):
+    """Writes a kubeconfig with a token, for use inside the control plane's network namespace."""
+    path = cluster.folder / f'{name}.kubeconfig'
+    path.write_text(json.dumps({
+        'apiVersion': 'v1',
+        'kind': 'Config',
+        'clusters': [{'name': 'test', 'cluster': {
+            'server': server, 'certificate-authority': str(cluster.folder / 'pki/ca.crt')}}],
+        'users': [{'name': 'operator', 'user': {'token': token}}],
+        'contexts': [{'name': 'test', 'context': {'cluster': 'test', 'user': 'operator'}}],
+        'current-context': 'test',
+    }))
+    path.chmod(0o600)
+    return path
+
+
+def inside_control_plane(cluster, command):
+    return ['nsenter', f'--net=/run/netns/{cluster.name}-cp', '--', *map(str, command)]
+
+
+class Coordinators:
+    """`with Coordinators(cluster) as coordinators:`; what those of all simulated pods say."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._folder = cluster.folder / 'coordinators'
+        self._said = {'default': dict(TRAINING)}
+
+    def __enter__(self):
+        self._folder.mkdir()
+        self._write()
+        clusters.run(['ip', '-n', f'{self._cluster.name}-cp', 'route', 'replace', 'local', SIMULATED_PODS, 'dev', 'lo'])
+        path = os.pathsep.join([str(clusters.ROOT), str(clusters.ROOT / 'tests/cluster/testing/wire')])
+        self._log = open(self._cluster.folder / 'log/coordinators.log', 'w', encoding='utf-8')
+        self._process = subprocess.Popen(
+            inside_control_plane(self._cluster, [
+                sys.executable, '-m', 'tests.cluster.testing.fake_job_control', self._folder]),
+            env={**os.environ, 'PYTHONPATH': path}, cwd=clusters.ROOT, stdout=self._log, stderr=self._log)
+        log = pathlib.Path(self._log.name)
+        clusters.wait_for('the coordinators listen', lambda: 'listening' in log.read_text() or self._process.poll(), 30)
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _write(self):
+        new = self._folder / 'jobs.json.new'
+        new.write_text(json.dumps(self._said))
+        new.rename(self._folder / 'jobs.json')
+
+    def say(self, address='default', **progress):
+        """Changes what one coordinator says (by its pod's address), or all others."""
+        self._said[address] = {**self._said.get(address, self._said['default']), **progress}
+        self._write()
+
+    def forget(self):
+        self._said = {'default': dict(TRAINING)}
+        self._write()
+
+    def calls(self, address=None):
+        """What coordinators were told, oldest first."""
+        try:
+            lines = (self._folder / 'calls.jsonl').read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        calls = [json.loads(line) for line in lines]
+        return [call for call in calls if address in (None, call['address'])]
+
+
+class Operator:
+    """A replica of the operator. `with Operator(...) as operator:` starts it and, at the end, kills it."""
+
+    def __init__(self, cluster, kubeconfig_path, identity='operator', *flags):
+        self._cluster = cluster
+        self._identity = identity
+        if '--leader-elect' not in flags:
+            # Nobody to share with: it need not wait for the lease of one that was killed.
+            flags = ('--no-leader-elect', *flags)
+        self._command = inside_control_plane(cluster, [
+            images.program('sluice-operator'), '--kubeconfig', kubeconfig_path, '--identity', identity, '--metrics-address',
+            '127.0.0.1:0', '--lease-namespace', NAMESPACE, '--server-image', 'server', '--worker-image', 'worker', *flags])
+        self._log = None
+        self.process = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self._log.close()
+
+    def start(self):
+        if self._log is None:
+            self._log = open(self._cluster.folder / f'log/{self._identity}.log', 'a', encoding='utf-8')
+        # nsenter becomes the operator, so signals reach it.
+        self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
+
+    def log(self):
+        return (self._cluster.folder / f'log/{self._identity}.log').read_text(errors='replace')
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self, seconds=30):
+        """Its exit code after SIGTERM."""
+        self.process.terminate()
+        return self.process.wait(seconds)
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)

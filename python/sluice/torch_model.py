@@ -285,3 +285,10 @@ def _after_gradient(tensor, hook):
 
 def set_threads(threads):
     torch.set_num_threads(threads)
+
+
+def choose_deterministic_algorithms():
+    """As C++ does for bit-exact jobs. What has none warns."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

@@ -402,6 +402,8 @@ def _torch_model(module, loss_fn, objective, spec):
         threads = 1
     if threads:
         torch_model.set_threads(threads)
+    if spec.training.bit_exact:
+        torch_model.choose_deterministic_algorithms()
     return torch_model.TorchModel(module, loss_fn, objective)
 
 

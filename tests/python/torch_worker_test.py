@@ -18,6 +18,7 @@ import torch
 
 import sluice
 from sluice import torch_model
+from sluice import worker as worker_lib
 from sluice.protocol import sequence
 from sluice.protocol import wire
 from tests.python import job_processes
@@ -376,6 +377,13 @@ class Models(unittest.TestCase):
         model.begin()
         with self.assertRaisesRegex(sluice.UsageError, r'shape \[8\].*mean'):
             model.run(self.data, 1.0)
+
+    def test_a_bit_exact_job_is_computed_by_deterministic_algorithms_only(self):
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        for bit_exact in (False, True):
+            spec = wire.JobSpec(training=wire.TrainingSpec(bit_exact=bit_exact))
+            worker_lib._torch_model(self.module, torch.nn.CrossEntropyLoss(), None, spec)
+            self.assertEqual(torch.are_deterministic_algorithms_enabled(), bit_exact)
 
     def test_dropout_depends_on_seed_step_and_microbatch(self):
         def draw(*key):

@@ -1,0 +1,65 @@
+"""Volumes that all nodes of a test cluster share: folders of this machine."""
+
+import gzip
+import os
+import pathlib
+import shutil
+
+from tests.cluster.testing.cluster import ROOT, wait_for
+
+FASHION = pathlib.Path('/usr/share/datasets/fashion-mnist')
+
+
+def provide(cluster, namespace, claim, size='10Gi'):
+    """A volume for the claim of that name, which may come later; its folder."""
+    folder = cluster.folder / 'volumes' / namespace / claim
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)  # pods run as a user of their own
+    cluster.apply({
+        'apiVersion': 'v1',
+        'kind': 'PersistentVolume',
+        'metadata': {'name': f'{namespace}-{claim}'},
+        'spec': {
+            'capacity': {'storage': size},
+            'accessModes': ['ReadWriteMany'],
+            'claimRef': {'namespace': namespace, 'name': claim},
+            'hostPath': {'path': str(folder)},
+        },
+    })
+    return folder
+
+
+def remove(cluster, namespace, claim):
+    cluster.kubectl('delete', 'pv', f'{namespace}-{claim}', '--wait=false')
+
+
+def wait_until_bound(cluster, namespace, claim):
+    wait_for(f'{claim} is bound', lambda: cluster.api.get('persistentvolumeclaims', namespace, claim)['status'].get(
+        'phase') == 'Bound')
+
+
+def handwritten_digits():
+    """The folder of MNIST's files, the accuracy that two epochs reach at least, and the data's name.
+
+    Where MNIST is not on this machine, Fashion-MNIST stands in for it, whose pictures are harder.
+    """
+    beside = (ROOT / 'WORKSPACE').resolve().parent.parent / 'shared/data'
+    for root in (os.environ.get('SLUICE_DATA'), beside):
+        folder = pathlib.Path(root or '/nonexistent') / 'mnist'
+        if (folder / 'train-images-idx3-ubyte.gz').exists():
+            return folder, 98.5, 'MNIST'
+    return FASHION, 87.0, 'Fashion-MNIST'
+
+
+def copy_images(source, target):
+    """Image data sets as their owners publish them, packed or not."""
+    target.mkdir(exist_ok=True)
+    for file in source.iterdir():
+        if 'ubyte' not in file.name:
+            continue
+        if file.suffix == '.gz':
+            shutil.copyfile(file, target / file.name)
+        else:
+            with open(file, 'rb') as plain, gzip.open(target / f'{file.name}.gz', 'wb', 1) as packed:
+                shutil.copyfileobj(plain, packed)
+    target.chmod(0o755)

@@ -5,6 +5,7 @@
 #include "services/worker/data/csv_dataset.h"
 #include "services/worker/data/idx_dataset.h"
 #include "services/worker/data/synthetic_dataset.h"
+#include "services/worker/data/text_dataset.h"
 
 namespace sluice {
 
@@ -16,6 +17,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, S
       return OpenIdxDataset(spec, split);
     case v1::DataSpec::CSV:
       return OpenCsvDataset(spec, split);
+    case v1::DataSpec::TEXT:
+      return OpenTextDataset(spec, split);
     case v1::DataSpec::CUSTOM:
       return absl::InvalidArgumentError(
           "data.format Custom is the data of the job's own program, worker.command: "

@@ -24,6 +24,8 @@ struct DatasetInfo {
   std::vector<int64_t> sample_shape;  // empty with kNone
   LabelKind label_kind = LabelKind::kNone;
   int64_t outputs = 0;  // number of classes, or of numbers in a target; 0 with kNone
+  // Samples are sequences of tokens below `outputs`, with a class label for each.
+  bool tokens = false;
 };
 
 // Immutable once open. Every sample was checked then, so reading cannot fail for the data's sake.

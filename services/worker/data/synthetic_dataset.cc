@@ -46,12 +46,22 @@ class SyntheticDataset final : public Dataset {
     Batch batch;
     batch.samples = indices.size();
     batch.shape = info_.sample_shape;
-    batch.features.reserve(indices.size() * elements_);
+    if (info_.tokens) {
+      batch.tokens.reserve(indices.size() * elements_);
+      batch.classes.reserve(indices.size() * elements_);
+      batch.class_width = static_cast<int64_t>(elements_);
+    } else {
+      batch.features.reserve(indices.size() * elements_);
+    }
     batch.target_width = info_.label_kind == LabelKind::kTargets ? 1 : 0;
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
             absl::StrCat("sample ", index, " of ", info_.samples, " synthetic ones"));
+      }
+      if (info_.tokens) {
+        AppendTokens(first_ + index, batch);
+        continue;
       }
       if (info_.label_kind == LabelKind::kClass) AppendClassified(first_ + index, batch);
       if (info_.label_kind == LabelKind::kTargets) AppendLinear(first_ + index, batch);
@@ -60,6 +70,15 @@ class SyntheticDataset final : public Dataset {
   }
 
  private:
+  void AppendTokens(uint64_t sample, Batch& batch) const {
+    const uint64_t tokens = SplitMix64At(noise_seed_, sample);
+    const uint64_t labels = SplitMix64At(label_seed_, sample);
+    for (uint64_t i = 0; i < elements_; ++i) {
+      batch.tokens.push_back(static_cast<int64_t>(SplitMix64At(tokens, i) % info_.outputs));
+      batch.classes.push_back(static_cast<int64_t>(SplitMix64At(labels, i) % info_.outputs));
+    }
+  }
+
   void AppendClassified(uint64_t sample, Batch& batch) const {
     const uint64_t label = SplitMix64At(label_seed_, sample) % info_.outputs;
     const uint64_t centre = SplitMix64At(centre_seed_, label);
@@ -102,6 +121,12 @@ absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.synthetic.classes is ", synthetic.classes(), ": should be at most ", kMaxClasses));
   }
+  if (synthetic.vocabulary() > 0 &&
+      (synthetic.vocabulary() > kMaxClasses || synthetic.shape_size() != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.synthetic.vocabulary is ", synthetic.vocabulary(), ": should be at most ",
+        kMaxClasses, ", with a shape of one number, the tokens of a sample, e.g. [20]"));
+  }
   int64_t elements = 1;
   for (int64_t dimension : synthetic.shape()) {
     if (dimension < 1 || dimension > kMaxElements / elements) {
@@ -126,6 +151,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec
   if (!info.sample_shape.empty()) {
     info.label_kind = synthetic.classes() > 0 ? LabelKind::kClass : LabelKind::kTargets;
     info.outputs = synthetic.classes() > 0 ? synthetic.classes() : 1;
+  }
+  if (synthetic.vocabulary() > 0) {
+    info.label_kind = LabelKind::kClass;
+    info.outputs = synthetic.vocabulary();
+    info.tokens = true;
   }
   uint64_t first = 0;
   info.samples = synthetic.samples();

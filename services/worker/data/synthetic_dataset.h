@@ -5,6 +5,7 @@
 //   centres' coordinates have
 //                   standard deviation 0.9, so that clouds of eight dimensions or more hardly touch
 //   regression      targets w.x + b of one number, with w and b drawn from the seed and normal x
+//   vocabulary      sequences of random tokens, each with a random token to predict
 //   no shape        neither features nor labels, for models that take no data
 //
 // "Normal" is the sum of four 16-bit uniform numbers, scaled: near enough, and exact.

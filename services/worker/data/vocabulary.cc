@@ -1,0 +1,133 @@
+#include "services/worker/data/vocabulary.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace sluice {
+namespace {
+
+// Bytes of the character that begins here; 0: none that is allowed (RFC 3629).
+size_t CharacterSize(absl::string_view text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
+  };
+  const auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  const unsigned first = byte(0);
+  const unsigned second = byte(1);
+  if (first == 0) return 0;
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    const bool shortest = first != 0xE0 || second >= 0xA0;
+    const bool surrogate = first == 0xED && second >= 0xA0;
+    return follows(1) && follows(2) && shortest && !surrogate ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    const bool in_range = (first != 0xF0 || second >= 0x90) && (first != 0xF4 || second < 0x90);
+    return follows(1) && follows(2) && follows(3) && in_range ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+size_t ValidTextPrefix(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t size = CharacterSize(text, at);
+    if (size == 0) break;
+    at += size;
+  }
+  return at;
+}
+
+absl::Status CheckText(absl::string_view text) {
+  const size_t valid = ValidTextPrefix(text);
+  if (valid == text.size()) return absl::OkStatus();
+  const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(valid), '\n');
+  return absl::InvalidArgumentError(
+      absl::StrCat("line ", line + 1, " is not text: byte ", valid, " (0x",
+                   absl::BytesToHexString(text.substr(valid, 1)),
+                   ") is not UTF-8; should be a text file in UTF-8, plain or compressed by gzip"));
+}
+
+Vocabulary::Vocabulary(std::vector<std::string> words) : words_(std::move(words)) {
+  tokens_.reserve(words_.size());
+  for (size_t i = 0; i < words_.size(); ++i) tokens_.emplace(words_[i], static_cast<int32_t>(i));
+}
+
+absl::StatusOr<Vocabulary> Vocabulary::Learn(absl::string_view text, uint64_t max_size) {
+  if (max_size < 3) {
+    return absl::InvalidArgumentError(absl::StrCat("data.text.vocabularySize is ", max_size,
+                                                   ": should be at least 3, <unk>, <eos> and one"));
+  }
+  if (text.empty()) return absl::InvalidArgumentError("is empty: should be a text");
+  absl::flat_hash_map<absl::string_view, uint64_t> counts;
+  const absl::Status status = VisitWords(text, [&](absl::string_view word) { ++counts[word]; });
+  if (!status.ok()) return status;
+  counts.erase(kUnknownWord);
+  counts.erase(kEndOfLine);
+  if (counts.empty()) {
+    return absl::InvalidArgumentError("has no words: should be a text, words between white space");
+  }
+  std::vector<std::pair<absl::string_view, uint64_t>> ordered(counts.begin(), counts.end());
+  std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
+  if (ordered.size() > max_size - 2) ordered.resize(max_size - 2);
+  std::vector<std::string> words = {std::string(kUnknownWord), std::string(kEndOfLine)};
+  for (const auto& [word, count] : ordered) words.emplace_back(word);
+  return Vocabulary(std::move(words));
+}
+
+absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
+  if (absl::Status status = CheckText(content); !status.ok()) return status;
+  std::vector<std::string> words =
+      absl::StrSplit(absl::StripTrailingAsciiWhitespace(content), '\n');
+  if (words.size() < 3 || absl::StripAsciiWhitespace(words[0]) != kUnknownWord ||
+      absl::StripAsciiWhitespace(words[1]) != kEndOfLine) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is not a vocabulary: should hold one word on each line, first ", kUnknownWord,
+                     ", then ", kEndOfLine, ", then at least one"));
+  }
+  absl::flat_hash_map<std::string, size_t> lines;
+  for (size_t i = 0; i < words.size(); ++i) {
+    words[i] = std::string(absl::StripAsciiWhitespace(words[i]));
+    const auto is_space = [](char c) { return absl::ascii_isspace(c); };
+    if (words[i].empty() || std::any_of(words[i].begin(), words[i].end(), is_space)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", i + 1, " should hold one word, and holds '", words[i], "'"));
+    }
+    const auto [first, fresh] = lines.emplace(words[i], i + 1);
+    if (!fresh) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", i + 1, " repeats the word '",
+                                                     words[i], "' of line ", first->second));
+    }
+  }
+  return Vocabulary(std::move(words));
+}
+
+std::string Vocabulary::Serialize() const {
+  return absl::StrCat(absl::StrJoin(words_, "\n"), "\n");
+}
+
+int32_t Vocabulary::TokenOf(absl::string_view word) const {
+  const auto found = tokens_.find(word);
+  return found == tokens_.end() ? kUnknownToken : found->second;
+}
+
+absl::StatusOr<std::vector<int32_t>> Vocabulary::Encode(absl::string_view text) const {
+  std::vector<int32_t> tokens;
+  const absl::Status status =
+      VisitWords(text, [&](absl::string_view word) { tokens.push_back(TokenOf(word)); });
+  if (!status.ok()) return status;
+  return tokens;
+}
+
+}  // namespace sluice

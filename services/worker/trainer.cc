@@ -1,8 +1,10 @@
 #include "services/worker/trainer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -10,13 +12,43 @@
 #include "absl/time/clock.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
+#include "services/worker/data/text_dataset.h"
 
 namespace sluice::worker {
 namespace {
 
 // Samples evaluated at a time: enough to keep the processor busy, few enough to stay in its caches
-// and out of the way of training.
+// and out of the way of training. Of sequences so many fewer that there are about as many outputs
+// as a large batch has; a language model has thousands of numbers for each.
 constexpr uint64_t kEvaluationBatch = 256;
+constexpr uint64_t kEvaluationTokens = 1024;
+
+uint64_t EvaluationBatchOf(const DatasetInfo& info) {
+  if (!info.tokens) return kEvaluationBatch;
+  uint64_t tokens = 1;
+  for (int64_t dimension : info.sample_shape) tokens *= static_cast<uint64_t>(dimension);
+  return std::clamp<uint64_t>(kEvaluationTokens / tokens, 1, kEvaluationBatch);
+}
+
+// Beside the checkpoints, so that whoever has these has the words that they are about. A worker
+// that does not see the folder of the checkpoints takes the words from the training text.
+absl::Status KeepVocabularyOf(v1::JobSpec* job) {
+  constexpr char kName[] = "vocabulary.txt";
+  const std::filesystem::path directory = job->checkpoint().directory();
+  const std::filesystem::path origin = job->checkpoint().restore_from();
+  std::error_code error;
+  // The other job's folder, or one checkpoint in it.
+  for (const std::filesystem::path& folder : {origin, origin.parent_path()}) {
+    if (origin.empty() || !std::filesystem::exists(folder / kName, error)) continue;
+    const absl::Status status = KeepVocabulary(folder / kName, job->mutable_data());
+    if (!status.ok()) return status;
+    break;
+  }
+  if (directory.empty() || !std::filesystem::is_directory(directory, error)) {
+    return absl::OkStatus();
+  }
+  return KeepVocabulary(directory / kName, job->mutable_data());
+}
 
 }  // namespace
 
@@ -31,8 +63,10 @@ Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
       order_(std::move(order)),
       engine_(std::move(engine)) {}
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& job, int threads,
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given, int threads,
                                                        const EngineFactory& make_engine) {
+  v1::JobSpec job = given;
+  if (absl::Status status = KeepVocabularyOf(&job); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Dataset>> training = OpenDataset(job.data(), Split::kTraining);
   if (!training.ok()) return training.status();
   std::unique_ptr<Dataset> evaluation;
@@ -92,9 +126,10 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
                                            " are wanted, there are ", evaluation_samples()));
     return result;
   }
+  const uint64_t evaluation_batch = EvaluationBatchOf(evaluation_->info());
   for (uint64_t begin = request.samples.begin; begin < request.samples.end;
-       begin += kEvaluationBatch) {
-    std::vector<uint64_t> indices(std::min(kEvaluationBatch, request.samples.end - begin));
+       begin += evaluation_batch) {
+    std::vector<uint64_t> indices(std::min(evaluation_batch, request.samples.end - begin));
     std::iota(indices.begin(), indices.end(), begin);
     const absl::Time start = absl::Now();
     absl::StatusOr<Batch> batch = evaluation_->Read(indices);

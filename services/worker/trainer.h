@@ -17,7 +17,7 @@ namespace sluice::worker {
 class Trainer {
  public:
   // Reads the data and makes the engine: takes its time. Errors name the file and place, or what is
-  // wrong with the model.
+  // wrong with the model. A job with text keeps its vocabulary beside its checkpoints.
   static absl::StatusOr<std::unique_ptr<Trainer>> Open(const v1::JobSpec& job, int threads,
                                                        const EngineFactory& make_engine);
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -56,6 +58,52 @@ TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->training_samples(), 3u);
   EXPECT_EQ((*trainer)->evaluation_samples(), 2u);
+}
+
+v1::JobSpec JobWithText(const std::string& checkpoints, const std::string& text) {
+  v1::JobSpec job;
+  job.mutable_data()->set_format(v1::DataSpec::TEXT);
+  job.mutable_data()->mutable_source()->set_path(
+      WriteTestFile(MakeTestFolder(), "train.txt", text));
+  job.mutable_data()->mutable_text()->set_sequence_length(2);
+  job.mutable_data()->mutable_text()->set_vocabulary_size(100);
+  job.mutable_checkpoint()->set_directory(checkpoints);
+  return job;
+}
+
+// Words that the model would be made for.
+int64_t words_seen = 0;
+absl::StatusOr<std::unique_ptr<ComputeEngine>> NoteWords(const v1::JobSpec&,
+                                                         const DatasetInfo& data, int) {
+  words_seen = data.outputs;
+  return std::make_unique<EmptyEngine>();
+}
+
+TEST(Trainer, TheWordsOfATextAreKeptBesideItsCheckpoints) {
+  const std::string folder = MakeTestFolder();
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 1, NoteWords).ok());
+  EXPECT_EQ(words_seen, 5);
+  std::ifstream file(folder + "/vocabulary.txt");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "<unk>\n<eos>\na\nb\nc\n");
+  // The text has changed.
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c d e f\n"), 1, NoteWords).ok());
+  EXPECT_EQ(words_seen, 5);
+}
+
+TEST(Trainer, AJobThatBeginsWithAnothersCheckpointHasItsWords) {
+  const std::string folder = MakeTestFolder();
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 1, NoteWords).ok());
+  for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
+    v1::JobSpec job = JobWithText(MakeTestFolder(), "a b c d e f\n");
+    job.mutable_checkpoint()->set_restore_from(folder + origin);
+    ASSERT_TRUE(Trainer::Open(job, 1, NoteWords).ok());
+    EXPECT_EQ(words_seen, 5) << origin;
+  }
+}
+
+TEST(Trainer, WithoutAFolderOfCheckpointsTheWordsAreTheTexts) {
+  ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 1, NoteWords).ok());
+  EXPECT_EQ(words_seen, 6);
 }
 
 TEST(Trainer, AJobThatAsksForNoEvaluationReadsNoHeldOutData) {

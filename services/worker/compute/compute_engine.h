@@ -102,14 +102,17 @@ class ComputeEngine {
   virtual absl::Status Adopt() = 0;
 
   // Forward and backward in training mode over kCurrent, which is unchanged afterwards, buffers and
-  // counters included: the same request gives the same result. InvalidArgument if the batch does
+  // counters included: the same request gives the same result. Where the batch has places, a
+  // recurrent model begins each sample with the state that this engine's sample before it in its
+  // stream ended with (zeros if that was not among its last two), so that there the result is a
+  // function of what was computed before, too. InvalidArgument if the batch does
   // not fit the model, naming both shapes; FailedPrecondition with the library's message if the
   // model fails by itself.
   virtual absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
                                                         GradientSink& sink) = 0;
 
-  // Forward in evaluation mode (no dropout, batch norm by its running statistics) over kCurrent or
-  // kEvaluation. Errors as above.
+  // Forward in evaluation mode (no dropout, batch norm by its running statistics, every sample from
+  // a state of zeros) over kCurrent or kEvaluation. Errors as above.
   virtual absl::StatusOr<BatchMetrics> Evaluate(Buffer buffer, const Batch& batch) = 0;
 };
 

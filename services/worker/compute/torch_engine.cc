@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <dlfcn.h>
 #include <torch/csrc/autograd/function.h>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "services/common/splitmix64.h"
 #include "services/protocol/elements.h"
+#include "services/worker/compute/carried_state.h"
 #include "services/worker/compute/memory_pool.h"
 #include "services/worker/compute/tensor_buffers.h"
 #include "services/worker/models/additive.h"
@@ -140,6 +142,7 @@ class TorchEngine final : public ComputeEngine {
         loss_(loss),
         device_(device),
         seed_(seed),
+        carried_(static_cast<size_t>(model_->StateSize())),
         pool_(2 * table_.tensors_size()) {
     for (const ModelTensor& tensor : model_->tensors()) {
       if (tensor.kind == v1::PARAMETER) float_type_ = tensor.value.scalar_type();
@@ -198,6 +201,9 @@ class TorchEngine final : public ComputeEngine {
 
   at::Tensor InputOf(const Batch& batch) const;
 
+  // In training mode, with the state that the batch's samples go on from.
+  at::Tensor TrainingForward(const Batch& batch);
+
   // The sum of the samples' losses of a part of a batch.
   at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target);
 
@@ -220,6 +226,7 @@ class TorchEngine final : public ComputeEngine {
   const LossKind loss_;
   const at::Device device_;
   const uint64_t seed_;
+  CarriedState carried_;
   MemoryPool pool_;
   at::ScalarType float_type_ = at::kFloat;
 };
@@ -280,10 +287,12 @@ absl::Status TorchEngine::CheckBatch(const Batch& batch) const {
   for (int64_t dimension : batch.shape) elements *= dimension;
   if (batch.samples == 0) return absl::InvalidArgumentError("the batch is empty");
   if (!model_->TakesData()) return absl::OkStatus();
-  if (batch.shape.empty() || batch.features.size() != batch.samples * elements) {
+  const size_t numbers = batch.tokens.empty() ? batch.features.size() : batch.tokens.size();
+  if (batch.shape.empty() || numbers != batch.samples * elements) {
     return absl::InvalidArgumentError("the model takes data, and the batch has none");
   }
-  const bool classes = batch.classes.size() == batch.samples;
+  const bool classes =
+      batch.class_width > 0 && batch.classes.size() == batch.samples * batch.class_width;
   const bool targets =
       batch.target_width > 0 && batch.targets.size() == batch.samples * batch.target_width;
   if (!classes && !targets) {
@@ -301,11 +310,27 @@ at::Tensor TorchEngine::InputOf(const Batch& batch) const {
   std::vector<int64_t> shape = model_->InputShape();
   if (shape.empty()) shape = batch.shape;
   shape.insert(shape.begin(), static_cast<int64_t>(batch.samples));
+  if (!batch.tokens.empty()) {
+    return at::from_blob(const_cast<int64_t*>(batch.tokens.data()), shape, at::kLong)
+        .to(device_, at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  }
   // from_blob takes memory to write. The batch is the caller's and a model may work in place, so a
   // shared dtype is copied all the same.
   const at::Tensor view =
       at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
   return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/true);
+}
+
+at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
+  const at::Tensor input = InputOf(batch);
+  if (batch.places.size() != batch.samples || carried_.size() == 0) return model_->Forward(input);
+  at::Tensor before = at::empty({input.size(0), static_cast<int64_t>(carried_.size())}, at::kFloat);
+  carried_.Load(batch.places, {before.data_ptr<float>(), static_cast<size_t>(before.numel())});
+  at::Tensor state = before.to(device_, float_type_);
+  const at::Tensor output = model_->ForwardFrom(input, &state);
+  const at::Tensor after = state.to(at::kCPU, at::kFloat).contiguous();
+  carried_.Store(batch.places, {after.data_ptr<float>(), static_cast<size_t>(after.numel())});
+  return output;
 }
 
 at::Tensor TorchEngine::SumOfLosses(const at::Tensor& output, const at::Tensor& target) {
@@ -391,7 +416,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   at::manual_seed(SplitMix64At(SplitMix64At(seed_, request.step), request.first_microbatch));
   ShieldBuffers();
   const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
-  const at::Tensor output = model_->Forward(InputOf(batch));
+  const at::Tensor output = TrainingForward(batch);
   absl::Status status = CheckLabels(loss_, output.sizes(), batch);
   if (!status.ok()) return status;
   const at::Tensor target = TargetTensor(batch).to(device_);
@@ -524,6 +549,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
   model_options.seed = options.seed;
   model_options.sample_shape = options.sample_shape;
   model_options.outputs = options.outputs;
+  model_options.tokens = options.tokens;
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     absl::StatusOr<std::unique_ptr<Model>> model = MakeModel(model_options, *device);
     if (!model.ok()) return model.status();

@@ -27,6 +27,7 @@ struct TorchEngineOptions {
   // no data.
   std::vector<int64_t> sample_shape;
   int64_t outputs = 0;  // classes, or numbers of a target
+  bool tokens = false;  // whether samples are sequences of tokens below `outputs`
 };
 
 // What a job says of it; what its data looks like is left open.

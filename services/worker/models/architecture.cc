@@ -14,8 +14,9 @@ constexpr int64_t kMaxDimension = int64_t{1} << 40;
 using Maker = ArchitectureOr (*)(Dimensions&, const DataShape&);
 
 constexpr std::pair<const char*, Maker> kMakers[] = {
-    {"additive", MakeAdditive}, {"convnet", MakeConvnet}, {"linear", MakeLinear},
-    {"logistic", MakeLogistic}, {"mlp", MakeMlp},         {"mnist-net", MakeMnistNet},
+    {"additive", MakeAdditive},  {"convnet", MakeConvnet}, {"linear", MakeLinear},
+    {"logistic", MakeLogistic},  {"lstm-lm", MakeLstmLm},  {"mlp", MakeMlp},
+    {"mnist-net", MakeMnistNet},
 };
 
 }  // namespace

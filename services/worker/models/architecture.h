@@ -36,9 +36,22 @@ class Architecture {
 
   virtual LossKind OwnLoss() const = 0;
 
+  // Whether the input is tokens, [n, length] of int64, instead of numbers.
+  virtual bool TakesTokens() const { return false; }
+
+  // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
+  virtual int64_t StateSize() const { return 0; }
+
   // Of n samples. `parameters` as in Parameters(). Dropout draws from LibTorch's default generator.
   virtual at::Tensor Forward(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
                              bool training) const = 0;
+
+  // As Forward, beginning with a state that is not zeros: [n, StateSize()], which becomes the state
+  // behind the samples, without a graph. Only where StateSize() is not 0.
+  virtual at::Tensor ForwardFrom(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
+                                 bool training, at::Tensor* /*state*/) const {
+    return Forward(parameters, input, training);
+  }
 
   // Elements offset, offset + 1, ... of a parameter at version 0.
   virtual void FillInitial(const Parameter& parameter, uint64_t seed, uint64_t offset,
@@ -77,6 +90,7 @@ using ArchitectureOr = absl::StatusOr<std::unique_ptr<Architecture>>;
 ArchitectureOr MakeConvnet(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeMnistNet(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeMlp(Dimensions& dimensions, const DataShape& data);
+ArchitectureOr MakeLstmLm(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeLinear(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeLogistic(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& data);

@@ -50,9 +50,13 @@ class BuiltinModel final : public Model {
   std::vector<int64_t> InputShape() const override { return architecture_->InputShape(); }
 
   at::Tensor Forward(const at::Tensor& input) override {
-    std::vector<at::Tensor> parameters;
-    for (const ModelTensor& tensor : tensors_) parameters.push_back(tensor.value);
-    return architecture_->Forward(parameters, input, training_);
+    return architecture_->Forward(Values(), input, training_);
+  }
+
+  int64_t StateSize() const override { return architecture_->StateSize(); }
+
+  at::Tensor ForwardFrom(const at::Tensor& input, at::Tensor* state) override {
+    return architecture_->ForwardFrom(Values(), input, training_, state);
   }
 
   absl::StatusOr<LossKind> OwnLoss() const override { return architecture_->OwnLoss(); }
@@ -66,6 +70,12 @@ class BuiltinModel final : public Model {
   at::Tensor TakeBuffer(size_t tensor) override { return tensors_[tensor].value; }
 
  private:
+  std::vector<at::Tensor> Values() const {
+    std::vector<at::Tensor> values;
+    for (const ModelTensor& tensor : tensors_) values.push_back(tensor.value);
+    return values;
+  }
+
   const std::unique_ptr<Architecture> architecture_;
   const std::vector<Architecture::Parameter> parameters_;
   const at::ScalarType dtype_;
@@ -87,6 +97,16 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& opti
   absl::StatusOr<std::unique_ptr<Architecture>> architecture =
       MakeArchitecture(spec.name(), dimensions, data);
   if (!architecture.ok()) return architecture.status();
+  if (!options.sample_shape.empty() && options.tokens != (*architecture)->TakesTokens()) {
+    return absl::InvalidArgumentError(
+        options.tokens
+            ? absl::StrCat("model.name is ", spec.name(),
+                           ", which takes numbers, and the data is tokens: should be lstm-lm, or "
+                           "a TorchScript model that takes tokens")
+            : absl::StrCat("model.name is ", spec.name(),
+                           ", which takes tokens, and the data is numbers: data.format should be "
+                           "Text, or Synthetic with a `vocabulary`"));
+  }
   const v1::DataType dtype = spec.dtype() == v1::DATA_TYPE_UNSPECIFIED ? v1::FLOAT32 : spec.dtype();
   const bool data_free = (*architecture)->OwnLoss() == LossKind::kNone;
   if (dtype == v1::INT64 || (data_free && dtype != v1::FLOAT32 && dtype != v1::FLOAT64)) {

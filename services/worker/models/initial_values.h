@@ -17,6 +17,13 @@ namespace sluice {
 void FillUniform(uint64_t seed, absl::string_view name, double bound, uint64_t offset,
                  absl::Span<double> out);
 
+// ... whose elements are normal, of mean 0 and standard deviation 1 (as PyTorch's embeddings): by
+// the method of Box and Muller from the two uniform numbers of [0, 1)
+//
+//   u, v = UnitDouble(SplitMix64At(SplitMix64Mix(seed xor Fnv1a64(name)), 2 * element + 0, + 1))
+//   sqrt(-2 * ln(1 - u)) * cos(2 * pi * v)
+void FillNormal(uint64_t seed, absl::string_view name, uint64_t offset, absl::Span<double> out);
+
 // The bound of PyTorch's own initial values for weight and bias of its linear and convolutional
 // layers (kaiming_uniform_ with a = sqrt(5), torch/nn/modules/linear.py and conv.py): 1 /
 // sqrt(inputs of one output).

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 
 namespace sluice {
@@ -12,6 +13,12 @@ namespace {
 std::vector<double> Uniform(uint64_t seed, const char* name, uint64_t offset, size_t count) {
   std::vector<double> values(count);
   FillUniform(seed, name, 0.5, offset, absl::MakeSpan(values));
+  return values;
+}
+
+std::vector<double> Normal(uint64_t seed, const char* name, uint64_t offset, size_t count) {
+  std::vector<double> values(count);
+  FillNormal(seed, name, offset, absl::MakeSpan(values));
   return values;
 }
 
@@ -42,6 +49,28 @@ TEST(FillUniformTest, TheFirstValuesNeverChange) {
   const std::vector<double> values = Uniform(42, "fc1.weight", 0, 2);
   EXPECT_EQ(values[0], -0.3954127503715553);
   EXPECT_EQ(values[1], 0.31808855357818033);
+}
+
+TEST(FillNormalTest, AnElementDependsOnSeedNameAndIndexAlone) {
+  const std::vector<double> whole = Normal(1, "embedding.weight", 0, 100);
+  EXPECT_EQ(Normal(1, "embedding.weight", 40, 20),
+            std::vector<double>(whole.begin() + 40, whole.begin() + 60));
+  EXPECT_NE(Normal(2, "embedding.weight", 0, 100), whole);
+}
+
+TEST(FillNormalTest, ValuesAreNormal) {
+  const std::vector<double> values = Normal(7, "w", 0, 100'000);
+  double sum = 0;
+  double squares = 0;
+  int within_one = 0;
+  for (double value : values) {
+    sum += value;
+    squares += value * value;
+    within_one += std::abs(value) < 1 ? 1 : 0;
+  }
+  EXPECT_NEAR(sum / values.size(), 0, 0.015);
+  EXPECT_NEAR(squares / values.size(), 1, 0.02);
+  EXPECT_NEAR(within_one / 100'000.0, 0.6827, 0.006);
 }
 
 TEST(UniformBoundTest, IsPyTorchsForLinearAndConvolutionalLayers) {

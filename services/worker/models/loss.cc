@@ -39,7 +39,7 @@ absl::Status CheckClasses(LossKind loss, int64_t classes, const Batch& batch) {
   for (size_t i = 0; i < batch.classes.size(); ++i) {
     if (batch.classes[i] >= 0 && batch.classes[i] < classes) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "loss ", NameOf(loss), ": label ", batch.classes[i], " of sample ", i,
+        "loss ", NameOf(loss), ": label ", batch.classes[i], " of sample ", i / batch.class_width,
         " of the batch is not in [0, ", classes, "), the classes that the model tells apart"));
   }
   return absl::OkStatus();
@@ -63,8 +63,9 @@ absl::StatusOr<LossKind> ParseLoss(const std::string& name) {
 at::Tensor TargetTensor(const Batch& batch) {
   // from_blob takes memory to write, which nobody does.
   if (!batch.classes.empty()) {
-    return at::from_blob(const_cast<int64_t*>(batch.classes.data()),
-                         {static_cast<int64_t>(batch.classes.size())}, at::kLong);
+    std::vector<int64_t> shape = {static_cast<int64_t>(batch.samples)};
+    if (batch.class_width > 1) shape.push_back(batch.class_width);
+    return at::from_blob(const_cast<int64_t*>(batch.classes.data()), shape, at::kLong);
   }
   return at::from_blob(const_cast<float*>(batch.targets.data()),
                        {static_cast<int64_t>(batch.samples), batch.target_width}, at::kFloat);
@@ -84,12 +85,23 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
       return absl::InvalidArgumentError(absl::StrCat(
           "loss ", NameOf(loss), " needs classes, and the data has numbers to predict"));
     }
-    if (output_sizes.size() != 2 || output_sizes[0] != samples) {
-      return mismatch(absl::StrCat("[", samples, ", number of classes]"));
+    const bool sequences = output_sizes.size() == 3 && output_sizes[1] == batch.class_width;
+    const bool single = output_sizes.size() == 2 && batch.class_width == 1;
+    if ((!sequences && !single) || output_sizes[0] != samples) {
+      return mismatch(batch.class_width == 1
+                          ? absl::StrCat("[", samples, ", number of classes]")
+                          : absl::StrCat("[", samples, ", ", batch.class_width,
+                                         " (labels of a sample), number of classes]"));
     }
-    return CheckClasses(loss, output_sizes[1], batch);
+    return CheckClasses(loss, output_sizes.back(), batch);
   }
   if (loss == LossKind::kModule) return absl::OkStatus();
+  if (batch.class_width > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loss ", NameOf(loss),
+                     " has one label for a sample, and the data has a class for each token: should "
+                     "be crossEntropy or nll"));
+  }
   if (!batch.classes.empty() && loss == LossKind::kMse) {
     return absl::InvalidArgumentError(
         "loss mse needs numbers to predict, and the data has classes");
@@ -104,6 +116,11 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
 at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor& target) {
   // Sums in half precision would lose what they add up.
   const at::Tensor output = raw_output.element_size() < 4 ? raw_output.to(at::kFloat) : raw_output;
+  if (output.dim() == 3 && IsMultiClass(loss)) {
+    // A sample's loss is the mean over its places.
+    const at::Tensor sum = LossSum(loss, output.flatten(0, 1), target.reshape({-1}));
+    return sum.div(static_cast<double>(output.size(1)));
+  }
   switch (loss) {
     case LossKind::kNll:
       return at::nll_loss(output, target, {}, at::Reduction::Sum);
@@ -124,6 +141,8 @@ at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor
 std::optional<int64_t> CountCorrect(LossKind loss, const at::Tensor& output,
                                     const at::Tensor& target) {
   const bool classes = !target.is_floating_point();
+  const bool sequences = (IsMultiClass(loss) && output.dim() == 3) || (classes && target.dim() > 1);
+  if (sequences) return std::nullopt;
   const bool one_of_many = IsMultiClass(loss) || (loss == LossKind::kModule && classes &&
                                                   output.dim() == 2 && output.size(1) > 1);
   if (one_of_many) return at::argmax(output, 1).eq(target).sum().item<int64_t>();

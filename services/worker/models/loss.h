@@ -35,7 +35,8 @@ at::Tensor TargetTensor(const Batch& batch);
 // before the functions below.
 absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batch& batch);
 
-// The sum of the samples' losses, differentiable, of any kind but kNone and kModule.
+// The sum of the samples' losses, differentiable, of any kind but kNone and kModule. The loss of a
+// sample that has several labels is their mean.
 at::Tensor LossSum(LossKind loss, const at::Tensor& output, const at::Tensor& target);
 
 // Samples whose class was predicted; nothing where the loss and the labels are not about one class

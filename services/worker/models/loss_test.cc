@@ -64,6 +64,21 @@ TEST(LossTest, SumsOfHalfPrecisionAreMadeInSinglePrecision) {
   EXPECT_EQ(Sum(LossKind::kMse, output.to(at::kBFloat16), batch), 3000);
 }
 
+TEST(LossTest, ASequencesLossIsTheMeanOverItsPlaces) {
+  const at::Tensor output = at::tensor({1.0, 2.0, 3.0, 0.0, 5.0, 1.0, 0.5, 0.5}).view({2, 2, 2});
+  Batch batch = Classes({1, 0, 1, 0});
+  batch.samples = 2;
+  batch.class_width = 2;
+  ASSERT_TRUE(CheckLabels(LossKind::kCrossEntropy, output.sizes(), batch).ok());
+  const double alone = Sum(LossKind::kCrossEntropy, output.view({4, 2}), Classes({1, 0, 1, 0}));
+  EXPECT_NEAR(Sum(LossKind::kCrossEntropy, output, batch), alone / 2, 1e-6);
+  EXPECT_EQ(CountCorrect(LossKind::kCrossEntropy, output, TargetTensor(batch)), std::nullopt);
+  EXPECT_THAT(std::string(CheckLabels(LossKind::kCrossEntropy, {2, 2}, batch).message()),
+              HasSubstr("should be [2, 2 (labels of a sample), number of classes]"));
+  EXPECT_THAT(std::string(CheckLabels(LossKind::kMse, {2, 2}, batch).message()),
+              HasSubstr("the data has a class for each token"));
+}
+
 TEST(LossTest, CorrectIsTheLargestOutputOrTheSignOfTheOnlyOne) {
   const at::Tensor many = at::tensor({1.0, 2.0, 3.0, 0.0, 5.0, 1.0}).view({3, 2});
   EXPECT_EQ(CountCorrect(LossKind::kCrossEntropy, many, TargetTensor(Classes({1, 0, 1}))), 2);

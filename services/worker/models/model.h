@@ -45,8 +45,17 @@ class Model {
   // Shape that each sample is given; empty: as the data has it.
   virtual std::vector<int64_t> InputShape() const = 0;
 
-  // Takes [n, shape of a sample] in the dtype of the parameters.
+  // Takes [n, shape of a sample], tokens as int64 and numbers in the dtype of the parameters.
   virtual at::Tensor Forward(const at::Tensor& input) = 0;
+
+  // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
+  virtual int64_t StateSize() const { return 0; }
+
+  // As Forward, beginning with a state that is not zeros: [n, StateSize()] in the dtype of the
+  // parameters, which becomes the state behind the samples. Only where StateSize() is not 0.
+  virtual at::Tensor ForwardFrom(const at::Tensor& input, at::Tensor* /*state*/) {
+    return Forward(input);
+  }
 
   // The loss when the job names none. FailedPrecondition if the model has none.
   virtual absl::StatusOr<LossKind> OwnLoss() const = 0;
@@ -67,6 +76,7 @@ struct ModelOptions {
   uint64_t seed = 0;
   std::vector<int64_t> sample_shape;  // of the data; empty: none
   int64_t outputs = 0;                // classes, or numbers of a target; 0: none
+  bool tokens = false;                // whether samples are sequences of tokens below `outputs`
 };
 
 // A built-in model on the CPU. InvalidArgument for an unknown name, dimension or dtype.

@@ -456,8 +456,8 @@ TEST(TorchEngineTest, OptionsThatCannotBeMetAreRefusedNamingTheField) {
     const char* message;
   } kCases[] = {
       {Named("resnet"), absl::StatusCode::kInvalidArgument,
-       "model.name is 'resnet': should be one of additive, convnet, linear, logistic, mlp, "
-       "mnist-net"},
+       "model.name is 'resnet': should be one of additive, convnet, linear, logistic, "
+       "lstm-lm, mlp, mnist-net"},
       {Named("convnet", {{"dim", 3}}), absl::StatusCode::kInvalidArgument,
        "model.dimensions.dim: convnet has no dimensions to choose"},
       {Named("mlp", {{"width", 3}}), absl::StatusCode::kInvalidArgument,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/ps/norm_exchange.h"
+#include "services/ps/staleness.h"
 
 namespace sluice::ps {
 
@@ -218,6 +219,7 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply, bool 
   record.set_worker(worker);
   record.set_clock(apply.clock());
   *record.mutable_samples() = apply.samples();
+  record.set_staleness(apply.staleness());
   record.set_square_sum(apply.square_sum());
   record.set_non_finite(apply.non_finite());
   if (combine) {
@@ -247,12 +249,13 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
   }
   UpdateArguments arguments = Arguments(staged);
   arguments.gradient_scale *= ClipFactor(state_.job.optimizer().clip_norm(), record.square_sum());
+  arguments.staleness = EffectOf(state_.job.training().staleness(), record.staleness());
   for (uint32_t number : state_.view->owned()) {
     if (skip) break;
     std::vector<GradientSum>& sums = staged.sums[number];
     sums.resize(state_.model->BlockCount(number));
-    absl::Status written =
-        state_.partitions[number]->Apply(arguments, &sums, *state_.pool, state_.parallel);
+    absl::Status written = state_.partitions[number]->Apply(arguments, PulledBy(worker, number),
+                                                            &sums, *state_.pool, state_.parallel);
     if (!written.ok()) {
       state_.Fail(absl::StrCat("update ", record.clock(), ": ", written.message()));
       return false;
@@ -341,9 +344,30 @@ void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull) {
 void Asynchronous::SendLive(Stream& stream, const std::vector<uint32_t>& partitions,
                             uint64_t request) {
   for (uint32_t number : partitions) {
+    KeepPulled(stream.incarnation(), number);
     sender_.SendLive(stream.id, number, state_.updates, state_.partitions[number]->blocks(),
                      request);
   }
+}
+
+// A worker pulls only when its last update was applied here, so what it was sent last is what its
+// next update is computed on.
+void Asynchronous::KeepPulled(uint64_t worker, uint32_t partition) {
+  if (state_.job.training().staleness().rule() != v1::TrainingSpec::Staleness::DELAY_COMPENSATION) {
+    return;
+  }
+  std::vector<BlockRef>& pulled = pulled_[worker][partition];
+  pulled.clear();
+  for (const BlockState& block : state_.partitions[partition]->blocks()) {
+    pulled.push_back(block.parameters);
+  }
+}
+
+const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t partition) const {
+  const auto of_worker = pulled_.find(worker);
+  if (of_worker == pulled_.end()) return nullptr;
+  const auto found = of_worker->second.find(partition);
+  return found == of_worker->second.end() ? nullptr : &found->second;
 }
 
 // ---------------------------------------------------------------- leases and permits
@@ -424,6 +448,9 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
     arbiter_.Reached(winner.worker(), winner.clock());
   }
   if (state_.rules.DropStaged()) staged_.clear();
+  for (auto it = pulled_.begin(); it != pulled_.end();) {
+    it = state_.view->MemberIndex(it->first).has_value() ? std::next(it) : pulled_.erase(it);
+  }
   AdoptRecords({install.clocks().begin(), install.clocks().end()});
   if (absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(install.ledger().applied());
       applied.ok()) {
@@ -453,6 +480,7 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
 void Asynchronous::Clear() {
   clocks_.clear();
   staged_.clear();
+  pulled_.clear();
   ledger_ = IntervalSet();
   arbiter_ = Arbiter(&state_.rules);
   parked_.clear();

@@ -92,6 +92,9 @@ class Asynchronous {
   void SendApplied(Stream& stream, const v1::Apply& apply);
   void AnswerWaiting();
   Arbiter::Limits ArbiterLimits() const;
+  void KeepPulled(uint64_t worker, uint32_t partition);
+  // Null: not known.
+  const std::vector<BlockRef>* PulledBy(uint64_t worker, uint32_t partition) const;
 
   ShardState& state_;
   StreamTable& streams_;
@@ -102,6 +105,10 @@ class Asynchronous {
   IntervalSet ledger_;                          // samples applied here
   Arbiter arbiter_;  // leases and permits on the arbiter only; everybody's clocks on all shards
   std::vector<Parked> parked_;
+  // For delay compensation: by incarnation and partition, the parameters that a member was sent
+  // last. References only: an older version of a block stays in memory while somebody computes on
+  // it, at most one for each member.
+  std::map<uint64_t, std::map<uint32_t, std::vector<BlockRef>>> pulled_;
 };
 
 }  // namespace sluice::ps

@@ -62,9 +62,14 @@ absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not fin
 // cache when the optimizer comes; what was written beside by then is simply not used.
 template <typename T>
 absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
-                            const UpdateArguments& arguments, const BlockState& now, const Sum& sum,
-                            BlockPool& pool, BlockState* next) {
+                            const UpdateArguments& arguments, const BlockState& now,
+                            const BlockRef& base, Sum& sum, BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
+  if (arguments.staleness.delay_compensation != 0 && base != nullptr && base != now.parameters) {
+    if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
+    CompensateDelay<T>(arguments.staleness.delay_compensation * arguments.gradient_scale,
+                       now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
+  }
   constexpr size_t kRun = 16 << 10;  // elements
   const Optimizer& optimizer = *model.group(info).optimizer;
   const absl::Span<const SlotSpec> specs = optimizer.slots();
@@ -78,7 +83,9 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
   whole.slots = spans.in;
   whole.slots_out = spans.out;
   StepArguments step;
-  step.learning_rate = model.LearningRate(info, arguments.schedule_step);
+  step.learning_rate =
+      model.LearningRate(info, arguments.schedule_step) * arguments.staleness.learning_rate_factor;
+  step.momentum_taken_off = arguments.staleness.momentum_taken_off;
   step.count = now.count + 1;
   step.gradient_scale = arguments.gradient_scale;
 
@@ -153,8 +160,8 @@ BlockState Advance(const BlockInfo& info, const BlockState& now, BlockPool& pool
 }  // namespace
 
 absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
-                         const UpdateArguments& arguments, const BlockState& now, Sum* sum,
-                         BlockPool& pool, BlockState* next) {
+                         const UpdateArguments& arguments, const BlockState& now,
+                         const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next) {
   if (info.kind == v1::COUNTER) {
     *next = Advance(info, now, pool);
     return absl::OkStatus();
@@ -169,7 +176,7 @@ absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
     using T = typename decltype(tag)::type;
     status = info.kind == v1::BUFFER
                  ? ChangeBuffer<T>(info, arguments, now, sum, pool, &made)
-                 : StepParameters<T>(model, info, arguments, now, *sum, pool, &made);
+                 : StepParameters<T>(model, info, arguments, now, base, *sum, pool, &made);
   });
   if (!status.ok()) return status;
   *sum = Sum();

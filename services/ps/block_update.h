@@ -9,6 +9,7 @@
 #include "services/ps/gradient_sum.h"
 #include "services/ps/optimizer/optimizer.h"
 #include "services/ps/shard_model.h"
+#include "services/ps/staleness.h"
 
 namespace sluice::ps {
 
@@ -26,6 +27,7 @@ struct UpdateArguments {
   double gradient_scale = 1;   // 1 / samples, times the factor of norm clipping
   double buffer_scale = 1;     // 1 / microbatches
   bool check_finite = false;   // refuse NaN and infinity
+  StalenessEffect staleness;   // asynchronous
 };
 
 // What norm clipping and the non-finite policy want to know of one block's gradient.
@@ -37,11 +39,14 @@ struct GradientNorm {
 // Writes the block's next version beside `now`, from the sum of its gradients (null: none; then
 // only a COUNTER changes and everything else is shared with `now`). Uses the sum up.
 //
+// `base`: the parameters that the gradient was computed on, for delay compensation; null where they
+// are not known, or the present ones.
+//
 // OUT_OF_RANGE if check_finite is set and the gradient has a NaN or an infinity; nothing changes.
 // Thread-safe for different blocks.
 absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
-                         const UpdateArguments& arguments, const BlockState& now, Sum* sum,
-                         BlockPool& pool, BlockState* next);
+                         const UpdateArguments& arguments, const BlockState& now,
+                         const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next);
 
 // Turns the sum into a block, so that the result has the same bits whatever slices it came in.
 absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,

@@ -62,7 +62,8 @@ class BlockUpdateTest : public ::testing::Test {
   }
   BlockState Update(Sum sum, UpdateArguments arguments = {}) {
     BlockState next;
-    const absl::Status status = UpdateBlock(*model, info, arguments, now, &sum, *pool, &next);
+    const absl::Status status =
+        UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next);
     EXPECT_TRUE(status.ok()) << status;
     return next;
   }
@@ -131,7 +132,7 @@ TEST_F(BlockUpdateTest, TheVersionBeforeIsUntouchedAndWithoutAGradientShared) {
   const BlockState next = Update(SumOf<float>({1, 1}));
   EXPECT_THAT(now.parameters->As<float>(), Each(0));
   BlockState same;
-  ASSERT_TRUE(UpdateBlock(*model, info, {}, next, nullptr, *pool, &same).ok());
+  ASSERT_TRUE(UpdateBlock(*model, info, {}, next, nullptr, nullptr, *pool, &same).ok());
   EXPECT_EQ(same.parameters, next.parameters);
   EXPECT_EQ(same.count, 1);
 }
@@ -158,7 +159,7 @@ TEST_F(BlockUpdateTest, AGradientThatIsNotFiniteIsFoundWhereverItLies) {
       arguments.check_finite = true;
       Sum sum = SumOf(values);
       BlockState next;
-      EXPECT_EQ(UpdateBlock(*model, info, arguments, now, &sum, *pool, &next).code(),
+      EXPECT_EQ(UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next).code(),
                 absl::StatusCode::kOutOfRange);
       EXPECT_EQ(next.parameters, nullptr);
       GradientNorm norm;

@@ -18,7 +18,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   if (!most.ok()) return raw;
   MutableBlockRef to = state_.pool->Take(*most);
   const absl::StatusOr<size_t> bytes = (*codec)->Encode(
-      ConstElements(info.dtype, parameters->bytes().data(), info.count), {}, to->mutable_bytes());
+      ConstElements(info.dtype, parameters->bytes().data(), info.count), to->mutable_bytes());
   if (!bytes.ok()) return raw;
   encoded.version = version;
   encoded.piece = {wanted, CordOver(std::move(to)).Subcord(0, *bytes)};

@@ -155,9 +155,9 @@ absl::Status Partition::Measure(double gradient_scale, BlockPool& pool, Parallel
   return MeasureSums(gradient_scale, &sums_, pool, runner, norm, offender);
 }
 
-absl::Status Partition::Write(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
-                              BlockPool& pool, ParallelRunner& runner,
-                              std::vector<BlockState>* next) const {
+absl::Status Partition::Write(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                              std::vector<GradientSum>* sums, BlockPool& pool,
+                              ParallelRunner& runner, std::vector<BlockState>* next) const {
   next->resize(blocks_.size());
   std::vector<absl::Status> statuses(blocks_.size());
   runner.Run(blocks_.size(), [&](size_t place) {
@@ -168,8 +168,9 @@ absl::Status Partition::Write(const UpdateArguments& arguments, std::vector<Grad
     const bool touched = !gradient.empty();
     if (touched) status = gradient.Take(info, pool, &sum);
     if (status.ok()) {
-      status = UpdateBlock(*model_, info, arguments, blocks_[place], touched ? &sum : nullptr, pool,
-                           &(*next)[place]);
+      status = UpdateBlock(*model_, info, arguments, blocks_[place],
+                           base != nullptr ? (*base)[place] : nullptr, touched ? &sum : nullptr,
+                           pool, &(*next)[place]);
     }
   });
   for (size_t place = 0; place < statuses.size(); ++place) {
@@ -190,17 +191,18 @@ void Partition::Advance(std::vector<BlockState> next) {
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
                               ParallelRunner& runner) {
   std::vector<BlockState> next;
-  absl::Status written = Write(arguments, &sums_, pool, runner, &next);
+  absl::Status written = Write(arguments, nullptr, &sums_, pool, runner, &next);
   if (written.ok()) Advance(std::move(next));
   return written;
 }
 
 void Partition::CloseUnchanged() { Advance(blocks_); }
 
-absl::Status Partition::Apply(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
-                              BlockPool& pool, ParallelRunner& runner) {
+absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                              std::vector<GradientSum>* sums, BlockPool& pool,
+                              ParallelRunner& runner) {
   std::vector<BlockState> next;
-  absl::Status written = Write(arguments, sums, pool, runner, &next);
+  absl::Status written = Write(arguments, base, sums, pool, runner, &next);
   if (written.ok()) blocks_ = std::move(next);
   return written;
 }

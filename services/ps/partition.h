@@ -105,8 +105,9 @@ class Partition {
 
   // Asynchronous: the same for an update that lies elsewhere, without undo. `sums` has one element
   // for each block of the partition.
-  absl::Status Apply(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
-                     BlockPool& pool, ParallelRunner& runner);
+  // `base`: this partition's blocks as the update's sender had them; null: not known.
+  absl::Status Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                     std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner);
   absl::Status MeasureSums(double gradient_scale, std::vector<GradientSum>* sums, BlockPool& pool,
                            ParallelRunner& runner, GradientNorm* norm,
                            std::optional<uint32_t>* offender) const;
@@ -128,8 +129,9 @@ class Partition {
   };
 
   const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
-  absl::Status Write(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
-                     BlockPool& pool, ParallelRunner& runner, std::vector<BlockState>* next) const;
+  absl::Status Write(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                     std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner,
+                     std::vector<BlockState>* next) const;
   void Advance(std::vector<BlockState> next);
 
   const std::shared_ptr<const ShardModel> model_;

@@ -113,22 +113,20 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
       return absl::InvalidArgumentError(absl::StrCat(model.BlockName(info), " ", what));
     };
     if (!seen.insert(header.block()).second) return fail("is twice in one frame");
-    size_t bytes = info.bytes;
-    if (header.codec() != v1::CODEC_RAW) {
-      const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
-      if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
-      const absl::StatusOr<size_t> encoded = (*codec)->EncodedBytes(info.count, info.dtype);
-      if (!encoded.ok()) return fail(encoded.status().message());
-      bytes = *encoded;
-    }
-    if (header.payload_bytes() != bytes) {
-      return fail(absl::StrCat("came in ", header.payload_bytes(), " bytes; it has ", bytes));
+    const uint64_t bytes = header.payload_bytes();
+    if (header.codec() == v1::CODEC_RAW && bytes != info.bytes) {
+      return fail(absl::StrCat("came in ", bytes, " bytes; it has ", info.bytes));
     }
     if (payload.size() - at < bytes) {
       return fail(absl::StrCat("ends after the payload's ", payload.size(), " bytes"));
     }
     blocks->push_back({header.block(), header.codec(), payload.Subcord(at, bytes)});
     at += bytes;
+    if (header.codec() == v1::CODEC_RAW) continue;
+    const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
+    if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
+    absl::Status valid = (*codec)->Validate(blocks->back().payload, info.dtype, info.count);
+    if (!valid.ok()) return fail(valid.message());
   }
   if (at != payload.size()) {
     return absl::InvalidArgumentError(

@@ -22,6 +22,8 @@ struct StepArguments {
   uint64_t count = 1;
   // The gradient is multiplied by it first: 1 / samples, times the factor of norm clipping.
   double gradient_scale = 1;
+  // SGD: its momentum is less by this, but at least 0.
+  double momentum_taken_off = 0;
 };
 
 // An array of optimizer state, of as many elements as the tensor.

@@ -9,6 +9,7 @@
 // Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum in deep learning",
 // ICML 2013, tells the difference.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 
@@ -28,10 +29,14 @@ struct SgdFactors {
   SgdFactors(const v1::OptimizerSpec& spec, const StepArguments& arguments)
       : gradient_scale(static_cast<T>(arguments.gradient_scale)),
         weight_decay(static_cast<T>(spec.weight_decay())),
-        keep(static_cast<T>(arguments.count > 1 ? spec.momentum() : 0.0)),
+        keep(static_cast<T>(arguments.count > 1 ? Momentum(spec, arguments) : 0.0)),
         take(static_cast<T>(arguments.count > 1 ? 1 - spec.dampening() : 1.0)),
-        momentum(static_cast<T>(spec.momentum())),
+        momentum(static_cast<T>(Momentum(spec, arguments))),
         step_size(static_cast<T>(-arguments.learning_rate)) {}
+
+  static double Momentum(const v1::OptimizerSpec& spec, const StepArguments& arguments) {
+    return std::max(0.0, spec.momentum() - arguments.momentum_taken_off);
+  }
 
   T gradient_scale;
   T weight_decay;

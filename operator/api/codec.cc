@@ -196,6 +196,26 @@ void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
   }
 }
 
+void ReadCompression(View view, v1::TrainingSpec* training) {
+  const v1::Codec push = view.Named("push", v1::CODEC_RAW);
+  training->set_push_codec(push);
+  training->set_pull_codec(view.Named("pull", v1::CODEC_RAW));
+  v1::TrainingSpec::Compression* compression = training->mutable_compression();
+  if (push == v1::CODEC_TOP_K) compression->set_fraction(view.Num("fraction", 0.01));
+  if (push == v1::CODEC_SIGN_THRESHOLD) compression->set_threshold(view.Num("threshold", 1));
+  const bool needs_it =
+      push == v1::CODEC_TOP_K || push == v1::CODEC_INT8 || push == v1::CODEC_ONE_BIT;
+  compression->set_error_feedback(view.Bool("errorFeedback", needs_it));
+}
+
+void ReadStaleness(View view, v1::TrainingSpec::Staleness* staleness) {
+  using Staleness = v1::TrainingSpec::Staleness;
+  const Staleness::Rule rule = view.Named("name", Staleness::NONE);
+  staleness->set_rule(rule);
+  if (rule == Staleness::DAMPED) staleness->set_factor(view.Num("factor", 0.1));
+  if (rule == Staleness::DELAY_COMPENSATION) staleness->set_lambda(view.Num("lambda", 0.04));
+}
+
 void ReadTraining(View view, v1::TrainingSpec* training) {
   training->set_mode(view.Named("mode", v1::SYNCHRONOUS));
   training->set_max_staleness(view["boundedStaleness"].Uint("maxStaleness", 0));
@@ -209,8 +229,8 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
   training->set_bit_exact(view.Str("determinism") == "BitExact");
   training->set_aggregation(view.Named("aggregation", v1::TrainingSpec::MEAN));
   training->set_non_finite(view.Named("nonFinite", v1::TrainingSpec::FAIL));
-  training->set_push_codec(view["compression"].Named("push", v1::CODEC_RAW));
-  training->set_pull_codec(view["compression"].Named("pull", v1::CODEC_RAW));
+  ReadCompression(view["compression"], training);
+  ReadStaleness(view["stalenessRule"], training->mutable_staleness());
   training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
   training->set_step_delay_seconds(view.Num("stepDelaySeconds", 0));
   if (view.Has("target")) {
@@ -390,6 +410,25 @@ Json WriteOptimizer(const v1::OptimizerSpec& optimizer) {
   return json;
 }
 
+Json WriteCompression(const v1::TrainingSpec& training) {
+  Json json = {{"push", NameOf(training.push_codec())}, {"pull", NameOf(training.pull_codec())}};
+  const v1::TrainingSpec::Compression& compression = training.compression();
+  if (training.push_codec() == v1::CODEC_TOP_K) json["fraction"] = compression.fraction();
+  if (training.push_codec() == v1::CODEC_SIGN_THRESHOLD) {
+    json["threshold"] = compression.threshold();
+  }
+  if (training.push_codec() != v1::CODEC_RAW) json["errorFeedback"] = compression.error_feedback();
+  return json;
+}
+
+Json WriteStaleness(const v1::TrainingSpec::Staleness& staleness) {
+  using Staleness = v1::TrainingSpec::Staleness;
+  Json json = {{"name", NameOf(staleness.rule())}};
+  if (staleness.rule() == Staleness::DAMPED) json["factor"] = staleness.factor();
+  if (staleness.rule() == Staleness::DELAY_COMPENSATION) json["lambda"] = staleness.lambda();
+  return json;
+}
+
 Json WriteTraining(const v1::TrainingSpec& training) {
   Json json = {{"mode", NameOf(training.mode())},
                {"globalBatchSize", training.global_batch_size()},
@@ -398,9 +437,11 @@ Json WriteTraining(const v1::TrainingSpec& training) {
                {"determinism", training.bit_exact() ? "BitExact" : "Default"},
                {"aggregation", NameOf(training.aggregation())},
                {"nonFinite", NameOf(training.non_finite())},
-               {"compression",
-                {{"push", NameOf(training.push_codec())}, {"pull", NameOf(training.pull_codec())}}},
+               {"compression", WriteCompression(training)},
                {"stepDelaySeconds", training.step_delay_seconds()}};
+  if (training.staleness().rule() != v1::TrainingSpec::Staleness::NONE) {
+    json["stalenessRule"] = WriteStaleness(training.staleness());
+  }
   if (training.mode() == v1::BOUNDED_STALENESS) {
     json["boundedStaleness"] = {{"maxStaleness", training.max_staleness()}};
   }

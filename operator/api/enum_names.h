@@ -74,8 +74,24 @@ inline const EnumNames<v1::TrainingSpec::NonFinite>& NamesOf(v1::TrainingSpec::N
   return names;
 }
 inline const EnumNames<v1::Codec>& NamesOf(v1::Codec) {
-  static const auto& names = *new EnumNames<v1::Codec>{
-      {"None", v1::CODEC_RAW}, {"Float16", v1::CODEC_FLOAT16}, {"BFloat16", v1::CODEC_BFLOAT16}};
+  static const auto& names = *new EnumNames<v1::Codec>{{"None", v1::CODEC_RAW},
+                                                       {"Float16", v1::CODEC_FLOAT16},
+                                                       {"BFloat16", v1::CODEC_BFLOAT16},
+                                                       {"TopK", v1::CODEC_TOP_K},
+                                                       {"Int8", v1::CODEC_INT8},
+                                                       {"OneBit", v1::CODEC_ONE_BIT},
+                                                       {"SignThreshold", v1::CODEC_SIGN_THRESHOLD}};
+  return names;
+}
+inline const EnumNames<v1::TrainingSpec::Staleness::Rule>& NamesOf(
+    v1::TrainingSpec::Staleness::Rule) {
+  using Staleness = v1::TrainingSpec::Staleness;
+  static const auto& names =
+      *new EnumNames<Staleness::Rule>{{"None", Staleness::NONE},
+                                      {"Damped", Staleness::DAMPED},
+                                      {"Inverse", Staleness::INVERSE},
+                                      {"DelayCompensation", Staleness::DELAY_COMPENSATION},
+                                      {"MomentumCorrection", Staleness::MOMENTUM_CORRECTION}};
   return names;
 }
 

@@ -246,6 +246,92 @@ void AddTrainingBasics(std::vector<Field>* fields) {
           .Invalid("-1", "at least 0"));
 }
 
+void AddCompression(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.training.compression", "How numbers are sent. None sends them as they are.")
+          .Default("{}"));
+  fields->push_back(
+      String("spec.training.compression.push",
+             "Of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 bits. "
+             "`Int8`: to 8 bits and a scale. `TopK`: the largest elements only. `OneBit`: signs "
+             "and two means. `SignThreshold`: signs of what is beyond a threshold; a "
+             "demonstration. Not with BitExact.")
+          .Default(R"("None")")
+          .OneOf(NamesOf<v1::Codec>())
+          .Example("Int8")
+          .Invalid("fp16", "must be one of None, Float16, BFloat16, TopK, Int8"));
+  fields->push_back(
+      String("spec.training.compression.pull", "Of parameters, from shards to workers.")
+          .Default(R"("None")")
+          .OneOf({"None", "Float16", "BFloat16"})
+          .Example("BFloat16")
+          .Invalid("Int8", "must be one of None, Float16, BFloat16"));
+  fields->push_back(Number("spec.training.compression.fraction",
+                           "TopK: of each block's elements, how many are sent, rounded up.")
+                        .Implied("0.01 for TopK")
+                        .Above(0)
+                        .Max(0.5)
+                        .Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})")
+                        .Example("0.05")
+                        .Invalid("0", "must be more than 0")
+                        .Invalid("0.6", "at most 0.5"));
+  fields->push_back(
+      Number("spec.training.compression.threshold",
+             "SignThreshold: what is sent for elements beyond it; compared with gradients as they "
+             "are pushed, the sum over a worker's samples.")
+          .Above(0)
+          .Max(1e30)
+          .Context(
+              R"({"spec":{"training":{"compression":{"push":"SignThreshold","threshold":1}}}})")
+          .Example("0.5")
+          .Invalid("0", "must be more than 0"));
+  fields->push_back(
+      Boolean("spec.training.compression.errorFeedback",
+              "What an encoding leaves out is added to the next gradient before that is encoded. "
+              "Costs a worker 4 bytes for each parameter, 8 while it pushes.")
+          .Implied("true for TopK, Int8 and OneBit, else false")
+          .Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})")
+          .Example("false"));
+}
+
+void AddStalenessRule(std::vector<Field>* fields) {
+  constexpr char kAsynchronous[] = R"({"spec":{"training":{"mode":"Asynchronous"}}})";
+  fields->push_back(Object("spec.training.stalenessRule",
+                           "What the staleness of an update (the updates applied since its "
+                           "parameters were pulled) does to it; not in mode Synchronous."));
+  fields->push_back(
+      String("spec.training.stalenessRule.name",
+             "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
+             "`Inverse`: by the staleness, where that is more than 1. `DelayCompensation`: the "
+             "gradient g becomes g + `lambda` g^2 (parameters now - those that it was computed "
+             "on). `MomentumCorrection`: SGD's momentum is lowered by what staleness s adds by "
+             "itself, s / (1 + s), to 0 at least.")
+          .Required()
+          .OneOf(NamesOf<v1::TrainingSpec::Staleness::Rule>())
+          .Context(kAsynchronous)
+          .Example("Inverse")
+          .Invalid("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation"));
+  fields->push_back(
+      Number("spec.training.stalenessRule.factor",
+             "Damped: how much each update of staleness counts.")
+          .Implied("0.1 for Damped")
+          .Min(0)
+          .Max(1e6)
+          .Context(
+              R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"Damped"}}}})")
+          .Example("0.5")
+          .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Number("spec.training.stalenessRule.lambda", "DelayCompensation: how much is compensated.")
+          .Implied("0.04 for DelayCompensation")
+          .Min(0)
+          .Max(1e6)
+          .Context(
+              R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"DelayCompensation"}}}})")
+          .Example("0.1")
+          .Invalid("-1", "at least 0"));
+}
+
 void AddTrainingDetails(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.training.determinism",
@@ -271,19 +357,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                         .Default(R"("Fail")")
                         .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
                         .Example("Skip"));
-  fields->push_back(
-      Object("spec.training.compression", "How numbers are sent. None sends them as they are.")
-          .Default("{}"));
-  for (const bool push : {true, false}) {
-    fields->push_back(
-        String(push ? "spec.training.compression.push" : "spec.training.compression.pull",
-               push ? "Of gradients, from workers to shards."
-                    : "Of parameters, from shards to workers.")
-            .Default(R"("None")")
-            .OneOf(NamesOf<v1::Codec>())
-            .Example("BFloat16")
-            .Invalid("fp16", "must be one of None, Float16, BFloat16"));
-  }
+  AddCompression(fields);
+  AddStalenessRule(fields);
   fields->push_back(Integer("spec.training.threads",
                             "Threads with which a worker computes. With more than one, BitExact "
                             "holds only among runs of the same number.")

@@ -395,6 +395,92 @@ int64_t MicrobatchSize(const Json& training) {
   return (Int(training, "globalBatchSize") + 15) / 16;
 }
 
+void AddCompressionRules(std::vector<Rule>* rules) {
+  const std::string scope = "spec.training.compression";
+  const std::string context = R"({"spec":{"training":{"compression":{}}}})";
+  rules->push_back(
+      {scope,
+       "fraction",
+       "!has(self.fraction) || self.push == 'TopK'",
+       [](const Json& self) { return !Has(self, "fraction") || Is(self, "push", "TopK"); },
+       "`fraction` is for `push: TopK`",
+       {R"({"push":"TopK","fraction":0.1})", R"({"push":"TopK"})"},
+       {R"({"push":"Int8","fraction":0.1})"},
+       context});
+  rules->push_back(
+      {scope,
+       "threshold",
+       "(self.push == 'SignThreshold') == has(self.threshold)",
+       [](const Json& self) { return Is(self, "push", "SignThreshold") == Has(self, "threshold"); },
+       "`threshold` is needed by `push: SignThreshold`, and is for no other",
+       {R"({"push":"SignThreshold","threshold":0.1})"},
+       {R"({"push":"SignThreshold"})", R"({"threshold":0.1})"},
+       context});
+  rules->push_back(
+      {scope,
+       "errorFeedback",
+       "!has(self.errorFeedback) || self.push != 'None'",
+       [](const Json& self) { return !Has(self, "errorFeedback") || !Is(self, "push", "None"); },
+       "`errorFeedback` needs `push`: without it nothing is left out",
+       {R"({"push":"Int8","errorFeedback":false})"},
+       {R"({"errorFeedback":true})"},
+       context});
+  const std::string rule = "spec.training.stalenessRule";
+  const std::string asynchronous =
+      R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"Inverse"}}}})";
+  rules->push_back(
+      {rule,
+       "factor",
+       "!has(self.factor) || self.name == 'Damped'",
+       [](const Json& self) { return !Has(self, "factor") || Is(self, "name", "Damped"); },
+       "`factor` is for `name: Damped`",
+       {R"({"name":"Damped","factor":0.2})"},
+       {R"({"name":"Inverse","factor":0.2})"},
+       asynchronous});
+  rules->push_back({rule,
+                    "lambda",
+                    "!has(self.lambda) || self.name == 'DelayCompensation'",
+                    [](const Json& self) {
+                      return !Has(self, "lambda") || Is(self, "name", "DelayCompensation");
+                    },
+                    "`lambda` is for `name: DelayCompensation`",
+                    {R"({"name":"DelayCompensation","lambda":0.2})"},
+                    {R"({"name":"Inverse","lambda":0.2})"},
+                    asynchronous});
+  rules->push_back(
+      {"spec",
+       "training.stalenessRule",
+       "!has(self.training.stalenessRule) || self.training.stalenessRule.name == 'None' || "
+       "self.optimizer.name != 'Add'",
+       [](const Json& self) {
+         const Json& training = self["training"];
+         return !Has(training, "stalenessRule") || Is(training["stalenessRule"], "name", "None") ||
+                !Is(self["optimizer"], "name", "Add");
+       },
+       "`optimizer: {name: Add}` takes updates as they are",
+       {R"({})"},
+       {R"({"optimizer":{"name":"Add"}})"},
+       asynchronous});
+  rules->push_back(
+      {"spec",
+       "training.stalenessRule",
+       "!has(self.training.stalenessRule) || self.training.stalenessRule.name != "
+       "'MomentumCorrection' || (has(self.optimizer.momentum) && self.optimizer.momentum > 0.0)",
+       [](const Json& self) {
+         const Json& training = self["training"];
+         if (!Has(training, "stalenessRule")) return true;
+         if (!Is(training["stalenessRule"], "name", "MomentumCorrection")) return true;
+         return Has(self["optimizer"], "momentum") && Num(self["optimizer"], "momentum") > 0;
+       },
+       "MomentumCorrection needs `optimizer: {name: SGD}` with a `momentum`",
+       {R"({"optimizer":{"name":"SGD","momentum":0.9},
+            "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
+       {R"({"training":{"stalenessRule":{"name":"MomentumCorrection"}}})",
+        R"({"optimizer":{"name":"Adam"},
+            "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
+       asynchronous});
+}
+
 void AddTrainingRules(std::vector<Rule>* rules) {
   const std::string scope = "spec.training";
   rules->push_back({scope,
@@ -446,6 +532,32 @@ void AddTrainingRules(std::vector<Rule>* rules) {
                     "BitExact is for `mode: Synchronous`",
                     {R"({"determinism":"BitExact"})"},
                     {R"({"determinism":"BitExact","mode":"Asynchronous"})"}});
+  rules->push_back({scope,
+                    "compression.push",
+                    "self.determinism != 'BitExact' || self.compression.push == 'None'",
+                    [](const Json& self) {
+                      return !Is(self, "determinism", "BitExact") ||
+                             Is(self["compression"], "push", "None");
+                    },
+                    "BitExact needs gradients as they are: what a codec leaves out depends on who "
+                    "computed what (`pull` may be compressed)",
+                    {R"({"determinism":"BitExact","compression":{"pull":"Float16"}})"},
+                    {R"({"determinism":"BitExact","compression":{"push":"Float16"}})",
+                     R"({"determinism":"BitExact","compression":{"push":"TopK"}})"}});
+  rules->push_back({scope,
+                    "stalenessRule",
+                    "!has(self.stalenessRule) || self.stalenessRule.name == 'None' || self.mode != "
+                    "'Synchronous'",
+                    [](const Json& self) {
+                      return !Has(self, "stalenessRule") ||
+                             Is(self["stalenessRule"], "name", "None") ||
+                             !Is(self, "mode", "Synchronous");
+                    },
+                    "in `mode: Synchronous` no gradient is stale",
+                    {R"({"mode":"Asynchronous","stalenessRule":{"name":"Inverse"}})",
+                     R"({"stalenessRule":{"name":"None"}})"},
+                    {R"({"stalenessRule":{"name":"Inverse"}})"}});
+  AddCompressionRules(rules);
   rules->push_back(
       {scope,
        "boundedStaleness",

@@ -11,6 +11,7 @@ import numpy as np
 from sluice.protocol import codec
 from sluice.protocol import core as core_lib
 from sluice.protocol import elements
+from sluice.protocol import encoder
 from sluice.protocol import frame
 from sluice.protocol import gradients
 from sluice.protocol import layout
@@ -75,6 +76,46 @@ class Values(unittest.TestCase):
             decoded = np.empty_like(values)
             codec.decode_into(row['codec'], row['dtype'], encoded, decoded)
             self.assertEqual(decoded.tobytes().hex(), row['decoded'])
+
+    def test_lossy_codecs_make_the_bytes_of_the_file(self):
+        for row in section('lossy'):
+            values = array(row['dtype'], row['values'])
+            options = codec.Options(fraction=row['fraction'], threshold=row['threshold'])
+            encoded = codec.encode(row['codec'], row['dtype'], values, options).tobytes()
+            self.assertEqual(encoded.hex(), row['encoded'])
+            decoded = np.empty_like(values)
+            codec.decode_into(row['codec'], row['dtype'], encoded, decoded)
+            np.testing.assert_array_equal(decoded, array(row['dtype'], row['decoded']))
+
+    def test_what_is_left_out_comes_back_as_the_file_says(self):
+        for row in section('feedback'):
+            training = wire.TrainingSpec(push_codec=row['codec'])
+            training.compression.fraction = row['fraction']
+            training.compression.threshold = row['threshold']
+            training.compression.error_feedback = True
+            made = encoder.GradientEncoder(training)
+            for step, wanted in enumerate(row['payloads']):
+                gradient = array(row['dtype'], row['gradients'][step])
+                for _ in range(2):
+                    payload = made.encode((0, 4), 0, row['dtype'], gradient)
+                    self.assertEqual(bytes(payload).hex(), wanted)
+                made.rollback() if step == row['rolled_back'] else made.commit()
+
+    def test_payloads_that_are_none_are_refused_and_write_nothing(self):
+        block = np.arange(5, dtype='<f4')
+        for which in (wire.CODEC_TOP_K, wire.CODEC_INT8, wire.CODEC_ONE_BIT,
+                      wire.CODEC_SIGN_THRESHOLD):
+            good = codec.encode(which, wire.FLOAT32, block).tobytes()
+            padded = good[:-1] + b'\xff'
+            for bad in (b'', good[:-1], good + b'\0', b'\xff' * len(good), padded):
+                if which == wire.CODEC_INT8 and len(bad) == len(good):
+                    continue  # any numbers are numbers
+                if which == wire.CODEC_TOP_K and bad == padded:
+                    continue
+                out = np.full(5, 7, dtype='<f4')
+                with self.assertRaises(ValueError, msg=(which, bad)):
+                    codec.decode_into(which, wire.FLOAT32, bad, out)
+                self.assertEqual(out.tolist(), [7] * 5)
 
     def test_gradients_add_up_to_the_bits_of_the_file(self):
         for row in section('sums'):

@@ -117,6 +117,14 @@ class JsonDisplay final : public RunDisplay {
                              {"push", progress.push_seconds()},
                              {"wait", progress.wait_seconds()},
                              {"pull", progress.pull_seconds()}};
+    json["pushedBytes"] = progress.pushed_bytes();
+    json["gradientBytes"] = progress.gradient_bytes();
+    if (progress.has_staleness()) {
+      json["staleness"] = {{"updates", progress.staleness().updates()},
+                           {"median", progress.staleness().median()},
+                           {"percentile95", progress.staleness().percentile_95()},
+                           {"largest", progress.staleness().largest()}};
+    }
     if (progress.has_last_evaluation()) {
       json["evaluation"] = EvaluationJson(progress.last_evaluation());
     }

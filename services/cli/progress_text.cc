@@ -309,6 +309,30 @@ std::string TimeSplitText(const v1::JobProgress& progress) {
   return absl::StrJoin(texts, ", ");
 }
 
+std::string PushedText(const v1::JobProgress& progress) {
+  if (progress.gradient_bytes() == 0) return "";
+  std::string text = absl::StrCat(BytesText(progress.pushed_bytes()), " of gradients");
+  // Of a job that was restored, the coordinator does not know what its predecessors counted.
+  if (progress.step() > 0 && !progress.restored()) {
+    text =
+        absl::StrCat(BytesText(progress.pushed_bytes() / progress.step()), " of gradients a step");
+  }
+  if (progress.pushed_bytes() < progress.gradient_bytes()) {
+    absl::StrAppendFormat(&text, ", %.3g %% of their size",
+                          100 * static_cast<double>(progress.pushed_bytes()) /
+                              static_cast<double>(progress.gradient_bytes()));
+  }
+  return text;
+}
+
+std::string StalenessText(const v1::JobProgress& progress) {
+  if (!progress.has_staleness()) return "";
+  const v1::JobProgress::Staleness& staleness = progress.staleness();
+  return absl::StrCat("median ", CountText(staleness.median()), ", 95 % at most ",
+                      CountText(staleness.percentile_95()), ", largest ",
+                      CountText(staleness.largest()), " updates");
+}
+
 std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   const v1::JobProgress& progress = facts.result.progress;
   std::vector<std::string> lines;
@@ -345,6 +369,8 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
         static_cast<double>(facts.samples) / absl::ToDoubleSeconds(facts.training_time);
     add("samples/s", CountText(static_cast<uint64_t>(std::llround(speed))));
   }
+  if (const std::string pushed = PushedText(progress); !pushed.empty()) add("pushed", pushed);
+  if (const std::string text = StalenessText(progress); !text.empty()) add("staleness", text);
   if (facts.result.restarts > 0) {
     add("restarts",
         absl::StrCat(facts.result.restarts, " of processes, ",

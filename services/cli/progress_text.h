@@ -65,6 +65,12 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts);
 // "2 % data, 71 % compute, 3 % push, 20 % wait, 4 % pull"; empty if nothing is known.
 std::string TimeSplitText(const v1::JobProgress& progress);
 
+// "33.1 KiB of gradients a step, 2.01 % of their size"; empty if nothing was pushed.
+std::string PushedText(const v1::JobProgress& progress);
+
+// "median 1, 95 % at most 3, largest 7 updates"; empty if nothing is known.
+std::string StalenessText(const v1::JobProgress& progress);
+
 }  // namespace sluice::cli
 
 #endif  // SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_

@@ -49,6 +49,28 @@ local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
   return view;
 }
 
+TEST(ProgressTextTest, BytesPushedAreToldForAStepAndInProportion) {
+  v1::JobProgress progress = Training();
+  EXPECT_EQ(PushedText(progress), "");
+  progress.set_step(1000);
+  progress.set_pushed_bytes(2048 * 1000);
+  progress.set_gradient_bytes(2048 * 1000 * 50);
+  EXPECT_EQ(PushedText(progress), "2.0 KiB of gradients a step, 2 % of their size");
+  progress.set_gradient_bytes(progress.pushed_bytes());
+  EXPECT_EQ(PushedText(progress), "2.0 KiB of gradients a step");
+  progress.set_restored(true);
+  EXPECT_EQ(PushedText(progress), "2.0 MiB of gradients");
+}
+
+TEST(ProgressTextTest, StalenessIsToldByItsQuantiles) {
+  v1::JobProgress progress = Training();
+  EXPECT_EQ(StalenessText(progress), "");
+  progress.mutable_staleness()->set_median(1);
+  progress.mutable_staleness()->set_percentile_95(3);
+  progress.mutable_staleness()->set_largest(1200);
+  EXPECT_EQ(StalenessText(progress), "median 1, 95 % at most 3, largest 1,200 updates");
+}
+
 TEST(ProgressTextTest, NumbersAreForPeople) {
   EXPECT_EQ(CountText(0), "0");
   EXPECT_EQ(CountText(999), "999");

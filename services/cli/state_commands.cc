@@ -112,6 +112,12 @@ int Status(const Environment& environment, const StateFlags& flags) {
   if (const std::string split = TimeSplitText(*progress); !split.empty()) {
     *environment.out << "  of the workers' time: " << split << "\n";
   }
+  if (const std::string pushed = PushedText(*progress); !pushed.empty()) {
+    *environment.out << "  pushed: " << pushed << "\n";
+  }
+  if (const std::string staleness = StalenessText(*progress); !staleness.empty()) {
+    *environment.out << "  staleness: " << staleness << "\n";
+  }
   if (progress->checkpoint().has_last()) {
     *environment.out << "  newest checkpoint: " << progress->checkpoint().folder() << "\n";
   }

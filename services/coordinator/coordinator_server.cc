@@ -332,6 +332,17 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     set("samples", static_cast<double>(progress.samples()));
     set("samples_per_second", progress.samples_per_second());
     set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
+    set("pushed_bytes", static_cast<double>(progress.pushed_bytes()));
+    set("pushed_gradient_bytes", static_cast<double>(progress.gradient_bytes()));
+    if (progress.has_staleness()) {
+      const v1::JobProgress::Staleness& staleness = progress.staleness();
+      const std::pair<const char*, uint64_t> quantiles[] = {{"0.5", staleness.median()},
+                                                            {"0.95", staleness.percentile_95()},
+                                                            {"1", staleness.largest()}};
+      for (const auto& [quantile, updates] : quantiles) {
+        metrics_->gauge("staleness_quantile_updates", {quantile}).Set(static_cast<double>(updates));
+      }
+    }
     set("skipped_steps", static_cast<double>(progress.skipped_steps()));
     if (progress.has_loss()) set("loss", progress.loss());
     if (progress.has_last_evaluation()) {

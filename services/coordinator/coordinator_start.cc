@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/coordinator/codec_check.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
 #include "services/protocol/ids.h"
@@ -260,6 +261,10 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
 bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) {
   if (absl::Status valid = ValidateTable(ready.table()); !valid.ok()) {
     Fail(absl::StrCat("the model cannot be trained: ", valid.message()), now);
+    return false;
+  }
+  if (absl::Status codecs = CheckCodecs(options_.job.training(), ready.table()); !codecs.ok()) {
+    Fail(std::string(codecs.message()), now);
     return false;
   }
   absl::StatusOr<JobLength> length = JobLength::Create(options_.job, ready.training_samples());

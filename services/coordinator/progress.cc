@@ -1,5 +1,6 @@
 #include "services/coordinator/progress.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -31,10 +32,28 @@ void EventLog::CopyTo(uint64_t after, v1::JobProgress* progress) const {
   }
 }
 
+void StalenessCounts::Add(uint64_t staleness) {
+  counts_.resize(std::max<size_t>(counts_.size(), std::min(staleness, kMost) + 1));
+  ++counts_[std::min(staleness, kMost)];
+  ++count_;
+  largest_ = std::max(largest_, staleness);
+}
+
+uint64_t StalenessCounts::Quantile(double fraction) const {
+  const auto wanted = static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(count_)));
+  uint64_t seen = 0;
+  for (size_t staleness = 0; staleness < counts_.size(); ++staleness) {
+    seen += counts_[staleness];
+    if (seen >= wanted) return staleness == kMost ? largest_ : staleness;
+  }
+  return largest_;
+}
+
 void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress) {
   uint64_t samples = 0;
   for (const v1::WorkerProgress::Step& step : progress.steps()) {
     samples += step.samples();
+    if (step.has_staleness()) stalenesses_.Add(step.staleness());
     if (step.samples() == 0 || !std::isfinite(step.loss_sum())) continue;
     losses_.push_back({step.loss_sum(), step.samples()});
     loss_count_ += step.samples();
@@ -56,6 +75,8 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
   sums_.set_wait_seconds(sums_.wait_seconds() + progress.wait_seconds());
   sums_.set_pull_seconds(sums_.pull_seconds() + progress.pull_seconds());
   sums_.set_recomputed_samples(sums_.recomputed_samples() + progress.recomputed_samples());
+  sums_.set_pushed_bytes(sums_.pushed_bytes() + progress.pushed_bytes());
+  sums_.set_gradient_bytes(sums_.gradient_bytes() + progress.gradient_bytes());
 }
 
 void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
@@ -93,6 +114,15 @@ void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
   progress->set_wait_seconds(sums_.wait_seconds());
   progress->set_pull_seconds(sums_.pull_seconds());
   progress->set_recomputed_samples(sums_.recomputed_samples());
+  progress->set_pushed_bytes(sums_.pushed_bytes());
+  progress->set_gradient_bytes(sums_.gradient_bytes());
+  if (stalenesses_.count() > 0) {
+    v1::JobProgress::Staleness* staleness = progress->mutable_staleness();
+    staleness->set_updates(stalenesses_.count());
+    staleness->set_median(stalenesses_.Quantile(0.5));
+    staleness->set_percentile_95(stalenesses_.Quantile(0.95));
+    staleness->set_largest(stalenesses_.largest());
+  }
 }
 
 }  // namespace sluice::coordinator

@@ -7,6 +7,7 @@
 #include <deque>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
@@ -29,6 +30,23 @@ class EventLog {
 
   uint64_t next_ = 1;
   std::deque<v1::Event> events_;
+};
+
+// How often each staleness was seen, from which quantiles come.
+class StalenessCounts {
+ public:
+  void Add(uint64_t staleness);
+  uint64_t count() const { return count_; }
+  uint64_t largest() const { return largest_; }
+  // The lowest staleness that so many of all updates do not exceed. `fraction` is in (0, 1].
+  uint64_t Quantile(double fraction) const;
+
+ private:
+  static constexpr uint64_t kMost = 10000;  // this and above are counted as one
+
+  std::vector<uint64_t> counts_;
+  uint64_t count_ = 0;
+  uint64_t largest_ = 0;
 };
 
 // What the workers report.
@@ -64,7 +82,8 @@ class TrainingMeter {
     uint64_t samples = 0;
   };
 
-  uint64_t loss_samples_;
+  const uint64_t loss_samples_;
+  StalenessCounts stalenesses_;
   std::deque<Losses> losses_;
   uint64_t loss_count_ = 0;
   absl::flat_hash_map<uint64_t, Worker> workers_;

@@ -87,5 +87,34 @@ TEST(TrainingMeter, SumsWhereTheTimeWent) {
   EXPECT_DOUBLE_EQ(progress.wait_seconds(), 0.5);
 }
 
+TEST(TrainingMeter, BytesPushedAreAddedUp) {
+  TrainingMeter meter(100);
+  v1::WorkerProgress pushed;
+  pushed.set_pushed_bytes(10);
+  pushed.set_gradient_bytes(400);
+  meter.OnWorkerProgress(1, pushed);
+  meter.OnWorkerProgress(2, pushed);
+  v1::JobProgress progress;
+  meter.CopyTo(&progress);
+  EXPECT_EQ(progress.pushed_bytes(), 20);
+  EXPECT_EQ(progress.gradient_bytes(), 800);
+  EXPECT_FALSE(progress.has_staleness());
+}
+
+TEST(TrainingMeter, StalenessIsToldByQuantiles) {
+  TrainingMeter meter(100);
+  for (uint64_t staleness = 0; staleness < 100; ++staleness) {
+    v1::WorkerProgress update = StepOf(1, 1, 1);
+    update.mutable_steps(0)->set_staleness(staleness == 99 ? 1'000'000'000'000 : staleness / 10);
+    meter.OnWorkerProgress(staleness % 3, update);
+  }
+  v1::JobProgress progress;
+  meter.CopyTo(&progress);
+  EXPECT_EQ(progress.staleness().updates(), 100);
+  EXPECT_EQ(progress.staleness().median(), 4);
+  EXPECT_EQ(progress.staleness().percentile_95(), 9);
+  EXPECT_EQ(progress.staleness().largest(), 1'000'000'000'000);
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

@@ -27,6 +27,8 @@ std::vector<MetricDescriptor> WorkerMetrics() {
       counter("received_bytes_total", "Payload received."),
       counter("frames_sent_total", "Frames sent."),
       counter("sent_bytes_total", "Payload sent."),
+      counter("pushed_bytes_total", "Payload of gradients pushed, as it was sent."),
+      counter("pushed_gradient_bytes_total", "Payload of gradients pushed, as it were raw."),
       counter("view_changes_total", "Views worked in."),
       {"staleness_updates",
        Type::kHistogram,

@@ -345,11 +345,13 @@ class WorkerProcess::Impl {
     for (const v1::WorkerProgress::Step& step : progress.steps()) {
       steps_.Increment();
       samples_.Increment(static_cast<double>(step.samples()));
-      staleness_.Observe(static_cast<double>(step.staleness()));
+      if (step.has_staleness()) staleness_.Observe(static_cast<double>(step.staleness()));
       if (step.samples() > 0) {
         loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
       }
     }
+    pushed_bytes_.Increment(static_cast<double>(progress.pushed_bytes()));
+    gradient_bytes_.Increment(static_cast<double>(progress.gradient_bytes()));
     time_data_.Increment(progress.data_seconds());
     time_compute_.Increment(progress.compute_seconds());
     time_push_.Increment(progress.push_seconds());
@@ -397,6 +399,8 @@ class WorkerProcess::Impl {
   prometheus::Counter& time_pull_ = metrics_->counter("step_time_seconds_total", {"pull"});
   prometheus::Gauge& loss_ = metrics_->gauge("loss");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
+  prometheus::Counter& pushed_bytes_ = metrics_->counter("pushed_bytes_total");
+  prometheus::Counter& gradient_bytes_ = metrics_->counter("pushed_gradient_bytes_total");
   prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
 
   // Touched by the executor's tasks only.

@@ -55,7 +55,7 @@ def make_table():
 class World:
 
     def __init__(self, name, seed, mode, bit_exact=False, shards=2, push_codec=wire.CODEC_RAW,
-                 epochs=0):
+                 epochs=0, error_feedback=False):
         self.random = random.Random(seed)
         self.shards = _SHARDS[:shards]
         self.table = make_table()
@@ -67,6 +67,7 @@ class World:
         training.microbatch_size = 1
         training.bit_exact = bit_exact
         training.push_codec = push_codec
+        training.compression.error_feedback = error_feedback
         training.steps = 0 if epochs else 1000
         training.epochs = epochs
         self.job.timeouts.heartbeat = 0.5
@@ -333,6 +334,15 @@ def lives():
             ('synchronous', 2, {'mode': wire.SYNCHRONOUS}),
             ('synchronous, one shard, float16', 3, {
                 'mode': wire.SYNCHRONOUS, 'shards': 1, 'push_codec': wire.CODEC_FLOAT16}),
+            ('synchronous, float16 with error feedback', 13, {
+                'mode': wire.SYNCHRONOUS, 'push_codec': wire.CODEC_FLOAT16,
+                'error_feedback': True}),
+            ('synchronous, one shard, 1 bit with error feedback', 14, {
+                'mode': wire.SYNCHRONOUS, 'shards': 1, 'push_codec': wire.CODEC_ONE_BIT,
+                'error_feedback': True}),
+            ('asynchronous, int8 with error feedback', 15, {
+                'mode': wire.ASYNCHRONOUS, 'push_codec': wire.CODEC_INT8,
+                'error_feedback': True}),
             ('BitExact', 4, {'mode': wire.SYNCHRONOUS, 'bit_exact': True}),
             ('asynchronous', 5, {'mode': wire.ASYNCHRONOUS}),
             ('asynchronous, one shard', 6, {'mode': wire.ASYNCHRONOUS, 'shards': 1}),

@@ -12,6 +12,7 @@ import numpy as np
 
 from sluice.protocol import codec
 from sluice.protocol import elements
+from sluice.protocol import encoder
 from sluice.protocol import frame
 from sluice.protocol import gradients
 from sluice.protocol import layout
@@ -83,6 +84,59 @@ def codecs():
                    'encoded': encoded.tobytes().hex(), 'decoded': decoded.tobytes().hex()}
 
 
+_SPECIAL = [v for v in _INTERESTING if abs(v) < 1e38]
+
+
+def lossy():
+    """Of each lossy codec: numbers as they come, ties, groups that are cut, nothing, no numbers."""
+    numbers = np.random.default_rng(5)
+    blocks = [[], [0.0], [-0.0, 0.0], [1.0, -1.0, 1.0, -1.0, 1.0], _SPECIAL,
+              (numbers.normal(size=530) * 1e-2).tolist(), numbers.normal(size=40).tolist(),
+              [1.0] * 255 + [np.inf, -1.0, np.nan, 0.5]]
+    for which, options in ((wire.CODEC_TOP_K, {'fraction': 0.3}), (wire.CODEC_TOP_K, {}),
+                           (wire.CODEC_INT8, {}), (wire.CODEC_ONE_BIT, {}),
+                           (wire.CODEC_SIGN_THRESHOLD, {'threshold': 0.3})):
+        made = codec.Options(**options)
+        for dtype in (wire.FLOAT32, wire.FLOAT64):
+            for block in blocks:
+                values = np.array(block, dtype=elements.STORAGE[dtype])
+                encoded = codec.encode(which, dtype, values, made).tobytes()
+                decoded = np.empty_like(values)
+                codec.decode_into(which, dtype, encoded, decoded)
+                # Any NaN will do.
+                decoded[np.isnan(decoded)] = np.nan
+                yield {'codec': which, 'dtype': dtype, 'fraction': made.fraction,
+                       'threshold': made.threshold, 'values': values.tobytes().hex(),
+                       'encoded': encoded.hex(), 'decoded': decoded.tobytes().hex()}
+
+
+def feedback():
+    """Gradients of one block, step by step, and what is pushed of them."""
+    numbers = np.random.default_rng(6)
+    for which in (wire.CODEC_FLOAT16, wire.CODEC_BFLOAT16, wire.CODEC_TOP_K, wire.CODEC_INT8,
+                  wire.CODEC_ONE_BIT, wire.CODEC_SIGN_THRESHOLD):
+        for dtype in (wire.FLOAT32, wire.FLOAT64):
+            training = wire.TrainingSpec(push_codec=which)
+            training.compression.fraction = 0.2
+            training.compression.threshold = 0.5
+            training.compression.error_feedback = True
+            made = encoder.GradientEncoder(training)
+            gradients_of_steps, payloads = [], []
+            for step in range(6):
+                gradient = numbers.normal(size=21).astype(elements.STORAGE[dtype])
+                if step == 3:
+                    gradient[4] = np.inf
+                payload = made.encode((0, 4), 0, dtype, gradient)
+                if step == 2:  # a view change takes the step back
+                    made.rollback()
+                else:
+                    made.commit()
+                gradients_of_steps.append(gradient.tobytes().hex())
+                payloads.append(bytes(payload).hex())
+            yield {'codec': which, 'dtype': dtype, 'fraction': 0.2, 'threshold': 0.5,
+                   'rolled_back': 2, 'gradients': gradients_of_steps, 'payloads': payloads}
+
+
 def sums():
     finite = [value for value in _INTERESTING if abs(value) < 1e20]
     for dtype in (wire.FLOAT32, wire.FLOAT64, wire.BFLOAT16, wire.FLOAT16):
@@ -147,8 +201,9 @@ def malformed():
 
 def main(path):
     sections = {'orders': orders, 'plans': plans, 'layouts': layouts, 'subtrees': subtrees,
-                'codecs': codecs, 'sums': sums, 'uniforms': uniforms, 'frames': frames,
-                'batches': batches, 'malformed': malformed}
+                'codecs': codecs, 'lossy': lossy, 'feedback': feedback, 'sums': sums,
+                'uniforms': uniforms, 'frames': frames, 'batches': batches,
+                'malformed': malformed}
     with open(path, 'w', encoding='utf-8') as file:
         parts = []
         for name, make in sections.items():

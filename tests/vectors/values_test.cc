@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "services/protocol/frame_wire.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/sequence.h"
+#include "services/worker/core/gradient_encoder.h"
 #include "services/worker/core/gradient_sum.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/models/initial_values.h"
@@ -109,12 +112,82 @@ TEST(ValueVectorsTest, CodecsRoundAsTheFileSays) {
     std::string encoded(2 * count, '\0');
     std::vector<uint64_t> memory = Aligned(values);
     ASSERT_TRUE((*codec)
-                    ->Encode(ConstElements(dtype, memory.data(), count), {},
+                    ->Encode(ConstElements(dtype, memory.data(), count),
                              absl::MakeSpan(encoded.data(), encoded.size()))
                     .ok());
     EXPECT_EQ(absl::BytesToHexString(encoded), row.at("encoded"));
     ASSERT_TRUE((*codec)->Decode(absl::Cord(encoded), Elements(dtype, memory.data(), count)).ok());
     EXPECT_EQ(std::memcmp(memory.data(), Bytes(row.at("decoded")).data(), values.size()), 0);
+  }
+}
+
+std::unique_ptr<const Codec> MakeCodecOf(const Json& row) {
+  CodecOptions options;
+  options.fraction = row.at("fraction");
+  options.threshold = row.at("threshold");
+  auto codec = MakeCodec(static_cast<v1::Codec>(row.at("codec").get<int>()), options);
+  EXPECT_TRUE(codec.ok()) << codec.status();
+  return *std::move(codec);
+}
+
+// The numbers that these bytes are; every NaN is one.
+std::vector<double> Numbers(v1::DataType dtype, const std::string& bytes) {
+  const std::vector<uint64_t> memory = Aligned(bytes);
+  const ConstElements elements(dtype, memory.data(), bytes.size() / ElementBytes(dtype));
+  std::vector<double> numbers;
+  for (size_t i = 0; i < elements.count(); ++i) {
+    const double number = dtype == v1::FLOAT64 ? elements.As<double>()[i]
+                                               : static_cast<double>(elements.As<float>()[i]);
+    numbers.push_back(std::isnan(number) ? 1e300 : number);
+  }
+  return numbers;
+}
+
+TEST(ValueVectorsTest, LossyCodecsMakeTheBytesOfTheFile) {
+  for (const Json& row : Section("lossy")) {
+    const auto dtype = static_cast<v1::DataType>(row.at("dtype").get<int>());
+    const auto codec = MakeCodecOf(row);
+    std::vector<uint64_t> memory = Aligned(Bytes(row.at("values")));
+    const size_t count = Bytes(row.at("values")).size() / ElementBytes(dtype);
+    std::string encoded(*codec->EncodedBytes(count, dtype), '\0');
+    const auto written = codec->Encode(ConstElements(dtype, memory.data(), count),
+                                       absl::MakeSpan(encoded.data(), encoded.size()));
+    ASSERT_TRUE(written.ok()) << written.status();
+    encoded.resize(*written);
+    EXPECT_EQ(absl::BytesToHexString(encoded), row.at("encoded")) << row.at("codec");
+    ASSERT_TRUE(codec->Decode(absl::Cord(encoded), Elements(dtype, memory.data(), count)).ok());
+    const std::string decoded(reinterpret_cast<const char*>(memory.data()),
+                              count * ElementBytes(dtype));
+    EXPECT_EQ(Numbers(dtype, decoded), Numbers(dtype, Bytes(row.at("decoded"))));
+  }
+}
+
+TEST(ValueVectorsTest, WhatIsLeftOutComesBackAsTheFileSays) {
+  for (const Json& row : Section("feedback")) {
+    v1::TrainingSpec training;
+    training.set_push_codec(static_cast<v1::Codec>(row.at("codec").get<int>()));
+    training.mutable_compression()->set_fraction(row.at("fraction"));
+    training.mutable_compression()->set_threshold(row.at("threshold"));
+    training.mutable_compression()->set_error_feedback(true);
+    worker::GradientEncoder encoder(training);
+    v1::TensorSpec tensor;
+    tensor.set_dtype(static_cast<v1::DataType>(row.at("dtype").get<int>()));
+    for (size_t step = 0; step < row.at("payloads").size(); ++step) {
+      const std::string gradient = Bytes(row.at("gradients").at(step));
+      v1::Block block;
+      block.set_count(gradient.size() / ElementBytes(tensor.dtype()));
+      for (int time = 0; time < 2; ++time) {
+        const worker::EncodedBlock encoded =
+            encoder.Encode({0, 4}, 0, block, tensor, absl::Cord(gradient));
+        EXPECT_EQ(Hex(encoded.payload), row.at("payloads").at(step))
+            << row.at("codec") << " in step " << step;
+      }
+      if (step == row.at("rolled_back")) {
+        encoder.Rollback();
+      } else {
+        encoder.Commit();
+      }
+    }
   }
 }
 

@@ -171,6 +171,7 @@ spec:
     compression:
       push: BFloat16
       pull: Float16
+      errorFeedback: false
     threads: 2
     stepDelaySeconds: 0.25
     target:

@@ -81,6 +81,7 @@ class AsynchronousWorker:
         same_attempt = old is not None and old.id.attempt == self._context.view.id.attempt
         if not same_attempt or not self._context.member:
             # Restored: leases and what was computed are of another history.
+            self._push.encoder.reset()
             if self._update is not None:
                 if self._update.computing is not None:
                     self._context.actions.append(actions.CancelCompute(self._update.computing))
@@ -302,6 +303,7 @@ class AsynchronousWorker:
         if update.computing is not None:
             self._context.actions.append(actions.CancelCompute(update.computing))
         self._update = None
+        self._push.encoder.commit()
         self._push.stop()
 
     def on_tensor(self, compute, tensor, gradient):

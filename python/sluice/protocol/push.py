@@ -5,9 +5,11 @@ a partition names it as complete. See services/worker/core/push_sender.h.
 """
 
 import dataclasses
+import itertools
 import typing
 
 from sluice.protocol import codec as codec_lib
+from sluice.protocol import encoder as encoder_lib
 from sluice.protocol import frame
 from sluice.protocol import gradients as gradients_lib
 from sluice.protocol import wire
@@ -39,18 +41,12 @@ class _Partition:
         self.closed = closed
 
 
-def codec_of(training, dtype):
-    """Of blocks of gradient."""
-    codec = training.push_codec
-    if training.bit_exact or not codec_lib.supports(codec, dtype):
-        return wire.CODEC_RAW
-    return codec
-
-
 class PushSender:
 
     def __init__(self, context):
         self._context = context
+        # Told by the mode what becomes of the contributions that are sent here.
+        self.encoder = encoder_lib.GradientEncoder(context.job.training)
         self._gradients = None
         self._state = []
         self._changed = False  # since the last flush: there may be something to send
@@ -69,8 +65,7 @@ class PushSender:
         """Everything that `gradients` holds and will hold is to be sent, and was not."""
         self._gradients = gradients
         self._changed = True
-        self._codecs = [codec_of(self._context.job.training, dtype)
-                        for dtype in self._context.index.dtypes]
+        self._codecs = [self.encoder.codec_of(tensor) for tensor in self._context.table.tensors]
         self.common = common
         self._state = [_Partition() for _ in range(self._context.index.partitions)]
         for partition in range(len(self._state)):
@@ -185,13 +180,21 @@ class PushSender:
 
     def _append_unit(self, partition, unit, blocks, frames):
         index = self._context.index
+        pushed = 0
         room = -1
         push = taken = None  # of the present frame
         for block in blocks:
-            tensor, _, count, _ = index.blocks[block]
+            tensor, offset, count, _ = index.blocks[block]
             codec = self._codecs[tensor]
-            size = (index.bytes[block] if codec == wire.CODEC_RAW else
-                    codec_lib.encoded_bytes(codec, index.dtypes[tensor], count))
+            payload = None
+            if codec == wire.CODEC_RAW:
+                size = index.bytes[block]
+            elif self.encoder.by_pieces(codec):
+                size = codec_lib.encoded_bytes(codec, index.dtypes[tensor], count)
+            else:
+                values = self._gradients.get(unit, tensor)[offset:offset + count]
+                payload = self.encoder.encode(unit, block, index.dtypes[tensor], values)
+                size = len(payload)
             if size > room:
                 if taken:
                     frames[-1][1].extend(self._pieces(unit, taken))
@@ -201,12 +204,22 @@ class PushSender:
                 push.partition = partition
                 push.microbatches.begin, push.microbatches.end = unit
             push.blocks.add(block=block, payload_bytes=size, codec=codec)
-            taken.append(block)
+            taken.append((block, payload))
             room -= size
+            pushed += size
         frames[-1][1].extend(self._pieces(unit, taken))
+        self._context.progress.pushed_bytes += pushed
+        self._context.progress.gradient_bytes += sum(index.bytes[block] for block in blocks)
 
-    def _pieces(self, unit, blocks):
+    def _pieces(self, unit, taken):
         """The payload of a frame: what is one piece of a tensor stays one."""
+        for encoded, blocks in itertools.groupby(taken, key=lambda entry: entry[1] is not None):
+            if encoded:
+                yield from (payload for _, payload in blocks)
+            else:
+                yield from self._joined_pieces(unit, [block for block, _ in blocks])
+
+    def _joined_pieces(self, unit, blocks):
         index = self._context.index
         for tensor, begin, end in index.runs(blocks):
             values = self._gradients.get(unit, tensor)[begin:end]

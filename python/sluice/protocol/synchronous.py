@@ -64,6 +64,7 @@ class SynchronousWorker:
     # ---- views and streams
 
     def on_view(self, old):
+        self._settle_residuals(old)
         self._keep_or_drop_versions(old)
         if not self._context.member:
             self._drop_gradients()
@@ -77,6 +78,18 @@ class SynchronousWorker:
         for link in self._context.links.values():
             if link.ready:
                 self._pull_from(link)
+
+    def _settle_residuals(self, old):
+        """Before anything of the new view is taken in."""
+        view = self._context.view
+        if old is None or old.id.attempt != view.id.attempt:
+            self._push.encoder.reset()
+        elif self._has_current and view.first_step > self._step:
+            # Nobody closes a step without each member's contribution: this one's is in it.
+            self._push.encoder.commit()
+        else:
+            # The sums were dropped; the contribution is encoded anew, by new units.
+            self._push.encoder.rollback()
 
     def _keep_or_drop_versions(self, old):
         view = self._context.view
@@ -148,6 +161,7 @@ class SynchronousWorker:
         if self._has_current:
             self._note_arrival()
             self._report_step()
+            self._push.encoder.commit()
         self._step = self._incoming_version
         self._has_current = True
         context.actions.append(actions.AdoptVersion(self._step))

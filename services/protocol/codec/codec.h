@@ -2,6 +2,7 @@
 #define SLUICE_SERVICES_PROTOCOL_CODEC_CODEC_H_
 
 #include <cstddef>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,14 +13,26 @@
 
 namespace sluice {
 
+// What encoding, not decoding, has to be told.
+struct CodecOptions {
+  // TopK: of a block's elements, how many are sent: the fraction, rounded up. Above 0, at most 0.5.
+  double fraction = 0.01;
+  // SignThreshold: below it nothing is sent. Above 0, finite.
+  double threshold = 1;
+};
+
 // How the elements of one block become the bytes of a payload, and back. Used by workers (encode
 // gradients, decode parameters) and shards (the other way round).
 //
-// A codec is stateless and shared: all calls are thread-safe and none blocks. What a lossy codec
-// with error feedback remembers from one encoding of a block to the next is its sender's: a
-// residual of ResidualCount floats per block, zero at first, handed to each Encode.
+// A codec is a pure function of its arguments: the same values give the same bytes on every
+// machine. It is stateless and shared: all calls are thread-safe and none blocks. What a lossy one
+// leaves out is its caller's to remember (GradientEncoder in services/worker/core).
+//
+// A value that is not finite is decoded as one that is not finite either, so that the job's policy
+// sees it.
 //
 // INVALID_ARGUMENT names the codec and what was wrong; a call that fails has written nothing.
+// Payloads may be anything that a peer sends.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -32,14 +45,14 @@ class Codec {
   // The most bytes that `count` elements of `dtype` take: how large a buffer Encode needs.
   virtual absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const = 0;
 
-  // Floats of error feedback that the sender keeps for a block of `count` elements; 0: none.
-  virtual size_t ResidualCount(size_t count) const = 0;
-
   // Writes the encoded values to the front of `to` and returns how many bytes these are, at most
-  // EncodedBytes. `residual` has ResidualCount elements; what was added from it and what is left
-  // out this time is settled there.
-  virtual absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<float> residual,
-                                        absl::Span<char> to) const = 0;
+  // EncodedBytes.
+  virtual absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const = 0;
+
+  // Whether the payload is one of a block of `count` elements of `dtype`: then Decode and DecodeAdd
+  // take it.
+  virtual absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
+                                size_t count) const = 0;
 
   // Writes the payload's values to `to`, the whole block.
   virtual absl::Status Decode(const absl::Cord& payload, Elements to) const = 0;
@@ -50,8 +63,12 @@ class Codec {
                                  Elements accumulator) const = 0;
 };
 
-// The codec of that id, which lives forever. INVALID_ARGUMENT for a number that is none.
+// The codec of that id, which lives forever; it decodes everything and encodes with the default
+// options. INVALID_ARGUMENT for a number that is none.
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id);
+
+// One that encodes with these options. INVALID_ARGUMENT also for options out of their range.
+absl::StatusOr<std::unique_ptr<const Codec>> MakeCodec(v1::Codec id, const CodecOptions& options);
 
 }  // namespace sluice
 

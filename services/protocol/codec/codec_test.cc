@@ -26,9 +26,7 @@ absl::Cord Encoded(const Codec& codec, ConstElements values) {
   const auto room = codec.EncodedBytes(values.count(), values.dtype());
   EXPECT_TRUE(room.ok()) << room.status();
   auto* buffer = new std::string(*room + 1, '\0');
-  std::vector<float> residual(codec.ResidualCount(values.count()));
-  const auto bytes =
-      codec.Encode(values, absl::MakeSpan(residual), absl::MakeSpan(buffer->data() + 1, *room));
+  const auto bytes = codec.Encode(values, absl::MakeSpan(buffer->data() + 1, *room));
   EXPECT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_LE(*bytes, *room);
   const absl::Cord whole = absl::MakeCordFromExternal(absl::string_view(buffer->data() + 1, *bytes),
@@ -220,8 +218,7 @@ TEST(Codecs, RefuseDataTypesThatTheyCannotCarry) {
       "CODEC_FLOAT16: a block of BFLOAT16, only FLOAT32 and FLOAT64 are carried in half precision";
   ExpectInvalid(half.Supports(v1::BFLOAT16), message);
   ExpectInvalid(half.EncodedBytes(1, v1::BFLOAT16).status(), message);
-  ExpectInvalid(half.Encode(absl::MakeConstSpan(halves), {}, absl::MakeSpan(buffer)).status(),
-                message);
+  ExpectInvalid(half.Encode(absl::MakeConstSpan(halves), absl::MakeSpan(buffer)).status(), message);
   ExpectInvalid(half.Decode(payload, absl::MakeSpan(halves)), message);
   ExpectInvalid(half.DecodeAdd(payload, v1::BFLOAT16, absl::MakeSpan(sums)), message);
   ExpectInvalid(
@@ -258,11 +255,11 @@ TEST(Codecs, RefusePayloadsAndBuffersOfAnotherSizeAndWriteNothing) {
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3}));
   std::string buffer(5, '-');
   ExpectInvalid(Find(v1::CODEC_RAW)
-                    .Encode(absl::MakeConstSpan(values), {}, absl::MakeSpan(&buffer[0], 5))
+                    .Encode(absl::MakeConstSpan(values), absl::MakeSpan(&buffer[0], 5))
                     .status(),
                 "CODEC_RAW: a buffer of 5 bytes for a payload of up to 12");
   ExpectInvalid(Find(v1::CODEC_FLOAT16)
-                    .Encode(absl::MakeConstSpan(values), {}, absl::MakeSpan(&buffer[0], 5))
+                    .Encode(absl::MakeConstSpan(values), absl::MakeSpan(&buffer[0], 5))
                     .status(),
                 "CODEC_FLOAT16: a buffer of 5 bytes for a payload of up to 6");
   EXPECT_EQ(buffer, "-----");

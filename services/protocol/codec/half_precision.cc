@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
@@ -47,10 +48,7 @@ class HalfPrecision final : public Codec {
     return count * sizeof(Half);
   }
 
-  size_t ResidualCount(size_t) const override { return 0; }
-
-  absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<float>,
-                                absl::Span<char> to) const override {
+  absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const override {
     if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
     const size_t bytes = values.count() * sizeof(Half);
     if (absl::Status status = CheckRoom(*this, to.size(), bytes); !status.ok()) return status;
@@ -60,6 +58,12 @@ class HalfPrecision final : public Codec {
       EncodeTo<Half>(values.As<float>(), to.data());
     }
     return bytes;
+  }
+
+  absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
+                        size_t count) const override {
+    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    return CheckPayload(*this, payload.size(), count * sizeof(Half));
   }
 
   absl::Status Decode(const absl::Cord& payload, Elements to) const override {
@@ -100,14 +104,12 @@ class HalfPrecision final : public Codec {
 
 }  // namespace
 
-const Codec& Float16Codec() {
-  static const HalfPrecision<Float16> kCodec(v1::CODEC_FLOAT16);
-  return kCodec;
+std::unique_ptr<const Codec> MakeFloat16() {
+  return std::make_unique<HalfPrecision<Float16>>(v1::CODEC_FLOAT16);
 }
 
-const Codec& BFloat16Codec() {
-  static const HalfPrecision<BFloat16> kCodec(v1::CODEC_BFLOAT16);
-  return kCodec;
+std::unique_ptr<const Codec> MakeBFloat16() {
+  return std::make_unique<HalfPrecision<BFloat16>>(v1::CODEC_BFLOAT16);
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "services/protocol/codec/raw.h"
 
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
@@ -24,10 +25,7 @@ class Raw final : public Codec {
     return count * ElementBytes(dtype);
   }
 
-  size_t ResidualCount(size_t) const override { return 0; }
-
-  absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<float>,
-                                absl::Span<char> to) const override {
+  absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const override {
     if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
     const absl::Span<const char> bytes = values.bytes();
     if (absl::Status status = CheckRoom(*this, to.size(), bytes.size()); !status.ok()) {
@@ -35,6 +33,12 @@ class Raw final : public Codec {
     }
     if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
     return bytes.size();
+  }
+
+  absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
+                        size_t count) const override {
+    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    return CheckPayload(*this, payload.size(), count * ElementBytes(dtype));
   }
 
   absl::Status Decode(const absl::Cord& payload, Elements to) const override {
@@ -72,9 +76,6 @@ class Raw final : public Codec {
 
 }  // namespace
 
-const Codec& RawCodec() {
-  static const Raw kCodec;
-  return kCodec;
-}
+std::unique_ptr<const Codec> MakeRaw() { return std::make_unique<Raw>(); }
 
 }  // namespace sluice

@@ -1,13 +1,15 @@
 #ifndef SLUICE_SERVICES_PROTOCOL_CODEC_RAW_H_
 #define SLUICE_SERVICES_PROTOCOL_CODEC_RAW_H_
 
+#include <memory>
+
 #include "services/protocol/codec/codec.h"
 
 namespace sluice {
 
 // v1::CODEC_RAW: the elements as they are in memory, little endian. Every data type; integers can
 // be decoded but not added.
-const Codec& RawCodec();
+std::unique_ptr<const Codec> MakeRaw();
 
 }  // namespace sluice
 

@@ -27,6 +27,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   counted_.reset();
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
+    push_.encoder().Reset();
     // Restored: leases and what was computed are of another history.
     if (update_ && update_->computing) {
       context_->actions.push_back(CancelCompute{*update_->computing});
@@ -43,6 +44,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     if (!context_->rules->KeepUpdate() && !update_->computing) {
       clock_ = update_->clock;
       update_.reset();
+      push_.encoder().Rollback();
       fresh_ = false;
       return;
     }
@@ -287,6 +289,7 @@ void AsynchronousWorker::FinishUpdate() {
   clock_ = std::max(clock_, update_->clock);
   if (update_->computing) context_->actions.push_back(CancelCompute{*update_->computing});
   update_.reset();
+  push_.encoder().Commit();
   push_.Stop();
 }
 

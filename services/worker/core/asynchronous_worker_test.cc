@@ -1,9 +1,13 @@
 // Asynchronous and bounded-staleness training by hand-driven messages.
+#include <cmath>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/common/arithmetic/half.h"
 #include "services/worker/core/worker_test_harness.h"
 
 namespace sluice::worker {
@@ -368,6 +372,83 @@ TEST_F(AsynchronousTest, WithoutSamplesItWaitsAndWhenDoneAsksNoMore) {
   header.mutable_lease()->set_done(true);
   world_->Receive(kShardA, header);
   EXPECT_THAT(Kinds(kShardA), IsEmpty());
+}
+
+// ---- error feedback
+
+class AsynchronousErrorFeedbackTest : public AsynchronousTest {
+ protected:
+  // Update 1 has a gradient of 2049: 1 is left out of its float16.
+  void BeginUpdate() {
+    shards_ = {kShardA, kShardB};
+    world_ = std::make_unique<WorkerHarness>(v1::ASYNCHRONOUS);
+    world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
+    world_->job_.mutable_training()->mutable_compression()->set_error_feedback(true);
+    world_->Start();
+    world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {}}}, 0, shards_));
+    world_->ConnectAll();
+    GiveLease(0, 64);
+    world_->ReceiveVersion(3);
+    world_->FinishAllComputes(2049);
+    world_->TakeSent(kShardA);
+    GivePermit(1);
+    EXPECT_EQ(Pushed(), 2048);
+  }
+  float Pushed() {
+    float value = 0;
+    for (const SendFrame& frame : world_->TakeSent(kShardA)) {
+      if (!frame.header.has_push() || frame.payload.empty()) continue;
+      const std::string bytes(frame.payload);
+      Float16 half;
+      std::memcpy(&half, bytes.data(), sizeof(half));
+      value = std::abs(ToFloat(half));
+    }
+    return value;
+  }
+  void ApplyEverywhere(uint64_t clock) {
+    Stage(kShardA, clock);
+    Stage(kShardB, clock);
+    Applied(kShardA, clock);
+    Applied(kShardB, clock);
+  }
+  void BeginNext(uint64_t clock) {
+    world_->ReceiveVersion(3 + clock);
+    world_->FinishAllComputes(2049);
+    world_->TakeSent(kShardA);
+    GivePermit(clock);
+  }
+};
+
+TEST_F(AsynchronousErrorFeedbackTest, WhatIsLeftOutIsPushedWithTheNextUpdate) {
+  BeginUpdate();
+  ApplyEverywhere(1);
+  BeginNext(2);
+  EXPECT_EQ(Pushed(), 2050);
+}
+
+TEST_F(AsynchronousErrorFeedbackTest, AnUpdateIsPushedAgainWithTheSameBytes) {
+  BeginUpdate();
+  ApplyEverywhere(1);
+  BeginNext(2);
+  EXPECT_EQ(Pushed(), 2050);
+  world_->Break(kShardA);
+  world_->Connect(kShardA);
+  EXPECT_EQ(Pushed(), 2050);
+  InstallNext(2);
+  GivePermit(2);
+  EXPECT_EQ(Pushed(), 2050) << "in the next view too";
+  ApplyEverywhere(2);
+  BeginNext(3);
+  EXPECT_EQ(Pushed(), 2048) << "2049 - 1";
+}
+
+TEST_F(AsynchronousErrorFeedbackTest, ARestorationBeginsWithoutResiduals) {
+  BeginUpdate();
+  ApplyEverywhere(1);
+  InstallNext(2, /*attempt=*/2);
+  GiveLease(0, 64, 1);
+  BeginNext(2);
+  EXPECT_EQ(Pushed(), 2048);
 }
 
 // ---- bounded staleness

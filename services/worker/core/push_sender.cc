@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "services/protocol/interval_set.h"
-#include "services/worker/core/block_encoding.h"
 
 namespace sluice::worker {
 
@@ -121,8 +120,9 @@ void PushSender::AppendFrames(uint32_t partition, std::vector<Frame>* frames) {
   for (const Pending& pending : state.pending) {
     const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
     const auto& tensor = gradients_->Get(pending.unit, block.tensor());
+    const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
     EncodedBlock encoded =
-        EncodeBlock(context_->job.training(), context_->table, block, *tensor.gradient);
+        encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient);
     if (unit == nullptr || !(*unit == pending.unit) ||
         frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
       unit = &pending.unit;
@@ -131,6 +131,9 @@ void PushSender::AppendFrames(uint32_t partition, std::vector<Frame>* frames) {
       push.set_partition(partition);
       *push.mutable_microbatches() = ToProto(Interval{unit->begin, unit->end});
     }
+    v1::WorkerProgress& progress = context_->progress;
+    progress.set_pushed_bytes(progress.pushed_bytes() + encoded.payload.size());
+    progress.set_gradient_bytes(progress.gradient_bytes() + context_->index->bytes(pending.block));
     v1::BlockHeader& header = *frames->back().header.mutable_push()->add_blocks();
     header.set_block(pending.block);
     header.set_payload_bytes(encoded.payload.size());

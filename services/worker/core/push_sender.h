@@ -8,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/worker/core/gradient_encoder.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/worker_context.h"
 
@@ -31,7 +32,8 @@ class PushSender {
     v1::Apply apply;
   };
 
-  explicit PushSender(WorkerContext* context) : context_(context) {}
+  explicit PushSender(WorkerContext* context)
+      : context_(context), encoder_(context->job.training()) {}
 
   // Sends nothing any more.
   void Stop();
@@ -39,6 +41,8 @@ class PushSender {
   void Start(const StepGradients* gradients, Common common);
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
+  // Told by the mode what becomes of the contributions that are sent here.
+  GradientEncoder& encoder() { return encoder_; }
 
   // A unit's tensor is resolved.
   void OnResolved(const MicrobatchRange& unit, uint32_t tensor);
@@ -77,6 +81,7 @@ class PushSender {
   Frame NewFrame() const;
 
   WorkerContext* const context_;
+  GradientEncoder encoder_;
   const StepGradients* gradients_ = nullptr;
   Common common_;
   std::vector<Partition> state_;

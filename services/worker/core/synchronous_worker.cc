@@ -24,6 +24,7 @@ bool SynchronousWorker::Finished() const {
 }
 
 void SynchronousWorker::OnView(const v1::View& old) {
+  SettleResiduals(old);
   KeepOrDropVersions(old);
   if (!context_->member) {
     DropGradients();
@@ -38,6 +39,20 @@ void SynchronousWorker::OnView(const v1::View& old) {
   }
   for (auto& [shard, link] : context_->links) {
     if (link.ready() && !has_current_) PullFrom(link);
+  }
+}
+
+// Before anything of the new view is taken in.
+void SynchronousWorker::SettleResiduals(const v1::View& old) {
+  const v1::View& view = context_->view;
+  if (old.id().attempt() != view.id().attempt()) {
+    push_.encoder().Reset();
+  } else if (has_current_ && view.first_step() > step_) {
+    // Nobody closes a step without each member's contribution: this one's is in it.
+    push_.encoder().Commit();
+  } else {
+    // The sums were dropped; the contribution is encoded anew, by new units.
+    push_.encoder().Rollback();
   }
 }
 
@@ -125,6 +140,7 @@ void SynchronousWorker::Adopt() {
   if (has_current_) {
     NoteArrival();
     ReportStep();
+    push_.encoder().Commit();
   }
   step_ = incoming_version_;
   has_current_ = true;

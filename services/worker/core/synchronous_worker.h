@@ -54,6 +54,7 @@ class SynchronousWorker : public TrainingMode {
 
   bool Finished() const;
   void DropGradients();
+  void SettleResiduals(const v1::View& old);
   void KeepOrDropVersions(const v1::View& old);
   void ExpectIncoming(uint64_t version);
   // Computes what the assignment wants and is not held.

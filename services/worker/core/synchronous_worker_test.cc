@@ -1,8 +1,13 @@
 // Synchronous training by hand-driven messages.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/common/arithmetic/half.h"
 #include "services/worker/core/worker_test_harness.h"
 
 namespace sluice::worker {
@@ -374,6 +379,99 @@ TEST_F(SynchronousTest, GradientsGoInTheJobsCodec) {
   EXPECT_EQ(block.codec(), v1::CODEC_FLOAT16);
   EXPECT_EQ(block.payload_bytes(), 2u);
   EXPECT_EQ(frames[0].payload.size(), 2u);
+}
+
+// ---- error feedback
+
+// What was pushed to shard A, of the float16 values in its frames.
+std::vector<float> HalvesOf(const std::vector<SendFrame>& frames) {
+  std::vector<float> values;
+  for (const SendFrame& frame : frames) {
+    if (!frame.header.has_push() || frame.payload.empty()) continue;
+    const std::string bytes(frame.payload);
+    Float16 half;
+    std::memcpy(&half, bytes.data(), sizeof(half));
+    values.push_back(std::abs(ToFloat(half)));
+  }
+  return values;
+}
+
+class ErrorFeedbackTest : public SynchronousTest {
+ protected:
+  // A gradient of 2049 is pushed as 2048; 1 is left out.
+  void PushStep5() {
+    world_ = std::make_unique<WorkerHarness>();
+    world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
+    world_->job_.mutable_training()->mutable_compression()->set_error_feedback(true);
+    world_->Start();
+    world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+    world_->ConnectAll();
+    world_->ReceiveVersion(5);
+    EXPECT_THAT(Pushed(2049), ElementsAre(2048));
+  }
+  std::vector<float> Pushed(double gradient) {
+    world_->TakeSent(kShardA);
+    world_->FinishAllComputes(gradient);
+    return HalvesOf(world_->TakeSent(kShardA));
+  }
+};
+
+TEST_F(ErrorFeedbackTest, WhatIsLeftOutIsPushedWithTheNextStep) {
+  PushStep5();
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(Pushed(2049), ElementsAre(2050));
+}
+
+TEST_F(ErrorFeedbackTest, AStreamThatBrokeGetsTheSameBytesAgain) {
+  PushStep5();
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(Pushed(2049), ElementsAre(2050));
+  world_->Break(kShardA);
+  world_->Connect(kShardA);
+  EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
+}
+
+TEST_F(ErrorFeedbackTest, AStepThatAViewChangeBeginsAnewTakesTheResidualOnce) {
+  PushStep5();
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(Pushed(2049), ElementsAre(2050));
+  world_->TakeSent(kShardA);
+  world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 4}}}}, 1));
+  EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
+  world_->ReceiveVersion(7);
+  EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "nothing is left";
+}
+
+TEST_F(ErrorFeedbackTest, AStepThatTheNewViewFoundClosedKeepsWhatItLeftOut) {
+  PushStep5();
+  // Everybody closed step 5, and this worker was not told yet.
+  world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 8}}}}, 1));
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(Pushed(2049), ElementsAre(2050));
+}
+
+TEST_F(ErrorFeedbackTest, AnotherAttemptBeginsWithoutResiduals) {
+  PushStep5();
+  world_->ReceiveVersion(6);
+  v1::View view = world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0);
+  view.mutable_id()->set_attempt(2);
+  world_->Install(view);
+  world_->FinishAllComputes(0);  // cancelled
+  world_->ReceiveVersion(5);
+  EXPECT_THAT(Pushed(2049), ElementsAre(2048));
+}
+
+TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
+  PushStep5();
+  world_->ReceiveVersion(6);  // who has finished a step reports
+  world_->Advance(absl::Seconds(2));
+  uint64_t pushed = 0, raw = 0;
+  for (const v1::MemberMessage& message : world_->told_) {
+    pushed += message.worker_progress().pushed_bytes();
+    raw += message.worker_progress().gradient_bytes();
+  }
+  EXPECT_EQ(pushed, 2u * 2);
+  EXPECT_EQ(raw, 2u * 8);
 }
 
 // ---- bad frames

@@ -1,0 +1,88 @@
+#include "services/protocol/codec/float_codec.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/arithmetic/kernels.h"
+#include "services/protocol/codec/checks.h"
+
+namespace sluice {
+namespace {
+
+// The payload in one piece: where it lies, if it does, else in `copy`.
+absl::string_view Flat(const absl::Cord& payload, std::string* copy) {
+  if (const auto flat = payload.TryFlat(); flat.has_value()) return *flat;
+  absl::CopyCordToString(payload, copy);
+  return *copy;
+}
+
+}  // namespace
+
+absl::Status FloatCodec::Supports(v1::DataType dtype) const {
+  if (dtype == v1::FLOAT32 || dtype == v1::FLOAT64) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(v1::Codec_Name(id_), ": a block of ",
+                                                 v1::DataType_Name(dtype),
+                                                 ", only FLOAT32 and FLOAT64 are carried"));
+}
+
+absl::StatusOr<size_t> FloatCodec::EncodedBytes(size_t count, v1::DataType dtype) const {
+  if (absl::Status status = Supports(dtype); !status.ok()) return status;
+  return MostBytes(count);
+}
+
+absl::StatusOr<size_t> FloatCodec::Encode(ConstElements values, absl::Span<char> to) const {
+  if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
+  if (absl::Status status = CheckRoom(*this, to.size(), MostBytes(values.count())); !status.ok()) {
+    return status;
+  }
+  if (values.dtype() == v1::FLOAT32) return EncodeFloats(values.As<float>(), to.data());
+  const absl::Span<const double> wide = values.As<double>();
+  const std::vector<float> narrow(wide.begin(), wide.end());
+  return EncodeFloats(narrow, to.data());
+}
+
+absl::Status FloatCodec::Validate(const absl::Cord& payload, v1::DataType dtype,
+                                  size_t count) const {
+  if (absl::Status status = Supports(dtype); !status.ok()) return status;
+  std::string copy;
+  return Check(Flat(payload, &copy), count);
+}
+
+absl::Status FloatCodec::Decode(const absl::Cord& payload, Elements to) const {
+  if (absl::Status status = Supports(to.dtype()); !status.ok()) return status;
+  std::string copy;
+  const absl::string_view flat = Flat(payload, &copy);
+  if (absl::Status status = Check(flat, to.count()); !status.ok()) return status;
+  if (to.dtype() == v1::FLOAT32) {
+    DecodeFloats(flat, to.As<float>());
+    return absl::OkStatus();
+  }
+  std::vector<float> narrow(to.count());
+  DecodeFloats(flat, absl::MakeSpan(narrow));
+  std::copy(narrow.begin(), narrow.end(), to.As<double>().begin());
+  return absl::OkStatus();
+}
+
+absl::Status FloatCodec::DecodeAdd(const absl::Cord& payload, v1::DataType dtype,
+                                   Elements accumulator) const {
+  if (absl::Status status = Supports(dtype); !status.ok()) return status;
+  if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
+    return status;
+  }
+  std::string copy;
+  const absl::string_view flat = Flat(payload, &copy);
+  if (absl::Status status = Check(flat, accumulator.count()); !status.ok()) return status;
+  std::vector<float> values(accumulator.count());
+  DecodeFloats(flat, absl::MakeSpan(values));
+  if (dtype == v1::FLOAT32) {
+    Add(absl::MakeConstSpan(values), accumulator.As<float>());
+    return absl::OkStatus();
+  }
+  const absl::Span<double> sums = accumulator.As<double>();
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(values[i]);
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

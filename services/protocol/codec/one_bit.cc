@@ -1,0 +1,89 @@
+#include "services/protocol/codec/one_bit.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "services/protocol/codec/checks.h"
+#include "services/protocol/codec/float_codec.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kGroup = 512;
+constexpr size_t kMeans = 2 * sizeof(float);
+
+size_t GroupBytes(size_t count) { return kMeans + (count + 7) / 8; }
+
+float Mean(double sum, size_t count) {
+  if (count == 0) return 0;
+  const auto mean = static_cast<float>(sum / static_cast<double>(count));
+  // One NaN, whatever it came of.
+  return std::isnan(mean) ? std::numeric_limits<float>::quiet_NaN() : mean;
+}
+
+// A group's bytes; its signs have been set to 0.
+void EncodeGroup(absl::Span<const float> group, char* to) {
+  double sums[2] = {0, 0};
+  size_t counts[2] = {0, 0};
+  char* signs = to + kMeans;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const bool negative = group[i] < 0;
+    sums[negative] += static_cast<double>(group[i]);
+    ++counts[negative];
+    if (negative) signs[i / 8] = static_cast<char>(signs[i / 8] | (1 << (i % 8)));
+  }
+  const float means[2] = {Mean(sums[0], counts[0]), Mean(sums[1], counts[1])};
+  std::memcpy(to, means, kMeans);
+}
+
+class OneBit final : public FloatCodec {
+ public:
+  OneBit() : FloatCodec(v1::CODEC_ONE_BIT) {}
+
+ private:
+  size_t MostBytes(size_t count) const override {
+    const size_t rest = count % kGroup;
+    return count / kGroup * GroupBytes(kGroup) + (rest > 0 ? GroupBytes(rest) : 0);
+  }
+
+  size_t EncodeFloats(absl::Span<const float> values, char* to) const override {
+    const size_t bytes = MostBytes(values.size());
+    std::memset(to, 0, bytes);
+    for (size_t begin = 0; begin < values.size(); begin += kGroup) {
+      const absl::Span<const float> group = values.subspan(begin, kGroup);
+      EncodeGroup(group, to);
+      to += GroupBytes(group.size());
+    }
+    return bytes;
+  }
+
+  absl::Status Check(absl::string_view payload, size_t count) const override {
+    if (absl::Status size = CheckPayload(*this, payload.size(), MostBytes(count)); !size.ok()) {
+      return size;
+    }
+    const size_t used = count % 8;  // groups but the last are whole bytes
+    if (used != 0 && (static_cast<unsigned char>(payload.back()) >> used) != 0) {
+      return absl::InvalidArgumentError("CODEC_ONE_BIT: signs of more elements than the block has");
+    }
+    return absl::OkStatus();
+  }
+
+  void DecodeFloats(absl::string_view payload, absl::Span<float> to) const override {
+    const char* from = payload.data();
+    for (size_t begin = 0; begin < to.size(); begin += kGroup) {
+      const absl::Span<float> group = to.subspan(begin, kGroup);
+      float means[2];
+      std::memcpy(means, from, kMeans);
+      const char* signs = from + kMeans;
+      for (size_t i = 0; i < group.size(); ++i) group[i] = means[(signs[i / 8] >> (i % 8)) & 1];
+      from += GroupBytes(group.size());
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Codec> MakeOneBit() { return std::make_unique<OneBit>(); }
+
+}  // namespace sluice

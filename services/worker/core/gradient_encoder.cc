@@ -1,0 +1,123 @@
+#include "services/worker/core/gradient_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice::worker {
+namespace {
+
+// Null for a codec that is none, or with options out of their range: a coordinator gives out
+// neither.
+std::unique_ptr<const Codec> CodecOf(const v1::TrainingSpec& training) {
+  if (training.push_codec() == v1::CODEC_RAW || training.bit_exact()) return nullptr;
+  CodecOptions options;
+  if (training.compression().fraction() > 0) options.fraction = training.compression().fraction();
+  if (training.compression().threshold() > 0) {
+    options.threshold = training.compression().threshold();
+  }
+  auto codec = MakeCodec(training.push_codec(), options);
+  return codec.ok() ? *std::move(codec) : nullptr;
+}
+
+template <typename T>
+void AddTo(absl::Span<const float> residual, absl::Span<T> values) {
+  for (size_t i = 0; i < residual.size(); ++i) values[i] += static_cast<T>(residual[i]);
+}
+
+// What was left out of `values`; 0 where that is no number, so that an infinity that made the job
+// skip a step is not carried into all others.
+template <typename T>
+std::vector<float> LeftOut(absl::Span<const T> values, absl::Span<const T> decoded) {
+  std::vector<float> residual(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto error = static_cast<float>(values[i] - decoded[i]);
+    residual[i] = std::isfinite(error) ? error : 0.0f;
+  }
+  return residual;
+}
+
+}  // namespace
+
+GradientEncoder::GradientEncoder(const v1::TrainingSpec& training)
+    : codec_(CodecOf(training)), error_feedback_(training.compression().error_feedback()) {}
+
+EncodedBlock GradientEncoder::Encode(const MicrobatchRange& unit, uint32_t number,
+                                     const v1::Block& block, const v1::TensorSpec& tensor,
+                                     const absl::Cord& gradient) {
+  const uint64_t element = ElementBytes(tensor.dtype());
+  EncodedBlock raw;
+  raw.payload = gradient.Subcord(block.offset() * element, block.count() * element);
+  if (codec_ == nullptr || tensor.kind() != v1::PARAMETER ||
+      !codec_->Supports(tensor.dtype()).ok()) {
+    return raw;
+  }
+  const Key key{unit.begin, unit.end, number};
+  if (const auto found = encoded_.find(key); found != encoded_.end()) return found->second;
+  // Aligned for every element type.
+  std::vector<uint64_t> values((raw.payload.size() + 7) / 8);
+  char* to = reinterpret_cast<char*>(values.data());
+  for (absl::string_view chunk : raw.payload.Chunks()) {
+    to = std::copy(chunk.begin(), chunk.end(), to);
+  }
+  absl::StatusOr<absl::Cord> payload =
+      EncodeValues(number, Elements(tensor.dtype(), values.data(), block.count()));
+  if (!payload.ok()) return raw;
+  EncodedBlock encoded{codec_->id(), *std::move(payload)};
+  if (error_feedback_) encoded_[key] = encoded;
+  return encoded;
+}
+
+absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elements values) {
+  if (error_feedback_) TakeResidual(number, values);
+  const ConstElements whole(values.dtype(), values.bytes().data(), values.count());
+  absl::StatusOr<size_t> most = codec_->EncodedBytes(values.count(), values.dtype());
+  if (!most.ok()) return most.status();
+  auto bytes = std::make_shared<std::vector<char>>(*most);
+  absl::StatusOr<size_t> written = codec_->Encode(whole, absl::MakeSpan(*bytes));
+  if (!written.ok()) return written.status();
+  absl::Cord payload = absl::MakeCordFromExternal(absl::string_view(bytes->data(), *written),
+                                                  [bytes](absl::string_view) {});
+  if (!error_feedback_) return payload;
+  std::vector<uint64_t> memory((values.bytes().size() + 7) / 8);
+  const Elements decoded(values.dtype(), memory.data(), values.count());
+  if (absl::Status status = codec_->Decode(payload, decoded); !status.ok()) return status;
+  next_residuals_[number] = values.dtype() == v1::FLOAT64
+                                ? LeftOut<double>(values.As<double>(), decoded.As<double>())
+                                : LeftOut<float>(values.As<float>(), decoded.As<float>());
+  return payload;
+}
+
+// Adds what the block's last encoding left out.
+void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
+  auto found = next_residuals_.find(number);
+  if (found == next_residuals_.end()) {
+    found = residuals_.find(number);
+    if (found == residuals_.end()) return;
+  }
+  if (values.dtype() == v1::FLOAT64) {
+    AddTo(found->second, values.As<double>());
+  } else {
+    AddTo(found->second, values.As<float>());
+  }
+}
+
+void GradientEncoder::Commit() {
+  for (auto& [number, residual] : next_residuals_) residuals_[number] = std::move(residual);
+  Rollback();
+}
+
+void GradientEncoder::Rollback() {
+  next_residuals_.clear();
+  encoded_.clear();
+}
+
+void GradientEncoder::Reset() {
+  Rollback();
+  residuals_.clear();
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,76 @@
+// Blocks of gradients, as they are pushed.
+//
+// Intuition. A lossy codec leaves a part of each gradient out. With error feedback the worker keeps
+// that part, the block's *residual*, and adds it to the block's next gradient before that is
+// encoded: nothing is lost, only late.
+//
+//   sent = encode(gradient + residual);  residual <- gradient + residual - decode(sent)
+//
+// The residual is part of the worker's state, so it has to follow what becomes of a contribution.
+// What is encoded in a step (an asynchronous update) is kept until the step's fate is known, and
+// asking again gives the same bytes: a shard that has the block already and one that has not are
+// told the same.
+//
+//   Commit     the contribution is part of the next version: the new residuals are the residuals
+//   Rollback   it is not, and will be encoded anew: the residuals are what they were before it
+//   Reset      the state is another one (an attempt): there are no residuals
+#ifndef SLUICE_SERVICES_WORKER_CORE_GRADIENT_ENCODER_H_
+#define SLUICE_SERVICES_WORKER_CORE_GRADIENT_ENCODER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/types/span.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/protocol/codec/codec.h"
+#include "services/protocol/elements.h"
+#include "services/worker/core/step_gradients.h"
+
+namespace sluice::worker {
+
+struct EncodedBlock {
+  v1::Codec codec = v1::CODEC_RAW;
+  absl::Cord payload;
+};
+
+class GradientEncoder {
+ public:
+  // Encodes in the codec of `training`; what it cannot carry goes raw. With BitExact everything
+  // does: what is rounded on the wire would depend on where the reduction tree is cut.
+  explicit GradientEncoder(const v1::TrainingSpec& training);
+
+  // A block of a unit's gradient of `tensor`; `number` is its index in the layout, `gradient` the
+  // whole tensor's. Raw blocks refer to the gradient's memory. Units of one step that share a block
+  // hand its residual on in the order in which they are first encoded. Buffers always go raw: their
+  // changes are no gradients, and nothing would make up for an error.
+  EncodedBlock Encode(const MicrobatchRange& unit, uint32_t number, const v1::Block& block,
+                      const v1::TensorSpec& tensor, const absl::Cord& gradient);
+
+  void Commit();
+  void Rollback();
+  void Reset();
+
+ private:
+  using Residual = std::vector<float>;  // an element each; empty: zeros
+  using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
+
+  absl::StatusOr<absl::Cord> EncodeValues(uint32_t number, Elements values);
+  void TakeResidual(uint32_t number, Elements values);
+
+  std::unique_ptr<const Codec> codec_;  // null: everything goes raw
+  const bool error_feedback_;
+  std::map<uint32_t, Residual> residuals_;
+  // Of the step in progress.
+  std::map<uint32_t, Residual> next_residuals_;
+  std::map<Key, EncodedBlock> encoded_;
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_CORE_GRADIENT_ENCODER_H_

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -559,6 +562,67 @@ TEST_F(OperatorTest, AJobThatCannotRunDoesNotHoldUpOthers) {
   for (int i = 0; i < 20; ++i) cluster_.Create(FakeCluster::Job(absl::StrCat("good-", i)));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.PodNames().size(), 80u);
+}
+
+TEST_F(OperatorTest, AnOperatorThatFrozeAndWakesUpChangesNothing) {
+  Train();
+  cluster_.clock.Advance(absl::Seconds(40));
+  const std::unique_ptr<Operator> frozen = cluster_.Another();
+  cluster_.EndPod("a-worker-1", 137);
+  frozen->SyncOnce();  // it has seen the death, and freezes
+  ASSERT_TRUE(cluster_.Settle());
+  const std::string replacement = cluster_.UidOf("a-worker-1");
+  const int64_t version = cluster_.server.version();
+  while (frozen->ReconcileOne()) {
+  }
+  EXPECT_EQ(cluster_.server.version(), version) << "its status is refused, and it goes no further";
+  EXPECT_EQ(cluster_.UidOf("a-worker-1"), replacement);
+  EXPECT_EQ(Restarts("total"), 1);
+}
+
+std::set<std::string> VerbsOfTheList() {
+  std::set<std::string> verbs;
+  for (const YAML::Node& rule : YAML::LoadFile("operator/rbac.yaml")["jobs"]) {
+    for (const YAML::Node& resource : rule["resources"]) {
+      for (const YAML::Node& verb : rule["verbs"]) {
+        verbs.insert(absl::StrCat(resource.as<std::string>(), " ", verb.as<std::string>()));
+      }
+    }
+  }
+  return verbs;
+}
+
+TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
+  int posts = 0;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    // A creation whose answer is lost is looked for.
+    if (request.method == "POST" && ++posts == 1) {
+      fault.emplace();
+      fault->after_effect = true;
+      fault->status = absl::UnavailableError("cut");
+    }
+    return fault;
+  };
+  Train({{"spec", {{"ttlSecondsAfterFinished", 10}}}});
+  cluster_.EndPod("a-worker-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  for (int i = 0; i < 5; ++i) {  // an event that repeats is patched
+    cluster_.DeletePod("a-worker-1");
+    cluster_.Pass(absl::Seconds(30));
+  }
+  cluster_.Say("a", Progress::SUCCEEDED, 100);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Minutes(1));
+  std::set<std::string> listed = VerbsOfTheList();
+  // The API server asks for this one by itself, of owner references that block deletion.
+  EXPECT_EQ(listed.erase("trainingjobs/finalizers update"), 1u);
+  // Needed by the first list of servers without streaming lists.
+  for (const char* resource : {"trainingjobs", "pods", "services", "configmaps",
+                               "poddisruptionbudgets", "networkpolicies"}) {
+    cluster_.verbs.insert(absl::StrCat(resource, " list"));
+  }
+  EXPECT_EQ(cluster_.verbs, listed);
 }
 
 // Every field that is written is one that API servers keep.

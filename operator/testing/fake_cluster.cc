@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "operator/reconciler/names.h"
 #include "services/common/check.h"
 
@@ -27,6 +29,7 @@ class Tap final : public kube::HttpTransport {
   absl::StatusOr<kube::HttpResponse> Do(const kube::HttpRequest& request) override {
     const absl::Status dead = absl::UnavailableError("the operator is dead");
     if (cluster_->operator_dead) return dead;
+    NoteVerb(request);
     const bool event = absl::StrContains(request.target, "events.k8s.io");
     if (request.method == "GET" || event) return cluster_->server.Do(request);
     writes_->push_back(
@@ -41,10 +44,32 @@ class Tap final : public kube::HttpTransport {
   }
   absl::StatusOr<kube::HttpResponse> Stream(const kube::HttpRequest& request, const BodySink& sink,
                                             kube::Cancellation* cancellation) override {
+    NoteVerb(request);
     return cluster_->server.Stream(request, sink, cancellation);
   }
 
  private:
+  void NoteVerb(const kube::HttpRequest& request) {
+    const size_t query = std::min(request.target.find('?'), request.target.size());
+    std::vector<std::string> parts = absl::StrSplit(request.target.substr(1, query - 1), '/');
+    // api/v1 or apis/group/version, then namespaces/ns where the request is for one.
+    parts.erase(parts.begin(), parts.begin() + (parts[0] == "api" ? 2 : 3));
+    if (parts.size() > 2 && parts[0] == "namespaces") parts.erase(parts.begin(), parts.begin() + 2);
+    const std::string resource =
+        parts.size() > 2 ? absl::StrCat(parts[0], "/", parts[2]) : parts[0];
+    std::string verb = absl::AsciiStrToLower(request.method);
+    if (verb == "get" && parts.size() == 1) {
+      verb = absl::StrContains(request.target, "watch=") ? "watch" : "list";
+    }
+    if (verb == "post") verb = "create";
+    if (verb == "put") verb = "update";
+    cluster_->verbs.insert(absl::StrCat(resource, " ", verb));
+    // Server-side apply of what is not there needs both.
+    if (absl::StrContains(request.content_type, "apply-patch")) {
+      cluster_->verbs.insert(absl::StrCat(resource, " create"));
+    }
+  }
+
   FakeCluster* const cluster_;
   std::vector<std::string>* const writes_;
 };
@@ -83,6 +108,8 @@ FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()
     server.RegisterType(FakeType{*type, false, "", "", false});
   }
   server.RegisterType(FakeType{EventType(), false, "", "", false});
+  // Watches of types of which nothing happens get on, too.
+  server.SendBookmarks();
   transport_ = std::make_unique<Tap>(this, &writes_);
   client_ = std::make_unique<kube::HttpClient>(transport_.get(), ClientOptions());
   Restart();
@@ -95,14 +122,22 @@ void FakeCluster::Restart() {
   operator_.reset();
   events_ = std::make_unique<runtime::EventRecorder>(
       runtime::EventRecorder::Options{reconciler::kManagedBy, "test"}, &clock);
+  operator_ = Another();
+}
+
+Operator::Options FakeCluster::OperatorOptions() const {
   Operator::Options options;
   options.reconciler.pods = pod_defaults;
   options.reconciler.control_address = [](const std::string& ip) { return ip + ":29500"; };
   options.controller.name = "test";
   options.controller.queue.max_backoff = absl::Seconds(30);
   options.reflector.random = [] { return 0.0; };
-  operator_ = std::make_unique<Operator>(std::move(options), client_.get(), client_.get(),
-                                         &coordinators, events_.get(), &clock, nullptr);
+  return options;
+}
+
+std::unique_ptr<Operator> FakeCluster::Another() {
+  return std::make_unique<Operator>(OperatorOptions(), client_.get(), client_.get(), &coordinators,
+                                    events_.get(), &clock, nullptr);
 }
 
 bool FakeCluster::Settle() {
@@ -114,7 +149,7 @@ bool FakeCluster::Settle() {
     if (operator_dead) return true;
     if (kubelets) RunKubelets();
     server.CollectGarbage();
-    events_->SendPending(&admin_).IgnoreError();
+    events_->SendPending(client_.get()).IgnoreError();
     if (server.version() != version) continue;
     // What comes back at once has had its say by now; the rest waits for time.
     if (reconciled == 0) return true;

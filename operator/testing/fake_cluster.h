@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ class FakeCluster {
   // Watches, reconciliations, kubelets, the collector of garbage: until nothing changes any more.
   // Kubelets do their part if `kubelets`. False if it does not end.
   bool Settle();
+  // One more operator on the same cluster, which the test moves by hand: one that froze, say.
+  std::unique_ptr<Operator> Another();
   // Moves the clock, then settles.
   void Pass(absl::Duration time);
   bool kubelets = true;
@@ -89,6 +92,8 @@ class FakeCluster {
   // Requests of the operator that wrote (events left out), in order.
   std::vector<std::string> Writes();
   void ForgetWrites() { writes_.clear(); }
+  // "pods create": all that the operator asked for, as roles name it.
+  std::set<std::string> verbs;
   // Asked before each write of the operator; what it returns befalls the request.
   std::function<std::optional<kube::FakeApiServer::Fault>(const kube::HttpRequest&)> on_write;
   // True once the operator was "killed": nothing it does reaches the server any more.
@@ -100,6 +105,7 @@ class FakeCluster {
   reconciler::PodDefaults pod_defaults{"server:1", "worker:1", "logfmt"};
 
  private:
+  Operator::Options OperatorOptions() const;
   bool RunKubelets();
   void StartPod(const kube::Json& pod);
 

@@ -1,0 +1,195 @@
+#include "operator/reconciler/coordinators.h"
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/mutex.h"
+
+namespace sluice::reconciler {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// A coordinator on the loopback device.
+class FakeCoordinator final : public v1::JobControl::Service {
+ public:
+  FakeCoordinator() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeCoordinator() override {
+    {
+      MutexLock lock(&mutex_);
+      hangs_ = false;
+      changed_.SignalAll();
+    }
+    server_->Shutdown();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  void Hang() {
+    MutexLock lock(&mutex_);
+    hangs_ = true;
+  }
+  void SetStep(uint64_t step) {
+    MutexLock lock(&mutex_);
+    progress_.set_step(step);
+    progress_.set_phase(step == 0 ? v1::JobProgress::STARTING : v1::JobProgress::TRAINING);
+  }
+  // What it was told last, once it was told as often.
+  v1::SetDesiredRequest Told(size_t times) {
+    MutexLock lock(&mutex_);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (told_.size() < times && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    }
+    return told_.empty() ? v1::SetDesiredRequest() : told_.back();
+  }
+
+  grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
+                          v1::SetDesiredResponse*) override {
+    MutexLock lock(&mutex_);
+    told_.push_back(*request);
+    changed_.SignalAll();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
+                           v1::JobProgress* progress) override {
+    MutexLock lock(&mutex_);
+    while (hangs_) changed_.Wait(&mutex_);
+    *progress = progress_;
+    return grpc::Status::OK;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::JobProgress progress_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::SetDesiredRequest> told_ ABSL_GUARDED_BY(mutex_);
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class CoordinatorsTest : public ::testing::Test {
+ protected:
+  static GrpcCoordinators::Options Quick() {
+    GrpcCoordinators::Options options;
+    options.poll_interval = absl::Milliseconds(20);
+    options.call_timeout = absl::Seconds(2);
+    options.deaths_last = kPatience;
+    return options;
+  }
+  static v1::SetDesiredRequest Wish(uint32_t workers) {
+    v1::SetDesiredRequest wish;
+    wish.set_workers(workers);
+    return wish;
+  }
+  void WaitForNews(const kube::ObjectKey& job, uint64_t step) {
+    MutexLock lock(&mutex_);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (absl::Now() < deadline) {
+      const Heard heard = coordinators_.Latest(job);
+      if (heard.progress != nullptr && heard.progress->step() == step) return;
+      news_.WaitWithTimeout(&mutex_, absl::Milliseconds(10));
+    }
+    FAIL() << "step " << step << " of " << job.ToString() << " was not heard";
+  }
+
+  const kube::ObjectKey a_{"ns", "a"};
+  const kube::ObjectKey b_{"ns", "b"};
+  Mutex mutex_;
+  CondVar news_;
+  GrpcCoordinators coordinators_{Quick(), [this](const kube::ObjectKey&) {
+                                   MutexLock lock(&mutex_);
+                                   news_.SignalAll();
+                                 }};
+};
+
+TEST_F(CoordinatorsTest, ACoordinatorIsToldWhatIsWantedAndHeard) {
+  FakeCoordinator coordinator;
+  coordinator.SetStep(7);
+  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  EXPECT_EQ(coordinator.Told(1).workers(), 3u);
+  WaitForNews(a_, 7);
+  EXPECT_EQ(coordinators_.Latest(a_).life, "life-1");
+  coordinator.SetStep(8);
+  WaitForNews(a_, 8);
+}
+
+TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
+  FakeCoordinator coordinator;
+  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  coordinator.Told(1);
+  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  v1::SetDesiredRequest::Death death;
+  death.mutable_process()->set_incarnation(5);
+  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {death});
+  const v1::SetDesiredRequest told = coordinator.Told(2);
+  ASSERT_EQ(told.deaths_size(), 1);
+  EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
+}
+
+TEST_F(CoordinatorsTest, ANewLifeIsToldEverythingAgain) {
+  FakeCoordinator first;
+  coordinators_.Converse(a_, "life-1", first.address(), Wish(3), {});
+  first.Told(1);
+  FakeCoordinator second;
+  second.SetStep(9);
+  coordinators_.Converse(a_, "life-2", second.address(), Wish(3), {});
+  EXPECT_EQ(second.Told(1).workers(), 3u);
+  WaitForNews(a_, 9);
+  EXPECT_EQ(coordinators_.Latest(a_).life, "life-2");
+}
+
+TEST_F(CoordinatorsTest, OneThatHangsHoldsUpNobody) {
+  FakeCoordinator hung;
+  hung.Hang();
+  FakeCoordinator other;
+  other.SetStep(4);
+  coordinators_.Converse(a_, "life-1", hung.address(), Wish(1), {});
+  hung.Told(1);
+  coordinators_.Converse(b_, "life-1", other.address(), Wish(1), {});
+  WaitForNews(b_, 4);
+  EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
+}
+
+TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  const std::string address = coordinator->address();
+  coordinators_.Converse(a_, "life-1", "127.0.0.1:1", Wish(1), {});
+  coordinators_.Converse(a_, "life-1", address, Wish(1), {});
+  coordinator->SetStep(2);
+  WaitForNews(a_, 2);
+}
+
+TEST_F(CoordinatorsTest, AForgottenJobIsSilent) {
+  FakeCoordinator coordinator;
+  coordinator.SetStep(1);
+  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(1), {});
+  WaitForNews(a_, 1);
+  coordinators_.Forget(a_);
+  EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
+}
+
+TEST(GistTest, GrowthOfStepsIsNoNews) {
+  v1::JobProgress before;
+  before.set_step(1);
+  before.set_phase(v1::JobProgress::TRAINING);
+  v1::JobProgress after = before;
+  after.set_step(2);
+  after.set_samples(99);
+  EXPECT_EQ(Gist(before), Gist(after));
+  after.set_attempt(2);
+  EXPECT_NE(Gist(before), Gist(after));
+}
+
+}  // namespace
+}  // namespace sluice::reconciler

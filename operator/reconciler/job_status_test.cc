@@ -1,0 +1,80 @@
+#include "operator/reconciler/job_status.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+
+const absl::Time kNow = absl::FromUnixMicros(1700000000123456);
+
+TEST(JobStatusTest, WhatMustNotBeForgottenIsReadAsItWasWritten) {
+  Recovery recovery;
+  recovery.shards = 3;
+  recovery.sized_workers = 5;
+  recovery.heard_life = "uid";
+  recovery.memory.active_since = kNow;
+  recovery.memory.suspending_since = kNow + absl::Seconds(1);
+  recovery.memory.restorations = 2;
+  recovery.memory.worker_deaths = {kNow, kNow + absl::Seconds(9)};
+  recovery.memory.ending =
+      policy::Ending{policy::Outcome::kFailed, "Code", "why", std::nullopt, kNow, absl::Seconds(7)};
+  policy::Memory::SlotMemory& slot = recovery.memory.slots[{v1::WORKER, 4}];
+  slot.handled_life = "a";
+  slot.replaced_life = "b";
+  slot.failures_in_row = 3;
+  slot.failed_starts = 2;
+  slot.start_after = kNow + absl::Seconds(4);
+  const Json written = WriteRecovery(recovery);
+  EXPECT_EQ(WriteRecovery(ReadRecovery({{"recovery", written}}))["processes"],
+            written["processes"]);
+  const Recovery read = ReadRecovery({{"recovery", written}});
+  EXPECT_EQ(read.shards, 3u);
+  EXPECT_EQ(read.sized_workers, 5u);
+  EXPECT_EQ(read.heard_life, "uid");
+  EXPECT_EQ(read.memory.active_since, kNow);
+  EXPECT_EQ(read.memory.suspending_since, kNow + absl::Seconds(1));
+  EXPECT_EQ(read.memory.restorations, 2u);
+  EXPECT_EQ(read.memory.worker_deaths.size(), 2u);
+  ASSERT_TRUE(read.memory.ending.has_value());
+  EXPECT_EQ(read.memory.ending->outcome, policy::Outcome::kFailed);
+  EXPECT_EQ(read.memory.ending->reason, "why");
+  EXPECT_EQ(read.memory.ending->leave_grace, absl::Seconds(7));
+  EXPECT_EQ(read.memory.slots.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
+}
+
+TEST(JobStatusTest, NonsenseReadsAsNothing) {
+  for (const char* text : {"null", "[]", "{\"recovery\":7}",
+                           "{\"recovery\":{\"shards\":-3,\"processes\":[1],\"ending\":\"x\"}}",
+                           "{\"recovery\":{\"processes\":{\"worker-x\":{},\"ps-\":3}}}"}) {
+    const Recovery read = ReadRecovery(Json::parse(text));
+    EXPECT_EQ(read.shards, 0u) << text;
+    EXPECT_FALSE(read.memory.ending.has_value()) << text;
+    EXPECT_TRUE(read.memory.slots.empty()) << text;
+  }
+}
+
+TEST(JobStatusTest, AConditionKeepsItsTimeUntilItTurns) {
+  Json status = Json::object();
+  EXPECT_TRUE(SetCondition("Ready", false, "Starting", "", 1, kNow, &status));
+  EXPECT_TRUE(SetCondition("Ready", false, "Other", "", 2, kNow + absl::Hours(1), &status));
+  EXPECT_FALSE(SetCondition("Ready", false, "Other", "m", 2, kNow + absl::Hours(2), &status));
+  EXPECT_EQ(status["conditions"].size(), 1u);
+  EXPECT_EQ(status["conditions"][0]["lastTransitionTime"], kube::EncodeTime(kNow));
+  EXPECT_TRUE(SetCondition("Ready", true, "Ready", "", 2, kNow + absl::Hours(3), &status));
+  EXPECT_TRUE(HasCondition(status, "Ready"));
+  EXPECT_EQ(status["conditions"][0]["lastTransitionTime"], kube::EncodeTime(kNow + absl::Hours(3)));
+}
+
+TEST(JobStatusTest, MereProgressIsNoTransition) {
+  const Json before = {{"training", {{"step", 1}}}, {"attempt", 1}};
+  EXPECT_FALSE(IsTransition(before, {{"training", {{"step", 2}}},
+                                     {"checkpoint", {{"step", 2}, {"location", "x"}}},
+                                     {"attempt", 1}}));
+  EXPECT_TRUE(IsTransition(before, {{"training", {{"step", 1}}}, {"attempt", 2}}));
+  EXPECT_TRUE(IsTransition(before, {{"attempt", 1}, {"checkpoint", {{"restoredFromStep", 2}}}}));
+}
+
+}  // namespace
+}  // namespace sluice::reconciler

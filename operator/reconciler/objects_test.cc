@@ -1,0 +1,150 @@
+#include "operator/reconciler/objects.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::GetString;
+using kube::Json;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+
+const PodDefaults kDefaults = {"server:1", "worker:1", "logfmt"};
+constexpr policy::Slot kWorker = {v1::WORKER, 1};
+constexpr policy::Slot kShard = {v1::SHARD, 0};
+constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
+
+JobView Job(const Json& spec_patch = Json::object()) {
+  Json job = Json::parse(R"({
+    "metadata": {"name": "a", "namespace": "ns", "uid": "u-1",
+                 "labels": {"kueue.x-k8s.io/queue-name": "q", "team": "t"}},
+    "spec": {"model": {"type": "Builtin", "name": "mlp"}, "training": {"steps": 10},
+             "data": {"format": "IDX",
+                      "source": {"path": "/data/x", "volume": {"claimName": "sets"}}},
+             "checkpoint": {"storage": {"type": "PersistentVolumeClaim", "claimName": "ckpt"}}}})");
+  job["spec"].merge_patch(spec_patch);
+  return ReadJob(job);
+}
+
+Json Container(const Json& pod) { return pod["spec"]["containers"][0]; }
+
+std::vector<std::string> Arguments(const Json& pod) {
+  return Container(pod)["args"].get<std::vector<std::string>>();
+}
+
+TEST(ObjectsTest, ProcessesAreTheirPodsOnly) {
+  const Json worker = MakePod(Job(), kDefaults, kWorker);
+  EXPECT_EQ(GetString(worker, {"metadata", "name"}), "a-worker-1");
+  EXPECT_EQ(GetString(worker, {"spec", "restartPolicy"}), "Never");
+  EXPECT_EQ(Container(worker)["command"], Json::array({"/usr/bin/sluice-worker"}));
+  EXPECT_THAT(Arguments(worker),
+              IsSupersetOf({"--job=ns/a/u-1", "--coordinator=a-coordinator.ns.svc:29500",
+                            "--index=1", "--metrics-address=0.0.0.0:9090"}));
+  EXPECT_EQ(Container(worker)["image"], "worker:1");
+  EXPECT_EQ(Container(MakePod(Job(), kDefaults, kShard))["image"], "server:1");
+  EXPECT_THAT(Arguments(MakePod(Job(), kDefaults, kShard)), Contains("--advertise=$(POD_IP)"));
+  EXPECT_THAT(Arguments(MakePod(Job(), kDefaults, kCoordinator)),
+              IsSupersetOf({"--job=/etc/sluice/job.json", "--storage=/var/lib/sluice/checkpoints",
+                            "--termination-file=/dev/termination-log"}));
+}
+
+TEST(ObjectsTest, PodsAreRestricted) {
+  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
+    const Json pod = MakePod(Job(), kDefaults, slot);
+    const Json context = Container(pod)["securityContext"];
+    EXPECT_EQ(context["runAsNonRoot"], true);
+    EXPECT_EQ(context["allowPrivilegeEscalation"], false);
+    EXPECT_EQ(context["readOnlyRootFilesystem"], true);
+    EXPECT_EQ(context["capabilities"]["drop"], Json::array({"ALL"}));
+    EXPECT_EQ(context["seccompProfile"]["type"], "RuntimeDefault");
+    EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+  }
+}
+
+TEST(ObjectsTest, VolumesGoToThoseWhoNeedThem) {
+  const std::string worker = MakePod(Job(), kDefaults, kWorker).dump();
+  EXPECT_THAT(worker, HasSubstr("\"claimName\":\"sets\""));
+  EXPECT_THAT(worker, Not(HasSubstr("ckpt")));
+  const std::string shard = MakePod(Job(), kDefaults, kShard).dump();
+  EXPECT_THAT(shard, HasSubstr("\"claimName\":\"ckpt\""));
+  EXPECT_THAT(shard, HasSubstr("\"subPath\":\"ns/a\""));
+  EXPECT_THAT(shard, Not(HasSubstr("sets")));
+}
+
+TEST(ObjectsTest, ATemplateIsMergedIntoThePod) {
+  const Json pod = MakePod(Job(Json::parse(R"({"worker": {"template": {
+      "metadata": {"labels": {"x": "y", "sluice.dev/role": "other"}},
+      "spec": {"nodeSelector": {"disk": "ssd"}, "restartPolicy": "Always",
+               "tolerations": [{"key": "spot", "operator": "Exists"}],
+               "volumes": [{"name": "sets", "emptyDir": {}}],
+               "containers": [{"name": "sidecar", "image": "s"},
+                              {"name": "worker", "resources": {"limits": {"cpu": "1500m"}},
+                               "env": [{"name": "A", "value": "b"}],
+                               "volumeMounts": [{"name": "sets", "mountPath": "/sets"}]}]}}}})")),
+                           kDefaults, kWorker);
+  EXPECT_EQ(GetString(pod, {"metadata", "labels", "x"}), "y");
+  EXPECT_EQ(GetString(pod, {"metadata", "labels", kRoleLabel}), "worker");
+  EXPECT_EQ(GetString(pod, {"metadata", "labels", "kueue.x-k8s.io/queue-name"}), "q");
+  EXPECT_EQ(GetString(pod, {"metadata", "labels", "team"}), "");
+  EXPECT_EQ(pod["spec"]["restartPolicy"], "Never");
+  EXPECT_EQ(pod["spec"]["nodeSelector"]["disk"], "ssd");
+  EXPECT_EQ(pod["spec"]["tolerations"].size(), 3u);
+  EXPECT_EQ(pod["spec"]["containers"].size(), 2u);
+  EXPECT_EQ(Container(pod)["resources"]["limits"]["cpu"], "1500m");
+  EXPECT_THAT(Arguments(pod), Contains("--threads=2"));
+  EXPECT_EQ(Container(pod)["volumeMounts"].size(), 3u);
+  EXPECT_EQ(Container(pod)["env"].size(), 2u);
+}
+
+TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
+  const Json pod =
+      MakePod(Job({{"worker", {{"command", {"python3", "train.py"}}}}}), kDefaults, kWorker);
+  EXPECT_EQ(Container(pod)["command"], Json::array({"python3", "train.py"}));
+  const std::string env = Container(pod)["env"].dump();
+  for (const char* name : {"SLUICE_COORDINATOR", "SLUICE_JOB", "SLUICE_WORKER_INDEX"}) {
+    EXPECT_THAT(env, HasSubstr(name));
+  }
+  EXPECT_FALSE(Container(pod).contains("readinessProbe"));
+}
+
+TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {
+  const std::string hash = TemplateHash(MakePod(Job(), kDefaults, kWorker));
+  EXPECT_EQ(hash, TemplateHash(MakePod(Job({{"worker", {{"replicas", 9}}}}), kDefaults, kWorker)));
+  EXPECT_NE(hash, TemplateHash(MakePod(Job({{"image", "other"}}), kDefaults, kWorker)));
+}
+
+TEST(ObjectsTest, OwnedObjectsSayTheSameEachTime) {
+  const auto first = MakeObjects(Job(), 2);
+  const auto again = MakeObjects(Job(), 2);
+  ASSERT_EQ(first.size(), 5u);
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].object, again[i].object);
+    EXPECT_EQ(kube::ControllerUidOf(first[i].object), "u-1");
+  }
+  EXPECT_EQ(MakeObjects(Job({{"networkPolicy", "Disabled"}}), 2).size(), 4u);
+}
+
+TEST(ObjectsTest, ServicesOfJobsThatBeginWithADigitBeginWithALetter) {
+  EXPECT_EQ(HeadlessServiceName("3d"), "j3d");
+  EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "j3d-coordinator.ns.svc:29500");
+}
+
+TEST(ObjectsTest, WhatAServerFillsInIsNoDifference) {
+  const Json wanted = {{"a", 1}, {"list", Json::array({{{"x", 1}}})}, {"none", Json::object()}};
+  EXPECT_TRUE(Covers({{"a", 1}, {"b", 2}, {"list", Json::array({{{"x", 1}, {"y", 2}}})}}, wanted));
+  EXPECT_FALSE(Covers({{"a", 2}, {"list", Json::array({{{"x", 1}}})}}, wanted));
+  EXPECT_FALSE(Covers({{"a", 1}, {"list", Json::array()}}, wanted));
+  EXPECT_FALSE(Covers(Json(), wanted));
+}
+
+}  // namespace
+}  // namespace sluice::reconciler

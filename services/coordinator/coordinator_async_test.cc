@@ -146,5 +146,105 @@ TEST(CoordinatorAsync, AnUpdateThatOneShardAppliedAndAnotherNeverHeldIsARestorat
   EXPECT_EQ(job.core->view().id().attempt(), 2);
 }
 
+// ---- another mode on the way
+
+// The same job again, by a new coordinator.
+void ContinueIn(FakeJob& job, v1::Mode mode) {
+  job.options.job.mutable_training()->set_mode(mode);
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+}
+
+v1::JobSpec SavedEvery(v1::Mode mode, uint64_t steps) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_training()->set_mode(mode);
+  spec.mutable_checkpoint()->set_interval_steps(steps);
+  return spec;
+}
+
+TEST(CoordinatorModes, TheStepsOfASynchronousJobAreItsLedger) {
+  FakeJob job(SavedEvery(v1::SYNCHRONOUS, 5));
+  job.Start();
+  job.Train(6);
+  ContinueIn(job, v1::BOUNDED_STALENESS);
+  const v1::View& view = job.core->view();
+  EXPECT_EQ(view.mode(), v1::BOUNDED_STALENESS);
+  EXPECT_EQ(view.first_step(), 5u);
+  const v1::Ledger& ledger = job.shards[0]->installs.back().ledger();
+  EXPECT_EQ(ledger.updates(), 5u);
+  ASSERT_EQ(ledger.applied_size(), 1);
+  EXPECT_EQ(ledger.applied(0).end(), 160u);
+  EXPECT_EQ(job.Progress().samples(), 160u);
+  while (job.Progress().samples() < 320 && !job.exit.has_value()) job.Update(*job.workers[0], 32);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+TEST(CoordinatorModes, ALedgerWithoutHolesUpToAStepIsThatStep) {
+  FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 3));
+  job.Start();
+  for (int i = 0; i < 6; ++i) job.Update(*job.workers[0], 16);
+  job.Pass(absl::Seconds(1));
+  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.manifests.begin()->second.checkpoint().step(), 6u) << "updates";
+  ContinueIn(job, v1::SYNCHRONOUS);
+  EXPECT_EQ(job.core->view().mode(), v1::SYNCHRONOUS);
+  EXPECT_EQ(job.core->view().first_step(), 3u) << "six updates of half a batch";
+  EXPECT_EQ(job.Progress().samples(), 96u);
+  job.Train(20);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.Progress().step(), 10u);
+}
+
+TEST(CoordinatorModes, WhatALedgerLeftOpenIsTrainedAsynchronouslyFirst) {
+  FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
+  job.Start();
+  job.Update(*job.workers[0], 32, {}, /*from=*/16);  // [16, 48)
+  job.Update(*job.workers[0], 32, {}, /*from=*/64);  // [64, 96)
+  job.Pass(absl::Seconds(1));
+  ASSERT_EQ(job.manifests.size(), 1u);
+  ContinueIn(job, v1::SYNCHRONOUS);
+  EXPECT_EQ(job.claims.size(), 2u);
+  EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS);
+  EXPECT_TRUE(job.HasEvent("32 samples before it that asynchronous training left open"));
+  job.Update(*job.workers[0], 16);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS) << "[48, 64) is open";
+  job.Update(*job.workers[1], 16);
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.core->view().mode(), v1::SYNCHRONOUS);
+  EXPECT_EQ(job.core->view().first_step(), 3u);
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  ASSERT_EQ(job.claims.size(), 3u);
+  EXPECT_EQ(job.claims[2].parent().attempt(), 2u);
+  EXPECT_FALSE(job.HasEvent("restored")) << "it costs nothing of backoffLimit";
+  job.Train(20);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+TEST(CoordinatorModes, AJobThatIsSuspendedBetweenTheModesGoesOnWithWhatIsOpen) {
+  FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
+  job.Start();
+  job.Update(*job.workers[0], 32, {}, /*from=*/16);
+  job.Update(*job.workers[0], 32, {}, /*from=*/64);
+  job.Pass(absl::Seconds(1));
+  ContinueIn(job, v1::SYNCHRONOUS);
+  job.Update(*job.workers[0], 16);
+  v1::SetDesiredRequest suspend;
+  suspend.set_suspend(true);
+  job.core->OnSetDesired(suspend, job.now);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  const v1::Manifest& last = job.manifests.rbegin()->second;
+  EXPECT_EQ(last.mode(), v1::ASYNCHRONOUS);
+  EXPECT_EQ(last.samples(), 80u);
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

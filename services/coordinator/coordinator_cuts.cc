@@ -216,7 +216,7 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   manifest.set_job(JobName(options_.job));
   *manifest.mutable_checkpoint() = cut_->name;
   if (base_.has_value()) *manifest.mutable_parent() = *base_;
-  manifest.set_mode(options_.job.training().mode());
+  manifest.set_mode(mode_);
   if (Synchronous()) {
     manifest.set_samples(length_->SamplesAt(cut_->step));
   } else {

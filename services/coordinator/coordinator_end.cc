@@ -21,7 +21,11 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
   } else if (change_.has_install() && Idle()) {
     const bool complete = Synchronous() ? committed_ >= length_->total_steps()
                                         : Samples() >= length_->total_samples();
-    if (complete) goal_ = Goal::kComplete;
+    if (last_position_ != 0) {
+      if (Samples() >= last_position_) goal_ = Goal::kSwitch;
+    } else if (complete) {
+      goal_ = Goal::kComplete;
+    }
   }
   if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
 }
@@ -50,6 +54,8 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   if (missing.checkpoint || missing.evaluation) return;
   if (goal_ == Goal::kSuspend) {
     Leave(ExitReason::kSuspended, "suspended", now);
+  } else if (goal_ == Goal::kSwitch) {
+    GoOnSynchronously(now);
   } else if (!claim_.has_value() || (!claim_pending_ && retry_at_ <= now)) {
     // (R11) The end is the next name in the sequence of claims.
     Claim(/*end=*/true, now);
@@ -69,6 +75,15 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
   // Only what stands still can be final.
   if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
   return plan;
+}
+
+// By the next attempt, which begins with the checkpoint that was just made.
+void CoordinatorCore::Impl::GoOnSynchronously(absl::Time now) {
+  ForgetAttempt();
+  claim_unused_ = false;
+  claim_.reset();
+  stage_ = Stage::kReading;
+  ReadStorageAgain(now);
 }
 
 // ---- leaving

@@ -69,8 +69,9 @@ class CoordinatorCore::Impl {
     kExited,
   };
 
-  // Why training ends, once it does.
-  enum class Goal { kNone, kComplete, kTarget, kSuspend };
+  // Why training ends, once it does; kSwitch: only of this attempt, which was asynchronous so that
+  // a synchronous one can follow.
+  enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch };
 
   struct ShardState {
     uint64_t closed = 0;  // in the present view; asynchronous: updates applied
@@ -113,6 +114,7 @@ class CoordinatorCore::Impl {
   bool AcceptModel(const v1::Ready& ready, absl::Time now);
   std::string CheckCheckpoint() const;
   bool MakeAttempt(absl::Time now);
+  void BeginFromCheckpoint(absl::Time now);
   void Ask(absl::Time now);
   v1::Prepare PrepareMessage() const;
   v1::Birth BirthMessage() const;
@@ -140,7 +142,7 @@ class CoordinatorCore::Impl {
   void TellCommitted();
   bool Idle() const { return !change_.pausing() && !change_.installing(); }
   bool IsMember(uint64_t incarnation) const;
-  bool Synchronous() const { return IsSynchronous(options_.job.training().mode()); }
+  bool Synchronous() const { return IsSynchronous(mode_); }
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
   uint64_t Samples() const;
@@ -173,6 +175,7 @@ class CoordinatorCore::Impl {
   void ChooseGoal(absl::Time now);
   bool Stopping() const { return goal_ == Goal::kSuspend || goal_ == Goal::kTarget; }
   CutPlan FinalPlan() const;
+  void GoOnSynchronously(absl::Time now);
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
   void Fail(const std::string& reason, absl::Time now);
   void Supersede(const std::string& why);
@@ -235,6 +238,8 @@ class CoordinatorCore::Impl {
   uint64_t attempt_ = 0;
   v1::Layout layout_;
   uint64_t layout_hash_ = 0;
+  v1::Mode mode_;               // of this attempt
+  uint64_t last_position_ = 0;  // kSwitch: up to which it trains
   AttemptFacts facts_;
   std::vector<v1::View::Shard> shards_;
   std::optional<v1::CheckpointRef> base_;

@@ -8,6 +8,7 @@
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
 
 namespace sluice::coordinator {
@@ -281,7 +282,7 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
   return true;
 }
 
-// Whether the newest checkpoint is one of this model and mode; empty: it is, or one of the two is
+// Whether the newest checkpoint is one of this model; empty: it is, or one of the two is
 // not known yet.
 std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   if (!storage_.has_newest || !model_.has_value()) return "";
@@ -294,12 +295,46 @@ std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
     return absl::StrCat(name, " has no valid layout: ", valid.message());
   }
-  if (IsSynchronous(manifest.mode()) != Synchronous()) {
-    return absl::StrCat(name, " is of ",
-                        IsSynchronous(manifest.mode()) ? "a synchronous" : "an asynchronous",
-                        " job; training.mode cannot be changed on the way");
+  if (absl::Status valid = IntervalSet::FromProtos(manifest.ledger().applied()).status();
+      !valid.ok()) {
+    return absl::StrCat(name, " has no valid ledger: ", valid.message());
   }
   return "";
+}
+
+// What the checkpoint's state is to this attempt. A synchronous job's step and an asynchronous
+// job's ledger say the same, what was trained on, as long as there are no holes in the ledger: the
+// samples of a step are the positions up to where it ends. If there are, the attempt trains
+// asynchronously on what is open up to the next step, and the one after it is synchronous.
+void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
+  const v1::Manifest& manifest = storage_.newest;
+  base_ = manifest.checkpoint();
+  facts_.base_version = base_->step();
+  facts_.base_ledger = manifest.ledger();
+  if (IsSynchronous(manifest.mode()) == Synchronous()) return;
+  if (IsSynchronous(manifest.mode())) {
+    if (manifest.samples() > 0) {
+      *facts_.base_ledger.add_applied() = ToProto(Interval{0, manifest.samples()});
+    }
+    facts_.base_ledger.set_updates(base_->step());
+    Info(absl::StrCat("training goes on asynchronously after step ", base_->step()), now);
+    return;
+  }
+  IntervalSet applied = *IntervalSet::FromProtos(manifest.ledger().applied());
+  const uint64_t end = applied.empty() ? 0 : applied.Intervals().back().end;
+  const uint64_t step = length_->StepFrom(end);
+  if (applied.Count() == length_->SamplesAt(step)) {
+    facts_.base_version = step;
+    facts_.base_ledger.Clear();
+    Info(absl::StrCat("training goes on synchronously at step ", step), now);
+    return;
+  }
+  mode_ = v1::ASYNCHRONOUS;
+  last_position_ = length_->SamplesAt(step);
+  Info(absl::StrCat("before training goes on synchronously at step ", step, ", ",
+                    last_position_ - applied.Count(),
+                    " samples before it that asynchronous training left open are trained on"),
+       now);
 }
 
 // ---- birth
@@ -309,9 +344,7 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
   ForgetAttempt();
   if (storage_.has_newest) {
     layout_ = storage_.newest.layout();
-    base_ = storage_.newest.checkpoint();
-    facts_.base_version = base_->step();
-    facts_.base_ledger = storage_.newest.ledger();
+    BeginFromCheckpoint(now);
   } else {
     absl::StatusOr<v1::Layout> layout = MakeLayout(model_->table(), PartitionsOf(options_.job));
     if (!layout.ok()) {
@@ -341,6 +374,8 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
 
 void CoordinatorCore::Impl::ForgetAttempt() {
   facts_ = {};
+  mode_ = options_.job.training().mode();
+  last_position_ = 0;
   shards_.clear();
   base_.reset();
   shard_states_.clear();
@@ -400,6 +435,8 @@ v1::Prepare CoordinatorCore::Impl::PrepareMessage() const {
                                       : storage_.foreign_folder);
   }
   prepare.set_training_samples(model_->training_samples());
+  prepare.set_version(facts_.base_version);
+  prepare.set_last_position(last_position_);
   return prepare;
 }
 

@@ -183,7 +183,7 @@ v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
   view.mutable_id()->set_attempt(attempt_);
   *view.mutable_id()->mutable_term() = term_;
   view.mutable_id()->set_number(change_.pause().id().number());
-  view.set_mode(options_.job.training().mode());
+  view.set_mode(mode_);
   view.set_first_step(decision.first_step);
   std::vector<double> speeds;
   for (const Process* member : members) {

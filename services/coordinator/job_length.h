@@ -27,6 +27,8 @@ class JobLength {
 
   // Synchronous: samples in the steps before `step`.
   uint64_t SamplesAt(uint64_t step) const { return plan_.PositionsOf(step).begin; }
+  // The first step that begins after so many samples, or more.
+  uint64_t StepFrom(uint64_t samples) const { return plan_.StepFrom(samples); }
   // Asynchronous: what schedules count as steps: whole global batches.
   uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
   double EpochsIn(uint64_t samples) const {

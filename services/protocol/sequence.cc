@@ -111,6 +111,11 @@ PositionRange StepPlan::PositionsOf(uint64_t step) const {
   return {epoch_begin + begin, epoch_begin + end};
 }
 
+uint64_t StepPlan::StepFrom(uint64_t position) const {
+  return position / options_.samples * StepsPerEpoch() +
+         DivideRoundingUp(position % options_.samples, options_.global_batch_size);
+}
+
 PositionRange StepPlan::PositionsOf(uint64_t step, PositionRange microbatches) const {
   const PositionRange batch = PositionsOf(step);
   // Past the last microbatch every product would only grow; bounding first keeps it from

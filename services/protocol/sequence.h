@@ -112,6 +112,9 @@ class StepPlan {
 
   PositionRange PositionsOf(uint64_t step) const;
 
+  // The first step that begins at this position, or after it.
+  uint64_t StepFrom(uint64_t position) const;
+
   // The positions of microbatches [microbatches.begin, microbatches.end) of a step; empty if all of
   // them are.
   PositionRange PositionsOf(uint64_t step, PositionRange microbatches) const;

@@ -159,5 +159,17 @@ TEST(StepPlanTest, ARefusalNamesTheField) {
               HasSubstr("number of samples is 0"));
 }
 
+TEST(StepPlanTest, EveryPositionHasTheFirstStepThatBeginsThereOrAfterIt) {
+  const auto plan = StepPlan::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
+  ASSERT_TRUE(plan.ok());
+  for (uint64_t position = 0; position < 30; ++position) {
+    const uint64_t step = plan->StepFrom(position);
+    EXPECT_GE(plan->PositionsOf(step).begin, position);
+    if (step > 0) {
+      EXPECT_LT(plan->PositionsOf(step - 1).begin, position);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -471,6 +471,9 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
   Arbiter::Limits limits;
   limits.total_samples = TotalSamples(training.steps(), training.global_batch_size(),
                                       training.epochs(), state_.training_samples);
+  if (state_.last_position != 0) {
+    limits.total_samples = std::min(limits.total_samples, state_.last_position);
+  }
   limits.update_samples = training.global_batch_size();
   limits.permits = std::max<uint64_t>(
       1, state_.options.max_staged_bytes / std::max<uint64_t>(1, state_.model->total_bytes()));

@@ -41,6 +41,7 @@ absl::Status Birth::Begin() {
   state_.model = *std::move(model);
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
+  state_.last_position = prepare_.last_position();
   state_.pool->Trim();
   const std::vector<uint32_t> owned =
       OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
@@ -148,7 +149,7 @@ void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<ab
     error_ = absl::StrCat(entry.name(), " holds version ", (*content)->version, ", not ",
                           prepare_.checkpoint().checkpoint().step());
   } else {
-    newborn_[partition] = {std::move((*content)->blocks), (*content)->version};
+    newborn_[partition] = {std::move((*content)->blocks), prepare_.version()};
     clocks_.insert(clocks_.end(), (*content)->clocks.begin(), (*content)->clocks.end());
   }
   CheckWhole();

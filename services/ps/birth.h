@@ -47,7 +47,8 @@ class Birth {
   // Requires whole(). They are handed over once.
   std::vector<std::unique_ptr<Partition>> TakePartitions();
   const std::vector<v1::ClockRecord>& clocks() const { return clocks_; }
-  const v1::Manifest& checkpoint() const { return prepare_.checkpoint(); }
+  // Of the checkpoint, or 0.
+  uint64_t version() const { return prepare_.version(); }
   bool has_checkpoint() const { return prepare_.has_checkpoint(); }
 
  private:

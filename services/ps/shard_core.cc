@@ -323,7 +323,7 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
   if (!state.view.has_value()) {
     state.partitions = birth.TakePartitions();
     asynchronous.AdoptRecords(birth.clocks());
-    if (birth.has_checkpoint()) state.committed = birth.checkpoint().checkpoint().step();
+    if (birth.has_checkpoint()) state.committed = birth.version();
   }
   for (uint32_t number : view.owned()) {
     if (state.Find(number) == nullptr) {

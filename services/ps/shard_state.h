@@ -83,6 +83,7 @@ struct ShardState {
 
   v1::JobSpec job;
   uint64_t training_samples = 0;
+  uint64_t last_position = 0;  // Prepare.last_position
   std::shared_ptr<const ShardModel> model;
 
   std::optional<InstalledView> view;

@@ -695,6 +695,7 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   v1::CoordinatorMessage message;
   *message.mutable_prepare() = shard.MakePrepare(1, /*attempt=*/2);
   *message.mutable_prepare()->mutable_checkpoint() = manifest;
+  message.mutable_prepare()->set_version(manifest.checkpoint().step());
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));

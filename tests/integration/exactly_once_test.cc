@@ -208,5 +208,35 @@ TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesN
   FinishAndCheck();
 }
 
+TEST_F(ExactlyOnceTest, AJobThatChangesItsModeOnTheWayCountsEachSampleOnceAnEpoch) {
+  const std::string folder = NewFolder("modes");
+  v1::JobSpec job = HurtJob(folder);
+  job.mutable_training()->set_global_batch_size(20);
+  job.mutable_training()->set_max_staleness(2);
+  job.mutable_training()->set_step_delay_seconds(0.005);
+  uint64_t samples = 0;
+  for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::SYNCHRONOUS, v1::BOUNDED_STALENESS,
+                              v1::SYNCHRONOUS, v1::ASYNCHRONOUS}) {
+    job.mutable_training()->set_mode(mode);
+    Start(job, folder);
+    WaitFor([&](const v1::JobProgress& p) { return p.samples() >= samples + 1000; });
+    // What it had is left open.
+    ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
+    v1::SetDesiredRequest suspend;
+    suspend.set_suspend(true);
+    ASSERT_TRUE(processes_->SetDesired(suspend).ok());
+    const auto code = processes_->WaitForExit("coordinator", absl::Seconds(60));
+    ASSERT_TRUE(code.ok()) << code.status();
+    ASSERT_EQ(*code, kExitOk) << Contents(processes_->LogFile("coordinator"));
+    const auto manifest = FinalManifest(processes_->checkpoints());
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    samples = manifest->samples();
+    ASSERT_LT(samples, kSamples * kEpochs);
+  }
+  job.mutable_training()->set_mode(v1::SYNCHRONOUS);
+  Start(job, folder);
+  FinishAndCheck();
+}
+
 }  // namespace
 }  // namespace sluice::testing

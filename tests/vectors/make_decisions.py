@@ -307,7 +307,8 @@ class World:
             if chance < 0.03 and self.connected:
                 self.cut_stream()
             elif chance < 0.065:
-                self.change_view(max(0, self.core.step - turn % 2), skip=chance < 0.04)
+                self.change_view(max(0, self.core.step - turn % 2), skip=chance < 0.04,
+                                 attempt=self.view.id.attempt if self.view is not None else 1)
             elif chance < 0.085 and self.view is not None:
                 cut = turn + 1
                 self.tell(evaluate=wire.Evaluate(
@@ -381,6 +382,15 @@ def lives():
         suspended.event('tick')
     suspended.tell(finish=wire.Finish(succeeded=True, reason='suspended'))
     yield suspended.life
+    modes = World('attempts in other modes', 13, wire.ASYNCHRONOUS)
+    modes.begin()
+    modes.change_view(0)
+    modes.live(15)
+    for attempt, mode in ((2, wire.SYNCHRONOUS), (3, wire.BOUNDED_STALENESS), (4, wire.SYNCHRONOUS)):
+        modes.job.training.mode = mode
+        modes.change_view(5, attempt=attempt)
+        modes.live(15)
+    yield modes.life
     refused = World('refused', 10, wire.SYNCHRONOUS)
     refused.event('coordinator_connected')
     refused.tell(refusal=wire.Refusal(code=wire.Refusal_MODEL_DIFFERS, reason='it differs'))

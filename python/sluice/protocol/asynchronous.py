@@ -44,7 +44,6 @@ class AsynchronousWorker:
 
     def __init__(self, context):
         self._context = context
-        self._bounded = context.view.mode == wire.BOUNDED_STALENESS
         self._clock = 0  # the highest that was applied, or to which it was raised
         self._lease = (0, 0)  # what is left of it behind the update in progress
         self._lease_asked = False
@@ -59,6 +58,9 @@ class AsynchronousWorker:
         self._pull_request = 0
         self._counted = None  # the arbiter's answer to the present pull
         self._samples_per_second = 0.0  # 0: not known yet
+
+    def _is_bounded(self):
+        return self._context.view.mode == wire.BOUNDED_STALENESS
 
     def current_version(self):
         return None  # that cannot be said
@@ -135,7 +137,7 @@ class AsynchronousWorker:
             self._send_applies()
         if arbiter is not None:
             self._ask_for_lease(arbiter)
-        may_pull = not self._bounded or self._lease[0] < self._lease[1]
+        may_pull = not self._is_bounded() or self._lease[0] < self._lease[1]
         if self._update is None and not self._fresh and not self._pulling and may_pull:
             self._begin_pull()
         if self._pulling and may_pull:
@@ -202,7 +204,7 @@ class AsynchronousWorker:
         return wire.Apply(
             clock=update.clock, samples=wire.Range(begin=update.begin, end=update.end),
             ordinal=update.permit.ordinal, staleness=update.permit.staleness,
-            pull_next=not self._bounded, square_sum=sum(norm.square_sum for norm in norms),
+            pull_next=not self._is_bounded(), square_sum=sum(norm.square_sum for norm in norms),
             non_finite=any(norm.non_finite for norm in norms))
 
     def _send_update(self):
@@ -232,7 +234,7 @@ class AsynchronousWorker:
         update.apply_sent.add(only)
         if not self._pulling:
             self._begin_pull()
-        if not self._bounded:
+        if not self._is_bounded():
             self._pull_sent.add(only)
 
     def _shards(self):
@@ -267,7 +269,7 @@ class AsynchronousWorker:
             if not self._pulling:
                 self._begin_pull()
             self._context.send(link, wire.Header(apply=self._make_apply()))
-            if not self._bounded:
+            if not self._is_bounded():
                 self._pull_sent.add(shard)
 
     def _on_applied(self, link, applied):
@@ -340,7 +342,7 @@ class AsynchronousWorker:
             # Behind the Apply, so that the worker gets its own update.
             if self._update is not None and shard not in self._update.apply_sent:
                 continue
-            first = not self._bounded or shard == self._context.arbiter()
+            first = not self._is_bounded() or shard == self._context.arbiter()
             if not first and self._counted is None:
                 continue
             self._pull_sent.add(shard)

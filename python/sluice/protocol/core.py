@@ -63,7 +63,8 @@ class WorkerCore:
         self._context = context_lib.WorkerContext(options.process.incarnation)
         self._evaluations = evaluation.EvaluationQueue(self._context)
         self._birth = birth_lib.BirthPusher(self._context)
-        self._mode = None
+        self._modes = {}  # by whether it is the synchronous one
+        self._mode = None  # one of them: that of the view
         self._connected = False   # to the coordinator
         self._registered = False  # on this stream
         self._opening = False
@@ -361,12 +362,25 @@ class WorkerCore:
                 f'view {wire.short_name(view.id)} is without this worker')
             return
         self._was_member = self._was_member or context.member
-        if self._mode is None:
-            make = (synchronous.SynchronousWorker if view.mode == wire.SYNCHRONOUS else
-                    asynchronous.AsynchronousWorker)
-            self._mode = make(context)
+        self._choose_mode(old)
         self._mode.on_view(old)
         self._evaluations.on_view(old is not None and old.id.attempt == view.id.attempt)
+
+    def _choose_mode(self, old):
+        """An attempt may go on in another mode than the one before it."""
+        context = self._context
+        is_synchronous = context.view.mode == wire.SYNCHRONOUS
+        wanted = self._modes.get(is_synchronous)
+        if self._mode is not None and self._mode is not wanted:
+            # What was under way belongs to the older one.
+            member, context.member = context.member, False
+            self._mode.on_view(old)
+            context.member = member
+        if wanted is None:
+            make = (synchronous.SynchronousWorker if is_synchronous else
+                    asynchronous.AsynchronousWorker)
+            wanted = self._modes[is_synchronous] = make(context)
+        self._mode = wanted
 
     def _read_view(self):
         context = self._context

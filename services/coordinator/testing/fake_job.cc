@@ -65,7 +65,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     after.reset();
     cut.reset();
     view.Clear();
-    version = committed = message.prepare().checkpoint().checkpoint().step();
+    version = committed = message.prepare().version();
     ledger = IntervalSet();
     clocks.clear();
     leases.clear();
@@ -114,6 +114,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
         ledger.Add(FromProto(record.samples()));
       }
     }
+    for (const v1::Range& range : install.ledger().applied()) ledger.Add(FromProto(range));
     staged.clear();
     leases.assign(install.leases().begin(), install.leases().end());
     if (cut.has_value() && cut->cut() != install.cut().cut()) cut.reset();
@@ -560,10 +561,11 @@ void FakeJob::CloseOn(const std::vector<FakeShard*>& some) {
   Pump();
 }
 
-void FakeJob::Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet) {
+void FakeJob::Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet,
+                     uint64_t from) {
   const uint64_t incarnation = worker.id.incarnation();
   FakeShard& arbiter = *Shards().front();
-  const Interval range = arbiter.ledger.FirstGap(0, UINT64_MAX, samples);
+  const Interval range = arbiter.ledger.FirstGap(from, UINT64_MAX, samples);
   v1::ClockRecord record = arbiter.clocks[incarnation];
   record.set_worker(incarnation);
   record.set_clock(record.clock() + 1);

@@ -138,8 +138,10 @@ class FakeJob {
   void Train(int steps = 1);
   // Only these shards close the step that is under way.
   void CloseOn(const std::vector<FakeShard*>& some);
-  // Asynchronous: a worker's update is applied on all shards (or only staged on some).
-  void Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet = {});
+  // Asynchronous: a worker's update is applied on all shards (or only staged on some), of the first
+  // samples behind `from` that were not.
+  void Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet = {},
+              uint64_t from = 0);
 
   // What is staged of the worker's is applied.
   void FinishUpdates(const FakeWorker& worker);

@@ -14,7 +14,7 @@ constexpr MicrobatchRange kWholeUpdate = {0, 1};
 }  // namespace
 
 AsynchronousWorker::AsynchronousWorker(WorkerContext* context)
-    : context_(context), bounded_(context->view.mode() == v1::BOUNDED_STALENESS), push_(context) {}
+    : context_(context), push_(context) {}
 
 // ---- views and streams
 
@@ -99,7 +99,7 @@ void AsynchronousWorker::Proceed() {
     SendApplies();
   }
   if (arbiter != nullptr) AskForLease(*arbiter);
-  const bool may_pull = !bounded_ || !lease_.empty() || !context_->rules->AskArbiterFirst();
+  const bool may_pull = !bounded() || !lease_.empty() || !context_->rules->AskArbiterFirst();
   if (!update_ && !fresh_ && !pulling_ && may_pull) BeginPull();
   if (pulling_ && may_pull) SendPulls();
 }
@@ -177,7 +177,7 @@ v1::Apply AsynchronousWorker::MakeApply() const {
     apply.set_ordinal(update_->permit->ordinal());
     apply.set_staleness(update_->permit->staleness());
   }
-  apply.set_pull_next(!bounded_);
+  apply.set_pull_next(!bounded());
   for (const auto& [partition, norm] : update_->norms) {
     apply.set_square_sum(apply.square_sum() + norm.square_sum());
     apply.set_non_finite(apply.non_finite() || norm.non_finite());
@@ -205,7 +205,7 @@ void AsynchronousWorker::Push() {
   if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
   if (!update_->apply_sent.insert(only).second) return;
   if (!pulling_) BeginPull();
-  if (!bounded_) pull_sent_.insert(only);
+  if (!bounded()) pull_sent_.insert(only);
 }
 
 // A shard without content keeps the record of each update like any other, and so has to stage it.
@@ -241,7 +241,7 @@ void AsynchronousWorker::SendApplies() {
     v1::Header header;
     *header.mutable_apply() = MakeApply();
     context_->Send(*link, std::move(header));
-    if (!bounded_) pull_sent_.insert(shard);
+    if (!bounded()) pull_sent_.insert(shard);
   }
 }
 
@@ -329,7 +329,7 @@ void AsynchronousWorker::SendPulls() {
     if (link == nullptr || pull_sent_.count(shard) != 0) continue;
     // Behind the Apply, so that the worker gets its own update.
     if (update_ && update_->apply_sent.count(shard) == 0) continue;
-    const bool first = !bounded_ || shard == context_->Arbiter();
+    const bool first = !bounded() || shard == context_->Arbiter();
     if (!first && !counted_ && context_->rules->AskArbiterFirst()) continue;
     pull_sent_.insert(shard);
     PullFrom(*link);

@@ -46,6 +46,7 @@ class AsynchronousWorker : public TrainingMode {
   uint64_t Step() const override { return clock_; }
 
  private:
+  bool bounded() const { return context_->view.mode() == v1::BOUNDED_STALENESS; }
   struct Update {
     Update(const v1::TensorTable* table, const WorkerRules* rules)
         : gradients(table, /*tree=*/false, rules) {}
@@ -88,7 +89,6 @@ class AsynchronousWorker : public TrainingMode {
   void PullFrom(ShardLink& link);
 
   WorkerContext* const context_;
-  const bool bounded_;
 
   uint64_t clock_ = 0;  // the highest that was applied, or to which it was raised
   Interval lease_;      // what is left of it behind the update in progress

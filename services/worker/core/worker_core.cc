@@ -89,6 +89,7 @@ class WorkerCore::Impl {
   void OnFinish(const v1::Finish& finish);
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
   void Adopt(const v1::View& view);
+  void ChooseMode(const v1::View& old);
   void ReadView();
   void UpdateLinks();
   absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
@@ -101,7 +102,8 @@ class WorkerCore::Impl {
   WorkerContext context_;
   EvaluationQueue evaluations_{&context_};
   BirthPusher birth_{&context_};
-  std::unique_ptr<TrainingMode> mode_;
+  std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
+  TrainingMode* mode_ = nullptr;  // one of the two: that of the view
 
   bool connected_ = false;   // to the coordinator
   bool registered_ = false;  // on this stream
@@ -253,15 +255,29 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
                    absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
   }
   was_member_ = was_member_ || context_.member;
-  if (mode_ == nullptr) {
-    if (view.mode() == v1::SYNCHRONOUS) {
-      mode_ = std::make_unique<SynchronousWorker>(&context_);
-    } else {
-      mode_ = std::make_unique<AsynchronousWorker>(&context_);
-    }
-  }
+  ChooseMode(old);
   mode_->OnView(old);
   evaluations_.OnView(old.id().attempt() == view.id().attempt());
+}
+
+// An attempt may go on in another mode than the one before it. What was under way belongs to the
+// older one; the clock goes on (R8), should a later attempt count on.
+void WorkerCore::Impl::ChooseMode(const v1::View& old) {
+  std::unique_ptr<TrainingMode>& wanted =
+      context_.view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_;
+  if (mode_ != nullptr && mode_ != wanted.get()) {
+    const bool member = std::exchange(context_.member, false);
+    mode_->OnView(old);
+    context_.member = member;
+  }
+  if (wanted == nullptr) {
+    if (context_.view.mode() == v1::SYNCHRONOUS) {
+      wanted = std::make_unique<SynchronousWorker>(&context_);
+    } else {
+      wanted = std::make_unique<AsynchronousWorker>(&context_);
+    }
+  }
+  mode_ = wanted.get();
 }
 
 void WorkerCore::Impl::ReadView() {

@@ -317,6 +317,33 @@ TEST_P(ViewOfNobodyTest, LetsGoWhoWantedToLeave) {
 INSTANTIATE_TEST_SUITE_P(Modes, ViewOfNobodyTest,
                          testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS));
 
+TEST(WorkerCoreTest, AnAttemptInAnotherModeBeginsAnewAndClocksGoOn) {
+  WorkerHarness world(v1::ASYNCHRONOUS);
+  world.Start();
+  world.Install(world.MakeView(1, 0, {{kSelf, {}}}, 0));
+  world.ConnectAll();
+  EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));  // asks for a lease
+
+  v1::View synchronous = world.MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1);
+  synchronous.mutable_id()->set_attempt(2);
+  synchronous.set_mode(v1::SYNCHRONOUS);
+  world.TakeSent(kShardB);
+  world.Install(synchronous);
+  for (const auto& frame : world.TakeSent(kShardA)) {
+    EXPECT_TRUE(frame.header.has_pull());
+    EXPECT_EQ(frame.header.pull().version(), 5u);
+  }
+  world.ReceiveVersion(5);
+  EXPECT_EQ(world.core_.Status().step, 5u);
+
+  v1::View asynchronous = world.MakeView(3, 9, {{kSelf, {}}}, 2);
+  asynchronous.mutable_id()->set_attempt(3);
+  world.Install(asynchronous);
+  bool asked = false;
+  for (const auto& frame : world.TakeSent(kShardA)) asked |= frame.header.has_lease_request();
+  EXPECT_TRUE(asked);
+}
+
 TEST(WorkerCoreTest, AFailedModelFailsTheJob) {
   WorkerHarness world;
   world.Start();

@@ -64,6 +64,8 @@ class ApiClient:
     def request(self, method, path, body=None, content_type='application/json'):
         """The parsed answer; ApiError if it is an error. The body is text, or what becomes JSON."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode() if body is not None else None
+        if method != 'GET':
+            self._connection = None  # a write is not sent over a connection that may have ended meanwhile
         for again in (True, False):
             if self._connection is None:
                 self._connection = self.connect()

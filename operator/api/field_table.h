@@ -56,13 +56,13 @@ struct Field {
   std::string pattern;  // regular expression for the schema,
   bool (*matches)(absl::string_view) = nullptr;  // the same as a predicate,
   std::string pattern_message;                   // and in words ("must be ...")
-  bool is_path = false;  // relative values are relative to the manifest's folder
-  std::string format;    // of a string, as in OpenAPI: "date-time"
-
-  // Of kObject: it may have any fields. Part of a Kubernetes object, which API servers check.
-  bool open = false;
+  std::string format;                            // of a string, as in OpenAPI: "date-time"
   // Of kList: its items are told apart by this field of theirs.
   std::string item_key;
+
+  bool is_path = false;  // relative values are relative to the manifest's folder
+  // Of kObject: it may have any fields. Part of a Kubernetes object, which API servers check.
+  bool open = false;
   // Means something on clusters only, as does everything below it; `sluice run` sets it aside.
   bool cluster_only = false;
   // What a checkpoint depends on: it, and everything below it, stays as it was for the life of a

@@ -475,5 +475,84 @@ TEST(PolicyTest, MoreWorkersAreStartedAtOnce) {
   EXPECT_EQ(decision.desired_workers, 4u);
 }
 
+// ---- what clusters add
+
+TEST(PolicyTest, WhoHadToGoIsReplacedAndCountsNowhere) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  for (const Slot& slot : {kShard0, kWorker0, kCoordinator}) {
+    world.observed.processes.at(slot).ready = true;
+    world.End(slot, kExitFailed);
+    world.observed.processes.at(slot).exit.cause = Cause::kOutside;
+    EXPECT_FALSE(IsFailure(world.observed.processes.at(slot).exit));
+  }
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "worker-0"));
+  EXPECT_FALSE(world.finished);
+}
+
+TEST(PolicyTest, WhereOneIsPatientAFailedStartIsTriedAgainAndCountsNowhere) {
+  World world;
+  world.limits.patient = true;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  for (int i = 0; i < 20; ++i) {
+    world.End(kShard0, kExitFailed, 0, "no such folder");
+    world.observed.processes.at(kShard0).ended = world.observed.processes.at(kShard0).started;
+    world.Step();
+    world.now += absl::Minutes(1);
+    world.Step();
+    ASSERT_TRUE(world.observed.processes.at(kShard0).running);
+  }
+  EXPECT_FALSE(world.finished);
+  // One that was ready counts as ever.
+  world.observed.processes.at(kShard0).ready = true;
+  world.End(kShard0, kExitFailed);
+  EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
+}
+
+TEST(PolicyTest, WhereOneIsPatientOnlyACoordinatorThatSaysSoFailsTheJob) {
+  World world;
+  world.limits.patient = true;
+  world.StartAll();
+  world.End(kCoordinator, kExitFailed, 0, "the storage is gone");
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  world.observed.phase = v1::JobProgress::FAILED;
+  world.observed.phase_reason = "NaN";
+  world.End(kCoordinator, kExitFailed);
+  EXPECT_EQ(world.Step().memory.ending->code, "TrainingFailed");
+}
+
+TEST(PolicyTest, AJobThatOutlivesItsCoordinatorGoesOnAfterASuspensionThatNobodyWished) {
+  for (const bool outlives : {false, true}) {
+    World world;
+    world.plan.outlives_coordinator = outlives;
+    world.StartAll();
+    world.observed.phase = v1::JobProgress::SUSPENDED;
+    world.End(kCoordinator, kExitOk);
+    const Decision decision = world.Step();
+    EXPECT_EQ(decision.memory.ending.has_value(), !outlives);
+    EXPECT_EQ(world.started.size(), outlives ? 1u : 0u);
+  }
+}
+
+TEST(PolicyTest, ASuspensionDoesNotWaitForACoordinatorThatHasNotBegun) {
+  World world;
+  world.StartAll();
+  world.observed.processes.at(kCoordinator).begun = false;
+  world.plan.suspend = true;
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
+}
+
+TEST(PolicyTest, AnExitsReasonGoesBeforeItsCode) {
+  Exit exit;
+  exit.signal = SIGKILL;
+  exit.reason = "OOMKilled";
+  EXPECT_EQ(ExitText(exit), "OOMKilled, killed by signal 9 (Killed)");
+}
+
 }  // namespace
 }  // namespace sluice::policy

@@ -1,7 +1,9 @@
 #include "services/ps/shard_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -28,6 +30,12 @@ constexpr size_t kInlineBytes = 64 << 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;
 
+// Threads that receive: few, because each costs every message of the others' (EventLoop tells why).
+int ReaderThreads() {
+  constexpr int kCoresForEach = 8;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresForEach, 1, 8);
+}
+
 }  // namespace
 
 class ShardServer::Impl final : public StreamHandler {
@@ -40,7 +48,8 @@ class ShardServer::Impl final : public StreamHandler {
         parallel_(options_.compute_threads),
         executor_({.name = "shard"}),
         file_thread_({.name = "files"}),
-        streams_({.on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
+        streams_({.reader_threads = ReaderThreads(),
+                  .on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
                  this),
         timer_(&clock_,
                [this] { Event([](ShardCore& core, absl::Time now) { core.OnTick(now); }); }) {}
@@ -48,11 +57,8 @@ class ShardServer::Impl final : public StreamHandler {
   ~Impl() override {
     executor_.Post([this] { End(kExitFailed, "the process ends"); });
     executor_.Flush();  // from here on events do nothing
-    link_.reset();
-    if (server_ != nullptr) server_->Stop();
+    StopServer();
     file_thread_.Stop();
-    executor_.Flush();
-    ClosePeers();
     executor_.Stop();
   }
 
@@ -67,6 +73,7 @@ class ShardServer::Impl final : public StreamHandler {
     started_.Notify();
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
+    link.loop = streams_.loop();
     link_ = CoordinatorLink::Start(
         link,
         {.on_connected =
@@ -100,7 +107,7 @@ class ShardServer::Impl final : public StreamHandler {
     ended_.Wait();
     // What was said last (that it leaves, the last frames) gets out.
     link_->Finish(absl::Seconds(2));
-    server_->Stop();
+    StopServer();
     return result_;
   }
 
@@ -223,6 +230,7 @@ class ShardServer::Impl final : public StreamHandler {
     peer.connected = false;
     StreamClient::Options options;
     options.address = peer.address;
+    options.loop = streams_.loop();
     peer.stream = StreamClient::Connect(
         options, {.on_frames =
                       [this, incarnation, life](const std::vector<DecodedFrame>& frames) {
@@ -276,7 +284,16 @@ class ShardServer::Impl final : public StreamHandler {
     return next;
   }
 
-  // From the destructor, when nothing runs on the executor any more.
+  // After the end, when events do nothing any more.
+  void StopServer() {
+    executor_.Flush();
+    // What runs on the server's loop goes before it.
+    link_.reset();
+    ClosePeers();
+    file_thread_.Flush();  // broken streams die there
+    if (server_ != nullptr) server_->Stop();
+  }
+
   void ClosePeers() {
     std::vector<std::unique_ptr<StreamClient>> streams;
     Notification taken;

@@ -102,17 +102,20 @@ class CoordinatorLink::Impl {
       broken_ = false;
       why_ = absl::OkStatus();
     }
-    std::unique_ptr<Stream> stream = Stream::Start(
-        {}, [this](auto* context, auto* reactor) { stub_->async()->Join(context, reactor); },
-        {.on_message =
-             [this](v1::CoordinatorMessage message) { callbacks_.on_message(std::move(message)); },
-         .on_broken =
-             [this](absl::Status why) {
-               MutexLock lock(&mutex_);
-               broken_ = true;
-               if (why_.ok()) why_ = std::move(why);
-               changed_.SignalAll();
-             }});
+    auto stream = std::make_unique<Stream>(
+        MessageStreamOptions(), options_.loop,
+        [this](auto* context, auto* queue) { return stub_->PrepareAsyncJoin(context, queue); },
+        Stream::Callbacks{.on_message =
+                              [this](v1::CoordinatorMessage message) {
+                                callbacks_.on_message(std::move(message));
+                              },
+                          .on_broken =
+                              [this](absl::Status why) {
+                                MutexLock lock(&mutex_);
+                                broken_ = true;
+                                if (why_.ok()) why_ = std::move(why);
+                                changed_.SignalAll();
+                              }});
     {
       MutexLock lock(&mutex_);
       stream_ = std::move(stream);

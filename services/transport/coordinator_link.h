@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "services/common/backoff.h"
+#include "services/transport/event_loop.h"
 
 namespace sluice {
 
@@ -21,14 +22,16 @@ class CoordinatorLink {
  public:
   struct Options {
     std::string address;  // host:port
+    // That its streams run on; must outlive it.
+    EventLoop* loop = nullptr;
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     Backoff::Options backoff = {.initial = absl::Milliseconds(50), .max = absl::Seconds(1)};
   };
 
-  // One at a time, for each stream: on_connected, on_message..., on_broken. They must not block.
-  // "Connected" is before anything has been heard from the other side: what is sent waits until
-  // there is a connection.
+  // On the loop's thread or the link's own, one at a time, for each stream: on_connected,
+  // on_message..., on_broken. They must not block. "Connected" is before anything has been heard
+  // from the other side: what is sent waits until there is a connection.
   struct Callbacks {
     std::function<void()> on_connected;
     std::function<void(v1::CoordinatorMessage)> on_message;

@@ -10,12 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "services/transport/client_stream.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/message_stream_internal.h"
 
-// Long-lived bidirectional streams of small protobuf messages: the control plane. They run on
-// gRPC's callback threads: handlers must not block and must not compute; they hand what came to
-// whoever decides.
+// Long-lived bidirectional streams of small protobuf messages: the control plane. The server's run
+// on gRPC's callback threads, the client's on an EventLoop: handlers must not block and must not
+// compute; they hand what came to whoever decides.
 
 namespace sluice {
 
@@ -64,50 +66,50 @@ class MessageStreamServer final : public GrpcServer::Service {
 // new one.
 //
 //   auto stub = v1::Coordinator::NewStub(MakeChannel({.address = address}));
-//   auto stream = MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage>::Start(
-//       {}, [&](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
+//   MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage> stream(
+//       {}, &loop,
+//       [&](auto* context, auto* queue) { return stub->PrepareAsyncJoin(context, queue); },
 //       {.on_message = ..., .on_broken = ...});
 template <typename Out, typename In>
 class MessageStreamClient {
  public:
-  // Called one at a time on gRPC's threads.
+  // Called one at a time on the loop's thread.
   struct Callbacks {
     std::function<void(In message)> on_message;
     // Exactly once, last, unless the client is destroyed before. OK: the server ended the stream
     // so.
     std::function<void(absl::Status why)> on_broken;
   };
-  // Starts the rpc with the reactor. The stub need not outlive the call, its channel does by
-  // itself.
-  using StartCall = std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Out, In>*)>;
+  // The stub need not outlive the call, its channel does by itself.
+  using PrepareCall = std::function<std::unique_ptr<grpc::ClientAsyncReaderWriter<Out, In>>(
+      grpc::ClientContext*, grpc::CompletionQueue*)>;
 
-  // Begins to connect; messages sent meanwhile wait. Does not block.
-  static std::unique_ptr<MessageStreamClient> Start(MessageStreamOptions options,
-                                                    const StartCall& start, Callbacks callbacks) {
-    auto stream = std::make_shared<internal::ClientStream<Out, In>>(
-        options, std::move(callbacks.on_message), std::move(callbacks.on_broken));
-    stream->Start(stream, start);
-    return std::unique_ptr<MessageStreamClient>(new MessageStreamClient(std::move(stream)));
-  }
+  // Begins to connect; messages sent meanwhile wait. Does not block. `loop` must outlive it.
+  MessageStreamClient(const MessageStreamOptions& options, EventLoop* loop, PrepareCall prepare,
+                      Callbacks callbacks)
+      : stream_(
+            {.loop = loop, .max_cost = options.max_queued_messages, .prepare = std::move(prepare)},
+            {.on_message =
+                 [on_message = std::move(callbacks.on_message)](In message) {
+                   on_message(std::move(message));
+                   return absl::OkStatus();
+                 },
+             .on_broken = std::move(callbacks.on_broken)}) {}
 
-  // Cancels what is left of the stream, waits for a running callback and makes no further one. Not
-  // from a callback.
-  ~MessageStreamClient() { stream_->CancelAndWait(); }
+  // The destructor cancels what is left of the stream, waits for a running callback and makes no
+  // further one. Not on the loop's thread.
   MessageStreamClient(const MessageStreamClient&) = delete;
   MessageStreamClient& operator=(const MessageStreamClient&) = delete;
 
   // As MessageStreamServer::Send.
-  void Send(Out message) { stream_->Send(std::move(message)); }
+  void Send(Out message) { stream_.Send(std::move(message), 1); }
 
   // Nothing more will be sent, once what was sent before is through; the server's last messages and
   // its status still arrive. Any thread; does not block.
-  void Finish() { stream_->Finish(); }
+  void Finish() { stream_.Finish(); }
 
  private:
-  explicit MessageStreamClient(std::shared_ptr<internal::ClientStream<Out, In>> stream)
-      : stream_(std::move(stream)) {}
-
-  std::shared_ptr<internal::ClientStream<Out, In>> stream_;
+  internal::ClientStream<Out, Out, In> stream_;
 };
 
 }  // namespace sluice

@@ -2,8 +2,6 @@
 #define SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_INTERNAL_H_
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/client_callback.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
@@ -24,7 +22,7 @@
 #include "services/transport/outbox.h"
 #include "services/transport/tsan.h"
 
-// The reactors behind message_stream.h.
+// The server's reactor behind message_stream.h.
 //
 // Intuition. gRPC wants one write at a time, nothing after the end, and the end exactly once;
 // Outbox decides who may do which, and the thread that it names does it, without a lock held. The
@@ -234,101 +232,6 @@ class ServerStreams {
   std::map<uint64_t, std::shared_ptr<Stream>> open_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-// The client's reactor. Its hold, released when the stream can take no more writes, keeps OnDone
-// away while other threads may start some.
-template <typename Out, typename In>
-class ClientStream final : public grpc::ClientBidiReactor<Out, In> {
- public:
-  ClientStream(const MessageStreamOptions& options, std::function<void(In)> on_message,
-               std::function<void(absl::Status)> on_broken)
-      : on_message_(std::move(on_message)),
-        on_broken_(std::move(on_broken)),
-        outbox_(options.max_queued_messages, nullptr) {}
-
-  template <typename StartRpc>
-  void Start(const std::shared_ptr<ClientStream>& self, const StartRpc& start) {
-    self_ = self;
-    start(&context_, this);
-    this->AddHold();
-    BeforeGrpc(this);
-    this->StartRead(&in_);
-    this->StartCall();
-  }
-
-  void Send(Out message) { Act(outbox_.Push(std::move(message), 1)); }
-
-  void Finish() { Act(outbox_.Close(absl::OkStatus())); }
-
-  void CancelAndWait() {
-    abandoned_.store(true);
-    context_.TryCancel();
-    MutexLock lock(&mutex_);
-    while (!done_) done_changed_.Wait(&mutex_);
-  }
-
-  void OnReadDone(bool ok) override {
-    AfterGrpc(this);
-    if (!ok) return Act(outbox_.Break(absl::OkStatus()));  // OnDone tells why
-    if (!abandoned_.load()) on_message_(std::move(in_));
-    in_ = In();
-    BeforeGrpc(this);
-    this->StartRead(&in_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    AfterGrpc(this);
-    if (!ok) Act(outbox_.Break(absl::OkStatus()));
-    Act(outbox_.Sent());
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    AfterGrpc(this);
-    // A bound that was passed here is a better reason than the cancellation that followed.
-    absl::Status why = outbox_.why();
-    if (why.ok()) why = FromGrpcStatus(status);
-    if (!abandoned_.load()) on_broken_(std::move(why));
-    const std::shared_ptr<ClientStream> self = std::move(self_);
-    MutexLock lock(&mutex_);
-    done_ = true;
-    done_changed_.SignalAll();
-  }
-
- private:
-  using Action = typename Outbox<Out>::Action;
-
-  void Act(Action action) {
-    BeforeGrpc(this);
-    switch (action) {
-      case Action::kNothing:
-        return;
-      case Action::kWrite:
-        return this->StartWrite(&outbox_.front());
-      case Action::kCutLater:
-        return CutIfOverBound();
-      case Action::kFinish:
-        CutIfOverBound();
-        this->StartWritesDone();
-        return this->RemoveHold();
-    }
-  }
-
-  // The server does not read what waits, and would not read the rest.
-  void CutIfOverBound() {
-    if (!outbox_.why().ok()) context_.TryCancel();
-  }
-
-  const std::function<void(In)> on_message_;
-  const std::function<void(absl::Status)> on_broken_;
-  grpc::ClientContext context_;
-  Outbox<Out> outbox_;
-  In in_;  // the read's that is under way
-  std::atomic<bool> abandoned_{false};
-  std::shared_ptr<ClientStream> self_;  // until OnDone
-  Mutex mutex_;                         // protects done_
-  CondVar done_changed_;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace internal

@@ -118,14 +118,17 @@ class TestClient {
     ChannelOptions options;
     options.address = address;
     stub_ = v1::Coordinator::NewStub(MakeChannel(options));
-    stream_ = ClientSide::Start(
-        {}, [this](auto* context, auto* reactor) { stub_->async()->Join(context, reactor); },
-        {[this](v1::CoordinatorMessage message) {
-           events_.Change([&](ClientEvents* e) { e->messages.push_back(std::move(message)); });
-         },
-         [this](const absl::Status& why) {
-           events_.Change([&](ClientEvents* e) { e->broken.push_back(why); });
-         }});
+    stream_ = std::make_unique<ClientSide>(
+        MessageStreamOptions(), &loop_,
+        [this](auto* context, auto* queue) { return stub_->PrepareAsyncJoin(context, queue); },
+        ClientSide::Callbacks{[this](v1::CoordinatorMessage message) {
+                                events_.Change([&](ClientEvents* e) {
+                                  e->messages.push_back(std::move(message));
+                                });
+                              },
+                              [this](const absl::Status& why) {
+                                events_.Change([&](ClientEvents* e) { e->broken.push_back(why); });
+                              }});
   }
 
   ClientSide* operator->() { return stream_.get(); }
@@ -142,6 +145,7 @@ class TestClient {
 
  private:
   Watched<ClientEvents> events_;
+  EventLoop loop_{"test"};
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   std::unique_ptr<ClientSide> stream_;
 };

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/frame_wire.h"
+#include "services/transport/event_loop.h"
 
 namespace sluice {
 
@@ -24,6 +25,8 @@ class StreamClient {
  public:
   struct Options {
     std::string address;  // host:port
+    // That it runs on; must outlive it. Null: one of its own.
+    EventLoop* loop = nullptr;
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     // Broken (DEADLINE_EXCEEDED or UNAVAILABLE) if there is no connection within this.
@@ -34,7 +37,7 @@ class StreamClient {
     std::function<void(int64_t)> on_queued_bytes;
   };
 
-  // Called one at a time on the stream's own reader thread.
+  // Called one at a time, on the loop's thread.
   struct Callbacks {
     // As StreamHandler::OnFrames.
     std::function<void(std::vector<DecodedFrame> frames)> on_frames;
@@ -47,7 +50,7 @@ class StreamClient {
   static std::unique_ptr<StreamClient> Connect(Options options, Callbacks callbacks);
 
   // Cancels what is left of the stream, waits for a running callback and makes no further one. Not
-  // from a callback.
+  // on the loop's thread.
   ~StreamClient();
 
   StreamClient(const StreamClient&) = delete;

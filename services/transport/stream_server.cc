@@ -4,11 +4,9 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <map>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "services/common/mutex.h"
 #include "services/protocol/frame.h"
 #include "services/transport/batching.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/tsan.h"
@@ -35,74 +34,18 @@ using RawService = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServ
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 using FrameOutbox = internal::Outbox<OutgoingFrames>;
 
-// How often a reader thread looks for closed streams that do not end.
-constexpr absl::Duration kSweepInterval = absl::Milliseconds(250);
-
 absl::Status PeerBrokeOff() {
   return absl::UnavailableError("the peer broke off, or sent a message over the size limit");
 }
 
-// What gRPC gives back when an operation has ended.
-class Event {
- public:
-  virtual ~Event() = default;
-  virtual void Complete(bool ok) = 0;
-};
+// A loop over one of the server's queues.
+struct Reader {
+  explicit Reader(std::unique_ptr<grpc::ServerCompletionQueue> server_queue)
+      : queue(server_queue.get()), loop("streams", std::move(server_queue)) {}
 
-template <typename Owner, void (Owner::*kMethod)(bool)>
-class MethodEvent final : public Event {
- public:
-  explicit MethodEvent(Owner* owner) : owner_(owner) {}
-  void Complete(bool ok) override { (owner_->*kMethod)(ok); }
-
- private:
-  Owner* const owner_;
-};
-
-// A completion queue and the thread that serves it.
-class Reader {
- public:
-  explicit Reader(std::unique_ptr<grpc::ServerCompletionQueue> queue) : queue_(std::move(queue)) {}
-
-  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
-  int load() const { return load_.load(std::memory_order_relaxed); }
-  void AddLoad(int change) { load_.fetch_add(change, std::memory_order_relaxed); }
-
-  // `sweep` is called on the thread, every so often.
-  void Run(std::function<void()> sweep) {
-    thread_ = std::thread([this, sweep = std::move(sweep)] { Loop(sweep); });
-  }
-
-  void Stop() {
-    queue_->Shutdown();
-    if (thread_.joinable()) {
-      thread_.join();
-    } else {
-      Loop([] {});
-    }
-  }
-
- private:
-  void Loop(const std::function<void()>& sweep) {
-    pthread_setname_np(pthread_self(), "streams");
-    void* tag = nullptr;
-    bool ok = false;
-    absl::Time next_sweep = absl::Now() + kSweepInterval;
-    while (true) {
-      const auto next = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(next_sweep));
-      if (next == grpc::CompletionQueue::SHUTDOWN) return;
-      internal::AfterGrpc(this);
-      if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Event*>(tag)->Complete(ok);
-      const absl::Time now = absl::Now();
-      if (now < next_sweep) continue;
-      sweep();
-      next_sweep = now + kSweepInterval;
-    }
-  }
-
-  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  std::atomic<int> load_{0};  // streams
-  std::thread thread_;
+  grpc::ServerCompletionQueue* const queue;
+  EventLoop loop;
+  std::atomic<int> load{0};  // streams
 };
 
 }  // namespace
@@ -124,7 +67,7 @@ class StreamServer::Impl {
       MutexLock lock(&mutex_);
       accepting_ = true;
     }
-    for (size_t i = 0; i < readers_.size(); ++i) readers_[i]->Run([this, i] { Sweep(i); });
+    for (size_t i = 0; i < readers_.size(); ++i) readers_[i]->loop.Start([this, i] { Sweep(i); });
     AcceptNext();
   }
 
@@ -135,9 +78,12 @@ class StreamServer::Impl {
   void Close(StreamId id, absl::Status status);
 
   size_t queued_bytes() const { return static_cast<size_t>(queued_bytes_.load()); }
+  EventLoop* loop() { return &readers_[0]->loop; }
 
  private:
   class Stream;
+  template <typename Owner, void (Owner::*kMethod)(bool)>
+  using MethodEvent = internal::MethodEvent<Owner, kMethod>;
 
   void AcceptNext();
   void OnAccepted(bool ok);
@@ -198,7 +144,7 @@ class StreamServer::Impl::Stream {
 
   // A client has come. Headers go out at once: the client sees that it is connected.
   void Begin() {
-    internal::BeforeGrpc(server_->readers_[reader_].get());
+    internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     raw_.SendInitialMetadata(&opened_);
   }
 
@@ -266,7 +212,7 @@ class StreamServer::Impl::Stream {
   }
 
   void Act(Action action) {
-    internal::BeforeGrpc(server_->readers_[reader_].get());
+    internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     switch (action) {
       case Action::kNothing:
         return;
@@ -289,7 +235,7 @@ class StreamServer::Impl::Stream {
   void ForgetIfOver() {
     if (reading_ || !finished_ || !ended_seen_) return;
     server_->handler_->OnClosed(id_, outbox_.why());
-    server_->readers_[reader_]->AddLoad(-1);
+    server_->readers_[reader_]->load.fetch_sub(1);
     std::shared_ptr<Stream> self;  // dies last
     MutexLock lock(&server_->mutex_);
     const auto found = server_->streams_.find(id_);
@@ -323,14 +269,13 @@ class StreamServer::Impl::Stream {
 void StreamServer::Impl::AcceptNext() {
   size_t reader = 0;
   for (size_t i = 1; i < readers_.size(); ++i) {
-    if (readers_[i]->load() < readers_[reader]->load()) reader = i;
+    if (readers_[i]->load < readers_[reader]->load) reader = i;
   }
   next_stream_ = std::make_shared<Stream>(this, next_id_++, reader);
   grpc::ServerContext* const context = next_stream_->context();
   RawStream* const raw = next_stream_->raw();
-  internal::BeforeGrpc(readers_[0].get());
-  service_.RequestExchange(context, raw, readers_[reader]->queue(), readers_[0]->queue(),
-                           &accepted_);
+  internal::BeforeGrpc(&readers_[0]->loop);
+  service_.RequestExchange(context, raw, readers_[reader]->queue, readers_[0]->queue, &accepted_);
 }
 
 void StreamServer::Impl::OnAccepted(bool ok) {
@@ -348,7 +293,7 @@ void StreamServer::Impl::OnAccepted(bool ok) {
     stopping = stopping_;
   }
   const size_t reader = stream->reader();
-  readers_[reader]->AddLoad(1);
+  readers_[reader]->load.fetch_add(1);
   stream->Begin();
   if (stopping) stream->Close(absl::UnavailableError("the server is stopping"));
   AcceptNext();
@@ -384,8 +329,7 @@ void StreamServer::Impl::Stopped() {
     MutexLock lock(&mutex_);
     while (accepting_ || !streams_.empty()) over_.Wait(&mutex_);
   }
-  for (const auto& reader : readers_) reader->Stop();
-  readers_.clear();
+  readers_.clear();  // the queues hold operations of the server's own: they end before it
 }
 
 void StreamServer::Impl::Send(StreamId id, const v1::Header& header, const absl::Cord& payload) {
@@ -407,6 +351,7 @@ void StreamServer::Close(StreamId stream, absl::Status status) {
   impl_->Close(stream, std::move(status));
 }
 size_t StreamServer::queued_bytes() const { return impl_->queued_bytes(); }
+EventLoop* StreamServer::loop() { return impl_->loop(); }
 size_t StreamServer::max_message_bytes() const { return kMaxFrameBytes; }
 void StreamServer::Register(grpc::ServerBuilder* builder) { impl_->Register(builder); }
 void StreamServer::Started(grpc::Server*) { impl_->Started(); }

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/frame_wire.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
 
 namespace sluice {
@@ -82,6 +83,10 @@ class StreamServer final : public GrpcServer::Service {
 
   // Bytes queued and not yet taken by gRPC, over all streams.
   size_t queued_bytes() const;
+
+  // For what else the process does over gRPC (EventLoop tells why), while the server runs: what
+  // uses it is gone before the server stops.
+  EventLoop* loop();
 
   // GrpcServer::Service
   size_t max_message_bytes() const override;

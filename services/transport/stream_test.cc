@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "proto/frame.grpc.pb.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/stream_client.h"
 #include "services/transport/stream_server.h"
@@ -348,6 +350,30 @@ TEST(StreamTest, ABatchThatIsNoneIsRefusedAndTheOthersGoOn) {
   good.WaitForFrames(1);
 }
 
+TEST(StreamTest, ClientsThatShareALoopAreServedByItsThreadAndGoOneByOne) {
+  TestServer server(Echo);
+  EventLoop loop("test");
+  StreamClient::Options options;
+  options.loop = &loop;
+  Watched<std::set<std::thread::id>> threads;
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(
+        std::make_unique<TestClient>(server.address(), options, [&threads](const DecodedFrame&) {
+          threads.Change(
+              [](std::set<std::thread::id>* t) { t->insert(std::this_thread::get_id()); });
+        }));
+  }
+  for (uint64_t i = 0; !clients.empty(); ++i) {
+    for (const auto& client : clients) (*client)->Send(PullHeader(i));
+    for (const auto& client : clients) {
+      EXPECT_EQ(client->WaitForFrames(i + 1)[i].header.pull().version(), i);
+    }
+    clients.pop_back();
+  }
+  EXPECT_THAT(threads.Now(), SizeIs(1));
+}
+
 TEST(StreamTest, ManyStreamsAreServedAtOnce) {
   TestServer server(Echo);
   std::vector<std::unique_ptr<TestClient>> clients;
@@ -537,7 +563,12 @@ TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   TestClient client(server.address());
   const absl::Cord large(std::string(100000, 'l'));
   std::thread sender([&] {
-    while (client.events().Now().broken.empty()) client->Send(DataHeader(0, large.size()), large);
+    while (client.events().Now().broken.empty()) {
+      // Far from the bound, where the stream would break before anything has come back.
+      if (client->queued_bytes() < size_t{64} << 20) {
+        client->Send(DataHeader(0, large.size()), large);
+      }
+    }
   });
   client.WaitForFrames(10);
   server.Stop();

@@ -15,6 +15,7 @@
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/transport/coordinator_link.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/stream_client.h"
 #include "services/worker/trainer.h"
 
@@ -35,6 +36,7 @@ class WorkerProcess::Impl {
         }) {
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
+    link.loop = &loop_;
     link_ = CoordinatorLink::Start(
         link, {.on_connected =
                    [this] {
@@ -154,6 +156,7 @@ class WorkerProcess::Impl {
     entry.life = life;
     StreamClient::Options options;
     options.address = connect.address;
+    options.loop = &loop_;
     options.on_queued_bytes = [this](int64_t change) {
       queued_send_.Increment(static_cast<double>(change));
     };
@@ -424,6 +427,7 @@ class WorkerProcess::Impl {
   Notification link_ready_;  // link_ is there
   Notification ended_;
 
+  EventLoop loop_{"streams"};
   SerialExecutor executor_;
   SerialExecutor compute_thread_;
   SerialExecutor closing_thread_;

@@ -1,0 +1,184 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_CLIENT_STREAM_H_
+#define SLUICE_SERVICES_TRANSPORT_CLIENT_STREAM_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/support/async_stream.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "services/common/notification.h"
+#include "services/transport/event_loop.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/outbox.h"
+#include "services/transport/tsan.h"
+
+namespace sluice::internal {
+
+// The client's side of one stream, whatever it carries: items go out as gRPC messages `Out`, `In`
+// come in.
+//
+// Intuition. What comes from gRPC is handled on the loop's thread; writes start on whichever thread
+// sends. The life of a call: start, then reads until one fails, then (when no write is under way
+// any more) WritesDone and Finish, which brings the status.
+template <typename Item, typename Out, typename In>
+class ClientStream {
+ public:
+  using Call = grpc::ClientAsyncReaderWriter<Out, In>;
+
+  struct Options {
+    EventLoop* loop = nullptr;
+    // As Outbox's.
+    size_t max_cost = 0;
+    std::function<void(int64_t)> on_queued;
+    typename Outbox<Item>::Join join;
+    std::function<std::unique_ptr<Call>(grpc::ClientContext*, grpc::CompletionQueue*)> prepare;
+  };
+
+  // On the loop's thread, one at a time.
+  struct Callbacks {
+    // What came; an error refuses it, and breaks the stream.
+    std::function<absl::Status(In message)> on_message;
+    // Exactly once, last, unless the stream is destroyed before. OK: the server ended it so.
+    std::function<void(absl::Status why)> on_broken;
+  };
+
+  ClientStream(Options options, Callbacks callbacks)
+      : loop_(options.loop),
+        callbacks_(std::move(callbacks)),
+        outbox_(options.max_cost, std::move(options.on_queued), std::move(options.join)) {
+    outbox_.HoldUntilStarted();
+    call_ = options.prepare(&context_, loop_->queue());
+    BeforeGrpc(loop_);
+    call_->StartCall(&started_);
+  }
+
+  // Cancels what is left, waits for a running callback and makes no further one. Not on the loop's
+  // thread.
+  ~ClientStream() {
+    abandoned_.store(true);
+    context_.TryCancel();
+    finished_.Wait();
+  }
+
+  ClientStream(const ClientStream&) = delete;
+  ClientStream& operator=(const ClientStream&) = delete;
+
+  // Sends behind everything sent before; dropped once the stream ends. Any thread; does not block.
+  void Send(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
+
+  // Nothing more will be sent, once what was sent before is through. Any thread; does not block.
+  void Finish() { Act(outbox_.Close(absl::OkStatus())); }
+
+  bool closing() const { return outbox_.closing(); }
+  size_t queued() const { return outbox_.queued(); }
+
+ private:
+  using Action = typename Outbox<Item>::Action;
+
+  void OnStarted(bool) {
+    Read();  // fails at once if the call could not be started
+    Act(outbox_.Started());
+  }
+
+  void Read() {
+    BeforeGrpc(loop_);
+    call_->Read(&in_, &read_);
+  }
+
+  void OnRead(bool ok) {
+    if (!ok) {
+      reads_done_ = true;
+      Act(outbox_.Break(absl::OkStatus()));  // the status tells why
+      return FinishIfOver();
+    }
+    In message = std::move(in_);
+    in_ = In();
+    Read();  // the next message comes in while this one is handled
+    if (abandoned_.load() || !refused_.ok()) return;
+    refused_ = callbacks_.on_message(std::move(message));
+    if (!refused_.ok()) context_.TryCancel();
+  }
+
+  void OnWritten(bool ok) {
+    if (!ok) Act(outbox_.Break(absl::OkStatus()));
+    Act(outbox_.Sent());
+  }
+
+  void OnWritesDone(bool) {
+    writes_done_ = true;
+    FinishIfOver();
+  }
+
+  void FinishIfOver() {
+    if (!reads_done_ || !writes_done_) return;
+    BeforeGrpc(loop_);
+    call_->Finish(&status_, &finish_);
+  }
+
+  void OnFinished(bool) {
+    // What went wrong here is a better reason than the cancellation that followed.
+    absl::Status why = !refused_.ok() ? refused_ : outbox_.why();
+    if (why.ok()) why = FromGrpcStatus(status_);
+    if (!abandoned_.load()) callbacks_.on_broken(std::move(why));
+    finished_.Notify();  // may be the end of this object
+  }
+
+  void Act(Action action) {
+    BeforeGrpc(loop_);
+    switch (action) {
+      case Action::kNothing:
+        return;
+      case Action::kWrite:
+        return call_->Write(MessageOf(outbox_.front()), &written_);
+      case Action::kFinish:
+        CutIfOverBound();
+        return call_->WritesDone(&writes_done_event_);
+      case Action::kCutLater:
+        return CutIfOverBound();
+    }
+  }
+
+  // The server does not read what waits, and would not read the rest.
+  void CutIfOverBound() {
+    if (!outbox_.why().ok()) context_.TryCancel();
+  }
+
+  // An item is its message, or has one.
+  static const Out& MessageOf(const Out& item) { return item; }
+  template <typename T>
+  static auto MessageOf(const T& item) -> decltype(item.Message()) {
+    return item.Message();
+  }
+
+  EventLoop* const loop_;
+  const Callbacks callbacks_;
+  Outbox<Item> outbox_;
+  std::atomic<bool> abandoned_{false};
+  grpc::ClientContext context_;
+  std::unique_ptr<Call> call_;
+
+  // The loop's thread's.
+  In in_;
+  bool reads_done_ = false;
+  bool writes_done_ = false;
+  absl::Status refused_;  // what the server sent
+  grpc::Status status_;
+
+  MethodEvent<ClientStream, &ClientStream::OnStarted> started_{this};
+  MethodEvent<ClientStream, &ClientStream::OnRead> read_{this};
+  MethodEvent<ClientStream, &ClientStream::OnWritten> written_{this};
+  MethodEvent<ClientStream, &ClientStream::OnWritesDone> writes_done_event_{this};
+  MethodEvent<ClientStream, &ClientStream::OnFinished> finish_{this};
+  Notification finished_;
+};
+
+}  // namespace sluice::internal
+
+#endif  // SLUICE_SERVICES_TRANSPORT_CLIENT_STREAM_H_

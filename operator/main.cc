@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "operator/kube/cancellation.h"
 #include "operator/kube/config.h"
 #include "operator/kube/curl_http.h"
 #include "operator/kube/http_client.h"
@@ -20,7 +21,6 @@
 #include "operator/runtime/leader_election.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
-#include "services/common/notification.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/common/version.h"
@@ -104,7 +104,7 @@ class Process {
   Process(const Flags& flags, std::unique_ptr<kube::CurlTransport> transport,
           const kube::ClientConfig& config, const Clock* clock, const Logger& logger)
       : flags_(flags),
-        clock_(clock),
+
         logger_(logger),
         transport_(std::move(transport)),
         metrics_(OperatorMetrics(), {}),
@@ -238,7 +238,6 @@ class Process {
   }
 
   const Flags flags_;
-  const Clock* const clock_;
   const Logger logger_;
   const std::unique_ptr<kube::CurlTransport> transport_;
   Metrics metrics_;

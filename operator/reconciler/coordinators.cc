@@ -56,8 +56,10 @@ class GrpcCoordinators::Impl {
       changed_.SignalAll();
     }
     thread_.join();
+    std::vector<std::shared_ptr<void>> garbage;
     MutexLock lock(&mutex_);
     while (!calls_.empty()) changed_.Wait(&mutex_);
+    garbage.swap(garbage_);  // freed after the lock
   }
 
   void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
@@ -70,6 +72,7 @@ class GrpcCoordinators::Impl {
       partner.deaths.clear();
       partner.untold = true;
       partner.due = absl::Now();
+      garbage_.push_back(std::move(partner.channel));
       partner.channel = MakeChannel({.address = address, .connect_timeout = options_.call_timeout});
     }
     partner.active = true;
@@ -97,7 +100,11 @@ class GrpcCoordinators::Impl {
 
   void Forget(const kube::ObjectKey& job) {
     MutexLock lock(&mutex_);
-    partners_.erase(job);
+    const auto found = partners_.find(job);
+    if (found == partners_.end()) return;
+    garbage_.push_back(std::move(found->second.channel));
+    partners_.erase(found);
+    changed_.SignalAll();
   }
 
   Heard Latest(const kube::ObjectKey& job) const {
@@ -138,8 +145,12 @@ class GrpcCoordinators::Impl {
   };
 
   void Loop() {
-    MutexLock lock(&mutex_);
-    while (!stopping_) {
+    while (true) {
+      std::vector<std::shared_ptr<void>> garbage;  // freed without the lock
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+      garbage.swap(garbage_);
+      if (!garbage.empty()) continue;
       const absl::Time now = absl::Now();
       absl::Time next = absl::InfiniteFuture();
       for (auto& [job, partner] : partners_) {
@@ -197,7 +208,7 @@ class GrpcCoordinators::Impl {
 
   void End(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     calls_.erase(std::find(calls_.begin(), calls_.end(), call));
-    delete call;
+    garbage_.emplace_back(call, [](void* ended) { delete static_cast<Call*>(ended); });
     changed_.SignalAll();
   }
 
@@ -246,6 +257,9 @@ class GrpcCoordinators::Impl {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<kube::ObjectKey, Partner> partners_ ABSL_GUARDED_BY(mutex_);
   std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  // Calls that have ended and channels that are not used any more. The last user of a channel must
+  // not be one of gRPC's own threads, which freeing it may wait for: the loop frees them.
+  std::vector<std::shared_ptr<void>> garbage_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses the above
 };
 

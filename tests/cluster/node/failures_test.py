@@ -1,10 +1,13 @@
-"""What a cluster does to pods, done to those of a job on real nodes: it trains on."""
+"""What a cluster does to pods, done to those of a job on real nodes: it trains on, to the same parameters."""
 
+import json
 import re
 import time
 
 from tests.cluster.node.node_case import NodeCase
-from tests.cluster.testing.cluster import say, wait_for
+from tests.cluster.testing import images
+from tests.cluster.testing.cluster import run, say, wait_for
+from tests.cluster.testing.metrics import Progress
 from tools import unittest_main
 
 SMALL = {
@@ -46,6 +49,66 @@ class FailuresTest(NodeCase):
     def apply(self, job):
         job['metadata']['namespace'] = self.namespace
         self.cluster.apply(job)
+
+    def parameters(self, job):
+        """The final parameters: their table and their bytes."""
+        folder = next(self.folders['checkpoints'].rglob(f'{job}/attempt-*')).parent
+        newest = sorted(folder.glob('attempt-*'))[-1]
+        file = self.cluster.folder / f'{self.namespace}-{job}.safetensors'
+        run([images.program('sluice'), 'export', newest, '-o', file])
+        content = file.read_bytes()
+        begin = 8 + int.from_bytes(content[:8], 'little')
+        table = json.loads(content[8:begin])
+        table.pop('__metadata__', None)  # whose they are
+        return table, content[begin:]
+
+    def first_contribution(self, pod, before, seconds=90):
+        """Waits for the first step of the pod's next life; when its container began, and when it contributed."""
+        def next_life():
+            found = self.pod(pod)
+            return found if found and found['metadata']['uid'] != before else None
+        wait_for(f'{pod} has a successor', next_life, seconds, every=0.05)
+        wait_for(f'the new {pod} contributes', lambda: (self.metric(pod, 'sluice_steps_total') or 0) > 0, seconds, every=0.05)
+        return time.monotonic()
+
+    def disturb(self, what, job, pod, act, other):
+        """Does it to a worker; times from the event to the replacement's first contribution, and of the others' stop."""
+        before = self.pod(pod)['metadata']['uid']
+        progress = Progress(self.cluster, self.address(f'{job}-{other}'), 'sluice_steps_total')
+        began = time.monotonic()
+        act()
+        contributed = self.first_contribution(pod, before)
+        stopped = progress.longest_stop(began)
+        progress.end()
+        say(f'{what}: the replacement contributes after {contributed - began:.1f} s; the other worker stood for {stopped:.1f} s')
+        return contributed - began, stopped
+
+    def kill_inside(self, pod, signal):
+        """The pod's process dies by a signal, as the node sees it."""
+        node = int(self.pod(pod)['spec']['nodeName'].rpartition('n')[2])
+        container = self.pod(pod)['status']['containerStatuses'][0]['containerID'].rpartition('/')[2]
+        socket = self.cluster.folder / f'n{node}/run-containerd/containerd.sock'
+        run(['ctr', '-a', socket, '-n', 'k8s.io', 'tasks', 'kill', '-s', signal, container])
+
+    def test_workers_that_die_are_replaced_and_nothing_is_lost(self):
+        self.apply(bit_exact_job('disturbed', self.STEPS))
+        self.wait_for_steps('disturbed', 200)
+        worker = 'disturbed-worker-1'
+        times = {
+            'deleted': self.disturb('pod deleted', 'disturbed', worker, lambda: self.kubectl(
+                'delete', 'pod', worker, '--wait=false'), 'worker-0'),
+            'killed': self.disturb('killed (137)', 'disturbed', worker, lambda: self.kill_inside(worker, 'SIGKILL'), 'worker-0'),
+        }
+        status = self.status('disturbed')
+        self.assertEqual(status['lastFailures'][0]['exitCode'], 137)
+        self.wait_until_succeeded('disturbed')
+        self.apply(bit_exact_job('undisturbed', self.STEPS))
+        self.wait_until_succeeded('undisturbed')
+        self.assertEqual(self.parameters('disturbed'), self.parameters('undisturbed'))
+        for what, (replaced, stopped) in times.items():
+            with self.subTest(what):
+                self.assertLess(replaced, 25)
+                self.assertLess(stopped, 10)
 
     def wait_until_succeeded(self, job, seconds=300):
         try:

@@ -160,6 +160,27 @@ class FailuresTest(NodeCase):
             wait_for('steps go on', lambda: (self.metric('scaled-coordinator', 'sluice_step') or 0) > here, 60)
         self.kubectl('delete', 'stj', 'scaled')
 
+    def test_a_node_without_power_costs_its_pods_a_new_place(self):
+        job = bit_exact_job('power', 60000)
+        for role in ('coordinator', 'parameterServer'):
+            job['spec'][role]['template']['spec']['nodeSelector'] = {'kubernetes.io/hostname': f'{self.cluster.name}-n1'}
+        job['spec']['worker']['template']['spec']['topologySpreadConstraints'] = [{
+            'maxSkew': 1, 'topologyKey': 'kubernetes.io/hostname', 'whenUnsatisfiable': 'ScheduleAnyway',
+            'labelSelector': {'matchLabels': {'sluice.dev/training-job': 'power', 'sluice.dev/role': 'worker'}}}]
+        self.apply(job)
+        self.wait_for_steps('power', 200)
+        on = {name: pod['spec']['nodeName'].rpartition('n')[2] for name, pod in self.pods('power').items() if '-worker-' in name}
+        self.assertEqual(sorted(on.values()), ['1', '2'])
+        victim, other = sorted(on, key=on.get, reverse=True)
+        try:
+            replaced, stopped = self.disturb('node without power', 'power', victim,
+                                             lambda: self.cluster.script('node-power.sh', 2, 'off'), other[len('power-'):])
+        finally:
+            self.cluster.script('node-power.sh', 2, 'on')
+        self.assertLess(replaced, 60)
+        self.assertLess(stopped, 15)
+        self.kubectl('delete', 'stj', 'power')
+
 
 if __name__ == '__main__':
     unittest_main.main()

@@ -145,6 +145,7 @@ absl::Status JobDirectory::WriteResult(const JobResult& result) {
                          {"step", result.step},
                          {"totalSteps", result.total_steps}};
   if (result.has_accuracy) json["accuracy"] = result.accuracy;
+  if (result.has_perplexity) json["perplexity"] = result.perplexity;
   if (result.has_loss) json["loss"] = result.loss;
   return WriteJson(files_, JoinPath(path_, "result.json"), json);
 }
@@ -168,6 +169,8 @@ absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
   result.total_steps = Get<uint64_t>(*json, "totalSteps", 0);
   result.has_accuracy = json->contains("accuracy");
   result.accuracy = Get<double>(*json, "accuracy", 0);
+  result.has_perplexity = json->contains("perplexity");
+  result.perplexity = Get<double>(*json, "perplexity", 0);
   result.has_loss = json->contains("loss");
   result.loss = Get<double>(*json, "loss", 0);
   return result;

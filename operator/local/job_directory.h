@@ -34,6 +34,8 @@ struct JobResult {
   uint64_t total_steps = 0;
   bool has_accuracy = false;
   double accuracy = 0;  // percent
+  bool has_perplexity = false;
+  double perplexity = 0;
   bool has_loss = false;
   double loss = 0;
 };

@@ -125,6 +125,8 @@ TEST_F(JobDirectoryTest, ResultsAreReadBack) {
   result.step = 7;
   result.has_accuracy = true;
   result.accuracy = 98.5;
+  result.has_perplexity = true;
+  result.perplexity = 162.5;
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
   ASSERT_TRUE(read.ok()) << read.status();
@@ -132,6 +134,8 @@ TEST_F(JobDirectoryTest, ResultsAreReadBack) {
   EXPECT_EQ(read->reason, "the disk is full");
   EXPECT_EQ(read->step, 7u);
   EXPECT_DOUBLE_EQ(read->accuracy, 98.5);
+  EXPECT_TRUE(read->has_perplexity);
+  EXPECT_DOUBLE_EQ(read->perplexity, 162.5);
   EXPECT_FALSE(read->has_loss);
   ASSERT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(directory_.RemoveResult().ok());

@@ -16,6 +16,7 @@ Json EvaluationJson(const v1::Evaluation& evaluation) {
                {"loss", evaluation.loss()},
                {"samples", evaluation.samples()}};
   if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
+  if (evaluation.has_perplexity()) json["perplexity"] = evaluation.perplexity();
   return json;
 }
 

@@ -132,6 +132,9 @@ std::string FinalMetric(const v1::JobProgress& progress) {
   if (progress.last_evaluation().has_accuracy()) {
     return absl::StrCat("accuracy ", PercentText(progress.last_evaluation().accuracy()));
   }
+  if (progress.last_evaluation().has_perplexity()) {
+    return absl::StrCat("perplexity ", PerplexityText(progress.last_evaluation().perplexity()));
+  }
   if (progress.last_evaluation().samples() > 0) {
     return absl::StrCat("loss ", LossText(progress.last_evaluation().loss()),
                         " on held-out samples");
@@ -177,11 +180,19 @@ std::string LossText(double loss) {
 
 std::string PercentText(double percent) { return absl::StrFormat("%.2f %%", percent); }
 
+std::string PerplexityText(double perplexity) {
+  return perplexity < 1e6 ? absl::StrFormat("%.2f", perplexity)
+                          : absl::StrFormat("%.3e", perplexity);
+}
+
 std::string EvaluationText(const v1::Evaluation& evaluation) {
   std::string text =
       absl::StrFormat("Step %s (epoch %.2f): ", CountText(evaluation.step()), evaluation.epoch());
   if (evaluation.has_accuracy()) {
     absl::StrAppend(&text, "accuracy ", PercentText(evaluation.accuracy()), ", ");
+  }
+  if (evaluation.has_perplexity()) {
+    absl::StrAppend(&text, "perplexity ", PerplexityText(evaluation.perplexity()), ", ");
   }
   absl::StrAppend(&text, "loss ", LossText(evaluation.loss()), " on ",
                   CountText(evaluation.samples()), " samples");
@@ -247,10 +258,10 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color)
   if (view.heard) {
     lines.push_back(BarLine(progress, columns, color));
     std::string metrics = MetricsText(progress);
-    if (progress.has_last_evaluation() && progress.last_evaluation().has_accuracy()) {
-      absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", "accuracy ",
-                      PercentText(progress.last_evaluation().accuracy()), " at step ",
-                      CountText(progress.last_evaluation().step()));
+    const v1::Evaluation& evaluation = progress.last_evaluation();
+    if (evaluation.has_accuracy() || evaluation.has_perplexity()) {
+      absl::StrAppend(&metrics, metrics.empty() ? "" : ", ", FinalMetric(progress), " at step ",
+                      CountText(evaluation.step()));
     }
     lines.push_back(absl::StrCat("  ", metrics));
   }

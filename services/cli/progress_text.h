@@ -24,6 +24,8 @@ std::string BytesText(uint64_t bytes);
 std::string LossText(double loss);
 // "97.85 %"
 std::string PercentText(double percent);
+// "112.45"
+std::string PerplexityText(double perplexity);
 
 // "Step 938 (epoch 1.00): accuracy 97.85 %, loss 0.0712 on 10,000 samples"
 std::string EvaluationText(const v1::Evaluation& evaluation);

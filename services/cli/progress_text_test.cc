@@ -102,6 +102,11 @@ TEST(ProgressTextTest, AnEvaluationIsOneLine) {
             "Step 938 (epoch 1.00): accuracy 97.85 %, loss 0.0712 on 10,000 samples");
   evaluation.set_has_accuracy(false);
   EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): loss 0.0712 on 10,000 samples");
+  evaluation.set_has_perplexity(true);
+  evaluation.set_perplexity(162.389);
+  evaluation.set_loss(5.09);
+  EXPECT_EQ(EvaluationText(evaluation),
+            "Step 938 (epoch 1.00): perplexity 162.39, loss 5.090 on 10,000 samples");
 }
 
 TEST(ProgressTextTest, APlainLineSaysWhereTheJobIs) {

@@ -151,6 +151,9 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   if (run.finished->has_accuracy) {
     absl::StrAppend(&text, " with an accuracy of ", PercentText(run.finished->accuracy));
   }
+  if (run.finished->has_perplexity) {
+    absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
+  }
   absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
   DisplayOptions options;
   options.job = name;
@@ -179,6 +182,8 @@ local::JobResult ResultOf(const local::LocalJob::Result& result, absl::Time now)
   kept.total_steps = result.progress.total_steps();
   kept.has_accuracy = result.progress.last_evaluation().has_accuracy();
   kept.accuracy = result.progress.last_evaluation().accuracy();
+  kept.has_perplexity = result.progress.last_evaluation().has_perplexity();
+  kept.perplexity = result.progress.last_evaluation().perplexity();
   kept.has_loss = result.progress.has_loss();
   kept.loss = result.progress.loss();
   return kept;

@@ -57,6 +57,9 @@ std::string StateText(const local::JobDirectory& directory) {
   absl::StrAppend(&text, " at step ", CountText(result->step));
   if (result->total_steps > 0) absl::StrAppend(&text, " of ", CountText(result->total_steps));
   if (result->has_accuracy) absl::StrAppend(&text, ", accuracy ", PercentText(result->accuracy));
+  if (result->has_perplexity) {
+    absl::StrAppend(&text, ", perplexity ", PerplexityText(result->perplexity));
+  }
   if (!result->reason.empty()) absl::StrAppend(&text, ": ", result->reason);
   return text;
 }

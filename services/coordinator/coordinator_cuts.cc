@@ -1,6 +1,7 @@
 // The open cut and what it is for: checkpoints, evaluation, snapshots.
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,13 @@ constexpr uint64_t kMaxCutLead = 1 << 20;
 constexpr absl::Duration kMaxSnapshotHold = absl::Minutes(10);
 constexpr size_t kMaxSnapshots = 16;
 
+// Whether samples are sequences of tokens: then a loss is told as perplexity.
+bool IsLanguageModel(const v1::JobSpec& job) {
+  return job.data().format() == v1::DataSpec::TEXT || job.data().synthetic().vocabulary() > 0;
+}
+
 bool IsClassification(const v1::JobSpec& job) {
+  if (IsLanguageModel(job)) return false;
   return job.loss() == "nll" || job.loss() == "crossEntropy" ||
          job.loss() == "binaryCrossEntropyWithLogits";
 }
@@ -30,7 +37,10 @@ std::string OptimizerName(const v1::OptimizerSpec& optimizer) {
 bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation& result) {
   if (target.metric().empty()) return false;
   if (target.metric() == "accuracy" && !result.has_accuracy()) return false;
-  const double value = target.metric() == "accuracy" ? result.accuracy() : result.loss();
+  if (target.metric() == "perplexity" && !result.has_perplexity()) return false;
+  const double value = target.metric() == "accuracy"     ? result.accuracy()
+                       : target.metric() == "perplexity" ? result.perplexity()
+                                                         : result.loss();
   return target.goal() == "AtMost" ? value <= target.value() : value >= target.value();
 }
 
@@ -240,8 +250,9 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   if (meter_.has_loss()) manifest.set_loss(meter_.loss());
   if (last_result_.has_value()) {
     manifest.set_has_metric(true);
-    manifest.set_metric(last_result_->has_accuracy() ? last_result_->accuracy()
-                                                     : last_result_->loss());
+    manifest.set_metric(last_result_->has_accuracy()     ? last_result_->accuracy()
+                        : last_result_->has_perplexity() ? last_result_->perplexity()
+                                                         : last_result_->loss());
   }
   return manifest;
 }
@@ -356,6 +367,12 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
     return;
   }
   v1::Evaluation result = evaluation.Result(IsClassification(options_.job), now);
+  // Samples have as many tokens as each other, so the mean of samples is the mean of tokens.
+  const double perplexity = std::exp(result.loss());
+  if (IsLanguageModel(options_.job) && std::isfinite(perplexity)) {
+    result.set_has_perplexity(true);
+    result.set_perplexity(perplexity);
+  }
   const uint64_t samples = Synchronous() ? length_->SamplesAt(cut_->step) : Samples();
   result.set_epoch(length_->EpochsIn(samples));
   last_result_ = result;
@@ -363,6 +380,9 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
       absl::StrFormat("evaluation at step %d: loss %.4f", result.step(), result.loss());
   if (result.has_accuracy())
     absl::StrAppendFormat(&message, ", accuracy %.2f %%", result.accuracy());
+  if (result.has_perplexity()) {
+    absl::StrAppendFormat(&message, ", perplexity %.2f", result.perplexity());
+  }
   events_.AddEvaluation(result, std::move(message), now);
   if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), result)) {
     target_reached_ = true;

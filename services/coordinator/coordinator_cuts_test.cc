@@ -1,6 +1,7 @@
 // Checkpoints, evaluation and snapshots of a whole coordinator.
 
 #include <algorithm>
+#include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -213,6 +214,34 @@ TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
   EXPECT_TRUE(job.HasEvent("evaluation at step 5: loss 0.5000, accuracy 5.00 %"));
   EXPECT_FALSE(job.shards[0]->cut.has_value() && job.shards[0]->cut->step() == 5)
       << "the pin is freed";
+}
+
+TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_data()->set_format(v1::DataSpec::TEXT);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(6);
+  EXPECT_TRUE(job.Progress().last_evaluation().has_perplexity());
+  EXPECT_DOUBLE_EQ(job.Progress().last_evaluation().perplexity(), std::exp(0.5));
+  FakeJob other(EvaluateEvery(5));
+  other.Start();
+  other.Train(6);
+  EXPECT_FALSE(other.Progress().last_evaluation().has_perplexity());
+}
+
+TEST(CoordinatorEvaluation, APerplexityThatIsLowEnoughEndsTheTraining) {
+  for (const bool reached : {true, false}) {
+    v1::JobSpec spec = EvaluateEvery(5);
+    spec.mutable_data()->set_format(v1::DataSpec::TEXT);
+    spec.mutable_training()->mutable_target()->set_metric("perplexity");
+    spec.mutable_training()->mutable_target()->set_goal("AtMost");
+    spec.mutable_training()->mutable_target()->set_value(reached ? 1.65 : 1.64);
+    FakeJob job(spec);
+    job.Start();
+    job.Train(12);
+    EXPECT_EQ(job.exit.has_value(), reached);
+  }
 }
 
 TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {

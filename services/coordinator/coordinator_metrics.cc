@@ -25,6 +25,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("evaluation_loss", "Mean loss of the last evaluation on held-out data."),
       gauge("evaluation_accuracy_ratio",
             "Accuracy of the last evaluation on held-out data, from 0 to 1."),
+      gauge("evaluation_perplexity",
+            "Perplexity of the last evaluation of a language model on held-out data."),
       gauge("checkpoint_step", "Step of the newest complete checkpoint."),
       gauge("checkpoint_bytes", "Size of the newest complete checkpoint."),
       gauge("checkpoint_duration_seconds",

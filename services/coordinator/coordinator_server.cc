@@ -350,6 +350,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (progress.last_evaluation().has_accuracy()) {
         set("evaluation_accuracy_ratio", progress.last_evaluation().accuracy() / 100);
       }
+      if (progress.last_evaluation().has_perplexity()) {
+        set("evaluation_perplexity", progress.last_evaluation().perplexity());
+      }
     }
     if (progress.checkpoint().has_last()) {
       set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));

@@ -24,7 +24,7 @@ std::vector<std::string> Examples() {
 
 TEST(Examples, AreAllValid) {
   const std::vector<std::string> examples = Examples();
-  EXPECT_GE(examples.size(), 8);
+  EXPECT_GE(examples.size(), 10);
   for (const std::string& path : examples) {
     const absl::StatusOr<TrainingJob> job = ReadManifest(path);
     EXPECT_TRUE(job.ok()) << job.status();

@@ -118,6 +118,14 @@ void ReadSynthetic(View view, v1::DataSpec::Synthetic* synthetic) {
   }
   synthetic->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
   synthetic->set_seed(view.Uint("seed", 0));
+  synthetic->set_vocabulary(static_cast<uint32_t>(view.Uint("vocabulary", 0)));
+}
+
+void ReadText(View view, v1::DataSpec::Text* text) {
+  text->set_sequence_length(static_cast<uint32_t>(view.Uint("sequenceLength", 35)));
+  text->set_vocabulary_size(static_cast<uint32_t>(view.Uint("vocabularySize", 10000)));
+  text->set_vocabulary(view.Str("vocabulary"));
+  text->set_state(view.Named("state", v1::DataSpec::Text::ZERO));
 }
 
 void ReadData(View view, v1::DataSpec* data) {
@@ -128,6 +136,7 @@ void ReadData(View view, v1::DataSpec* data) {
     ReadNumbers(view["normalize"].Items("std"), data->mutable_normalize()->mutable_std());
   }
   if (view.Has("csv")) ReadCsv(view["csv"], data->mutable_csv());
+  if (data->format() == v1::DataSpec::TEXT) ReadText(view["text"], data->mutable_text());
   if (data->format() == v1::DataSpec::SYNTHETIC) {
     Json synthetic = view.Has("synthetic") ? view.Items("synthetic") : Json::object();
     if (!synthetic.is_object()) synthetic = Json::object();
@@ -334,6 +343,14 @@ Json WriteCsv(const v1::DataSpec::Csv& csv) {
   return json;
 }
 
+Json WriteText(const v1::DataSpec::Text& text) {
+  Json json = {{"sequenceLength", text.sequence_length()},
+               {"vocabularySize", text.vocabulary_size()},
+               {"state", NameOf(text.state())}};
+  if (!text.vocabulary().empty()) json["vocabulary"] = text.vocabulary();
+  return json;
+}
+
 Json WriteData(const v1::DataSpec& data) {
   Json json = {{"format", NameOf(data.format())}, {"shuffle", !data.no_shuffle()}};
   if (data.has_source()) json["source"] = WriteSource(data.source());
@@ -342,12 +359,16 @@ Json WriteData(const v1::DataSpec& data) {
                          {"std", ToList(data.normalize().std())}};
   }
   if (data.has_csv()) json["csv"] = WriteCsv(data.csv());
+  if (data.has_text()) json["text"] = WriteText(data.text());
   if (data.has_synthetic()) {
     json["synthetic"] = {{"samples", data.synthetic().samples()},
                          {"classes", data.synthetic().classes()},
                          {"seed", data.synthetic().seed()}};
     if (data.synthetic().shape_size() > 0) {
       json["synthetic"]["shape"] = ToList(data.synthetic().shape());
+    }
+    if (data.synthetic().vocabulary() > 0) {
+      json["synthetic"]["vocabulary"] = data.synthetic().vocabulary();
     }
   }
   if (data.max_samples() > 0) json["maxSamples"] = data.max_samples();
@@ -482,6 +503,11 @@ TrainingJob FromJson(const Json& object) {
   job.spec.set_loss(spec.Str("loss"));
   ReadOptimizer(spec["optimizer"], job.spec.mutable_optimizer());
   ReadTraining(spec["training"], job.spec.mutable_training());
+  if (job.spec.data().text().state() == v1::DataSpec::Text::CARRIED) {
+    // Then each batch has one sample of each stream.
+    job.spec.mutable_data()->mutable_text()->set_streams(
+        static_cast<uint32_t>(job.spec.training().global_batch_size()));
+  }
   const View server = spec["parameterServer"];
   job.spec.mutable_parameter_server()->set_replicas(
       static_cast<uint32_t>(server.Uint("replicas", 1)));

@@ -32,6 +32,7 @@ inline const EnumNames<v1::DataSpec::Format>& NamesOf(v1::DataSpec::Format) {
   static const auto& names =
       *new EnumNames<v1::DataSpec::Format>{{"IDX", v1::DataSpec::IDX},
                                            {"CSV", v1::DataSpec::CSV},
+                                           {"Text", v1::DataSpec::TEXT},
                                            {"Synthetic", v1::DataSpec::SYNTHETIC},
                                            {"Custom", v1::DataSpec::CUSTOM}};
   return names;
@@ -39,6 +40,11 @@ inline const EnumNames<v1::DataSpec::Format>& NamesOf(v1::DataSpec::Format) {
 inline const EnumNames<v1::DataSpec::Csv::Categories>& NamesOf(v1::DataSpec::Csv::Categories) {
   static const auto& names = *new EnumNames<v1::DataSpec::Csv::Categories>{
       {"OneHot", v1::DataSpec::Csv::ONE_HOT}, {"Index", v1::DataSpec::Csv::INDEX}};
+  return names;
+}
+inline const EnumNames<v1::DataSpec::Text::State>& NamesOf(v1::DataSpec::Text::State) {
+  static const auto& names = *new EnumNames<v1::DataSpec::Text::State>{
+      {"Zero", v1::DataSpec::Text::ZERO}, {"Carried", v1::DataSpec::Text::CARRIED}};
   return names;
 }
 inline const EnumNames<v1::OptimizerSpec::Name>& NamesOf(v1::OptimizerSpec::Name) {

@@ -13,6 +13,10 @@ constexpr char kCsvData[] =
     R"({"spec":{"data":{"format":"CSV","source":{"path":"/data/adult.csv"},"csv":{"labelColumn":"income"}}}})";
 constexpr char kSyntheticData[] =
     R"({"spec":{"data":{"format":"Synthetic","source":null,"synthetic":{"shape":[784]}}}})";
+constexpr char kTextData[] =
+    R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/data/train.txt"}}}})";
+constexpr char kSyntheticTokens[] =
+    R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Synthetic","source":null,"synthetic":{"shape":[20]}}}})";
 constexpr char kNormalized[] =
     R"({"spec":{"data":{"normalize":{"mean":[0.1307],"std":[0.3081]}}}})";
 constexpr char kEvaluated[] =
@@ -96,11 +100,12 @@ void AddModel(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.model.name",
              "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
-             "`mnist-net`: the larger one of PyTorch's MNIST example. `mlp`: 784-256-10. `linear`: "
-             "linear regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
+             "`mnist-net`: the larger one of PyTorch's MNIST example. `mlp`: 784-256-10. "
+             "`lstm-lm`: a word-level language model, embedding, LSTM and linear. `linear`: linear "
+             "regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
              "1), whose result is known in advance; for tests.")
           .Fixed()
-          .OneOf({"convnet", "mnist-net", "mlp", "linear", "logistic", "additive"})
+          .OneOf({"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive"})
           .Example("mnist-net")
           .Invalid("mnistnet", "did you mean `mnist-net`?")
           .Invalid("resnet50", "must be one of convnet, mnist-net"));
@@ -113,7 +118,8 @@ void AddModel(std::vector<Field>* fields) {
   fields->push_back(Map("spec.model.dimensions",
                         "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
                         "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
-                        "`out` of mlp. Where `in` and `out` are unset they follow the data.")
+                        "`out` of mlp; `embedding` (256), `hidden` (512) and `vocabulary` (the "
+                        "data's) of lstm-lm. Where `in` and `out` are unset they follow the data.")
                         .Fixed()
                         .Size(0, 16)
                         .Example("{dim: 10}")
@@ -141,15 +147,17 @@ void AddModel(std::vector<Field>* fields) {
 void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.data", "The samples to train on.").Required());
   fields->push_back(String("spec.data.format",
-                           "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Synthetic`: "
-                           "made from a seed. Files may be gzip-compressed (.gz). `Custom`: "
+                           "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Text`: "
+                           "a text, for language models. `Synthetic`: made from a seed. Files may "
+                           "be gzip-compressed (.gz). `Custom`: "
                            "the data of `worker.command`.")
                         .Fixed()
                         .Required()
                         .OneOf(NamesOf<v1::DataSpec::Format>())
                         .Example("IDX")
                         .Invalid("idx", "did you mean `IDX`?"));
-  fields->push_back(Object("spec.data.source", "Where the data is. For IDX and CSV.").Fixed());
+  fields->push_back(
+      Object("spec.data.source", "Where the data is. For IDX, CSV and Text.").Fixed());
   fields->push_back(
       String("spec.data.source.path",
              "A file, or a folder that holds files of the usual names (`train-images-idx3-ubyte`, "
@@ -268,6 +276,53 @@ void AddCsv(std::vector<Field>* fields) {
                         .Invalid("\"||\"", "at most 1 character"));
 }
 
+void AddText(std::vector<Field>* fields) {
+  fields->push_back(
+      Object("spec.data.text",
+             "How to cut a text into samples. Only with format Text. Words stand between white "
+             "space; each line ends with the word `<eos>`."));
+  fields->push_back(
+      Integer("spec.data.text.sequenceLength",
+              "Words of one sample. The model learns to predict the word behind each of them.")
+          .Default("35")
+          .Min(1)
+          .Max(1 << 20)
+          .Context(kTextData)
+          .Example("20")
+          .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer("spec.data.text.vocabularySize",
+              "Takes at most so many words, the most frequent ones of the training text; any other "
+              "is the word `<unk>`. `<unk>` and `<eos>` count.")
+          .Default("10000")
+          .Min(3)
+          .Max(1 << 24)
+          .Context(kTextData)
+          .Example("5000")
+          .Invalid("2", "at least 3"));
+  fields->push_back(
+      String("spec.data.text.vocabulary",
+             "A file of the words, one on each line, first `<unk>`, then `<eos>`; "
+             "`vocabulary.txt` beside the checkpoints of a job is one. Unset: learnt from the "
+             "training text.")
+          .Path()
+          .Context(kTextData)
+          .Example("/data/vocabulary.txt")
+          .Invalid("~/words.txt", "is not expanded"));
+  fields->push_back(
+      String("spec.data.text.state",
+             "What the model remembers of the text in front of a sample while it trains. `Zero`: "
+             "nothing. `Carried`: the state with which the same worker ended the sample in front; "
+             "nothing where another worker computed that one. Evaluation always begins with "
+             "nothing.")
+          .OneOf(NamesOf<v1::DataSpec::Text::State>())
+          .Default(R"("Zero")")
+          .Context(
+              R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","shuffle":false,"source":{"path":"/data/train.txt"}}}})")
+          .Example("Carried")
+          .Invalid("carried", "did you mean `Carried`?"));
+}
+
 void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.data.synthetic", "What samples to make up. Only with format Synthetic.")
@@ -296,6 +351,16 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                         .Context(kSyntheticData)
                         .Example("0")
                         .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Integer("spec.data.synthetic.vocabulary",
+              "Samples are sequences of so many different words, drawn at random, with a random "
+              "word to predict behind each; `shape` is the length of one, e.g. [20], and `classes` "
+              "says nothing. For lstm-lm.")
+          .Min(2)
+          .Max(1 << 24)
+          .Context(kSyntheticTokens)
+          .Example("10000")
+          .Invalid("1", "at least 2"));
   fields->push_back(Integer("spec.data.synthetic.seed", "What the samples are drawn from.")
                         .Default("0")
                         .Min(0)
@@ -351,6 +416,7 @@ std::vector<Field> ObjectAndDataFields() {
   AddModel(&fields);
   AddDataBasics(&fields);
   AddCsv(&fields);
+  AddText(&fields);
   AddSyntheticAndEvaluation(&fields);
   return fields;
 }

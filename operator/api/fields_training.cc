@@ -375,12 +375,14 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                         .Example("0.1")
                         .Invalid("61", "at most 60"));
   fields->push_back(Object("spec.training.target", "Stop early, when an evaluation reaches this."));
-  fields->push_back(String("spec.training.target.metric", "`accuracy` in percent, or `loss`.")
+  fields->push_back(String("spec.training.target.metric",
+                           "`accuracy` in percent, `loss`, or `perplexity` of a "
+                           "language model, e ^ loss.")
                         .Required()
-                        .OneOf({"accuracy", "loss"})
+                        .OneOf({"accuracy", "loss", "perplexity"})
                         .Context(kTarget)
                         .Example("loss")
-                        .Invalid("auc", "must be one of accuracy, loss"));
+                        .Invalid("auc", "must be one of accuracy, loss, perplexity"));
   fields->push_back(String("spec.training.target.goal", "On which side of `value` the goal lies.")
                         .Required()
                         .OneOf({"AtLeast", "AtMost"})

@@ -97,7 +97,7 @@ void AddDataRules(std::vector<Rule>* rules) {
                       return Is(self, "format", "Synthetic") || Is(self, "format", "Custom") ||
                              Has(self, "source");
                     },
-                    "IDX and CSV data need `source`, e.g. {path: /data/train.csv}",
+                    "IDX, CSV and Text data need `source`, e.g. {path: /data/train.csv}",
                     {R"({})"},
                     {R"({"source":null})"}});
   rules->push_back(
@@ -157,10 +157,11 @@ void AddDataRules(std::vector<Rule>* rules) {
   rules->push_back(
       {"spec.data",
        "evaluation.source",
-       "self.format != 'CSV' || !has(self.evaluation) || has(self.evaluation.source)",
+       "(self.format != 'CSV' && self.format != 'Text') || !has(self.evaluation) || "
+       "has(self.evaluation.source)",
        [](const Json& self) {
-         return !Is(self, "format", "CSV") || !Has(self, "evaluation") ||
-                Has(self["evaluation"], "source");
+         return (!Is(self, "format", "CSV") && !Is(self, "format", "Text")) ||
+                !Has(self, "evaluation") || Has(self["evaluation"], "source");
        },
        "evaluation needs `source`, a file of samples that are not trained on",
        {R"({"evaluation":{"intervalSteps":5}})",
@@ -583,6 +584,98 @@ void AddTrainingRules(std::vector<Rule>* rules) {
        R"({"spec":{"data":{"evaluation":{"source":{"path":"/test"},"intervalSteps":100}}}})"});
 }
 
+// Whether samples are sequences of tokens.
+bool IsTokens(const Json& spec) {
+  const Json& data = spec["data"];
+  return Is(data, "format", "Text") ||
+         (Has(data, "synthetic") && Has(data["synthetic"], "vocabulary"));
+}
+
+void AddTextRules(std::vector<Rule>* rules) {
+  constexpr char kText[] =
+      R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}}})";
+  constexpr char kTokens[] = R"({"model":{"name":"lstm-lm"},"data":{"format":"Synthetic",
+      "source":null,"synthetic":{"shape":[20],"vocabulary":100}}})";
+  const std::string tokens =
+      "(self.data.format == 'Text' || (has(self.data.synthetic) && "
+      "has(self.data.synthetic.vocabulary)))";
+  rules->push_back({"spec",
+                    "data.text",
+                    "self.data.format == 'Text' || !has(self.data.text)",
+                    [](const Json& self) {
+                      return Is(self["data"], "format", "Text") || !Has(self["data"], "text");
+                    },
+                    "`text` is for `format: Text`",
+                    {kText},
+                    {R"({"data":{"text":{"sequenceLength":5}}})"}});
+  rules->push_back(
+      {"spec",
+       "data.normalize",
+       "!" + tokens + " || !has(self.data.normalize)",
+       [](const Json& self) { return !IsTokens(self) || !Has(self["data"], "normalize"); },
+       "`normalize` is for numbers, and this data is words; leave it out",
+       {kText},
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
+                         "source":{"path":"/t"},"normalize":{"mean":[0],"std":[1]}}})"}});
+  rules->push_back({"spec",
+                    "data.classes",
+                    "self.data.format != 'Text' || !has(self.data.classes)",
+                    [](const Json& self) {
+                      return !Is(self["data"], "format", "Text") || !Has(self["data"], "classes");
+                    },
+                    "the classes of a text are its words, `text.vocabularySize` at most",
+                    {kText},
+                    {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
+                         "source":{"path":"/t"},"classes":5}})"}});
+  rules->push_back(
+      {"spec",
+       "model.name",
+       "!has(self.model.name) || (self.model.name == 'lstm-lm') == " + tokens,
+       [](const Json& self) {
+         return !Has(self["model"], "name") ||
+                Is(self["model"], "name", "lstm-lm") == IsTokens(self);
+       },
+       "`lstm-lm` takes words, other built-in models numbers: `format: Text`, and Synthetic data "
+       "with a `vocabulary`, go with `lstm-lm` and with no other",
+       {kText, kTokens},
+       {R"({"model":{"name":"lstm-lm"}})",
+        R"({"data":{"format":"Text","source":{"path":"/t"}}})"}});
+  rules->push_back(
+      {"spec",
+       "data.text.state",
+       "!has(self.data.text) || self.data.text.state != 'Carried' || (!self.data.shuffle && "
+       "self.training.determinism != 'BitExact')",
+       [](const Json& self) {
+         if (!Has(self["data"], "text") || !Is(self["data"]["text"], "state", "Carried")) {
+           return true;
+         }
+         return !self["data"]["shuffle"].get<bool>() &&
+                !Is(self["training"], "determinism", "BitExact");
+       },
+       "`state: Carried` needs `data.shuffle: false`, since the state goes on along the text, and "
+       "is not for BitExact, since it depends on who computed the sample in front",
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+            "shuffle":false,"text":{"state":"Carried"}}})"},
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+            "text":{"state":"Carried"}}})",
+        R"({"model":{"name":"lstm-lm"},"training":{"determinism":"BitExact"},"data":{
+            "format":"Text","source":{"path":"/t"},"shuffle":false,"text":{"state":"Carried"}}})"}});
+  rules->push_back(
+      {"spec",
+       "training.target",
+       "!has(self.training.target) || self.training.target.metric != 'perplexity' || " + tokens,
+       [](const Json& self) {
+         return !Has(self["training"], "target") ||
+                !Is(self["training"]["target"], "metric", "perplexity") || IsTokens(self);
+       },
+       "`perplexity` is of language models: it needs `data: {format: Text}`",
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+            "evaluation":{"source":{"path":"/e"},"intervalSeconds":5}},
+            "training":{"target":{"metric":"perplexity","goal":"AtMost","value":200}}})"},
+       {R"({"data":{"evaluation":{"source":{"path":"/e"},"intervalSeconds":5}},
+            "training":{"target":{"metric":"perplexity","goal":"AtMost","value":200}}})"}});
+}
+
 bool IsCustom(const Json& spec) { return Is(spec["model"], "type", "Custom"); }
 
 void AddCustomRules(std::vector<Rule>* rules) {
@@ -679,6 +772,7 @@ void AddClusterRules(std::vector<Rule>* rules) {
 
 void AddJobRules(std::vector<Rule>* rules) {
   AddCustomRules(rules);
+  AddTextRules(rules);
   rules->push_back(
       {"spec",
        "training.target",

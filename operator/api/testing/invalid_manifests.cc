@@ -218,7 +218,7 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
                           "8:3: spec.data.csv: CSV data needs `csv` with the `labelColumn`"));
   cases->push_back(Change(
       "no_source", "    source:\n      path: /data\n", "",
-      "8:3: spec.data.source: IDX and CSV data need `source`, e.g. {path: /data/train.csv}"));
+      "8:3: spec.data.source: IDX, CSV and Text data need `source`, e.g. {path: /data/train.csv}"));
   cases->push_back(Change("target_without_evaluation", "steps: 100",
                           "steps: 100\n    target: {metric: accuracy, goal: AtLeast, value: 98}",
                           "16:5: spec.training.target: a target needs `data.evaluation` with "

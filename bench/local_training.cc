@@ -8,6 +8,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
 
 #include <iostream>
@@ -46,15 +48,15 @@ class Trainer {
         MakeBuiltinModel({.spec = job.model(),
                           .seed = job.training().seed(),
                           .sample_shape = info.sample_shape,
-                          .outputs = info.outputs});
+                          .outputs = info.outputs,
+                          .tokens = info.tokens});
     if (!model.ok()) return model.status();
     auto order = SampleOrder::Create({.samples = info.samples, .seed = job.training().seed()});
     if (!order.ok()) return order.status();
     auto plan = StepPlan::Create(
         {info.samples, job.training().global_batch_size(), job.training().microbatch_size()});
     if (!plan.ok()) return plan.status();
-    return Trainer(*std::move(data), *std::move(model), *order, *plan,
-                   job.optimizer().learning_rate());
+    return Trainer(*std::move(data), *std::move(model), *order, *plan, job.optimizer());
   }
 
   absl::Status Step(uint64_t step) {
@@ -64,7 +66,9 @@ class Trainer {
     std::vector<int64_t> shape = model_->InputShape();
     if (shape.empty()) shape = batch->shape;
     shape.insert(shape.begin(), static_cast<int64_t>(batch->samples));
-    const at::Tensor input = at::from_blob(batch->features.data(), shape, at::kFloat);
+    const at::Tensor input = batch->tokens.empty()
+                                 ? at::from_blob(batch->features.data(), shape, at::kFloat)
+                                 : at::from_blob(batch->tokens.data(), shape, at::kLong);
     optimizer_->zero_grad();
     const at::Tensor output = model_->Forward(input);
     const absl::Status fits = CheckLabels(loss_, output.sizes(), *batch);
@@ -79,7 +83,7 @@ class Trainer {
 
  private:
   Trainer(std::unique_ptr<Dataset> data, std::unique_ptr<Model> model, SampleOrder order,
-          StepPlan plan, double learning_rate)
+          StepPlan plan, const v1::OptimizerSpec& optimizer)
       : data_(std::move(data)), model_(std::move(model)), order_(order), plan_(plan) {
     std::vector<at::Tensor> parameters;
     for (size_t i = 0; i < model_->tensors().size(); ++i) {
@@ -90,7 +94,12 @@ class Trainer {
     update_.resize(static_cast<size_t>(parameters[0].numel()));
     if (!model_->TakesData()) return;
     loss_ = *model_->OwnLoss();
-    optimizer_ = std::make_unique<torch::optim::SGD>(parameters, learning_rate);
+    const double learning_rate = optimizer.learning_rate();
+    if (optimizer.name() == v1::OptimizerSpec::ADAM) {
+      optimizer_ = std::make_unique<torch::optim::Adam>(parameters, learning_rate);
+    } else {
+      optimizer_ = std::make_unique<torch::optim::SGD>(parameters, learning_rate);
+    }
     model_->SetTraining(true);
   }
 
@@ -109,7 +118,7 @@ class Trainer {
   SampleOrder order_;
   StepPlan plan_;
   LossKind loss_ = LossKind::kNone;
-  std::unique_ptr<torch::optim::SGD> optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<float> update_;
   double loss_sum_ = 0;
 };

@@ -31,6 +31,7 @@ MODELS = {
     "linear": 2000,
     "logistic": 2000,
     "additive": 300,
+    "lstm-lm": 40,
 }
 WITH_DATA = ("convnet", "mnist-net", "mlp")
 

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
   options.threads = threads;
   options.sample_shape = data.sample_shape;
   options.outputs = data.outputs;
+  options.tokens = data.tokens;
   return CreateTorchEngine(options);
 }
 

@@ -15,12 +15,18 @@ struct ModelJob {
   uint64_t batch;  // samples of one gradient
   bool images;     // else a table of `columns` numbers, or no data
   int64_t columns;
-  uint32_t classes;  // 0: regression
+  uint32_t classes;    // 0: regression
+  uint32_t words = 0;  // not 0: `columns` words of a vocabulary of so many, trained by Adam
 };
 
 constexpr ModelJob kModels[] = {
-    {"convnet", 128, true, 0, 10}, {"mnist-net", 32, true, 0, 10}, {"mlp", 32, true, 0, 10},
-    {"linear", 32, false, 14, 0},  {"logistic", 32, false, 14, 2}, {"additive", 32, false, 0, 0},
+    {"convnet", 128, true, 0, 10},
+    {"mnist-net", 32, true, 0, 10},
+    {"mlp", 32, true, 0, 10},
+    {"linear", 32, false, 14, 0},
+    {"logistic", 32, false, 14, 2},
+    {"additive", 32, false, 0, 0},
+    {"lstm-lm", 20, false, 35, 0, 10000},
 };
 // Of additive: 4 MB, between the mlp and the mnist-net.
 constexpr int64_t kAdditiveElements = 1'000'000;
@@ -43,6 +49,7 @@ void FillData(const ModelJob& model, const std::string& folder, v1::DataSpec* da
   data->mutable_synthetic()->set_samples(kSyntheticSamples);
   if (model.columns > 0) data->mutable_synthetic()->add_shape(model.columns);
   data->mutable_synthetic()->set_classes(model.classes);
+  data->mutable_synthetic()->set_vocabulary(model.words);
 }
 
 void FillTimeouts(v1::TimeoutSpec* timeouts) {
@@ -83,6 +90,13 @@ absl::StatusOr<v1::JobSpec> MakeTrainingJob(const TrainingJobOptions& options) {
   training.set_seed(1);
   job.mutable_optimizer()->set_name(additive ? v1::OptimizerSpec::ADD : v1::OptimizerSpec::SGD);
   job.mutable_optimizer()->set_learning_rate(0.01);
+  if (model->words > 0) {
+    job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
+    job.mutable_optimizer()->set_learning_rate(1e-3);
+    job.mutable_optimizer()->set_beta1(0.9);
+    job.mutable_optimizer()->set_beta2(0.999);
+    job.mutable_optimizer()->set_eps(1e-8);
+  }
   job.mutable_parameter_server()->set_replicas(options.shards);
   job.mutable_parameter_server()->set_partitions(options.partitions);
   job.mutable_worker()->set_replicas(options.workers);

@@ -48,6 +48,21 @@ class Additive(nn.Module):
         self.w = nn.Parameter(torch.zeros(1_000_000))
 
 
+class LanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10_000, 256)
+        self.lstm = nn.LSTM(256, 512, batch_first=True)
+        self.fc = nn.Linear(512, 10_000)
+
+    def forward(self, words):
+        return self.fc(self.lstm(self.embedding(words))[0]).transpose(1, 2)
+
+
+def words():
+    return torch.randint(0, 10_000, (20, 35)), torch.randint(0, 10_000, (20, 35))
+
+
 def images(batch, flat=False):
     return torch.randn(batch, 784) if flat else torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
 
@@ -72,13 +87,20 @@ MODELS = {
         lambda: table(True),
     ),
     "additive": (Additive, None, lambda: None),
+    "lstm-lm": (LanguageModel, nn.functional.cross_entropy, words),
 }
+
+
+def optimizer_of(name, model):
+    if name == "lstm-lm":
+        return torch.optim.Adam(model.parameters(), lr=1e-3)
+    return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 class Server:
     def __init__(self, name):
         self.model = MODELS[name][0]()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer = optimizer_of(name, self.model)
         self.lock = threading.Lock()
 
     def pull(self):
@@ -145,7 +167,7 @@ def local(a):
     torch.set_num_threads(1)
     make, loss, batch_of = MODELS[a.model]
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = optimizer_of(a.model, model)
     batches = [batch_of() for _ in range(16)]
     times = []
     for step in range(a.warmup + a.steps):

@@ -158,8 +158,8 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "13:5: spec.optimizer.name: must be one of SGD, Adagrad, Adam, AdamW, "
                           "Add, not the string \"sgd\"; did you mean `SGD`?"));
   cases->push_back(Change("unknown_model", "name: mlp", "name: vgg16",
-                          "7:5: spec.model.name: must be one of convnet, mnist-net, mlp, linear, "
-                          "logistic, additive, not the string \"vgg16\""));
+                          "7:5: spec.model.name: must be one of convnet, mnist-net, mlp, lstm-lm, "
+                          "linear, logistic, additive, not the string \"vgg16\""));
   cases->push_back(Change("bad_name", "name: job", "name: My_Job",
                           "4:3: metadata.name: must be lower-case letters, digits and `-`, with a "
                           "letter or digit at both ends; this is the string \"My_Job\""));

@@ -27,8 +27,9 @@ struct TrainingJobOptions {
 // The built-in models that can be measured.
 std::vector<std::string> ModelNames();
 
-// Synchronous training by plain SGD (additive: by Add; lstm-lm: by Adam); each worker gets one microbatch per step.
-// No evaluation, no checkpoint but the last. INVALID_ARGUMENT for an unknown model.
+// Synchronous training by plain SGD (additive: by Add; lstm-lm: by Adam); each worker gets one
+// microbatch per step. No evaluation, no checkpoint but the last. INVALID_ARGUMENT for an unknown
+// model.
 absl::StatusOr<v1::JobSpec> MakeTrainingJob(const TrainingJobOptions& options);
 
 // What all these programs print: one JSON line. `seconds` are those of each measured step, `more`

@@ -38,7 +38,11 @@ absl::StatusOr<v1::JobSpec> ReadJob(FileSystem* files, const std::string& path) 
   v1::JobSpec job;
   const auto status = google::protobuf::util::JsonStringToMessage(*text, &job);
   if (!status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.ToString()));
+    // Not ignored: a job that lacks what it asked for would train, and to something else.
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ", status.ToString(), "; this is sluice-coordinator ", Version(),
+        ", and a field that it does not know may be of a newer sluice or operator: give "
+        "the job an image of the same version"));
   }
   return job;
 }

@@ -90,7 +90,7 @@ class FaultsTest(OperatorCase):
         history = self.history()
         self.cluster.script('down.sh', 'process', 'apiserver')
         self.cluster.script('up-control-plane.sh')
-        self.cluster.kubectl('delete', 'pod', 'job-worker-0', '-n', self.namespace)
+        self.delete_pod('job-worker-0')
         self.wait_for_pods(seconds=90)
         self.assert_never_doubled(history)
 
@@ -105,7 +105,7 @@ class FaultsTest(OperatorCase):
         wait_for('the API server answers', lambda: self.cluster.client().list('pods', self.namespace) is not None, 60)
         self.assertTrue(operator.running())
         self.assertEqual(self.uids(), before)
-        self.cluster.kubectl('delete', 'pod', 'job-worker-0', '-n', self.namespace)
+        self.delete_pod('job-worker-0')
         wait_for('it is replaced', lambda: self.uids().get('job-worker-0', before['job-worker-0']) != before['job-worker-0'], 90)
 
     # ---- the operator itself
@@ -141,7 +141,7 @@ class FaultsTest(OperatorCase):
         time.sleep(max(0.0, FROZEN_SECONDS - (time.monotonic() - began)))
         written = len([one for one in proxies['first'].requests() if one.write])
         first.thaw()
-        self.cluster.kubectl('delete', 'pod', 'job-worker-1', '-n', self.namespace)
+        self.delete_pod('job-worker-1')
         self.wait_for_pods()
         self.assertTrue(second.running())
         late = [one for one in proxies['first'].requests() if one.write][written:]

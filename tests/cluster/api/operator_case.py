@@ -123,6 +123,15 @@ class OperatorCase(unittest.TestCase):
         return {f'{name}-coordinator', *(f'{name}-ps-{i}' for i in range(shards)),
                 *(f'{name}-worker-{i}' for i in range(workers))}
 
+    def delete_pod(self, name):
+        """Deletes a pod as a user does, and waits until it is gone or another one has its name.
+
+        `kubectl delete` without --wait=false waits for ever where the next pod of that name is there too soon.
+        """
+        before = self.uids()[name]
+        self.cluster.kubectl('delete', 'pod', name, '-n', self.namespace, '--wait=false')
+        wait_for(f'{name} is gone', lambda: self.uids().get(name) != before, 120)
+
     def wait_for_pods(self, workers=2, shards=1, name='job', seconds=40):
         """Exactly the wanted pods, all ready."""
         wanted = self.names(workers, shards, name)

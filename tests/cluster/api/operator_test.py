@@ -77,7 +77,7 @@ class OperatorTest(OperatorCase):
     def test_a_deleted_worker_is_replaced_and_nobody_else(self):
         self.start()
         before, history = self.uids(), self.history()
-        self.cluster.kubectl('delete', 'pod', 'job-worker-1', '-n', self.namespace)
+        self.delete_pod('job-worker-1')
         wait_for('there is a new one', lambda: self.uids().get('job-worker-1', before['job-worker-1']) != before['job-worker-1'])
         self.wait_for_pods()
         after = self.uids()

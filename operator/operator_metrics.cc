@@ -1,5 +1,10 @@
 #include "operator/operator_metrics.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -16,6 +21,25 @@ const Json* Condition(const Json& status, absl::string_view type) {
     if (GetString(condition, {"type"}) == type) return &condition;
   }
   return nullptr;
+}
+
+constexpr const char* kRoles[] = {"coordinator", "ps", "worker"};
+
+// Roles of the pods whose ends the status lists since then. A time in a status has whole seconds,
+// and what an end brought about is written together with it.
+std::set<std::string> RolesLostSince(const Json& status, absl::Time since) {
+  std::set<std::string> roles;
+  const Json* failures = kube::Find(status, {"lastFailures"});
+  if (failures == nullptr || !failures->is_array()) return roles;
+  for (const Json& failure : *failures) {
+    const absl::Time at = kube::DecodeTime(GetString(failure, {"time"}));
+    const std::string role = GetString(failure, {"role"});
+    if (at < since || std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+      continue;
+    }
+    roles.insert(role);
+  }
+  return roles;
 }
 
 }  // namespace
@@ -85,8 +109,8 @@ std::vector<MetricDescriptor> OperatorMetrics() {
        {}},
       {"operator_recovery_seconds",
        Type::kHistogram,
-       "Time from the loss of a process until all are ready again.",
-       {},
+       "Time from the loss of a process until all are ready again, by the role that was lost.",
+       {"role"},
        slow},
       {"operator_scale_seconds",
        Type::kHistogram,
@@ -116,6 +140,7 @@ OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
   for (const char* outcome : {"Succeeded", "Failed"}) {
     metrics_->counter("operator_jobs_finished_total", {outcome});
   }
+  for (const char* role : kRoles) metrics_->histogram("operator_recovery_seconds", {role});
 }
 
 void OperatorMeter::OnReconciled(const runtime::Key&, const runtime::Result& result,
@@ -150,15 +175,26 @@ void OperatorMeter::OnStatus(const Json& before, const Json& after) {
       metrics_->counter("operator_jobs_finished_total", {outcome}).Increment();
     }
   }
-  const auto observe_end = [&](const char* type, const char* histogram) {
+  // When a condition that has just ended began to hold.
+  const auto ended = [&](const char* type) -> std::optional<absl::Time> {
     const Json* was = Condition(before, type);
-    if (!holds(was) || holds(Condition(after, type)) || holds(Condition(after, "Failed"))) return;
+    if (!holds(was) || holds(Condition(after, type)) || holds(Condition(after, "Failed"))) {
+      return std::nullopt;
+    }
     const absl::Time since = kube::DecodeTime(GetString(*was, {"lastTransitionTime"}));
-    if (since == absl::InfinitePast()) return;
-    metrics_->histogram(histogram).Observe(absl::ToDoubleSeconds(clock_->Now() - since));
+    if (since == absl::InfinitePast()) return std::nullopt;
+    return since;
   };
-  observe_end("Degraded", "operator_recovery_seconds");
-  observe_end("Scaling", "operator_scale_seconds");
+  if (const auto since = ended("Degraded"); since.has_value()) {
+    for (const std::string& role : RolesLostSince(before, *since)) {
+      metrics_->histogram("operator_recovery_seconds", {role})
+          .Observe(absl::ToDoubleSeconds(clock_->Now() - *since));
+    }
+  }
+  if (const auto since = ended("Scaling"); since.has_value()) {
+    metrics_->histogram("operator_scale_seconds")
+        .Observe(absl::ToDoubleSeconds(clock_->Now() - *since));
+  }
   const Json* old_failures = kube::Find(before, {"lastFailures"});
   const Json* failures = kube::Find(after, {"lastFailures"});
   if (failures == nullptr || !failures->is_array()) return;

@@ -1,0 +1,91 @@
+#include "operator/operator_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sluice {
+namespace {
+
+using kube::Json;
+using ::testing::HasSubstr;
+
+constexpr char kLost[] = "2026-01-01T00:00:00Z";
+
+class OperatorMeterTest : public ::testing::Test {
+ protected:
+  // A status in which these conditions hold since kLost.
+  static Json Status(const std::vector<std::string>& conditions,
+                     const std::vector<Json>& failures = {}) {
+    Json status = {{"conditions", Json::array()}, {"lastFailures", failures}};
+    for (const std::string& type : conditions) {
+      status["conditions"].push_back(
+          {{"type", type}, {"status", "True"}, {"lastTransitionTime", kLost}});
+    }
+    return status;
+  }
+  static Json Failure(const std::string& role, const std::string& time = kLost) {
+    return {{"role", role}, {"reason", "Killed"}, {"time", time}};
+  }
+  std::string Line(const std::string& series) {
+    const std::string text = metrics_.Serialize();
+    const size_t begin = text.find("\n" + series + " ");
+    if (begin == std::string::npos) return "";
+    return text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
+  }
+
+  FakeClock clock_{kube::DecodeTime("2026-01-01T00:00:12Z")};
+  Metrics metrics_{OperatorMetrics(), {}};
+  OperatorMeter meter_{&metrics_, &clock_};
+};
+
+TEST_F(OperatorMeterTest, ARecoveryIsOfTheRoleThatWasLost) {
+  meter_.OnStatus(Status({"Degraded"}, {Failure("ps"), Failure("worker", "2025-12-31T23:00:00Z")}),
+                  Status({}));
+  EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"ps\"}"),
+            "sluice_operator_recovery_seconds_count{role=\"ps\"} 1");
+  EXPECT_EQ(Line("sluice_operator_recovery_seconds_sum{role=\"ps\"}"),
+            "sluice_operator_recovery_seconds_sum{role=\"ps\"} 12");
+  EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"worker\"}"),
+            "sluice_operator_recovery_seconds_count{role=\"worker\"} 0")
+      << "that one was lost before, and is not what was recovered from";
+}
+
+TEST_F(OperatorMeterTest, SeriesOfAllRolesAreThereFromTheStart) {
+  for (const char* role : {"coordinator", "ps", "worker"}) {
+    EXPECT_THAT(metrics_.Serialize(),
+                HasSubstr(std::string("recovery_seconds_count{role=\"") + role + "\"} 0"));
+  }
+}
+
+TEST_F(OperatorMeterTest, WhatWasNoLossOrIsNotOverIsNoRecovery) {
+  meter_.OnStatus(Status({"Degraded"}), Status({}));  // a quota, say
+  meter_.OnStatus(Status({"Degraded"}, {Failure("ps")}), Status({"Degraded"}, {Failure("ps")}));
+  meter_.OnStatus(Status({"Degraded"}, {Failure("ps")}), Status({"Failed"}));
+  EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"ps\"}"),
+            "sluice_operator_recovery_seconds_count{role=\"ps\"} 0");
+}
+
+TEST_F(OperatorMeterTest, ScalingTakesFromTheChangeToTheLastProcess) {
+  meter_.OnStatus(Status({"Scaling"}), Status({}));
+  EXPECT_EQ(Line("sluice_operator_scale_seconds_sum"), "sluice_operator_scale_seconds_sum 12");
+}
+
+TEST_F(OperatorMeterTest, AnEndIsCountedOnce) {
+  meter_.OnStatus(Status({}), Status({"Succeeded"}));
+  meter_.OnStatus(Status({"Succeeded"}), Status({"Succeeded"}));
+  EXPECT_EQ(Line("sluice_operator_jobs_finished_total{outcome=\"Succeeded\"}"),
+            "sluice_operator_jobs_finished_total{outcome=\"Succeeded\"} 1");
+}
+
+TEST_F(OperatorMeterTest, OnlyEndsOfPodsThatAreNewAreCounted) {
+  meter_.OnStatus(Status({}), Status({}, {Failure("worker")}));
+  meter_.OnStatus(Status({}, {Failure("worker")}),
+                  Status({}, {Failure("worker", "2026-01-01T00:00:05Z"), Failure("worker")}));
+  EXPECT_EQ(Line("sluice_operator_pod_failures_total{reason=\"Killed\",role=\"worker\"}"),
+            "sluice_operator_pod_failures_total{reason=\"Killed\",role=\"worker\"} 2");
+}
+
+}  // namespace
+}  // namespace sluice

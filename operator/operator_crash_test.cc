@@ -63,6 +63,13 @@ class Life {
     Say(Progress::SUSPENDED, 50);
     EndAll();
     Say(Progress::TRAINING, 60);
+    cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Disabled"}}}});
+    Settle();
+    cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
+    Settle();
+    Say(Progress::SUSPENDED, 70);
+    EndAll();
+    Say(Progress::TRAINING, 80);
     Say(Progress::SUCCEEDED, 100);
     EndAll();
     for (int i = 0; i < 3; ++i) {

@@ -44,6 +44,12 @@ class OperatorTest : public ::testing::Test {
   }
   Json LastFailure() { return cluster_.Status("a")["lastFailures"][0]; }
   std::string Summary() { return GetString(cluster_.Status("a"), {"summary"}); }
+  // Somebody with a kubectl.
+  kube::HttpClient Admin() {
+    kube::HttpClient::Options options;
+    options.sleep = [](absl::Duration) {};
+    return kube::HttpClient(&cluster_.server, options);
+  }
 
   FakeCluster cluster_;
 };
@@ -84,6 +90,11 @@ TEST_F(OperatorTest, ProgressGoesToTheStatusAndSuccessEndsTheJob) {
   for (const std::string& pod : cluster_.PodNames()) cluster_.EndPod(pod, 0);
   cluster_.Pass(absl::Minutes(5));
   EXPECT_EQ(cluster_.PodNames().size(), 4u) << "pods that have ended keep their logs";
+  for (const char* role : {"worker", "parameterServer"}) {
+    EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "readyReplicas"}), 0) << role;
+    EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "replicas"}), 0) << role;
+  }
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "False/Succeeded");
   EXPECT_EQ(Summary(), "Succeeded");
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Succeeded"));
 }
@@ -309,6 +320,66 @@ TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
 }
 
+TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
+  Train();
+  const auto mode_of_config = [&] {
+    const auto map = Admin().Get({"", "v1", "configmaps", "ConfigMap", true}, {"ns", "a"},
+                                 kube::Subresource::kNone);
+    return GetString(Json::parse(GetString(*map, {"data", "job.json"})), {"training", "mode"});
+  };
+  cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(Summary(), "SwitchingMode");
+  EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for whoever follows a coordinator that dies now";
+  const std::string before = cluster_.UidOf("a-coordinator");
+  cluster_.Say("a", Progress::SUSPENDED, 20);
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(mode_of_config(), "ASYNCHRONOUS");
+  EXPECT_NE(cluster_.UidOf("a-coordinator"), before);
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(Restarts("total"), 0);
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "SwitchingMode"));
+}
+
+TEST_F(OperatorTest, AModeThatIsTakenBackBeforeTheCheckpointChangesNothing) {
+  Train();
+  const std::string before = cluster_.UidOf("a-coordinator");
+  cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Synchronous"}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  EXPECT_EQ(Summary(), "Training");
+  EXPECT_EQ(cluster_.UidOf("a-coordinator"), before);
+}
+
+TEST_F(OperatorTest, AnOperatorThatKnowsOfModesTakesAJobOfAnOlderOneAsItIs) {
+  Train();
+  Json status = cluster_.Status("a");
+  status["recovery"].erase("mode");
+  kube::WriteOptions options;
+  options.subresource = kube::Subresource::kStatus;
+  Json job = cluster_.GetJob("a");
+  job["status"] = status;
+  ASSERT_TRUE(Admin()
+                  .Update({"sluice.dev", "v1alpha1", "trainingjobs", "TrainingJob", true},
+                          {"ns", "a"}, job, options)
+                  .ok());
+  const std::string before = cluster_.UidOf("a-coordinator");
+  cluster_.Restart();
+  cluster_.Say("a", Progress::TRAINING, 12);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.UidOf("a-coordinator"), before);
+  EXPECT_EQ(GetString(cluster_.Status("a"), {"recovery", "mode"}), "Synchronous");
+}
+
 TEST_F(OperatorTest, SuspensionSavesACheckpointThenLeavesNoPodUntilTheJobGoesOn) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
@@ -492,11 +563,36 @@ TEST_F(OperatorTest, MereProgressIsWrittenEveryFifteenSeconds) {
   EXPECT_GE(GetInt(cluster_.Status("a"), {"training", "step"}), 55);
 }
 
+TEST_F(OperatorTest, AJobThatWantsNoNetworkPolicyAnyMoreHasNone) {
+  Train();
+  const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
+                                    true};
+  const auto there = [&] {
+    return Admin().Get(policies, {"ns", "a"}, kube::Subresource::kNone).ok();
+  };
+  ASSERT_TRUE(there());
+  cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Disabled"}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_FALSE(there());
+  cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Enabled"}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_TRUE(there());
+}
+
+TEST_F(OperatorTest, ANetworkPolicyOfSomebodyElseStays) {
+  const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
+                                    true};
+  ASSERT_TRUE(Admin()
+                  .Create(policies, "ns", {{"metadata", {{"name", "a"}, {"namespace", "ns"}}}}, {})
+                  .ok());
+  Train({{"spec", {{"networkPolicy", "Disabled"}}}});
+  EXPECT_TRUE(Admin().Get(policies, {"ns", "a"}, kube::Subresource::kNone).ok());
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+}
+
 TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {
   Train();
-  kube::HttpClient::Options options;
-  options.sleep = [](absl::Duration) {};
-  kube::HttpClient admin(&cluster_.server, options);
+  kube::HttpClient admin = Admin();
   const kube::ResourceType services{"", "v1", "services", "Service", true};
   const kube::ResourceType maps{"", "v1", "configmaps", "ConfigMap", true};
   ASSERT_TRUE(admin.Delete(services, {"ns", "a-coordinator"}, {}).ok());
@@ -510,9 +606,7 @@ TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {
 }
 
 TEST_F(OperatorTest, WhatIsDeletedBeforeItWasSeenIsMadeAgainToo) {
-  kube::HttpClient::Options options;
-  options.sleep = [](absl::Duration) {};
-  kube::HttpClient admin(&cluster_.server, options);
+  kube::HttpClient admin = Admin();
   const kube::ResourceType services{"", "v1", "services", "Service", true};
   int applied = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -611,6 +705,8 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
     cluster_.DeletePod("a-worker-1");
     cluster_.Pass(absl::Seconds(30));
   }
+  cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Disabled"}}}});
+  ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::SUCCEEDED, 100);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(1));

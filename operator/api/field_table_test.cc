@@ -97,8 +97,10 @@ TEST(FieldTable, WhatACheckpointDependsOnIsFixed) {
                            "spec.optimizer.groups", "spec.training.globalBatchSize"}) {
     EXPECT_TRUE(IsFixed(path)) << path;
   }
-  for (const char* path : {"spec", "spec.model.device", "spec.data.evaluation.intervalSteps",
-                           "spec.training.steps", "spec.worker.replicas", "metadata.labels"}) {
+  for (const char* path :
+       {"spec", "spec.model.device", "spec.data.evaluation.intervalSteps", "spec.training.steps",
+        "spec.training.mode", "spec.training.boundedStaleness.maxStaleness", "spec.worker.replicas",
+        "metadata.labels"}) {
     EXPECT_FALSE(IsFixed(path)) << path;
   }
 }

@@ -178,15 +178,13 @@ void AddTrainingBasics(std::vector<Field>* fields) {
              "`Synchronous`: each step applies the gradient of one global batch, whoever computed "
              "it; the result does not depend on the number of workers. `Asynchronous`: each worker "
              "applies updates at its own pace. `BoundedStaleness`: as Asynchronous, but nobody "
-             "runs far ahead.")
-          .Fixed()
+             "runs far ahead. A change takes effect through a checkpoint.")
           .Default(R"("Synchronous")")
           .OneOf(NamesOf<v1::Mode>())
           .Example("Asynchronous")
           .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
   fields->push_back(
-      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there.")
-          .Fixed());
+      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there."));
   fields->push_back(
       Integer("spec.training.boundedStaleness.maxStaleness",
               "A worker waits when it is more than so many updates ahead of the slowest.")

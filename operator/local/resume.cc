@@ -12,13 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Between two runs, if not while a job runs.
-constexpr absl::string_view kMode[] = {"spec.training.mode", "spec.training.boundedStaleness"};
-
 bool MayChange(absl::string_view path) {
-  for (const absl::string_view mode : kMode) {
-    if (path == mode || absl::StartsWith(path, absl::StrCat(mode, "."))) return true;
-  }
   if (absl::StartsWith(path, "spec.")) return !api::IsFixed(path);
   return absl::StartsWith(path, "metadata.labels") ||
          absl::StartsWith(path, "metadata.annotations");

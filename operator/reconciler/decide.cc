@@ -44,6 +44,11 @@ class JobDecider {
     recovery_.memory = decision.memory;
     AgainBy(decision.decide_again);
     stopped_ = decision.finish.has_value();
+    if (switching_ && before.suspending_since == absl::InfiniteFuture() && !before.ending) {
+      Tell("SwitchingMode", "Switch",
+           absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
+                        ": the job saves a checkpoint and goes on in the new mode"));
+    }
     CountEnds(before);
     CountRestarts();
     Act(decision);
@@ -87,7 +92,14 @@ class JobDecider {
       recovery_ = Recovery();
       memory.restorations = restorations;
     }
-    if (recovery_.shards == 0 && !job_.job.suspend) recovery_.shards = wanted_shards;
+    wanted_mode_ = ModeOf(job_.job.spec.training());
+    if (recovery_.shards == 0 && !job_.job.suspend) {
+      recovery_.shards = wanted_shards;
+      recovery_.mode = wanted_mode_;
+    }
+    // An operator that knew nothing of modes has made the job as the spec said.
+    const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
+    if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
     policy_plan_.shards = std::max<uint32_t>(recovery_.shards, 1);
     policy_plan_.workers = job_.job.spec.worker().replicas();
     policy_plan_.backoff_limit = job_.job.spec.backoff_limit();
@@ -98,8 +110,10 @@ class JobDecider {
     if (const double seconds = job_.job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
       policy_plan_.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
     }
-    resizing_ = !job_.job.suspend && recovery_.shards != 0 && recovery_.shards != wanted_shards;
-    policy_plan_.suspend = job_.job.suspend || resizing_;
+    const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
+    resizing_ = goes_on && recovery_.shards != wanted_shards;
+    switching_ = goes_on && recovery_.mode != wanted_mode_;
+    policy_plan_.suspend = job_.job.suspend || resizing_ || switching_;
   }
 
   void ObserveWorld() {
@@ -155,8 +169,10 @@ class JobDecider {
     last = std::max(
         last, kube::DecodeTime(kube::GetString(plan_.status, {"training", "lastProgressTime"})));
     const absl::Time deadline = last + *job_.progress_deadline;
-    AgainBy(deadline);
-    if (now_ < deadline) return;
+    if (now_ < deadline) {
+      AgainBy(deadline);
+      return;
+    }
     recovery_.memory.ending = policy::Ending{
         policy::Outcome::kFailed,
         "ProgressDeadlineExceeded",
@@ -332,6 +348,7 @@ class JobDecider {
   void Finish() {
     const bool accepted = job_.problem.empty() || recovery_.shards != 0;
     plan_.shards = policy_plan_.shards;
+    plan_.mode = recovery_.mode;
     plan_.keep_objects = accepted && !Ending() && recovery_.shards != 0;
     Findings findings;
     findings.world = &world_;
@@ -342,6 +359,7 @@ class JobDecider {
     findings.unheard = unheard_;
     findings.workers = job_.job.spec.worker().replicas();
     findings.resizing = resizing_;
+    findings.switching = switching_;
     findings.stopped = stopped_;
     findings.ends = std::move(ends_);
     findings.restarts = std::move(restarts_);
@@ -375,7 +393,9 @@ class JobDecider {
   const v1::JobProgress* progress_ = nullptr;
   bool progress_is_new_ = false;
   bool unheard_ = false;
-  bool resizing_ = false;
+  TrainingMode wanted_mode_;
+  bool resizing_ = false;   // to another number of shards
+  bool switching_ = false;  // to another mode
   bool stopped_ = false;
   std::vector<HandledEnd> ends_;
   std::map<v1::Role, int> restarts_;

@@ -54,6 +54,7 @@ struct Plan {
   // All of MakeObjects is to be there.
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation
+  TrainingMode mode;    // of this activation
   std::vector<PodDeletion> deletions;
   std::vector<policy::Slot> creations;  // where a deletion names the same slot, after it
   bool delete_job = false;

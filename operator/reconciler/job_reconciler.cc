@@ -144,7 +144,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
 
 absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Trail* trail) {
   const absl::Time now = clock_->Now();
-  for (const OwnedObject& wanted : MakeObjects(world.job, plan.shards)) {
+  for (const OwnedObject& wanted : MakeObjects(world.job, plan.shards, plan.mode)) {
     const kube::ObjectKey key = kube::KeyOf(wanted.object);
     const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
                                      : wanted.type == &ConfigMaps()        ? caches_.config_maps
@@ -171,7 +171,21 @@ absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Tr
     applied = wanted.object;
     at = now;
   }
-  return absl::OkStatus();
+  return DropPolicy(world);
+}
+
+// The NetworkPolicy of a job that wants none any more.
+absl::Status JobReconciler::DropPolicy(const World& world) {
+  if (world.job.network_policy) return absl::OkStatus();
+  const runtime::ObjectPtr live = caches_.policies->Get(world.job.key);
+  if (live == nullptr || kube::IsBeingDeleted(*live) ||
+      kube::ControllerUidOf(*live) != world.job.uid) {
+    return absl::OkStatus();
+  }
+  kube::DeleteOptions options;
+  options.uid = kube::UidOf(*live);
+  const absl::Status status = client_->Delete(NetworkPolicies(), world.job.key, options).status();
+  return absl::IsNotFound(status) || kube::IsConflict(status) ? absl::OkStatus() : status;
 }
 
 absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& deletion,

@@ -89,6 +89,7 @@ class JobReconciler final : public runtime::Reconciler {
                            Trail* trail);
   absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
   absl::Status KeepObjects(const World& world, const Plan& plan, Trail* trail);
+  absl::Status DropPolicy(const World& world);
   absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
   absl::Status CreatePod(const World& world, const policy::Slot& slot, Trail* trail);
   void Converse(const World& world, const Plan& plan);

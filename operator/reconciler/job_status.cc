@@ -102,6 +102,8 @@ Recovery ReadRecovery(const Json& status) {
   if (found == nullptr) return recovery;
   const Json& from = *found;
   recovery.shards = ReadCount(from, "shards");
+  recovery.mode.mode = ParseMode(GetString(from, {"mode"}));
+  recovery.mode.max_staleness = ReadCount(from, "maxStaleness");
   recovery.sized_workers = ReadCount(from, "sizedWorkers");
   recovery.heard_life = GetString(from, {"heardLife"});
   Memory& memory = recovery.memory;
@@ -127,6 +129,8 @@ Json WriteRecovery(const Recovery& recovery) {
   const Memory& memory = recovery.memory;
   Json to = Json::object();
   WriteCount("shards", recovery.shards, &to);
+  WriteText("mode", ModeName(recovery.mode.mode), &to);
+  WriteCount("maxStaleness", static_cast<int64_t>(recovery.mode.max_staleness), &to);
   WriteCount("sizedWorkers", recovery.sized_workers, &to);
   WriteText("heardLife", recovery.heard_life, &to);
   WriteTime("activeSince", memory.active_since, &to);

@@ -7,6 +7,7 @@
 //
 //   activeSince        when this activation (start or resumption) began
 //   shards             how many the activation has; the spec may already want another number
+//   mode, maxStaleness how the activation applies updates; the spec may already want another way
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
 //   heardLife          the last life of the coordinator that was heard: an operator that has just
 //                      begun need not take a job for idle because it has not heard of it yet
@@ -28,6 +29,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
+#include "operator/reconciler/job_view.h"
 
 namespace sluice::reconciler {
 
@@ -35,6 +37,7 @@ namespace sluice::reconciler {
 struct Recovery {
   policy::Memory memory;
   uint32_t shards = 0;  // 0: not active yet
+  TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
   uint32_t sized_workers = 0;
   std::string heard_life;
 };

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/api/codec.h"
+#include "operator/api/enum_names.h"
 #include "operator/reconciler/names.h"
 
 namespace sluice::reconciler {
@@ -53,6 +54,27 @@ CleanPodPolicy CleanPolicy(const std::string& name) {
 }
 
 }  // namespace
+
+TrainingMode ModeOf(const v1::TrainingSpec& training) {
+  TrainingMode mode;
+  mode.mode = training.mode();
+  if (mode.mode == v1::BOUNDED_STALENESS) mode.max_staleness = training.max_staleness();
+  return mode;
+}
+
+std::string ModeName(v1::Mode mode) {
+  for (const auto& [name, value] : api::NamesOf(v1::Mode())) {
+    if (value == mode) return name;
+  }
+  return "";
+}
+
+v1::Mode ParseMode(const std::string& name) {
+  for (const auto& [known, value] : api::NamesOf(v1::Mode())) {
+    if (known == name) return value;
+  }
+  return v1::MODE_UNSPECIFIED;
+}
 
 const Json& JobView::TemplateOf(v1::Role role) const {
   switch (role) {

@@ -28,6 +28,21 @@ struct ClaimMount {
   std::string mount_path;
 };
 
+// How updates are applied. A job changes it through a checkpoint.
+struct TrainingMode {
+  v1::Mode mode = v1::MODE_UNSPECIFIED;
+  uint64_t max_staleness = 0;  // BOUNDED_STALENESS
+
+  friend bool operator==(const TrainingMode& a, const TrainingMode& b) {
+    return a.mode == b.mode && a.max_staleness == b.max_staleness;
+  }
+  friend bool operator!=(const TrainingMode& a, const TrainingMode& b) { return !(a == b); }
+};
+TrainingMode ModeOf(const v1::TrainingSpec& training);
+// The mode as the manifest names it ("Asynchronous"), and back; unspecified for anything else.
+std::string ModeName(v1::Mode mode);
+v1::Mode ParseMode(const std::string& name);
+
 struct JobView {
   api::TrainingJob job;  // checkpoint.directory is where the pods see it
   kube::ObjectKey key;

@@ -328,9 +328,12 @@ Json MakeServices(const JobView& job, bool headless) {
   return service;
 }
 
-Json MakeConfigMap(const JobView& job, uint32_t shards) {
+Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
+  // A coordinator that dies before a change of these is followed by one that knows nothing of it.
+  spec.mutable_training()->set_mode(mode.mode);
+  spec.mutable_training()->set_max_staleness(mode.max_staleness);
   std::string json;
   // A JobSpec has no field that cannot be printed.
   (void)google::protobuf::util::MessageToJsonString(spec, &json);
@@ -416,10 +419,11 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot
   return pod;
 }
 
-std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards) {
+std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
+                                     const TrainingMode& mode) {
   std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
                                       {&Services(), MakeServices(job, /*headless=*/true)},
-                                      {&ConfigMaps(), MakeConfigMap(job, shards)},
+                                      {&ConfigMaps(), MakeConfigMap(job, shards, mode)},
                                       {&DisruptionBudgets(), MakeDisruptionBudget(job, shards)}};
   if (job.network_policy) objects.push_back({&NetworkPolicies(), MakeNetworkPolicy(job)});
   return objects;

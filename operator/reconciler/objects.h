@@ -32,7 +32,7 @@ struct OwnedObject {
   const kube::ResourceType* type;
   kube::Json object;
 };
-std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards);
+std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards, const TrainingMode& mode);
 
 // Whether `live` says all that `wanted` says; it may say more, as servers fill in defaults.
 bool Covers(const kube::Json& live, const kube::Json& wanted);

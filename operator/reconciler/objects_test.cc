@@ -19,6 +19,7 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 const PodDefaults kDefaults = {"server:1", "worker:1", "logfmt"};
+const TrainingMode kMode = {v1::SYNCHRONOUS, 0};
 constexpr policy::Slot kWorker = {v1::WORKER, 1};
 constexpr policy::Slot kShard = {v1::SHARD, 0};
 constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
@@ -123,14 +124,29 @@ TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {
 }
 
 TEST(ObjectsTest, OwnedObjectsSayTheSameEachTime) {
-  const auto first = MakeObjects(Job(), 2);
-  const auto again = MakeObjects(Job(), 2);
+  const auto first = MakeObjects(Job(), 2, kMode);
+  const auto again = MakeObjects(Job(), 2, kMode);
   ASSERT_EQ(first.size(), 5u);
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_EQ(first[i].object, again[i].object);
     EXPECT_EQ(kube::ControllerUidOf(first[i].object), "u-1");
   }
-  EXPECT_EQ(MakeObjects(Job({{"networkPolicy", "Disabled"}}), 2).size(), 4u);
+  EXPECT_EQ(MakeObjects(Job({{"networkPolicy", "Disabled"}}), 2, kMode).size(), 4u);
+}
+
+TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
+  const JobView job = Job(
+      {{"parameterServer", {{"replicas", 3}}},
+       {"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
+  const auto job_file = [&](const TrainingMode& mode) {
+    return Json::parse(MakeObjects(job, 2, mode)[2].object["data"]["job.json"].get<std::string>());
+  };
+  EXPECT_EQ(job_file(kMode)["parameterServer"]["replicas"], 2);
+  EXPECT_EQ(job_file(kMode)["training"]["mode"], "SYNCHRONOUS");
+  EXPECT_FALSE(job_file(kMode)["training"].contains("maxStaleness"));
+  const Json bounded = job_file(ModeOf(job.job.spec.training()))["training"];
+  EXPECT_EQ(bounded["mode"], "BOUNDED_STALENESS");
+  EXPECT_EQ(bounded["maxStaleness"], "4");
 }
 
 TEST(ObjectsTest, ServicesOfJobsThatBeginWithADigitBeginWithALetter) {

@@ -90,7 +90,8 @@ class Reporter {
     return EndedAs(policy::Outcome::kSucceeded) || EndedAs(policy::Outcome::kFailed);
   }
   bool Stopped() const {
-    return findings_.stopped && EndedAs(policy::Outcome::kSuspended) && !findings_.resizing;
+    return findings_.stopped && EndedAs(policy::Outcome::kSuspended) && !findings_.resizing &&
+           !findings_.switching;
   }
   bool Suspending() const { return job_.job.suspend && !Over() && !Stopped(); }
 
@@ -298,7 +299,7 @@ class Reporter {
     if (Suspending()) return "Suspending";
     if (!Accepted()) return job_.problem.reason;
     if (findings_.phase == v1::JobProgress::BIRTH) return "MakingModel";
-    return findings_.resizing ? "Restarting" : "Starting";
+    return findings_.resizing || findings_.switching ? "Restarting" : "Starting";
   }
 
   void Scaling() {
@@ -396,6 +397,7 @@ class Reporter {
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (findings_.resizing) return "Scaling";
+    if (findings_.switching) return "SwitchingMode";
     const Json* running = FindCondition(status_, "Running");
     if (HasCondition(status_, "Running")) return kube::GetString(*running, {"reason"});
     if (!world_.refused.empty()) return world_.refused.reason;

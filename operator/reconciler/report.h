@@ -28,10 +28,11 @@ struct Findings {
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   const v1::JobProgress* progress = nullptr;  // the newest, of whatever life; null: none
   bool progress_is_new = false;               // of the present life
-  bool unheard = false;   // this operator has not heard the coordinator; one before it had
-  uint32_t workers = 0;   // wanted
-  bool resizing = false;  // stopping so as to go on with another number of shards
-  bool stopped = false;   // the end is reached: nothing runs any more
+  bool unheard = false;    // this operator has not heard the coordinator; one before it had
+  uint32_t workers = 0;    // wanted
+  bool resizing = false;   // stopping so as to go on with another number of shards
+  bool switching = false;  // stopping so as to go on in another mode
+  bool stopped = false;    // the end is reached: nothing runs any more
   std::vector<HandledEnd> ends;
   std::map<v1::Role, int> restarts;  // pods replaced just now
   absl::Time now;

@@ -1,0 +1,571 @@
+// DecideJob as a table: a world, and all that is to be done about it. What becomes of a job over
+// time, with the writes in between, is in operator/operator_test.cc.
+#include "operator/reconciler/decide.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "operator/reconciler/job_status.h"
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::GetString;
+using kube::Json;
+using policy::Slot;
+using ::testing::ElementsAreArray;
+using Phase = v1::JobProgress::Phase;
+
+constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
+constexpr Slot kShard = {v1::SHARD, 0};
+constexpr Slot kWorker0 = {v1::WORKER, 0};
+constexpr Slot kWorker1 = {v1::WORKER, 1};
+
+const absl::Time kStart = absl::FromUnixSeconds(1700000000);
+
+// A job of one shard and two workers, and its world; decisions go on from each other.
+class Scene {
+ public:
+  Scene() { Spec(Json::object()); }
+
+  // Merged into the spec; a new generation.
+  void Spec(const Json& patch) {
+    spec_.merge_patch(patch);
+    Read();
+  }
+  void Metadata(const Json& patch) {
+    metadata_.merge_patch(patch);
+    Read();
+  }
+
+  PodView& Pod(const Slot& slot) {
+    for (PodView& pod : world.pods) {
+      if (pod.slot == slot) return pod;
+    }
+    PodView pod;
+    pod.slot = slot;
+    pod.name = PodName("a", slot);
+    pod.uid = absl::StrCat("uid-", ++pods_);
+    pod.created = pod.started = now;
+    pod.template_hash = "h1";
+    world.pods.push_back(std::move(pod));
+    return world.pods.back();
+  }
+  PodView& Runs(const Slot& slot) {
+    PodView& pod = Pod(slot);
+    pod.begun = pod.ready = pod.was_ready = true;
+    pod.ip = "10.0.0.1";
+    return pod;
+  }
+  PodView& Ends(const Slot& slot, int code, int signal = 0) {
+    PodView& pod = Pod(slot);
+    pod.ended = pod.terminal = true;
+    pod.ready = false;
+    pod.ended_at = now;
+    pod.exit.code = code;
+    pod.exit.signal = signal;
+    return pod;
+  }
+  void Gone(const Slot& slot) {
+    for (auto it = world.pods.begin(); it != world.pods.end(); ++it) {
+      if (it->slot == slot) {
+        world.pods.erase(it);
+        return;
+      }
+    }
+  }
+  // The whole job runs and trains, and the operator has seen it.
+  void Trains() {
+    Decide();
+    for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) Runs(slot);
+    Says(v1::JobProgress::TRAINING);
+    Decide();
+    Pass(absl::Minutes(1));
+  }
+  void Says(Phase phase) {
+    progress.set_phase(phase);
+    progress.set_attempt(1);
+    progress.clear_processes();
+    v1::ProcessStatus* worker = progress.add_processes();
+    worker->mutable_process()->set_role(v1::WORKER);
+    worker->mutable_process()->set_index(1);
+    worker->mutable_process()->set_incarnation(77);
+    world.progress = &progress;
+    world.progress_of = Pod(kCoordinator).uid;
+  }
+  void Pass(absl::Duration time) { now += time; }
+  // Decides and writes the status down.
+  Plan Decide() {
+    Plan plan = DecideJob(world, ClusterLimits(), now);
+    world.status = plan.status;
+    return plan;
+  }
+  // The coordinator has saved a checkpoint, and all have left.
+  void Suspends() {
+    Says(v1::JobProgress::SUSPENDED);
+    Decide();
+    for (PodView& pod : world.pods) Ends(pod.slot, 0);
+  }
+
+  World world;
+  v1::JobProgress progress;
+  absl::Time now = kStart;
+
+ private:
+  void Read() {
+    world.job = ReadJob({{"metadata", metadata_}, {"spec", spec_}});
+    world.job.generation = ++generation_;
+  }
+
+  Json metadata_ = {{"name", "a"}, {"namespace", "ns"}, {"uid", "u-1"}};
+  Json spec_ = Json::parse(R"({
+      "model": {"type": "Builtin", "name": "mlp"}, "training": {"steps": 10},
+      "data": {"format": "Synthetic", "synthetic": {"shape": [3]}},
+      "parameterServer": {"replicas": 1}, "worker": {"replicas": 2}, "backoffLimit": 2,
+      "checkpoint": {"storage": {"type": "PersistentVolumeClaim", "claimName": "c"}}})");
+  int pods_ = 0;
+  int generation_ = 0;
+};
+
+// All that a plan asks for, but the status.
+std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
+  std::vector<std::string> actions;
+  for (const PodDeletion& deletion : plan.deletions) {
+    actions.push_back(absl::StrCat("delete ", deletion.name,
+                                   deletion.grace_seconds.has_value()
+                                       ? absl::StrCat(" grace ", *deletion.grace_seconds)
+                                       : ""));
+  }
+  for (const Slot& slot : plan.creations) {
+    actions.push_back(absl::StrCat("create ", policy::SlotName(slot)));
+  }
+  if (plan.delete_job) actions.push_back("delete the job");
+  if (plan.keep_objects) actions.push_back("keep objects");
+  if (plan.conversation.has_value()) {
+    const v1::SetDesiredRequest& desired = plan.conversation->desired;
+    actions.push_back(absl::StrCat("desire ", desired.workers(), " workers, ", desired.shards(),
+                                   " shards", desired.suspend() ? ", suspension" : ""));
+    for (const auto& death : plan.conversation->deaths) {
+      actions.push_back(absl::StrCat("tell of incarnation ", death.process().incarnation()));
+    }
+  }
+  if (plan.decide_again != absl::InfiniteFuture()) {
+    actions.push_back(absl::StrCat("again after ", absl::FormatDuration(plan.decide_again - now)));
+  }
+  return actions;
+}
+
+struct Row {
+  const char* name;
+  std::function<void(Scene*)> given;
+  std::vector<std::string> actions;
+  std::string summary;
+};
+
+class DecideJobTest : public ::testing::TestWithParam<Row> {};
+
+TEST_P(DecideJobTest, AsksForWhatTheWorldNeeds) {
+  Scene scene;
+  GetParam().given(&scene);
+  const Plan plan = scene.Decide();
+  EXPECT_THAT(Actions(plan, scene.now), ElementsAreArray(GetParam().actions));
+  EXPECT_EQ(GetString(plan.status, {"summary"}), GetParam().summary);
+}
+
+const char* NameOf(const Row& row) { return row.name; }
+
+const Row kBeginning[] = {
+    {"ANewJobGetsAllAtOnce",
+     [](Scene*) {},
+     {"create coordinator", "create ps-0", "create worker-0", "create worker-1", "keep objects"},
+     "Starting"},
+    {"PodsThatAreOnTheirWayAreWaitedFor",
+     [](Scene* s) {
+       for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(slot);
+     },
+     {"keep objects"},
+     "Starting"},
+    {"WhatIsMissingIsMade",
+     [](Scene* s) {
+       s->Trains();
+       s->Gone(kWorker0);
+     },
+     {"create worker-0", "keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"AJobThatTrainsIsLeftAlone",
+     [](Scene* s) { s->Trains(); },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"ACoordinatorWithoutAnAddressIsNotSpokenWith",
+     [](Scene* s) {
+       s->Trains();
+       s->Pod(kCoordinator).ip.clear();
+     },
+     {"keep objects"},
+     "Training"},
+    {"AJobOnItsWayOutIsLeftToTheCollectorOfGarbage",
+     [](Scene* s) {
+       s->Metadata({{"deletionTimestamp", "2026-01-01T00:00:00Z"}});
+     },
+     {},
+     ""},
+    {"AJobOfAnotherManagerIsNotTouched",
+     [](Scene* s) {
+       s->Spec({{"managedBy", "example.com/other"}});
+     },
+     {},
+     ""},
+    {"AJobWithoutStorageGetsNothing",
+     [](Scene* s) {
+       s->Spec({{"checkpoint", {{"storage", nullptr}}}});
+     },
+     {},
+     "Invalid"},
+    {"AJobThatIsMadeSuspendedGetsNothing",
+     [](Scene* s) {
+       s->Spec({{"suspend", true}});
+     },
+     {},
+     "Suspended"},
+};
+INSTANTIATE_TEST_SUITE_P(Beginning, DecideJobTest, ::testing::ValuesIn(kBeginning),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+const Row kLosses[] = {
+    {"APodThatHasEndedMakesRoomForTheNextAtOnce",
+     [](Scene* s) {
+       s->Trains();
+       s->Ends(kWorker1, 0, 9);
+     },
+     {"delete a-worker-1 grace 0", "create worker-1", "keep objects", "desire 2 workers, 1 shards",
+      "tell of incarnation 77"},
+     "Training"},
+    {"OneWhoseOtherContainersRunHasToLeaveFirst",
+     [](Scene* s) {
+       s->Trains();
+       s->Ends(kWorker1, 0, 9).terminal = false;
+     },
+     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards", "tell of incarnation 77"},
+     "Training"},
+    {"TheSecondEndInARowIsAnsweredASecondLater",
+     [](Scene* s) {
+       s->Trains();
+       for (int i = 0; i < 2; ++i) {
+         s->Ends(kWorker0, 1);
+         s->Decide();
+         s->Gone(kWorker0);
+         s->Pod(kWorker0).begun = true;
+       }
+       s->Ends(kWorker0, 1);
+     },
+     {"keep objects", "desire 2 workers, 1 shards", "again after 2s"},
+     "Training"},
+    {"APodThatIsBeingDeletedIsWaitedFor",
+     [](Scene* s) {
+       s->Trains();
+       s->Pod(kWorker1).deletion_asked = s->now;
+       s->Pod(kWorker1).gone_by = s->now + absl::Seconds(15);
+     },
+     {"keep objects", "desire 2 workers, 1 shards", "again after 25s"},
+     "Training"},
+    {"APodOfALostNodeIsForcedOutInTime",
+     [](Scene* s) {
+       s->Trains();
+       PodView& pod = s->Pod(kWorker1);
+       pod.node_lost = true;
+       pod.deletion_asked = s->now - absl::Seconds(10);
+       pod.gone_by = s->now + absl::Seconds(15);
+     },
+     {"delete a-worker-1 grace 0", "keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"APodIsForcedOutOnce",
+     [](Scene* s) {
+       s->Trains();
+       PodView& pod = s->Pod(kWorker1);
+       pod.node_lost = pod.forced = true;
+       pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"NobodyIsForcedOutWhereTheJobSaysNever",
+     [](Scene* s) {
+       s->Spec({{"nodeFailure", {{"forceDeleteAfterSeconds", 0}}}});
+       s->Trains();
+       PodView& pod = s->Pod(kWorker1);
+       pod.node_lost = true;
+       pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"MoreRestorationsThanAllowedEndTheJob",
+     [](Scene* s) {
+       s->Spec({{"backoffLimit", 0}});
+       s->Trains();
+       s->Ends(kShard, 139);
+     },
+     {"delete a-coordinator", "delete a-worker-0", "delete a-worker-1",
+      "desire 2 workers, 1 shards"},
+     "Failed"},
+    {"AShardThatWasEvictedCountsAgainstNothing",
+     [](Scene* s) {
+       s->Spec({{"backoffLimit", 0}});
+       s->Trains();
+       PodView& pod = s->Ends(kShard, 137);
+       pod.exit.cause = policy::Cause::kOutside;
+       pod.exit.reason = "Evicted";
+     },
+     {"delete a-ps-0 grace 0", "create ps-0", "keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+};
+INSTANTIATE_TEST_SUITE_P(Losses, DecideJobTest, ::testing::ValuesIn(kLosses),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+void WaitsForAnImage(Scene* s) {
+  s->Decide();
+  for (const Slot& slot : {kCoordinator, kShard, kWorker0}) s->Runs(slot);
+  s->Pod(kWorker1).waiting = {"ImagePullFailed", "no such image"};
+}
+
+const Row kOutdated[] = {
+    {"APodThatWaitsIsMadeAnewWhereThatIsTheCure",
+     [](Scene* s) {
+       WaitsForAnImage(s);
+       s->world.template_hashes[kWorker1] = "h2";
+     },
+     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards"},
+     "ImagePullFailed"},
+    {"NotWhereItWouldBeTheSame",
+     [](Scene* s) {
+       WaitsForAnImage(s);
+       s->world.template_hashes[kWorker1] = "h1";
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "ImagePullFailed"},
+    {"OneThatDoesNotSayWhyIsGivenHalfAMinute",
+     [](Scene* s) {
+       WaitsForAnImage(s);
+       s->Pod(kWorker1).waiting = {};
+       s->world.template_hashes[kWorker1] = "h2";
+       s->Pass(absl::Seconds(10));
+     },
+     {"keep objects", "desire 2 workers, 1 shards", "again after 20s"},
+     "Starting"},
+    {"OneThatRunsStays",
+     [](Scene* s) {
+       s->Trains();
+       s->world.template_hashes[kWorker1] = "h2";
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+};
+INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+const Row kSizes[] = {
+    {"AWorkerMoreIsMade",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"worker", {{"replicas", 3}}}});
+     },
+     {"create worker-2", "keep objects", "desire 3 workers, 1 shards"},
+     "Training"},
+    {"AWorkerTooManyIsAskedToLeave",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"worker", {{"replicas", 1}}}});
+     },
+     {"delete a-worker-1", "keep objects", "desire 1 workers, 1 shards"},
+     "Training"},
+    {"OneThatHasLeftIsRemoved",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"worker", {{"replicas", 1}}}});
+       s->Decide();
+       s->Ends(kWorker1, 0);
+     },
+     {"delete a-worker-1 grace 0", "keep objects", "desire 1 workers, 1 shards",
+      "tell of incarnation 77"},
+     "Training"},
+    {"AnotherNumberOfShardsTakesACheckpoint",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 3}}}});
+     },
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     "Scaling"},
+    {"AnotherModeTakesACheckpoint",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"training", {{"mode", "Asynchronous"}}}});
+     },
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     "SwitchingMode"},
+    {"AnotherBoundOfStalenessDoesToo",
+     [](Scene* s) {
+       s->Spec({{"training",
+                 {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 2}}}}}});
+       s->Trains();
+       s->Spec({{"training", {{"boundedStaleness", {{"maxStaleness", 3}}}}}});
+     },
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     "SwitchingMode"},
+    {"NobodyIsReplacedWhileTheCheckpointIsWritten",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 3}}}});
+       s->Decide();
+       s->Ends(kWorker1, 1);
+     },
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "tell of incarnation 77",
+      "again after 1m"},
+     "Scaling"},
+    {"PodsOfAnActivationThatIsOverAreRemoved",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 3}}}});
+       s->Decide();
+       s->Suspends();
+     },
+     {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
+      "delete a-worker-1 grace 0"},
+     "Scaling"},
+    {"TheNextActivationHasTheNewSize",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 2}}}});
+       s->Decide();
+       s->Suspends();
+       s->Decide();
+       s->world.pods.clear();
+     },
+     {"create coordinator", "create ps-0", "create ps-1", "create worker-0", "create worker-1",
+      "keep objects"},
+     "Recovering"},
+};
+INSTANTIATE_TEST_SUITE_P(Sizes, DecideJobTest, ::testing::ValuesIn(kSizes),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+void Succeeds(Scene* s) {
+  s->Trains();
+  s->Says(v1::JobProgress::SUCCEEDED);
+  s->Decide();
+}
+
+const Row kEnds[] = {
+    {"ProcessesMayLeaveByThemselves",
+     [](Scene* s) {
+       s->Trains();
+       s->Says(v1::JobProgress::SUCCEEDED);
+     },
+     {"desire 2 workers, 1 shards", "again after 10s"},
+     "Succeeded"},
+    {"WhoStaysIsAskedToLeave",
+     [](Scene* s) {
+       Succeeds(s);
+       s->Pass(absl::Seconds(10));
+     },
+     {"delete a-coordinator", "delete a-ps-0", "delete a-worker-0", "delete a-worker-1",
+      "desire 2 workers, 1 shards"},
+     "Succeeded"},
+    {"UnlessPodsAreToStay",
+     [](Scene* s) {
+       s->Spec({{"cleanPodPolicy", "None"}});
+       Succeeds(s);
+       s->Pass(absl::Seconds(10));
+     },
+     {"desire 2 workers, 1 shards"},
+     "Succeeded"},
+    {"EndedPodsKeepTheirLogs",
+     [](Scene* s) {
+       Succeeds(s);
+       for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
+     },
+     {},
+     "Succeeded"},
+    {"UnlessAllAreToGo",
+     [](Scene* s) {
+       s->Spec({{"cleanPodPolicy", "All"}});
+       Succeeds(s);
+       for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
+     },
+     {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
+      "delete a-worker-1 grace 0"},
+     "Succeeded"},
+    {"NothingIsMadeAgainAfterTheEnd",
+     [](Scene* s) {
+       Succeeds(s);
+       s->world.pods.clear();
+       s->Spec({{"worker", {{"replicas", 7}}}});
+     },
+     {},
+     "Succeeded"},
+    {"AJobThatExpiresIsLookedAtThen",
+     [](Scene* s) {
+       s->Spec({{"ttlSecondsAfterFinished", 60}});
+       Succeeds(s);
+       s->world.pods.clear();
+       s->Pass(absl::Seconds(20));
+     },
+     {"again after 40s"},
+     "Succeeded"},
+    {"AndIsDeleted",
+     [](Scene* s) {
+       s->Spec({{"ttlSecondsAfterFinished", 60}});
+       Succeeds(s);
+       s->world.pods.clear();
+       s->Pass(absl::Seconds(60));
+     },
+     {"delete the job"},
+     "Succeeded"},
+    {"ASuspendedJobDoesNotExpire",
+     [](Scene* s) {
+       s->Spec({{"ttlSecondsAfterFinished", 0}, {"suspend", true}});
+       s->Decide();
+       s->Pass(absl::Hours(1));
+     },
+     {},
+     "Suspended"},
+    {"AJobIsLookedAtWhenItsDeadlinesPass",
+     [](Scene* s) {
+       s->Spec({{"activeDeadlineSeconds", 300}, {"progressDeadlineSeconds", 1000}});
+       s->Trains();
+     },
+     {"keep objects", "desire 2 workers, 1 shards", "again after 4m"},
+     "Training"},
+    {"AJobThatMakesNoStepFails",
+     [](Scene* s) {
+       s->Spec({{"progressDeadlineSeconds", 100}});
+       s->Trains();
+       s->Pass(absl::Seconds(100));
+     },
+     {"delete a-coordinator", "delete a-ps-0", "delete a-worker-0", "delete a-worker-1",
+      "desire 2 workers, 1 shards"},
+     "Failed"},
+};
+INSTANTIATE_TEST_SUITE_P(Ends, DecideJobTest, ::testing::ValuesIn(kEnds),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
+  for (const auto& rows : {std::vector<Row>(std::begin(kBeginning), std::end(kBeginning)),
+                           std::vector<Row>(std::begin(kEnds), std::end(kEnds))}) {
+    for (const Row& row : rows) {
+      Scene scene;
+      row.given(&scene);
+      const Plan first = scene.Decide();
+      const Plan second = scene.Decide();
+      EXPECT_EQ(second.status, first.status) << row.name;
+      EXPECT_EQ(second.delete_job, first.delete_job) << row.name;
+      EXPECT_EQ(second.creations.size(), first.creations.size()) << row.name;
+      EXPECT_TRUE(second.events.empty()) << row.name << ": " << second.events.front().reason;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::reconciler

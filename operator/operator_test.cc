@@ -234,6 +234,24 @@ TEST_F(OperatorTest, ShardsThatFailUseTheBackoffLimitUp) {
   EXPECT_THAT(cluster_.EventReasons(), Contains("BackoffLimitExceeded"));
 }
 
+TEST_F(OperatorTest, AJobsOwnPolicyDecidesWhatAnEndMeans) {
+  Train({{"spec",
+          {{"backoffLimit", 0},
+           {"failurePolicy",
+            {{"rules",
+              {{{"action", "Ignore"}, {"roles", {"ps"}}, {"reasons", {"OOMKilled"}}},
+               {{"action", "FailJob"}, {"roles", {"worker"}}, {"exitCodes", {42}}}}}}}}}});
+  cluster_.clock.Advance(absl::Seconds(60));
+  cluster_.EndPod("a-ps-0", 137, "OOMKilled");
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(LastFailure()["reason"], "OOMKilled");
+  EXPECT_EQ(LastFailure()["counted"], false);
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+  cluster_.EndPod("a-worker-1", 42);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/FailurePolicy");
+}
+
 TEST_F(OperatorTest, AJobThatItsCoordinatorCallsFailedHasFailed) {
   Train();
   cluster_.Say("a", Progress::FAILED, 10,

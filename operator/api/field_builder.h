@@ -105,6 +105,8 @@ void AddPodTemplate(const std::string& role, absl::string_view container,
 void AddCoordinator(std::vector<Field>* fields);
 void AddDataVolume(std::vector<Field>* fields);
 void AddCheckpointClaim(std::vector<Field>* fields);
+// the bounds of `<role>.replicas`;
+void AddReplicaBounds(const std::string& role, const std::string& whom, std::vector<Field>* fields);
 // and how a job lives and ends there.
 void AddClusterLimits(std::vector<Field>* fields);
 

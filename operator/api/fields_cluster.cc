@@ -134,7 +134,65 @@ void AddCheckpointClaim(std::vector<Field>* fields) {
           .Invalid("/team-a", "must be a relative path"));
 }
 
+void AddReplicaBounds(const std::string& role, const std::string& whom,
+                      std::vector<Field>* fields) {
+  for (const bool least : {true, false}) {
+    fields->push_back(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
+                              absl::StrCat(least ? "The fewest " : "The most ", whom,
+                                           " that the job may have: whoever scales it beyond, a "
+                                           "person or an autoscaler, is refused. Unset: no bound."))
+                          .ClusterOnly()
+                          .Min(1)
+                          .Max(1024)
+                          .Example(least ? "1" : "16")
+                          .Invalid("0", "at least 1"));
+  }
+}
+
+namespace {
+
+void AddFailurePolicy(std::vector<Field>* fields) {
+  const std::string path = "spec.failurePolicy";
+  fields->push_back(Object(path,
+                           "What the end of a process means, where it is to mean something else "
+                           "than usual.")
+                        .ClusterOnly());
+  fields->push_back(
+      List(path + ".rules",
+           "The first rule that fits the end of a process decides; where none does, what is usual. "
+           "Each has `exitCodes`, `reasons`, or both, of which one has to fit.")
+          .Required()
+          .Size(1, 20)
+          .Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})")
+          .Example("[{action: FailJob, roles: [worker], exitCodes: [3]}]")
+          .Invalid("[]", "must have at least 1 item"));
+  fields->push_back(Object(path + ".rules[]", "One rule."));
+  fields->push_back(
+      String(path + ".rules[].action",
+             "`FailJob`: the job fails. `Restart`: the process is replaced, and counts against the "
+             "limits. `Ignore`: it is replaced, and counts against nothing.")
+          .Required()
+          .OneOf({"FailJob", "Restart", "Ignore"}));
+  fields->push_back(List(path + ".rules[].roles", "Of which processes. Unset: of all.").Size(1, 3));
+  fields->push_back(
+      String(path + ".rules[].roles[]", "One role.").OneOf({"coordinator", "ps", "worker"}));
+  fields->push_back(List(path + ".rules[].exitCodes",
+                         "Exit codes of processes that ended by themselves; 128 and the signal, of "
+                         "those that were killed.")
+                        .Size(1, 64));
+  fields->push_back(Integer(path + ".rules[].exitCodes[]", "One code.").Min(1).Max(255));
+  fields->push_back(
+      List(path + ".rules[].reasons", "Reasons, as `status.lastFailures` has them.").Size(1, 16));
+  fields->push_back(
+      String(path + ".rules[].reasons[]", "One reason.")
+          .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled", "TryAgain",
+                  "BadArguments", "Evicted", "Preempted", "NodeShutdown", "NodeRefused"}));
+}
+
+}  // namespace
+
 void AddClusterLimits(std::vector<Field>* fields) {
+  AddFailurePolicy(fields);
   fields->push_back(
       Integer("spec.progressDeadlineSeconds",
               "A job that makes no step for so long, while it is meant to run, fails. Unset: no "

@@ -405,6 +405,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Example("2")
                         .Invalid("0", "at least 1")
                         .Invalid("two", "must be an integer"));
+  AddReplicaBounds("spec.parameterServer", "shards", fields);
   fields->push_back(
       Integer("spec.parameterServer.partitions",
               "Parameters are cut into so many partitions, the units of ownership. Fixed for the "
@@ -423,6 +424,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Max(1024)
                         .Example("4")
                         .Invalid("0", "at least 1"));
+  AddReplicaBounds("spec.worker", "workers", fields);
   fields->push_back(
       List("spec.worker.command",
            "The program that is started as a worker, and its arguments; for a Custom model. It "

@@ -1,5 +1,6 @@
 // Rules that relate fields. The CEL text and the predicate of a rule say the same; examples hold
 // them together.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -740,6 +741,40 @@ void AddClusterRules(std::vector<Rule>* rules) {
                      R"({"path":"/sets","volume":{"claimName":"d","mountPath":"/sets"}})"},
                     {R"({"path":"/dataset","volume":{"claimName":"d"}})",
                      R"({"path":"/data","volume":{"claimName":"d","mountPath":"/sets"}})"}});
+  for (const char* role : {"spec.worker", "spec.parameterServer"}) {
+    rules->push_back({role,
+                      "replicas",
+                      "!has(self.minReplicas) || self.replicas >= self.minReplicas",
+                      [](const Json& self) {
+                        return !Has(self, "minReplicas") ||
+                               Int(self, "replicas") >= Int(self, "minReplicas");
+                      },
+                      "`replicas` must be at least `minReplicas`",
+                      {R"({"replicas":2,"minReplicas":2})"},
+                      {R"({"replicas":1,"minReplicas":2})"}});
+    rules->push_back({role,
+                      "replicas",
+                      "!has(self.maxReplicas) || self.replicas <= self.maxReplicas",
+                      [](const Json& self) {
+                        return !Has(self, "maxReplicas") ||
+                               Int(self, "replicas") <= Int(self, "maxReplicas");
+                      },
+                      "`replicas` must be at most `maxReplicas`",
+                      {R"({"replicas":2,"maxReplicas":2})"},
+                      {R"({"replicas":3,"maxReplicas":2})"}});
+  }
+  rules->push_back({"spec.failurePolicy",
+                    "rules",
+                    "self.rules.all(rule, has(rule.exitCodes) || has(rule.reasons))",
+                    [](const Json& self) {
+                      const Json& list = self["rules"];
+                      return std::all_of(list.begin(), list.end(), [](const Json& rule) {
+                        return Has(rule, "exitCodes") || Has(rule, "reasons");
+                      });
+                    },
+                    "each rule needs `exitCodes` or `reasons`",
+                    {R"({"rules":[{"action":"Ignore","reasons":["OOMKilled"]}]})"},
+                    {R"({"rules":[{"action":"Ignore"}]})"}});
   const std::string scope = "spec.checkpoint.storage";
   rules->push_back({scope,
                     "claimName",

@@ -36,6 +36,23 @@ Verdict Judge(const Exit& exit) {
   }
 }
 
+int ExitCode(const Exit& exit) { return exit.signal != 0 ? 128 + exit.signal : exit.code; }
+
+// The job's own rule for that end; null: it has none.
+const FailureRule* RuleFor(const JobPlan& plan, const Slot& slot, const Exit& exit) {
+  const bool itself = exit.cause == Cause::kItself;
+  if (itself && ExitCode(exit) == kExitOk) return nullptr;
+  for (const FailureRule& rule : plan.failure_rules) {
+    if (!rule.roles.empty() && rule.roles.count(slot.role) == 0) continue;
+    // Whoever had to go has a code as well, which tells nothing.
+    if ((itself && rule.exit_codes.count(ExitCode(exit)) > 0) ||
+        rule.reasons.count(ReasonOf(exit)) > 0) {
+      return &rule;
+    }
+  }
+  return nullptr;
+}
+
 std::string WithMessage(std::string text, const Exit& exit) {
   if (!exit.message.empty()) absl::StrAppend(&text, ": ", exit.message);
   return text;
@@ -110,6 +127,15 @@ class Decider {
   void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
     const bool healthy = process.ready || process.ended - process.started >= limits_.healthy_after;
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
+    const FailureRule* rule = RuleFor(plan_, slot, process.exit);
+    if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
+      Fail("FailurePolicy",
+           WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit),
+                                    ", which fails the job by its failurePolicy"),
+                       process.exit),
+           slot);
+      return;
+    }
     switch (JudgeOf(slot, process)) {
       case Verdict::kLeft:
         if (slot.role == v1::COORDINATOR) {
@@ -141,6 +167,9 @@ class Decider {
   }
 
   Verdict JudgeOf(const Slot& slot, const ProcessObservation& process) const {
+    if (const FailureRule* rule = RuleFor(plan_, slot, process.exit); rule != nullptr) {
+      return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
+    }
     const Verdict verdict = Judge(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // A job that has failed is its coordinator's to declare.
@@ -344,7 +373,29 @@ std::string ExitText(const Exit& exit) {
   return absl::StrCat(reason, "killed by signal ", exit.signal, " (", strsignal(exit.signal), ")");
 }
 
-bool IsFailure(const Exit& exit) {
+std::string ReasonOf(const Exit& exit) {
+  if (!exit.reason.empty()) return exit.reason;
+  if (exit.signal != 0) return "Killed";
+  switch (exit.code) {
+    case kExitOk:
+      return "Completed";
+    case kExitUsage:
+      return "BadArguments";
+    case kExitExpelled:
+      return "Expelled";
+    case kExitRefused:
+      return "Refused";
+    case kExitRetry:
+      return "TryAgain";
+    default:
+      return "Error";
+  }
+}
+
+bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit) {
+  if (const FailureRule* rule = RuleFor(plan, slot, exit); rule != nullptr) {
+    return rule->action != FailureRule::Action::kIgnore;
+  }
   const Verdict verdict = Judge(exit);
   return verdict == Verdict::kDeath || verdict == Verdict::kHopeless;
 }

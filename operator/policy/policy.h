@@ -20,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -46,6 +47,20 @@ struct Slot {
 // "coordinator", "ps-0", "worker-1".
 std::string SlotName(const Slot& slot);
 
+// What a job says about the end of a process, before anything else does.
+struct FailureRule {
+  enum class Action {
+    kFailJob,  // starting again would not help
+    kRestart,  // a new life, which counts
+    kIgnore,   // a new life, which counts against nothing
+  };
+  Action action = Action::kRestart;
+  // Where one of these is empty, it holds for all; exit codes and reasons are alternatives.
+  std::set<v1::Role> roles;
+  std::set<int> exit_codes;       // 128 + the signal, of a process that was killed
+  std::set<std::string> reasons;  // as ReasonOf tells them
+};
+
 // What is wanted, from the TrainingJob.
 struct JobPlan {
   uint32_t shards = 1;
@@ -58,6 +73,8 @@ struct JobPlan {
   // A coordinator that suspends the job though nobody wished it was asked to leave, with SIGTERM.
   // The job then goes on with another one (true), or ends as suspended.
   bool outlives_coordinator = false;
+  // The first that fits the end of a process decides; where none does, what is usual.
+  std::vector<FailureRule> failure_rules;
 };
 
 // How patient to be.
@@ -195,8 +212,11 @@ Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& wo
 // "OOMKilled, killed by signal 9 (Killed)".
 std::string ExitText(const Exit& exit);
 
+// "OOMKilled", "Evicted", "Killed", "Error", ...: one word for the end of a life.
+std::string ReasonOf(const Exit& exit);
+
 // Whether the end of a life counts against budgets, whatever else it means.
-bool IsFailure(const Exit& exit);
+bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit);
 
 }  // namespace sluice::policy
 

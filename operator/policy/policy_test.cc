@@ -485,7 +485,7 @@ TEST(PolicyTest, WhoHadToGoIsReplacedAndCountsNowhere) {
     world.observed.processes.at(slot).ready = true;
     world.End(slot, kExitFailed);
     world.observed.processes.at(slot).exit.cause = Cause::kOutside;
-    EXPECT_FALSE(IsFailure(world.observed.processes.at(slot).exit));
+    EXPECT_FALSE(IsFailure(world.plan, slot, world.observed.processes.at(slot).exit));
   }
   world.Step();
   EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "worker-0"));
@@ -545,6 +545,89 @@ TEST(PolicyTest, ASuspensionDoesNotWaitForACoordinatorThatHasNotBegun) {
   const Decision decision = world.Step();
   ASSERT_TRUE(decision.memory.ending.has_value());
   EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
+}
+
+// ---- what the job itself says
+
+FailureRule Rule(FailureRule::Action action, std::set<v1::Role> roles, std::set<int> codes,
+                 std::set<std::string> reasons = {}) {
+  return {action, std::move(roles), std::move(codes), std::move(reasons)};
+}
+
+TEST(PolicyTest, AnEndThatFailsTheJobByItsOwnPolicyEndsIt) {
+  World world;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {v1::WORKER}, {42})};
+  world.StartAll();
+  world.End(kShard0, 42);
+  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is of workers";
+  world.End(kWorker1, 42, 0, "no licence");
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->code, "FailurePolicy");
+  EXPECT_EQ(decision.memory.ending->reason,
+            "worker-1 ended with exit code 42, which fails the job by its failurePolicy: no "
+            "licence");
+  EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
+}
+
+TEST(PolicyTest, AnEndThatIsToBeIgnoredCountsAgainstNothing) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kIgnore, {}, {128 + SIGKILL})};
+  world.StartAll();
+  for (int i = 0; i < 5; ++i) {
+    world.observed.processes.at(kShard0).ready = true;
+    world.End(kShard0, 0, SIGKILL);
+    EXPECT_FALSE(IsFailure(world.plan, kShard0, world.observed.processes.at(kShard0).exit));
+    EXPECT_EQ(world.Step().memory.restorations, 0u);
+    EXPECT_TRUE(world.observed.processes.at(kShard0).running);
+  }
+  world.observed.processes.at(kShard0).ready = true;
+  world.End(kShard0, 0, SIGSEGV);
+  EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
+}
+
+TEST(PolicyTest, AnEndThatWouldFailTheJobIsTriedAgainWhereThePolicySaysSo) {
+  World world;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kRestart, {v1::WORKER}, {kExitUsage})};
+  world.StartAll();
+  world.End(kWorker0, kExitUsage);
+  EXPECT_TRUE(IsFailure(world.plan, kWorker0, world.observed.processes.at(kWorker0).exit));
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_THAT(world.started, ElementsAre("worker-0"));
+}
+
+TEST(PolicyTest, TheFirstRuleThatFitsDecides) {
+  World world;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kIgnore, {v1::WORKER}, {5}),
+                              Rule(FailureRule::Action::kFailJob, {}, {5})};
+  world.StartAll();
+  world.End(kWorker0, 5);
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  world.End(kShard0, 5);
+  EXPECT_TRUE(world.Step().memory.ending.has_value());
+}
+
+TEST(PolicyTest, ReasonsFitWhereCodesTellNothing) {
+  World world;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {137}, {"OOMKilled"})};
+  world.StartAll();
+  // Evicted: its code is not its own.
+  world.End(kWorker0, 137);
+  world.observed.processes.at(kWorker0).exit.cause = Cause::kOutside;
+  world.observed.processes.at(kWorker0).exit.reason = "Evicted";
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  world.End(kWorker0, 1);
+  world.observed.processes.at(kWorker0).exit.reason = "OOMKilled";
+  EXPECT_TRUE(world.Step().memory.ending.has_value());
+}
+
+TEST(PolicyTest, NoRuleIsForAProcessThatLeavesInOrder) {
+  World world;
+  world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {0}, {"Completed"})};
+  world.StartAll();
+  world.End(kWorker0, 0);
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
 }
 
 TEST(PolicyTest, AnExitsReasonGoesBeforeItsCode) {

@@ -104,6 +104,7 @@ class JobDecider {
     policy_plan_.workers = job_.job.spec.worker().replicas();
     policy_plan_.backoff_limit = job_.job.spec.backoff_limit();
     policy_plan_.outlives_coordinator = true;
+    policy_plan_.failure_rules = job_.failure_rules;
     if (job_.job.active_deadline_seconds.has_value()) {
       policy_plan_.active_deadline = absl::Seconds(*job_.job.active_deadline_seconds);
     }
@@ -193,7 +194,8 @@ class JobDecider {
           pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
       if (left || Ending()) continue;
       const bool healthy = pod->was_ready || pod->ended_at - pod->started >= limits_.healthy_after;
-      ends_.push_back({pod, pod->exit, policy::IsFailure(pod->exit) && healthy});
+      ends_.push_back(
+          {pod, pod->exit, policy::IsFailure(policy_plan_, slot, pod->exit) && healthy});
     }
   }
 

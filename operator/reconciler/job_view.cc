@@ -48,6 +48,38 @@ void ReadStorage(const Json& object, JobView* view) {
   }
 }
 
+std::vector<policy::FailureRule> ReadFailureRules(const Json& spec) {
+  using Action = policy::FailureRule::Action;
+  std::vector<policy::FailureRule> rules;
+  const Json* found = kube::Find(spec, {"failurePolicy", "rules"});
+  if (found == nullptr || !found->is_array()) return rules;
+  const auto each = [](const Json& rule, const char* list, const auto& visit) {
+    const Json* values = kube::Find(rule, {list});
+    if (values == nullptr || !values->is_array()) return;
+    for (const Json& value : *values) visit(value);
+  };
+  for (const Json& from : *found) {
+    policy::FailureRule rule;
+    const std::string action = GetString(from, {"action"});
+    rule.action = action == "FailJob"  ? Action::kFailJob
+                  : action == "Ignore" ? Action::kIgnore
+                                       : Action::kRestart;
+    each(from, "roles", [&](const Json& value) {
+      for (const v1::Role role : {v1::COORDINATOR, v1::SHARD, v1::WORKER}) {
+        if (value == std::string(RoleName(role))) rule.roles.insert(role);
+      }
+    });
+    each(from, "exitCodes", [&](const Json& value) {
+      if (value.is_number_integer()) rule.exit_codes.insert(value.get<int>());
+    });
+    each(from, "reasons", [&](const Json& value) {
+      if (value.is_string()) rule.reasons.insert(value.get<std::string>());
+    });
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
 CleanPodPolicy CleanPolicy(const std::string& name) {
   if (name == "All") return CleanPodPolicy::kAll;
   return name == "None" ? CleanPodPolicy::kNone : CleanPodPolicy::kRunning;
@@ -102,6 +134,7 @@ JobView ReadJob(const Json& object) {
   view.data.claim = GetString(spec, {"data", "source", "volume", "claimName"});
   view.data.mount_path = GetString(spec, {"data", "source", "volume", "mountPath"});
   if (view.data.mount_path.empty()) view.data.mount_path = "/data";
+  view.failure_rules = ReadFailureRules(spec);
   view.toleration_seconds = IntOr(spec, {"nodeFailure", "tolerationSeconds"}, 10);
   view.force_delete_after =
       absl::Seconds(IntOr(spec, {"nodeFailure", "forceDeleteAfterSeconds"}, 10));

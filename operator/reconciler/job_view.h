@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "operator/api/training_job.h"
 #include "operator/kube/object.h"
+#include "operator/policy/policy.h"
 #include "operator/reconciler/pod_view.h"
 #include "proto/frame.pb.h"
 
@@ -59,6 +61,7 @@ struct JobView {
   ClaimMount checkpoints;  // none: the templates mount something at checkpoint.directory
   ClaimMount data;         // of workers, for reading only
 
+  std::vector<policy::FailureRule> failure_rules;
   int64_t toleration_seconds = 10;
   absl::Duration force_delete_after = absl::Seconds(10);  // zero: never
   std::optional<absl::Duration> progress_deadline;

@@ -215,23 +215,4 @@ policy::ProcessObservation Observe(const PodView& pod) {
   return process;
 }
 
-std::string ReasonOf(const policy::Exit& exit) {
-  if (!exit.reason.empty()) return exit.reason;
-  if (exit.signal != 0) return "Killed";
-  switch (exit.code) {
-    case kExitOk:
-      return "Completed";
-    case kExitUsage:
-      return "BadArguments";
-    case kExitExpelled:
-      return "Expelled";
-    case kExitRefused:
-      return "Refused";
-    case kExitRetry:
-      return "TryAgain";
-    default:
-      return "Error";
-  }
-}
-
 }  // namespace sluice::reconciler

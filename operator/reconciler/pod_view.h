@@ -58,9 +58,6 @@ std::optional<PodView> ReadPod(const kube::Json& pod);
 
 policy::ProcessObservation Observe(const PodView& pod);
 
-// "OOMKilled", "Evicted", "Killed", "Error", ...: one word for the end of a pod.
-std::string ReasonOf(const policy::Exit& exit);
-
 }  // namespace sluice::reconciler
 
 #endif  // SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_

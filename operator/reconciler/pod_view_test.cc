@@ -51,7 +51,7 @@ TEST(PodViewTest, ASignalIsReadFromTheExitCode) {
   EXPECT_EQ(pod->slot, (policy::Slot{v1::WORKER, 3}));
   EXPECT_TRUE(pod->ended);
   EXPECT_EQ(pod->exit.signal, 11);
-  EXPECT_EQ(ReasonOf(pod->exit), "Killed");
+  EXPECT_EQ(policy::ReasonOf(pod->exit), "Killed");
 }
 
 TEST(PodViewTest, TheLastWordsOfALogAreTheReason) {

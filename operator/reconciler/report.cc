@@ -218,7 +218,7 @@ class Reporter {
 
   void AddFailure(const HandledEnd& end) {
     const PodView& pod = *end.pod;
-    const std::string reason = ReasonOf(end.exit);
+    const std::string reason = policy::ReasonOf(end.exit);
     std::string message;
     if (end.exit.cause == policy::Cause::kItself || pod.ended) {
       message = policy::ExitText(end.exit);

@@ -1,6 +1,7 @@
 """The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
 
 from tests.cluster.api.operator_case import OperatorCase, training_job
+from tests.cluster.testing.api_client import ApiError
 from tests.cluster.testing.cluster import wait_for
 from tests.cluster.testing.operator_process import Operator
 from tools import unittest_main
@@ -128,6 +129,18 @@ class OperatorTest(OperatorCase):
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
         scale = self.api.request('GET', f'/apis/sluice.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs/job/scale')
         self.assertEqual((scale['spec']['replicas'], scale['status']['replicas']), (1, 1))
+
+    def test_nobody_scales_a_job_beyond_its_bounds(self):
+        self.start()
+        self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {
+            'worker': {'minReplicas': 2, 'maxReplicas': 3}, 'parameterServer': {'maxReplicas': 2}}})
+        for replicas, bound in ((4, 'maxReplicas'), (1, 'minReplicas')):
+            said = self.cluster.refused('scale', 'stj/job', f'--replicas={replicas}', '-n', self.namespace)
+            self.assertIn(f'`{bound}`', said)
+        with self.assertRaisesRegex(ApiError, 'maxReplicas'):
+            self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'parameterServer': {'replicas': 3}}})
+        self.cluster.kubectl('scale', 'stj/job', '--replicas=3', '-n', self.namespace)
+        self.wait_for_pods(workers=3)
 
     def test_a_suspended_job_has_no_pods_and_goes_on_when_resumed(self):
         self.start()

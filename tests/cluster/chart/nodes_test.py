@@ -5,7 +5,7 @@ import shlex
 import unittest
 
 from tests.cluster.testing import images
-from tests.cluster.testing.cluster import ROOT, Cluster, conditions, say, wait_for
+from tests.cluster.testing.cluster import ROOT, Cluster, conditions, run, say, wait_for
 from tools import unittest_main
 
 CHART = ROOT / 'helm/sluice'
@@ -49,10 +49,12 @@ class NodesTest(unittest.TestCase):
         wait_for('its job is gone', lambda: self.api.list('trainingjobs', NAMESPACE) == [])
 
     def run_line(self, namespace, command):
+        command, _, filtered = command.partition(' | ')
         words = shlex.split(command)
         self.assertEqual(words[0], 'kubectl')
         words = [str(ROOT / word) if word.startswith('k8s/') else word for word in words[1:]]
-        return self.cluster.kubectl(words[0], '-n', namespace, *words[1:], timeout=620)
+        said = self.cluster.kubectl(words[0], '-n', namespace, *words[1:], timeout=620)
+        return run(shlex.split(filtered), stdin=said) if filtered else said
 
     def test_the_first_sample_goes_as_the_page_shows(self):
         with self.cluster.namespace({'pod-security.kubernetes.io/enforce': 'restricted'}) as namespace:

@@ -22,18 +22,22 @@ class _Inside(http.client.HTTPConnection):
             self._namespace, lambda: socket.create_connection((self.host, self.port), self.timeout))
 
 
-def scrape(cluster, address, port=PORT):
-    """{metric: value} of a pod, values of all labels added up; {} if it does not answer."""
+def scrape_text(cluster, address, port=PORT):
+    """What a pod, or a process beside the API server, says of itself; '' if it does not answer."""
     connection = _Inside(f'/run/netns/{cluster.name}-cp', address, port)
     try:
         connection.request('GET', '/metrics')
-        text = connection.getresponse().read().decode()
+        return connection.getresponse().read().decode()
     except (OSError, http.client.HTTPException):
-        return {}
+        return ''
     finally:
         connection.close()
+
+
+def scrape(cluster, address, port=PORT):
+    """{metric: value} of a pod, values of all labels added up; {} if it does not answer."""
     values = {}
-    for name, value in re.findall(r'^([a-z_]+)(?:\{[^}]*\})? (\S+)', text, flags=re.MULTILINE):
+    for name, value in re.findall(r'^([a-z_]+)(?:\{[^}]*\})? (\S+)', scrape_text(cluster, address, port), flags=re.MULTILINE):
         values[name] = values.get(name, 0.0) + float(value)
     return values
 

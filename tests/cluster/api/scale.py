@@ -1,0 +1,171 @@
+"""Many jobs at once on simulated nodes: what is measured, for the test and for the benchmark."""
+
+import concurrent.futures
+import http.client
+import json
+import re
+import threading
+import time
+
+from tests.cluster.api.operator_case import JOB_LABEL, training_job
+from tests.cluster.testing.api_client import path_of
+from tests.cluster.testing.cluster import conditions, say
+from tests.cluster.testing.metrics import scrape_text
+
+METRICS_PORT = 9099
+PODS_OF_A_NODE = 100
+CONNECTIONS = 8
+
+
+def nodes_for(pods):
+    """How many simulated nodes take so many pods twice."""
+    return 2 + 2 * pods // PODS_OF_A_NODE
+
+
+class Watcher(threading.Thread):
+    """Every pod of a namespace: when each was there, ran, and went; and how often a slot was filled twice at once."""
+
+    def __init__(self, cluster, namespace):
+        super().__init__(daemon=True)
+        self._client = cluster.client()
+        self._path = path_of('pods', namespace)
+        self._version = self._client.request('GET', self._path)['metadata']['resourceVersion']
+        self._lock = threading.Lock()
+        self._slots = {}  # uid -> slot
+        self._running = {}  # uid -> when
+        self.made = 0
+        self.doubled = []
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._ended.is_set():
+            connection = self._client.connect()
+            try:
+                connection.request('GET', f'{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=300')
+                answer = connection.getresponse()
+                while not self._ended.is_set() and (line := answer.readline()):
+                    self._see(json.loads(line))
+            except (OSError, http.client.HTTPException, ValueError):
+                time.sleep(0.1)
+            finally:
+                connection.close()
+
+    def _see(self, change):
+        pod = change['object']
+        if change['type'] == 'ERROR':
+            raise ValueError(pod)
+        metadata = pod['metadata']
+        self._version = metadata['resourceVersion']
+        uid = metadata['uid']
+        slot = tuple(metadata['labels'].get(label) for label in (JOB_LABEL, 'sluice.dev/role', 'sluice.dev/index'))
+        with self._lock:
+            if change['type'] == 'DELETED':
+                self._slots.pop(uid, None)
+                return
+            if uid not in self._slots:
+                self.made += 1
+                if slot[0] and slot in self._slots.values():
+                    self.doubled.append(slot)
+                self._slots[uid] = slot
+            if uid not in self._running and conditions(pod).get('Ready') == 'True':
+                self._running[uid] = time.monotonic()
+
+    def running(self):
+        with self._lock:
+            return len(self._running)
+
+    def last_began(self):
+        with self._lock:
+            return max(self._running.values())
+
+    def end(self):
+        self._ended.set()
+
+
+def wait_for_running(watcher, pods, seconds):
+    """When the last of so many pods began to run."""
+    deadline = time.monotonic() + seconds
+    while watcher.running() < pods:
+        if time.monotonic() > deadline:
+            raise AssertionError(f'{watcher.running()} of {pods} pods run after {seconds} s')
+        time.sleep(0.2)
+    return watcher.last_began()
+
+
+def in_parallel(cluster, items, act):
+    """act(client, item) for all items, over a few connections."""
+    local = threading.local()
+
+    def one(item):
+        if not hasattr(local, 'client'):
+            local.client = cluster.client()
+        act(local.client, item)
+
+    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
+        list(pool.map(one, items))
+
+
+def plain_pods_per_second(cluster, namespace, count, like, seconds=1800):
+    """What the cluster does without an operator: pods like the operator's own, sent over as many connections."""
+    watcher = Watcher(cluster, namespace)
+    began = time.monotonic()
+
+    def create(client, index):
+        client.create('pods', {'metadata': {'name': f'plain-{index}', 'labels': {'set': 'plain'}}, 'spec': like}, namespace)
+
+    in_parallel(cluster, range(count), create)
+    rate = count / (wait_for_running(watcher, count, seconds) - began)
+    watcher.end()
+    return rate
+
+
+def pod_spec_like(pod):
+    """The spec of a pod that the operator made, to make others of."""
+    spec = {name: value for name, value in pod['spec'].items() if name not in ('nodeName', 'hostname', 'subdomain')}
+    # Claims and config maps are not looked at by simulated nodes, but by the API server and the scheduler.
+    return spec
+
+
+def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
+    """Jobs of so many pods each, all applied at once, until every pod runs."""
+    began = time.monotonic()
+    in_parallel(cluster, range(jobs), lambda client, index: client.create(
+        'trainingjobs', training_job(f'job-{index}', namespace, workers=pods - 3, shards=2), namespace))
+    applied = time.monotonic()
+    last = wait_for_running(watcher, jobs * pods, seconds)
+    say(f'{jobs} jobs were applied in {applied - began:.1f} s, their {jobs * pods} pods ran {last - began:.1f} s after the first')
+    return jobs * pods / (last - began)
+
+
+class OperatorMetrics:
+    """The metrics of an operator that runs beside the API server with --metrics-address 127.0.0.1:METRICS_PORT."""
+
+    def __init__(self, cluster):
+        self._text = scrape_text(cluster, '127.0.0.1', METRICS_PORT)
+
+    def total(self, name, **labels):
+        found = [float(value) for given, value in re.findall(rf'^{name}(?:\{{([^}}]*)\}})? (\S+)', self._text, flags=re.MULTILINE)
+                 if all(f'{label}="{wanted}"' in given for label, wanted in labels.items())]
+        return sum(found)
+
+    def quantile(self, name, fraction):
+        """The upper bound of the bucket in which the quantile lies."""
+        buckets = {}
+        for labels, value in re.findall(rf'^{name}_bucket\{{([^}}]*)\}} (\S+)', self._text, flags=re.MULTILINE):
+            bound = float(re.search(r'le="([^"]*)"', labels)[1])
+            buckets[bound] = buckets.get(bound, 0) + float(value)
+        count = max(buckets.values(), default=0)
+        return min((bound for bound, below in buckets.items() if below >= fraction * count), default=float('nan'))
+
+
+def memory_mib(pid):
+    """Resident memory of a process, now."""
+    with open(f'/proc/{pid}/status', encoding='ascii') as file:
+        return int(re.search(r'VmRSS:\s+(\d+) kB', file.read())[1]) / 1024
+
+
+def cpu_seconds(pid):
+    with open(f'/proc/{pid}/stat', encoding='ascii', errors='replace') as file:
+        fields = file.read().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100

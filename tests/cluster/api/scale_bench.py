@@ -1,0 +1,92 @@
+"""How fast the operator makes pods, compared with the cluster alone in the same run, and what many idle jobs cost it.
+
+    bazel run //tests/cluster/api:scale_bench -- [--jobs 100] [--pods 100] [--idle 1000] [--training 20] [--seconds 120]
+
+It brings up a cluster of simulated nodes of its own. 100 jobs of 100 pods take several minutes on two cores; other programs on the
+machine slow all of it down, so the load is printed with the figures.
+"""
+
+import argparse
+import contextlib
+import os
+import time
+
+from tests.cluster.api import scale
+from tests.cluster.api.operator_case import API_SERVER, training_job
+from tests.cluster.testing.cluster import Cluster, conditions, say, wait_for
+from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, Operator, install_chart, kubeconfig
+
+
+def load():
+    return f'load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores'
+
+
+def measure_rates(cluster, operator, jobs, pods):
+    cluster.api.create('namespaces', {'metadata': {'name': 'rates'}})
+    watcher = scale.Watcher(cluster, 'rates')
+    rate = scale.job_pods_per_second(cluster, 'rates', jobs, pods, watcher)
+    wait_for('every job trains', lambda: all(conditions(job).get('Running') == 'True' for job in cluster.api.list(
+        'trainingjobs', 'rates')), 600, every=2)
+    metrics = scale.OperatorMetrics(cluster)
+    say(f'jobs: {jobs * pods} pods, {watcher.made} made, {len(watcher.doubled)} doubled, {rate:.1f} pods/s; {load()}')
+    for what in ('reconcile_seconds', 'queue_wait_seconds'):
+        say(f'  {what}: 50 in 100 at most {metrics.quantile(f"sluice_operator_{what}", 0.5):.3f}, 99 in 100 at most '
+            f'{metrics.quantile(f"sluice_operator_{what}", 0.99):.3f}')
+    say(f'  the operator has {scale.memory_mib(operator.process.pid):.0f} MiB and took {scale.cpu_seconds(operator.process.pid):.1f} s of CPU')
+    watcher.end()
+    like = scale.pod_spec_like(cluster.api.get('pods', 'rates', 'job-0-worker-0'))
+    cluster.api.create('namespaces', {'metadata': {'name': 'plain'}})
+    wait_for('the default service account', lambda: cluster.api.get('serviceaccounts', 'plain', 'default'))
+    plain = scale.plain_pods_per_second(cluster, 'plain', jobs * pods, like)
+    say(f'the cluster alone: {plain:.1f} pods/s; {load()}. The operator reaches {rate / plain:.2f} of it')
+    for namespace in ('rates', 'plain'):
+        cluster.api.delete('namespaces', None, namespace)
+    wait_for('all is gone', lambda: not any(cluster.api.get('namespaces', None, one) for one in ('rates', 'plain')), 1800, every=2)
+
+
+def measure_idle(cluster, operator, jobs, training, seconds):
+    cluster.api.create('namespaces', {'metadata': {'name': 'idle'}})
+
+    def create(client, index):
+        job = training_job(f'job-{index}', 'idle')
+        job['spec']['suspend'] = index >= training
+        client.create('trainingjobs', job, 'idle')
+
+    scale.in_parallel(cluster, range(jobs), create)
+
+    def settled():
+        found = cluster.api.list('trainingjobs', 'idle')
+        return sum(one.get('status', {}).get('summary') in ('Training', 'Suspended') for one in found) == jobs
+
+    wait_for('all jobs train or are suspended', settled, 600, every=2)
+    time.sleep(20)  # what follows a change is over
+    before = scale.cpu_seconds(operator.process.pid)
+    time.sleep(seconds)
+    used = scale.cpu_seconds(operator.process.pid) - before
+    say(f'{jobs} jobs of which {training} train: {scale.memory_mib(operator.process.pid):.0f} MiB, {used / seconds:.3f} cores '
+        f'over {seconds} s; {load()}')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--jobs', type=int, default=100)
+    parser.add_argument('--pods', type=int, default=100, help='of each job; 0 jobs: rates are not measured')
+    parser.add_argument('--idle', type=int, default=1000, help='jobs that are there; 0: not measured')
+    parser.add_argument('--training', type=int, default=20, help='of those')
+    parser.add_argument('--seconds', type=int, default=120, help='for so long idle jobs are watched')
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(simulated=scale.nodes_for(max(arguments.jobs * arguments.pods, 4 * arguments.training))))
+        install_chart(cluster)
+        token = cluster.kubectl('create', 'token', ACCOUNT, '-n', NAMESPACE, '--duration', '4h').strip()
+        config = kubeconfig(cluster, 'operator', API_SERVER, token)
+        stack.enter_context(Coordinators(cluster))
+        operator = stack.enter_context(Operator(cluster, config, 'operator', '--metrics-address', f'127.0.0.1:{scale.METRICS_PORT}'))
+        if arguments.idle:
+            measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
+        if arguments.jobs:
+            measure_rates(cluster, operator, arguments.jobs, arguments.pods)
+
+
+if __name__ == '__main__':
+    main()

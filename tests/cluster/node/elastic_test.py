@@ -1,0 +1,89 @@
+"""Jobs that change while they train on real nodes: their size, their mode, and whether they run at all."""
+
+import re
+
+from tests.cluster.node.training_case import TrainingCase, bit_exact_job
+from tests.cluster.testing.cluster import say, wait_for
+from tools import unittest_main
+
+STEPS = 5000
+
+
+class ElasticTest(TrainingCase):
+
+    def step(self, job):
+        return self.metric(f'{job}-coordinator', 'sluice_step') or 0
+
+    def wait_for_more_steps(self, job):
+        here = self.step(job)
+        return wait_for('steps go on', lambda: max(0, self.step(job) - here), 90)
+
+    def count(self, job, role, there=lambda name: True):
+        return len([name for name in self.pods(job) if re.search(f'-{role}-', name) and there(name)])
+
+    def change(self, job, spec):
+        self.api.merge('trainingjobs', self.namespace, job, {'spec': spec})
+
+    def assert_never_failed(self, job):
+        status = self.status(job)
+        self.assertEqual(status.get('restarts', {}).get('total', 0), 0, status)
+        self.assertEqual(status.get('lastFailures', []), [])
+
+    def test_workers_and_shards_scale_while_training_to_the_same_parameters(self):
+        self.apply(bit_exact_job('scaled', STEPS, slow=0.005))
+        self.wait_for_steps('scaled', 200)
+        for replicas in (6, 1):
+            self.kubectl('scale', 'stj/scaled', f'--replicas={replicas}')
+            wait_for(f'{replicas} workers are members', lambda: self.count(
+                'scaled', 'worker', lambda name: self.metric(name, 'sluice_member') == 1) == replicas, 120)
+            wait_for('no more are there', lambda: self.count('scaled', 'worker') == replicas, 60)
+            self.wait_for_more_steps('scaled')
+        for shards in (3, 2):
+            before = self.step('scaled')
+            self.change('scaled', {'parameterServer': {'replicas': shards}})
+            wait_for(f'{shards} shards serve', lambda: self.count('scaled', 'ps', self.is_ready) == shards and self.count(
+                'scaled', 'ps') == shards and self.status('scaled').get('summary') == 'Training', 120)
+            self.wait_for_more_steps('scaled')
+            self.assertGreaterEqual(self.step('scaled'), before, 'no step is lost')
+        say(f'2, 6 and 1 workers, 1, 3 and 2 shards by step {self.step("scaled"):.0f} of {STEPS}')
+        self.assertLess(self.step('scaled'), STEPS)
+        self.wait_until_succeeded('scaled')
+        self.assert_never_failed('scaled')
+        self.assertEqual(self.parameters('scaled'), self.undisturbed(STEPS))
+
+    def test_a_suspended_job_goes_on_at_the_same_sample(self):
+        self.apply(bit_exact_job('pausing', STEPS, slow=0.002))
+        self.wait_for_steps('pausing', 500)
+        self.change('pausing', {'suspend': True})
+        self.kubectl('wait', 'stj/pausing', '--for=condition=Suspended', '--timeout=60s')
+        wait_for('no pod is left', lambda: not self.api.list('pods', self.namespace))
+        saved = self.status('pausing')['checkpoint']['step']
+        self.assertGreaterEqual(saved, 500)
+        self.change('pausing', {'suspend': False})
+        self.kubectl('wait', 'stj/pausing', '--for=condition=Running', '--timeout=60s')
+        self.wait_until_succeeded('pausing')
+        status = self.status('pausing')
+        self.assertEqual(status['checkpoint']['restoredFromStep'], saved)
+        self.assert_never_failed('pausing')
+        self.assertEqual(self.parameters('pausing'), self.undisturbed(STEPS))
+
+    def test_the_mode_is_switched_while_training(self):
+        job = bit_exact_job('switching', 200000)
+        job['spec']['training']['determinism'] = 'Default'
+        self.apply(job)
+        self.wait_for_steps('switching', 500)
+        for mode in ('Asynchronous', 'Synchronous'):
+            before = self.step('switching')
+            self.change('switching', {'training': {'mode': mode}})
+            wait_for(f'it trains in mode {mode}', lambda m=mode: self.status('switching')['recovery']['mode'] == m and
+                     self.status('switching')['summary'] == 'Training', 120)
+            self.wait_for_more_steps('switching')
+            self.assertGreaterEqual(self.step('switching'), before, 'no step is lost')
+            config = self.api.get('configmaps', self.namespace, 'switching')['data']['job.json']
+            self.assertIn(f'"{mode.upper()}"', config)
+        self.assert_never_failed('switching')
+        self.kubectl('delete', 'stj', 'switching')
+
+
+if __name__ == '__main__':
+    unittest_main.main()

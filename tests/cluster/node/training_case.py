@@ -1,0 +1,171 @@
+"""What tests that disturb a job on real nodes share: a job whose result is known to the bit, and ways to hurt its pods."""
+
+import calendar
+import contextlib
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+from tests.cluster.node.node_case import NodeCase
+from tests.cluster.testing import images
+from tests.cluster.testing.cluster import run, say, wait_for
+from tests.cluster.testing.metrics import Progress
+
+SMALL = {
+    'coordinator': {'cpu': '20m', 'memory': '48Mi'},
+    'ps': {'cpu': '20m', 'memory': '48Mi'},
+    'worker': {'cpu': '50m', 'memory': '128Mi'},
+}
+# Runs a worker, and ends with 1 as soon as it is told to: what a program does that meets an error.
+WRAPPER = '''
+"$@" &
+worker=$!
+trap 'kill -TERM $worker' TERM
+while kill -0 $worker 2>/dev/null; do
+  if /wrapper/busybox test -e "/wrapper/fail-$HOSTNAME"; then
+    /wrapper/busybox rm "/wrapper/fail-$HOSTNAME"
+    kill -KILL $worker
+    exit 1
+  fi
+  /wrapper/busybox sleep 0.1
+done
+wait $worker
+'''
+# Fills the memory that its control group has left.
+HOG = '''
+import os, sys, time
+with open(os.path.join(sys.argv[1], 'cgroup.procs'), 'w') as group:
+    group.write(str(os.getpid()))
+kept = []
+while True:
+    kept.append(b'x' * (4 << 20))
+    time.sleep(0.001)
+'''
+
+
+def template(role, memory):
+    return {'spec': {'containers': [{
+        'name': role, 'resources': {'requests': SMALL[role], 'limits': {'memory': memory}}}]}}
+
+
+def bit_exact_job(name, steps, workers=2, slow=0.0):
+    """The same steps give the same bits, whatever happens on the way; `slow`: seconds that a worker waits for each microbatch."""
+    return {
+        'apiVersion': 'sluice.dev/v1alpha1',
+        'kind': 'TrainingJob',
+        'metadata': {'name': name},
+        'spec': {
+            'model': {'name': 'mlp', 'dimensions': {'hidden': 64}},
+            'data': {'format': 'Synthetic', 'synthetic': {'samples': 8192, 'shape': [32], 'classes': 4}},
+            'optimizer': {'name': 'Adam', 'learningRate': 0.001},
+            'training': {'determinism': 'BitExact', 'globalBatchSize': 64, 'microbatchSize': 8, 'steps': steps, 'seed': 11,
+                         'stepDelaySeconds': slow},
+            'coordinator': {'template': template('coordinator', '256Mi')},
+            'parameterServer': {'replicas': 2, 'template': template('ps', '256Mi')},
+            'worker': {'replicas': workers, 'template': template('worker', '768Mi')},
+            'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'checkpoints'}, 'intervalSteps': 1000},
+            'nodeFailure': {'tolerationSeconds': 2, 'forceDeleteAfterSeconds': 2},
+        },
+    }
+
+
+class TrainingCase(NodeCase):
+
+    _results = {}  # steps -> the parameters of an undisturbed job
+
+    def apply(self, job):
+        job['metadata']['namespace'] = self.namespace
+        self.cluster.apply(job)
+
+    def wait_until_succeeded(self, job, seconds=300):
+        try:
+            self.kubectl('wait', f'stj/{job}', '--for=condition=Succeeded', f'--timeout={seconds}s', timeout=seconds + 10)
+        except BaseException:
+            self.show(job)
+            raise
+
+    def parameters(self, job):
+        """The final parameters: their table and their bytes."""
+        folder = next(self.folders['checkpoints'].rglob(f'{job}/attempt-*')).parent
+        newest = sorted(folder.glob('attempt-*'), key=lambda one: int(one.name.rpartition('-')[2]))[-1]
+        file = self.cluster.folder / f'{self.namespace}-{job}.safetensors'
+        run([images.program('sluice'), 'export', newest, '-o', file])
+        content = file.read_bytes()
+        begin = 8 + int.from_bytes(content[:8], 'little')
+        table = json.loads(content[8:begin])
+        table.pop('__metadata__', None)  # whose they are
+        return table, content[begin:]
+
+    def undisturbed(self, steps):
+        """What bit_exact_job's parameters are after so many steps to which nothing happened."""
+        if steps not in self._results:
+            self.apply(bit_exact_job('undisturbed', steps))
+            self.wait_until_succeeded('undisturbed')
+            self._results[steps] = self.parameters('undisturbed')
+        return self._results[steps]
+
+    # ---- what is done to workers
+
+    def wrap_workers(self, job):
+        """Workers of this job can be told to end with exit code 1."""
+        folder = self.folders['datasets']
+        shutil.copy('/bin/busybox', folder / 'busybox')
+        (folder / 'run.sh').write_text(WRAPPER)
+        spec = job['spec']['worker']['template']['spec']
+        spec['volumes'] = [{'name': 'wrapper', 'persistentVolumeClaim': {'claimName': 'datasets'}}]
+        spec['containers'][0]['volumeMounts'] = [{'name': 'wrapper', 'mountPath': '/wrapper'}]
+        spec['containers'][0]['command'] = ['/wrapper/busybox', 'sh', '/wrapper/run.sh', '/usr/bin/sluice-worker']
+
+    def end_with_1(self, pod):
+        (self.folders['datasets'] / f'fail-{pod}').touch()
+
+    def container(self, pod):
+        return self.pod(pod)['status']['containerStatuses'][0]['containerID'].rpartition('/')[2]
+
+    def kill_inside(self, pod, signal):
+        """The pod's process dies by a signal, as the node sees it."""
+        node = int(self.pod(pod)['spec']['nodeName'].rpartition('n')[2])
+        socket = self.cluster.folder / f'n{node}/run-containerd/containerd.sock'
+        run(['ctr', '-a', socket, '-n', 'k8s.io', 'tasks', 'kill', '-s', signal, self.container(pod)])
+
+    @contextlib.contextmanager
+    def memory_taken(self, pod):
+        """Something in the pod's container takes all memory that it may have, until the end of the block."""
+        group = next(one for one in pathlib.Path('/sys/fs/cgroup/memory').rglob(self.container(pod)) if one.is_dir())
+        with subprocess.Popen([sys.executable, '-c', HOG, group]) as hog:
+            try:
+                yield
+            finally:
+                hog.kill()
+
+    # ---- what is measured
+
+    def first_contribution(self, pod, before, seconds=90):
+        """Waits for the first step of the pod's next life; when that was."""
+        def next_life():
+            found = self.pod(pod)
+            return found if found and found['metadata']['uid'] != before else None
+        wait_for(f'{pod} has a successor', next_life, seconds, every=0.05)
+        wait_for(f'the new {pod} contributes', lambda: (self.metric(pod, 'sluice_steps_total') or 0) > 0, seconds, every=0.05)
+        return time.monotonic()
+
+    def started(self, pod):
+        """Since when the container of a pod runs, to the second."""
+        text = self.pod(pod)['status']['containerStatuses'][0]['state']['running']['startedAt']
+        return calendar.timegm(time.strptime(text, '%Y-%m-%dT%H:%M:%SZ'))
+
+    def disturb(self, what, job, pod, act, other):
+        """Does it to a worker; times from the event to the replacement's first contribution, and of the others' stop."""
+        before = self.pod(pod)['metadata']['uid']
+        progress = Progress(self.cluster, self.address(f'{job}-{other}'), 'sluice_steps_total')
+        began, clock = time.monotonic(), time.time()
+        act()
+        contributed = self.first_contribution(pod, before)
+        stopped = progress.longest_stop(began)
+        progress.end()
+        say(f'{what}: the replacement contributes after {contributed - began:.1f} s (its container began after '
+            f'{self.started(pod) - clock:.0f} s); the other worker stood for {stopped:.1f} s')
+        return contributed - began, stopped

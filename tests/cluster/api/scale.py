@@ -139,7 +139,7 @@ def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
 
 
 class OperatorMetrics:
-    """The metrics of an operator that runs beside the API server with --metrics-address 127.0.0.1:METRICS_PORT."""
+    """The metrics of an operator that runs beside the API server with metrics_port=METRICS_PORT."""
 
     def __init__(self, cluster):
         self._text = scrape_text(cluster, '127.0.0.1', METRICS_PORT)
@@ -148,6 +148,17 @@ class OperatorMetrics:
         found = [float(value) for given, value in re.findall(rf'^{name}(?:\{{([^}}]*)\}})? (\S+)', self._text, flags=re.MULTILINE)
                  if all(f'{label}="{wanted}"' in given for label, wanted in labels.items())]
         return sum(found)
+
+    def requests(self):
+        """[(verb, resource, code, count)] of what was asked of the API server."""
+        found = re.findall(r'^sluice_operator_api_requests_total\{([^}]*)\} (\S+)', self._text, flags=re.MULTILINE)
+        rows = [(dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for labels, value in found]
+        return sorted((labels['verb'], labels['resource'], labels['code'], int(value)) for labels, value in rows)
+
+    def mean_seconds(self, verb):
+        """Of a request of that verb."""
+        name = 'sluice_operator_api_request_seconds'
+        return self.total(f'{name}_sum', verb=verb) / max(1, self.total(f'{name}_count', verb=verb))
 
     def quantile(self, name, fraction):
         """The upper bound of the bucket in which the quantile lies."""

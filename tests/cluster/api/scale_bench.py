@@ -32,6 +32,10 @@ def measure_rates(cluster, operator, jobs, pods):
     for what in ('reconcile_seconds', 'queue_wait_seconds'):
         say(f'  {what}: 50 in 100 at most {metrics.quantile(f"sluice_operator_{what}", 0.5):.3f}, 99 in 100 at most '
             f'{metrics.quantile(f"sluice_operator_{what}", 0.99):.3f}')
+    for verb, resource, code, count in metrics.requests():
+        if verb != 'watch':
+            say(f'  {verb} {resource}: {count} answered with {code}')
+    say('  requests took, in the mean: ' + ', '.join(f'{verb} {1000 * metrics.mean_seconds(verb):.1f} ms' for verb in ('create', 'patch', 'update')))
     say(f'  the operator has {scale.memory_mib(operator.process.pid):.0f} MiB and took {scale.cpu_seconds(operator.process.pid):.1f} s of CPU')
     watcher.end()
     like = scale.pod_spec_like(cluster.api.get('pods', 'rates', 'job-0-worker-0'))
@@ -81,7 +85,7 @@ def main():
         token = cluster.kubectl('create', 'token', ACCOUNT, '-n', NAMESPACE, '--duration', '4h').strip()
         config = kubeconfig(cluster, 'operator', API_SERVER, token)
         stack.enter_context(Coordinators(cluster))
-        operator = stack.enter_context(Operator(cluster, config, 'operator', '--metrics-address', f'127.0.0.1:{scale.METRICS_PORT}'))
+        operator = stack.enter_context(Operator(cluster, config, metrics_port=scale.METRICS_PORT))
         if arguments.idle:
             measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
         if arguments.jobs:

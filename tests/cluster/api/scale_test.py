@@ -17,8 +17,7 @@ class ScaleTest(OperatorCase):
     SIMULATED = scale.nodes_for(JOBS * PODS)
 
     def test_many_jobs_at_once_get_all_their_pods_once(self):
-        operator = self.enterContext(Operator(
-            self.cluster, self.kubeconfig, 'operator', '--metrics-address', f'127.0.0.1:{scale.METRICS_PORT}'))
+        operator = self.enterContext(Operator(self.cluster, self.kubeconfig, metrics_port=scale.METRICS_PORT))
         watcher = scale.Watcher(self.cluster, self.namespace)
         rate = scale.job_pods_per_second(self.cluster, self.namespace, JOBS, PODS, watcher, seconds=300)
         wait_for('every job trains', lambda: all(conditions(job).get('Running') == 'True' for job in self.api.list(

@@ -106,7 +106,7 @@ class Coordinators:
 class Operator:
     """A replica of the operator. `with Operator(...) as operator:` starts it and, at the end, kills it."""
 
-    def __init__(self, cluster, kubeconfig_path, identity='operator', *flags):
+    def __init__(self, cluster, kubeconfig_path, identity='operator', *flags, metrics_port=0):
         self._cluster = cluster
         self._identity = identity
         if '--leader-elect' not in flags:
@@ -114,7 +114,7 @@ class Operator:
             flags = ('--no-leader-elect', *flags)
         self._command = inside_control_plane(cluster, [
             images.program('sluice-operator'), '--kubeconfig', kubeconfig_path, '--identity', identity, '--metrics-address',
-            '127.0.0.1:0', '--lease-namespace', NAMESPACE, '--server-image', 'server', '--worker-image', 'worker', *flags])
+            f'127.0.0.1:{metrics_port}', '--lease-namespace', NAMESPACE, '--server-image', 'server', '--worker-image', 'worker', *flags])
         self._log = None
         self.process = None
 

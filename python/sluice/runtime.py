@@ -12,6 +12,8 @@ import socket
 import threading
 import time
 
+import numpy as np
+
 from sluice import errors
 from sluice import transport
 from sluice.protocol import actions
@@ -25,6 +27,15 @@ _LEAVE_SECONDS = 10.0
 _DUPLICATE_SECONDS = 5.0
 
 
+class _Copy:
+    """Of a model's tensors."""
+
+    def __init__(self, arrays):
+        self.arrays = arrays
+        # Of each tensor: its memory, and the bytes of an element.
+        self.memory = [(array.view(np.uint8).data, array.itemsize) for array in arrays]
+
+
 class TensorBuffers:
     """Up to three copies of the model's tensors, as flat arrays."""
 
@@ -35,16 +46,28 @@ class TensorBuffers:
                          (actions.Buffer.CURRENT, actions.Buffer.INCOMING)}
 
     def _make(self):
-        return [self._allocate(elements.element_count(spec), elements.STORAGE[spec.dtype])
-                for spec in self._table.tensors]
+        return _Copy([self._allocate(elements.element_count(spec), elements.STORAGE[spec.dtype])
+                      for spec in self._table.tensors])
+
+    def _copy(self, buffer):
+        copy = self._buffers.get(buffer)
+        if copy is None:
+            copy = self._buffers[buffer] = self._make()
+        return copy
 
     def get(self, buffer):
-        if buffer not in self._buffers:
-            self._buffers[buffer] = self._make()
-        return self._buffers[buffer]
+        return self._copy(buffer).arrays
 
     def store(self, block):
-        to = self.get(block.buffer)[block.tensor][block.offset:block.offset + block.count]
+        """ValueError, with nothing stored, for a payload that is not what it should be."""
+        copy = self._copy(block.buffer)
+        if block.codec == wire.CODEC_RAW:
+            memory, size = copy.memory[block.tensor]
+            begin, length = block.offset * size, block.count * size
+            if len(block.payload) == length:  # else `decode_into` tells what is wrong
+                memory[begin:begin + length] = block.payload
+                return
+        to = copy.arrays[block.tensor][block.offset:block.offset + block.count]
         codec.decode_into(block.codec, self._table.tensors[block.tensor].dtype, block.payload, to)
 
     def swap(self):

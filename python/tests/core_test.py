@@ -72,8 +72,8 @@ class Batches(unittest.TestCase):
 
     def test_large_frames_go_alone(self):
         header = wire.Header(data=wire.Data())
-        header.data.blocks.add(payload_bytes=200 << 10)
-        frames = [(header, [bytes(200 << 10)])] * 3
+        header.data.blocks.add(payload_bytes=600 << 10)
+        frames = [(header, [bytes(600 << 10)])] * 3
         self.assertEqual([len(m) for m in self.messages(frames, 256)], [1] * 3)
 
 
@@ -89,6 +89,13 @@ class Order(unittest.TestCase):
     def test_a_range_over_the_end_of_an_epoch_is_its_two_parts(self):
         order = sequence.SampleOrder(10, 5)
         self.assertEqual(order.indices_of(7, 14), order.indices_of(7, 10) + order.indices_of(10, 14))
+
+    def test_the_order_does_not_depend_on_how_much_is_asked_for_at_once(self):
+        whole = sequence.SampleOrder(2500, 5).indices_of(0, 7500)
+        for size in (1, 33, 1024, 1500, 2600):
+            order = sequence.SampleOrder(2500, 5)
+            parts = [order.indices_of(at, min(at + size, 7500)) for at in range(0, 7500, size)]
+            self.assertEqual([index for part in parts for index in part], whole)
 
 
 class Intervals(unittest.TestCase):
@@ -177,6 +184,26 @@ class Receiver(unittest.TestCase):
         data.blocks.add(block=77, payload_bytes=3)
         self.assertEqual(self.refused(data, bytes(3), 'not of partition'), [])
         self.assertEqual(self.refused(wire.Data(partition=9), b'', 'partition 9 of 1'), [])
+
+    def test_a_frame_like_one_that_was_good_is_looked_at_as_closely(self):
+        size = self.index.bytes[0]
+        good = wire.Data(partition=0, version=1)
+        good.blocks.add(block=0, payload_bytes=size)
+        for version in (1, 2):
+            self.receiver.reset(self.index)
+            good.version = version
+            out = []
+            self.receiver.accept(good, memoryview(bytes([version]) * size), out)
+            self.assertEqual([bytes(store.payload) for store in out], [bytes([version]) * size])
+        self.receiver.reset(self.index)
+        self.refused(good, bytes(size + 1), 'holds blocks of')
+        self.refused(good, bytes(size - 1), 'longer than its frame')
+        shorter = wire.Data(partition=0)
+        shorter.blocks.add(block=0, payload_bytes=size - 1)
+        self.refused(shorter, bytes(size - 1), 'bytes, not')
+        elsewhere = wire.Data(partition=1)
+        elsewhere.blocks.MergeFrom(good.blocks)
+        self.refused(elsewhere, bytes(size), 'partition 1 of 1')
 
     def test_a_partition_that_ends_early_is_refused(self):
         self.refused(wire.Data(partition=0, last=True), b'', 'blocks missing')

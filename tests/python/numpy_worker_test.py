@@ -15,6 +15,8 @@ import numpy as np
 
 import sluice
 from sluice import runtime
+from sluice.protocol import actions
+from sluice.protocol import wire
 from tests.python import job_processes
 from tests.python import quadratic_worker
 from tools import unittest_main
@@ -133,6 +135,26 @@ class NumpyWorkers(unittest.TestCase):
                 with sluice.Worker(joined, {'w': np.zeros(3)}) as worker:
                     for batch in worker.batches(data):
                         worker.step(batch, gradients={'w': np.full(3, np.nan)}, loss=1.0)
+
+
+class Buffers(unittest.TestCase):
+
+    def test_a_payload_that_is_not_its_blocks_is_refused_and_nothing_is_stored(self):
+        table = wire.TensorTable(tensors=[wire.TensorSpec(name='a', shape=[2], dtype=wire.FLOAT64)])
+        buffers = runtime.TensorBuffers(table, np.zeros)
+        place = (actions.Buffer.INCOMING, 0, 0, 2)  # two elements of float64
+        for codec, payload in ((wire.CODEC_RAW, bytes(15)), (wire.CODEC_RAW, bytes(17)),
+                               (wire.CODEC_FLOAT16, bytes(3))):
+            with self.assertRaisesRegex(ValueError, f'payload of {len(payload)} bytes'):
+                buffers.store(actions.StoreBlock(*place, codec, memoryview(payload)))
+        with self.assertRaisesRegex(ValueError, 'codec 77'):
+            buffers.store(actions.StoreBlock(*place, 77, memoryview(bytes(16))))
+        self.assertEqual(buffers.get(actions.Buffer.INCOMING)[0].tolist(), [0, 0])
+        content = np.array([1.5, -2.0])
+        buffers.store(actions.StoreBlock(*place, wire.CODEC_RAW, memoryview(content.tobytes())))
+        self.assertEqual(buffers.get(actions.Buffer.CURRENT)[0].tolist(), [0, 0])
+        buffers.swap()
+        self.assertEqual(buffers.get(actions.Buffer.CURRENT)[0].tolist(), [1.5, -2.0])
 
 
 class Errors(unittest.TestCase):

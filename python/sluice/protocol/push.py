@@ -5,7 +5,6 @@ a partition names it as complete. See services/worker/core/push_sender.h.
 """
 
 import dataclasses
-import itertools
 import typing
 
 from sluice.protocol import codec as codec_lib
@@ -15,6 +14,8 @@ from sluice.protocol import gradients as gradients_lib
 from sluice.protocol import wire
 
 _EAGER_BYTES = 1 << 18
+# Sets of blocks that it is known how to send, before all are forgotten.
+_MAX_PLANS = 4096
 
 
 @dataclasses.dataclass
@@ -41,10 +42,28 @@ class _Partition:
         self.closed = closed
 
 
+@dataclasses.dataclass
+class _FramePlan:
+    """A frame with blocks of a partition, but for what changes from step to step."""
+    push: typing.Any  # Push with partition and blocks
+    runs: list        # of the payload: (tensor, first element, end)
+
+
+@dataclasses.dataclass
+class _Plan:
+    frames: list
+    payload_bytes: int
+    gradient_bytes: int
+
+
 class PushSender:
 
     def __init__(self, context):
         self._context = context
+        # (partition, blocks) -> _Plan, or None where codecs look at each block: the same blocks go
+        # out in every step, and looking at each one is what small ones cost most.
+        self._plans = {}
+        self._planned = None  # the LayoutIndex that the plans are of
         # Told by the mode what becomes of the contributions that are sent here.
         self.encoder = encoder_lib.GradientEncoder(context.job.training)
         self._gradients = None
@@ -163,9 +182,13 @@ class PushSender:
         for header, pieces in frames:
             self._context.send(link, header, pieces)
 
-    def _new_frame(self):
+    def _new_frame(self, push=None):
+        """With what is the same in every step from `push`, if given."""
         header = wire.Header()
-        header.push.SetInParent()
+        if push is None:
+            header.push.SetInParent()
+        else:
+            header.push.CopyFrom(push)
         header.push.step = self.common.step
         header.push.clock = self.common.clock
         return header, []
@@ -179,49 +202,94 @@ class PushSender:
         state.pending_bytes = 0
 
     def _append_unit(self, partition, unit, blocks, frames):
+        plan = self._plan(partition, tuple(blocks))
+        if plan is None:
+            self._append_block_by_block(partition, unit, blocks, frames)
+            return
+        for planned in plan.frames:
+            header, pieces = self._new_frame(planned.push)
+            header.push.microbatches.begin, header.push.microbatches.end = unit
+            pieces.extend(self._pieces_of_runs(unit, planned.runs))
+            frames.append((header, pieces))
+        self._context.progress.pushed_bytes += plan.payload_bytes
+        self._context.progress.gradient_bytes += plan.gradient_bytes
+
+    def _plan(self, partition, blocks):
+        index = self._context.index
+        if index is not self._planned:
+            self._plans.clear()
+            self._planned = index
+        key = (partition, blocks)
+        if key not in self._plans:
+            if len(self._plans) == _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = self._make_plan(partition, blocks)
+        return self._plans[key]
+
+    def _make_plan(self, partition, blocks):
+        index = self._context.index
+        if not all(self.encoder.by_pieces(self._codecs[index.blocks[block][0]])
+                   for block in blocks):
+            return None
+        frames = []  # (Push, its blocks)
+        room = -1
+        payload_bytes = 0
+        for block in blocks:
+            tensor, _, count, _ = index.blocks[block]
+            codec = self._codecs[tensor]
+            size = codec_lib.encoded_bytes(codec, index.dtypes[tensor], count)
+            if size > room:
+                room = frame.MAX_PAYLOAD_BYTES
+                frames.append((wire.Push(partition=partition), []))
+            frames[-1][0].blocks.add(block=block, payload_bytes=size, codec=codec)
+            frames[-1][1].append(block)
+            room -= size
+            payload_bytes += size
+        return _Plan([_FramePlan(push, index.runs(taken)) for push, taken in frames],
+                     payload_bytes, sum(index.bytes[block] for block in blocks))
+
+    def _append_block_by_block(self, partition, unit, blocks, frames):
         index = self._context.index
         pushed = 0
         room = -1
-        push = taken = None  # of the present frame
+        push = pieces = None  # of the present frame
         for block in blocks:
             tensor, offset, count, _ = index.blocks[block]
             codec = self._codecs[tensor]
-            payload = None
-            if codec == wire.CODEC_RAW:
-                size = index.bytes[block]
-            elif self.encoder.by_pieces(codec):
-                size = codec_lib.encoded_bytes(codec, index.dtypes[tensor], count)
+            values = self._gradients.get(unit, tensor)[offset:offset + count]
+            if self.encoder.by_pieces(codec):
+                payload = _bytes(codec_lib.encode(codec, index.dtypes[tensor], values))
             else:
-                values = self._gradients.get(unit, tensor)[offset:offset + count]
                 payload = self.encoder.encode(unit, block, index.dtypes[tensor], values)
-                size = len(payload)
+            size = len(payload)
             if size > room:
-                if taken:
-                    frames[-1][1].extend(self._pieces(unit, taken))
                 room = frame.MAX_PAYLOAD_BYTES
                 frames.append(self._new_frame())
-                push, taken = frames[-1][0].push, []
+                push, pieces = frames[-1][0].push, frames[-1][1]
                 push.partition = partition
                 push.microbatches.begin, push.microbatches.end = unit
             push.blocks.add(block=block, payload_bytes=size, codec=codec)
-            taken.append((block, payload))
+            pieces.append(payload)
             room -= size
             pushed += size
-        frames[-1][1].extend(self._pieces(unit, taken))
         self._context.progress.pushed_bytes += pushed
         self._context.progress.gradient_bytes += sum(index.bytes[block] for block in blocks)
 
-    def _pieces(self, unit, taken):
+    def _pieces_of_runs(self, unit, runs):
         """The payload of a frame: what is one piece of a tensor stays one."""
-        for encoded, blocks in itertools.groupby(taken, key=lambda entry: entry[1] is not None):
-            if encoded:
-                yield from (payload for _, payload in blocks)
+        memory = {}
+        for tensor, begin, end in runs:
+            codec = self._codecs[tensor]
+            gradient = self._gradients.get(unit, tensor)
+            if codec == wire.CODEC_RAW:
+                if tensor not in memory:
+                    memory[tensor] = _bytes(gradient)
+                size = gradient.itemsize
+                yield memory[tensor][begin * size:end * size]
             else:
-                yield from self._joined_pieces(unit, [block for block, _ in blocks])
+                yield _bytes(codec_lib.encode(codec, self._context.index.dtypes[tensor],
+                                              gradient[begin:end]))
 
-    def _joined_pieces(self, unit, blocks):
-        index = self._context.index
-        for tensor, begin, end in index.runs(blocks):
-            values = self._gradients.get(unit, tensor)[begin:end]
-            encoded = codec_lib.encode(self._codecs[tensor], index.dtypes[tensor], values)
-            yield memoryview(encoded).cast('B')
+
+def _bytes(array):
+    return memoryview(array).cast('B')

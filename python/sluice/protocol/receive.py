@@ -5,6 +5,10 @@ from sluice.protocol import context as context_lib
 from sluice.protocol import wire
 
 
+# Frames whose blocks were read, before all are forgotten.
+_MAX_READ = 4096
+
+
 class _Partition:
     __slots__ = ('received', 'whole', 'version')
 
@@ -22,8 +26,13 @@ class VersionReceiver:
         self._index = None
         self._state = []
         self._missing = 0
+        # (partition, blocks as encoded) -> what `_read` makes of them: a shard sends a version in the
+        # same frames again and again, and looking at each block is what they cost most.
+        self._read_before = {}
 
     def reset(self, index):
+        if index is not self._index:
+            self._read_before.clear()
         self._index = index
         self._state = [_Partition(index.is_empty(p)) for p in range(index.partitions)]
         self._missing = sum(not state.whole for state in self._state)
@@ -44,11 +53,13 @@ class VersionReceiver:
     def accept(self, data, payload, out):
         """ContractError, with nothing stored, if the blocks are not what they should be."""
         partition = data.partition
-        blocks, stores = self._read(partition, data.blocks, payload)
+        blocks, runs = self._blocks_of(data, len(payload))
         state = self._state[partition]
         if state.whole:
             return
-        out += stores
+        for tensor, codec, begin, count, first, last in runs:
+            out.append(actions.StoreBlock(self._buffer, tensor, begin, count, codec,
+                                          payload[first:last]))
         state.received.update(blocks)
         if not data.last:
             return
@@ -60,12 +71,24 @@ class VersionReceiver:
         state.version = data.version
         self._missing -= 1
 
-    def _read(self, partition, headers, payload):
-        """The numbers of a frame's blocks, and what to store: neighbours in one piece."""
+    def _blocks_of(self, data, length):
+        blocks = wire.Data()
+        blocks.blocks.MergeFrom(data.blocks)
+        key = (data.partition, length, blocks.SerializeToString())
+        read = self._read_before.get(key)
+        if read is None:
+            read = self._read(data.partition, data.blocks, length)
+            if len(self._read_before) == _MAX_READ:
+                self._read_before.clear()
+            self._read_before[key] = read
+        return read
+
+    def _read(self, partition, headers, length):
+        """The numbers of a frame's blocks, and what to store: neighbours in one piece, as
+        (tensor, codec, first element, elements, first byte, end)."""
         if partition >= len(self._state):
             raise context_lib.ContractError(f'data of partition {partition} of {len(self._state)}')
         places, sizes = self._index.blocks, self._index.bytes
-        length = len(payload)
         numbers = []
         runs = []  # [tensor, codec, first element, end, first byte, end]
         last = [None] * 6
@@ -89,6 +112,5 @@ class VersionReceiver:
             at += size
         if at != length:
             raise context_lib.ContractError(f'a payload of {length} bytes holds blocks of {at}')
-        return numbers, [
-            actions.StoreBlock(self._buffer, tensor, begin, end - begin, codec, payload[first:last])
-            for tensor, codec, begin, end, first, last in runs]
+        return numbers, [(tensor, codec, begin, end - begin, first, last)
+                         for tensor, codec, begin, end, first, last in runs]

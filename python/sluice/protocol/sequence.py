@@ -6,6 +6,7 @@ MAX_SAMPLES = 1 << 40
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _ROUNDS = 8
+_WINDOW = 1024  # places of an epoch that are permuted at once: numpy's calls cost more than elements
 
 
 def splitmix64_mix(z):
@@ -56,6 +57,8 @@ class SampleOrder:
         self._half_bits = 1
         while 1 << (2 * self._half_bits) < samples:
             self._half_bits += 1
+        self._permuted_window = None  # (epoch, number) of the window that is kept
+        self._permuted_indices = None
 
     def index_at(self, position):
         return self.indices_of(position, position + 1)[0]
@@ -66,12 +69,33 @@ class SampleOrder:
         while begin < end:
             epoch, place = divmod(begin, self.samples)
             count = min(end - begin, self.samples - place)
-            places = np.arange(place, place + count, dtype=np.uint64)
-            if self._shuffle:
-                places = self._permute(epoch, places)
+            if not self._shuffle:
+                places = np.arange(place, place + count)
+            else:
+                places = self._permuted(epoch, place, place + count)
             indices.extend(places.tolist())
             begin += count
         return indices
+
+    def _permuted(self, epoch, begin, end):
+        """Of places [begin, end), of which the next that are asked for are mostly neighbours."""
+        if end - begin > _WINDOW:
+            return self._permute(epoch, np.arange(begin, end, dtype=np.uint64))
+        parts = []
+        while begin < end:
+            number, first = divmod(begin, _WINDOW)
+            last = min(_WINDOW, first + end - begin)
+            parts.append(self._window(epoch, number)[first:last])
+            begin += last - first
+        return np.concatenate(parts)
+
+    def _window(self, epoch, number):
+        if (epoch, number) != self._permuted_window:
+            begin = number * _WINDOW
+            self._permuted_indices = self._permute(epoch, np.arange(
+                begin, min(begin + _WINDOW, self.samples), dtype=np.uint64))
+            self._permuted_window = (epoch, number)
+        return self._permuted_indices
 
     def _permute(self, epoch, x):
         seed = splitmix64_at(self._seed, epoch)

@@ -1,15 +1,13 @@
 """What a step costs in Python: beside plain PyTorch, and beside C++ for the data plane alone.
 
-    bazel build //services/coordinator:sluice-coordinator //services/ps:sluice-ps //bench:push_pull
-    PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py push-pull
-    PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py mlp     (with torch)
-    PYTHONPATH=python:. SLUICE_PROGRAMS=bazel-bin python3 bench/python/steps.py large
+    bench/python/figures.sh                 all of it; SLUICE_PYTHON names a Python that has torch
+    bench/python/figures.sh push-pull       or mlp, or large
 
 `push-pull` is bench/push_pull.cc in Python: 100 MiB of gradients that are 1 everywhere. The others
 train a model of 0.2 and of 10 million parameters with one worker and one shard, and in plain PyTorch.
 Rounds alternate between what is measured and what it is compared with, so that a busy machine is
 busy for both. Prints medians over the steps of all rounds, and the processor time of the Python
-process for a step: that does not depend on how busy the machine is.
+process for a step: that depends less on how busy the machine is. Ratios are of these medians.
 """
 
 import argparse
@@ -46,10 +44,15 @@ class Timer:
             last = now
             yield item
 
-    def report(self, name):
+    def median(self):
+        return statistics.median(self.wall)
+
+    def report(self, name, beside=None):
+        """`beside`: the median of what it is compared with."""
         processor = sum(self.processor) / max(1, len(self.processor))
-        print(f'{name:40} median {1e3 * statistics.median(self.wall):8.2f} ms   fastest '
-              f'{1e3 * min(self.wall):8.2f}   processor {1e3 * processor:8.2f}', flush=True)
+        ratio = f'   {self.median() / beside:5.2f} x' if beside else ''
+        print(f'{name:40} median {1e3 * self.median():8.2f} ms   fastest '
+              f'{1e3 * min(self.wall):8.2f}   processor {1e3 * processor:8.2f}{ratio}', flush=True)
 
 
 def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
@@ -77,9 +80,9 @@ def push_pull(steps, rounds):
                 [programs / 'bench/push_pull', '--programs', programs, '--bytes', str(100 << 20),
                  '--optimizer', 'add', '--steps', str(steps)], stdout=subprocess.PIPE, check=True)
             cpp.append(json.loads(done.stdout.splitlines()[-1])['median_seconds'])
-    python.report('100 MiB push + pull')
     if cpp:
-        print(f'{"the same in C++":40} median {1e3 * statistics.median(cpp):8.2f} ms')
+        print(f'{"100 MiB push + pull in C++":40} median {1e3 * statistics.median(cpp):8.2f} ms')
+    python.report('100 MiB push + pull', statistics.median(cpp) if cpp else None)
 
 
 def model_steps(name, sizes, batch, steps, rounds):
@@ -105,21 +108,23 @@ def model_steps(name, sizes, batch, steps, rounds):
                   {'name': 'SGD', 'learningRate': 0.01}, partitions)
     plain.report(f'{name}: plain PyTorch')
     for partitions, timer in jobs.items():
-        timer.report(f'{name}: Sluice, {partitions} partitions')
+        timer.report(f'{name}: Sluice, {partitions} partitions', plain.median())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('what', choices=('push-pull', 'mlp', 'large'))
-    parser.add_argument('--steps', type=int, default=30, help='of a round')
-    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('what', choices=('push-pull', 'mlp', 'large', 'all'))
+    parser.add_argument('--steps', type=int, help='of a round')
+    parser.add_argument('--rounds', type=int, default=3)
     flags = parser.parse_args()
-    if flags.what == 'push-pull':
-        push_pull(flags.steps, flags.rounds)
-    elif flags.what == 'mlp':
-        model_steps('mlp', (784, 256, 10), 32, flags.steps, flags.rounds)
-    else:
-        model_steps('10 M parameters', (1024, 2048, 2048, 1792, 10), 64, flags.steps, flags.rounds)
+    print('load of the machine: {:.1f} {:.1f} {:.1f}'.format(*os.getloadavg()))
+    if flags.what in ('push-pull', 'all'):
+        push_pull(flags.steps or 30, flags.rounds)
+    if flags.what in ('mlp', 'all'):
+        model_steps('mlp', (784, 256, 10), 32, flags.steps or 500, flags.rounds)
+    if flags.what in ('large', 'all'):
+        model_steps('10 M parameters', (1024, 2048, 2048, 1792, 10), 64, flags.steps or 30,
+                    flags.rounds)
 
 
 if __name__ == '__main__':

@@ -65,7 +65,9 @@ class NumpyModel:
             if np.shape(gradient) != self._shapes[name]:
                 raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
                                            f'{list(np.shape(gradient))}, the parameter '
-                                           f'{list(self._shapes[name])}')
+                                           f'{list(self._shapes[name])}: give the gradient of the '
+                                           "whole parameter, of the mean loss over the batch's "
+                                           'samples')
             dtype = elements.STORAGE[self.table.tensors[self._places[name]].dtype]
             scaled = np.asarray(gradient, dtype=dtype) * dtype.type(scale)
             if name in self._gradients:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import typing
 
 from sluice import checkpoint
@@ -78,38 +79,52 @@ def _find_binary(binary):
 
 
 def _follow(command, shown, on_progress):
-    summary = None
     notes = []
-    # The program's errors are short; they wait in the pipe until its output has ended.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               encoding='utf-8', errors='replace')
-    try:
-        while True:
-            try:
-                for line in process.stdout:
-                    entry = json.loads(line)
-                    if entry['type'] == 'summary':
-                        summary = entry
-                    elif entry['type'] == 'note':
-                        notes.append(entry['message'])
-                    if entry['type'] in ('progress', 'summary'):
-                        if shown is not None:
-                            shown.show(_progress_of(entry))
-                        if on_progress is not None:
-                            on_progress(entry)
-                break
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
-        errors_text = process.stderr.read()
-        return summary, notes, errors_text, process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-        process.stdout.close()
-        process.stderr.close()
-        if shown is not None:
-            shown.close()
+    text = {'encoding': 'utf-8', 'errors': 'replace'}
+    with tempfile.TemporaryFile('w+', **text) as errors_file:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors_file,
+                                   env=_environment(), **text)
+        try:
+            summary = _read(process, notes, shown, on_progress)
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+            process.stdout.close()
+            if shown is not None:
+                shown.close()
+        errors_file.seek(0)
+        return summary, notes, errors_file.read(), code
+
+
+def _read(process, notes, shown, on_progress):
+    """What the program prints, until it ends; the summary."""
+    summary = None
+    while True:
+        try:
+            for line in process.stdout:
+                entry = json.loads(line)
+                if entry['type'] == 'summary':
+                    summary = entry
+                elif entry['type'] == 'note':
+                    notes.append(entry['message'])
+                if entry['type'] in ('progress', 'summary'):
+                    if shown is not None:
+                        shown.show(_progress_of(entry))
+                    if on_progress is not None:
+                        on_progress(entry)
+            return summary
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+
+
+def _environment():
+    """A manifest's `python3` is the interpreter that calls: that of a notebook is seldom the first on
+    the PATH."""
+    folder = os.path.dirname(sys.executable or '')
+    path = os.environ.get('PATH', os.defpath)
+    return {**os.environ, 'PATH': os.pathsep.join([folder, path]) if folder else path}
 
 
 def _progress_of(entry):

@@ -231,9 +231,9 @@ class Runtime:
                 f'({self.address}).')
         if end.code == wire.Refusal_MODEL_DIFFERS:
             raise errors.ModelMismatch(
-                f"the model or data of worker {self.index} is not the job's: {end.message}. Every "
-                'worker of a job must build the same model (names, shapes, types) and open the '
-                'same data; a job that continues from a checkpoint must have its model.')
+                f'worker {self.index}: {end.message}. Every worker of a job must build the same '
+                'model (names, shapes, types) and open the same data; a job that continues from a '
+                'checkpoint must have its model.')
         if end.code == wire.Refusal_DUPLICATE:
             raise errors.DuplicateWorker(
                 f'worker {self.index} of the job is alive already: {end.message}. Give each '

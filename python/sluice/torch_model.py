@@ -217,7 +217,8 @@ class TorchModel:
             if gradient.shape != tensor.shape:
                 raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
                                            f'{list(gradient.shape)}, the parameter '
-                                           f'{list(tensor.shape)}')
+                                           f'{list(tensor.shape)}: give the gradient of the whole '
+                                           "parameter, of the mean loss over the batch's samples")
             tensor.grad = gradient * scale
 
     def end(self, microbatches):

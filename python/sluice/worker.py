@@ -40,7 +40,11 @@ def join(address=None, job=None, index=None, timeout=30.0):
     if ':' not in address:
         address = f'{address}:{_DEFAULT_PORT}'
     if index is None:
-        index = int(environment.get('SLUICE_WORKER_INDEX', '0'))
+        text = environment.get('SLUICE_WORKER_INDEX', '0')
+        if not text.isdecimal():
+            raise errors.UsageError(f"SLUICE_WORKER_INDEX is '{text}': it must be this worker's "
+                                    'number, from 0; or give sluice.join(index=...)')
+        index = int(text)
     job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout)
     runtime = runtime_lib.Runtime(address, job, index)
     runtime.start()
@@ -250,9 +254,13 @@ class Worker:
         that was computed already, by a forward pass over the module; backward is done here.
         `gradients`: name -> gradient of the mean loss over the batch, from whatever source.
         """
+        if self._ended:
+            self._raise_if_ended()
         piece = batch._piece if isinstance(batch, Batch) else None
         if piece is None:
-            raise errors.UsageError('step() takes a batch of worker.batches()')
+            raise errors.UsageError(
+                f'step() was given a {type(batch).__name__}: it takes what worker.batches(dataset) '
+                'yields, for the job decides which samples are trained on')
         if piece.done:
             raise errors.UsageError(
                 f'the batch of step {batch.step} was given to step() already: each counts once')

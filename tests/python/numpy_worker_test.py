@@ -171,6 +171,19 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(sluice.JobNotFound, 'SLUICE_COORDINATOR.*sluice run'):
             sluice.join()
 
+    def test_an_index_that_is_none_is_named(self):
+        with mock.patch.dict(os.environ, {'SLUICE_WORKER_INDEX': 'two'}):
+            with self.assertRaisesRegex(sluice.UsageError, "SLUICE_WORKER_INDEX is 'two'.*index="):
+                sluice.join('127.0.0.1:9', job='a/b/c')
+
+    def test_what_is_no_batch_of_the_job(self):
+        processes = self.start(training={'steps': 3})
+        job = sluice.join(processes.address)
+        with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
+            next(worker.batches(sluice.ArrayDataset(np.ones((100, 2)))))
+            with self.assertRaisesRegex(sluice.UsageError, 'given a ndarray.*worker.batches'):
+                worker.step(np.ones(2), gradients={})
+
     def test_nobody_there(self):
         with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*Is the job running'):
             sluice.join('127.0.0.1:9', job='a/b/c', timeout=0.5)
@@ -205,7 +218,8 @@ class Errors(unittest.TestCase):
         data = sluice.ArrayDataset(np.ones((100, 2)))
         with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
             batch = next(iter(worker.batches(data)))
-            with self.assertRaisesRegex(sluice.ModelMismatch, r"'w' has shape \[2\].*\[3\]"):
+            with self.assertRaisesRegex(sluice.ModelMismatch,
+                                        r"'w' has shape \[2\].*\[3\].*whole parameter"):
                 worker.step(batch, gradients={'w': np.zeros(2)})
             with self.assertRaisesRegex(sluice.UsageError, "no parameter 'v'; there are w"):
                 worker.step(batch, gradients={'v': np.zeros(2)})
@@ -220,9 +234,9 @@ class Errors(unittest.TestCase):
                 worker.step(batch, gradients=gradients)
                 with self.assertRaisesRegex(sluice.UsageError, 'already: each counts once'):
                     worker.step(batch, gradients=gradients)
-            fresh = sluice.Batch(None, 9, 1, [0], 0, type(batch._piece)(None, 0, 1, 0))
-            with self.assertRaisesRegex(sluice.JobEnded, 'the job has ended.*new job'):
-                worker.step(fresh, gradients=gradients)
+            for late in (batch, None):
+                with self.assertRaisesRegex(sluice.JobEnded, 'the job has ended.*new job'):
+                    worker.step(late, gradients=gradients)
 
         processes = self.start(training={'steps': 3})
         job = sluice.join(processes.address)

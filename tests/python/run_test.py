@@ -75,6 +75,14 @@ class Run(unittest.TestCase):
         with self.assertRaisesRegex(sluice.JobFailed, 'no such wind'):
             self.run_job(command=program)
 
+    def test_python3_in_a_manifest_is_the_interpreter_that_calls(self):
+        python = self.folder / 'python3'
+        python.write_text('#!/bin/sh\necho "the one of the notebook: $*" >&2; exit 1\n')
+        python.chmod(0o755)
+        with mock.patch.object(sys, 'executable', str(python)):
+            with self.assertRaisesRegex(sluice.JobFailed, 'the one of the notebook: train.py'):
+                self.run_job(command=['python3', 'train.py'])
+
     def test_a_program_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(sluice.JobFailed, 'no-such-program'):
             self.run_job(command=['no-such-program'])

@@ -70,6 +70,7 @@ class Transformer(unittest.TestCase):
         processes.wait_for_members(2)
         processes.wait_for_step(processes.progress().step + 3)
         processes.kill('worker-1')
+        self.assertLess(processes.progress().step, 55, 'it was killed behind the end')
 
     def test_two_workers_one_of_which_is_killed_end_with_the_same_bits(self):
         undisturbed = train(self.job(0.0), self.start_two)

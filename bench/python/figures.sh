@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Prints the figures of docs/python.md: what a step costs in Python. What it measures is a word: push-pull,
+# mlp, large or all; see steps.py for the rest.
+#
+#   SLUICE_PYTHON=<an interpreter with numpy, grpcio, and torch> bench/python/figures.sh [WHAT] [--rounds N]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+bazel build //bench/python:steps //bench:push_pull \
+  //services/coordinator:sluice-coordinator //services/ps:sluice-ps
+files=bazel-bin/bench/python/steps.runfiles/sluice
+if (($# == 0)); then set -- all; fi
+PYTHONPATH=$files/python:$files SLUICE_PROGRAMS=bazel-bin \
+  "${SLUICE_PYTHON:-python3}" "$files/bench/python/steps.py" "$@"

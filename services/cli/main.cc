@@ -44,8 +44,9 @@ std::vector<std::string> ProgramDirectories() {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  // What it starts inherits its environment, the coordinator too.
-  ConfigureGrpcProcess({.data_plane = false});
+  // What it starts inherits its environment. Our programs choose gRPC's experiments by themselves;
+  // a user's program has a gRPC of its own, which may not know them.
+  ConfigureGrpcProcess({.experiments = false, .data_plane = false});
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
   Environment environment;

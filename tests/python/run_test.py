@@ -83,6 +83,13 @@ class Run(unittest.TestCase):
             with self.assertRaisesRegex(sluice.JobFailed, 'the one of the notebook: train.py'):
                 self.run_job(command=['python3', 'train.py'])
 
+    def test_a_program_has_no_settings_of_grpc_that_are_not_the_users(self):
+        program = [sys.executable, '-c',
+                   'import os; raise ValueError(os.environ.get("GRPC_EXPERIMENTS"))']
+        os.environ.pop('GRPC_EXPERIMENTS', None)
+        with self.assertRaisesRegex(sluice.JobFailed, 'ValueError: None'):
+            self.run_job(command=program)
+
     def test_a_program_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(sluice.JobFailed, 'no-such-program'):
             self.run_job(command=['no-such-program'])

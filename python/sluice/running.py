@@ -120,8 +120,8 @@ def _read(process, notes, shown, on_progress):
 
 
 def _environment():
-    """A manifest's `python3` is the interpreter that calls: that of a notebook is seldom the first on
-    the PATH."""
+    """With the interpreter that calls as a manifest's `python3`: that of a notebook is seldom the
+    first on the PATH."""
     folder = os.path.dirname(sys.executable or '')
     path = os.environ.get('PATH', os.defpath)
     return {**os.environ, 'PATH': os.pathsep.join([folder, path]) if folder else path}

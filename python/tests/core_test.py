@@ -88,7 +88,8 @@ class Order(unittest.TestCase):
 
     def test_a_range_over_the_end_of_an_epoch_is_its_two_parts(self):
         order = sequence.SampleOrder(10, 5)
-        self.assertEqual(order.indices_of(7, 14), order.indices_of(7, 10) + order.indices_of(10, 14))
+        self.assertEqual(order.indices_of(7, 14),
+                         order.indices_of(7, 10) + order.indices_of(10, 14))
 
     def test_the_order_does_not_depend_on_how_much_is_asked_for_at_once(self):
         whole = sequence.SampleOrder(2500, 5).indices_of(0, 7500)

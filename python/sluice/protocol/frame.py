@@ -11,8 +11,8 @@ MAX_PAYLOAD_BYTES = 2 << 20
 MAX_HEADER_BYTES = (64 << 10) - 64
 MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + (64 << 10)
 MAX_BATCH_FRAMES = 256  # that are taken in one message
-# Past which what is sent begins another batch. More than C++ takes, for a message costs Python more: four
-# threads hand it on.
+# Past which what is sent begins another batch. More than C++ takes, for a message costs Python
+# more: four threads hand it on.
 MAX_BATCH_BYTES = 1 << 20
 
 _HEADER_TAG = 1 << 3 | 2

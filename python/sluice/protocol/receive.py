@@ -26,8 +26,8 @@ class VersionReceiver:
         self._index = None
         self._state = []
         self._missing = 0
-        # (partition, blocks as encoded) -> what `_read` makes of them: a shard sends a version in the
-        # same frames again and again, and looking at each block is what they cost most.
+        # (partition, payload's length, blocks as encoded) -> what `_read` makes of them: a shard
+        # sends every version in the same frames, and looking at each block is what costs most.
         self._read_before = {}
 
     def reset(self, index):

@@ -6,7 +6,7 @@ MAX_SAMPLES = 1 << 40
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _ROUNDS = 8
-_WINDOW = 1024  # places of an epoch that are permuted at once: numpy's calls cost more than elements
+_WINDOW = 1024  # places of an epoch that are permuted at once: the calls cost, not the elements
 
 
 def splitmix64_mix(z):

@@ -35,6 +35,7 @@ struct Flags {
   uint64_t steps = 30;
   uint64_t warmup = 5;
   std::string optimizer = "add";
+  bool shared_memory = true;
   std::string programs;
 };
 
@@ -155,6 +156,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   options.core.process.set_incarnation(RandomIncarnation());
   options.core.job = processes.JobName();
   options.coordinator = processes.coordinator_address();
+  options.shared_memory = flags.shared_memory;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
                             int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     auto made = std::make_unique<ConstantGradientEngine>(flags.bytes / sizeof(float), step_change);
@@ -207,6 +209,8 @@ int Main(int argc, char** argv) {
   app.add_option("--optimizer", flags.optimizer)
       ->check(CLI::IsMember({"add", "sgd"}))
       ->capture_default_str();
+  app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
+               "between worker and shard (default: yes)");
   app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});

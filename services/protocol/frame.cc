@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,15 @@ OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& paylo
   PayloadHolder::Release(holder);
 }
 
+OutgoingFrames::OutgoingFrames(const v1::Header& header, const v1::SharedPayload& place)
+    : count_(1) {
+  const std::string frame = EncodeSharedFrame(header, place);
+  bytes_ = frame.size();
+  slices_.reserve(2);
+  slices_.emplace_back(EncodeBatchPrefix(bytes_));
+  slices_.emplace_back(frame);
+}
+
 void OutgoingFrames::Append(OutgoingFrames&& next) {
   slices_.insert(slices_.end(), std::make_move_iterator(next.slices_.begin()),
                  std::make_move_iterator(next.slices_.end()));
@@ -85,17 +95,18 @@ grpc::ByteBuffer OutgoingFrames::Message() const {
 }
 
 absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const grpc::ByteBuffer& message,
-                                                       const FrameLimits& limits) {
+                                                       const FrameLimits& limits,
+                                                       SharedPayloads* shared) {
   if (!message.Valid()) return absl::InvalidArgumentError("malformed frame: no message");
   grpc::Slice single;
-  if (message.TrySingleSlice(&single).ok()) return DecodeFrames(ToCord(single), limits);
+  if (message.TrySingleSlice(&single).ok()) return DecodeFrames(ToCord(single), limits, shared);
   std::vector<grpc::Slice> slices;
   if (const grpc::Status dumped = message.Dump(&slices); !dumped.ok()) {
     return absl::InvalidArgumentError("malformed frame: " + dumped.error_message());
   }
   absl::Cord wire;
   for (const grpc::Slice& slice : slices) wire.Append(ToCord(slice));
-  return DecodeFrames(wire, limits);
+  return DecodeFrames(wire, limits, shared);
 }
 
 }  // namespace sluice

@@ -21,6 +21,8 @@ class OutgoingFrames {
  public:
   OutgoingFrames() = default;
   OutgoingFrames(const v1::Header& header, const absl::Cord& payload);
+  // One whose payload lies in shared memory.
+  OutgoingFrames(const v1::Header& header, const v1::SharedPayload& place);
 
   size_t count() const { return count_; }
   // Of the frames, without what a batch adds to each.
@@ -44,7 +46,8 @@ class OutgoingFrames {
 // KiB each and not aligned to anything: each keeps its receive buffer alive, so drop payloads
 // early.
 absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const grpc::ByteBuffer& message,
-                                                       const FrameLimits& limits = {});
+                                                       const FrameLimits& limits = {},
+                                                       SharedPayloads* shared = nullptr);
 
 }  // namespace sluice
 

@@ -2,7 +2,9 @@
 
 #include <google/protobuf/io/coded_stream.h>
 
+#include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,9 @@ using ::google::protobuf::io::CodedOutputStream;
 constexpr int kHeaderField = 1;
 constexpr int kPayloadField = 2;
 constexpr int kBatchField = 3;
+constexpr int kSharedPayloadField = 4;
+// Of an encoded SharedPayload, with room for fields of a later version.
+constexpr size_t kMaxPlaceBytes = 128;
 
 enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
@@ -106,16 +111,22 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
 // One message's fields as they come.
 class Decoder {
  public:
-  explicit Decoder(const FrameLimits& limits) : limits_(limits) {}
+  Decoder(const FrameLimits& limits, SharedPayloads* shared) : limits_(limits), shared_(shared) {}
 
   absl::Status Decode(const absl::Cord& wire) {
     Reader reader(wire);
     while (reader.remaining() > 0) {
       if (absl::Status read = ReadField(&reader); !read.ok()) return read;
     }
-    if (batch_.empty()) return CheckPayloadSize(frame_.header, frame_.payload.size());
-    if (header_seen_ || payload_seen_) return reader.Error("a batch beside a header or payload");
-    return absl::OkStatus();
+    if (!batch_.empty()) {
+      if (!header_seen_ && !payload_seen_ && !place_seen_) return absl::OkStatus();
+      return reader.Error("a batch beside a header or payload");
+    }
+    if (place_seen_) {
+      if (payload_seen_) return reader.Error("a second payload");
+      if (absl::Status taken = TakeShared(); !taken.ok()) return taken;
+    }
+    return CheckPayloadSize(frame_.header, frame_.payload.size());
   }
 
   // After Decode: the frames of a batch, not decoded yet; empty if there is none.
@@ -136,8 +147,10 @@ class Decoder {
         return ReadPayload(reader);
       case Tag(kBatchField, kLengthDelimited):
         return ReadBatched(reader);
+      case Tag(kSharedPayloadField, kLengthDelimited):
+        return ReadPlace(reader);
     }
-    if (*tag >> 3 <= kBatchField) {
+    if (*tag >> 3 <= kSharedPayloadField) {
       return reader->Error(absl::StrCat("field ", *tag >> 3, " of wire type ", *tag & 7));
     }
     return reader->Skip(*tag & 7);
@@ -162,6 +175,42 @@ class Decoder {
     return absl::OkStatus();
   }
 
+  absl::Status ReadPlace(Reader* reader) {
+    absl::StatusOr<absl::Cord> bytes =
+        ReadBounded(reader, "place of a payload", kMaxPlaceBytes, &place_seen_);
+    if (!bytes.ok()) return bytes.status();
+    const absl::string_view flat = bytes->Flatten();
+    if (!place_.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
+      return reader->Error("a place of a payload that is not one, ending");
+    }
+    if (place_.bytes() > limits_.max_payload_bytes) {
+      return reader->Error(absl::StrCat("a payload of ", place_.bytes(),
+                                        " bytes, over the limit of ", limits_.max_payload_bytes,
+                                        ","));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeShared() {
+    if (shared_ == nullptr) {
+      return absl::InvalidArgumentError(
+          "malformed frame: a payload in shared memory, of which none was agreed on");
+    }
+    absl::StatusOr<absl::Cord> payload = shared_->Take(place_);
+    if (!payload.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("malformed frame: ", payload.status().message()));
+    }
+    frame_.payload = *std::move(payload);
+    const auto* blocks = BlocksOf(frame_.header);
+    const bool numbers_only =
+        blocks != nullptr &&
+        std::all_of(blocks->begin(), blocks->end(),
+                    [](const v1::BlockHeader& block) { return block.codec() == v1::CODEC_RAW; });
+    if (!numbers_only) frame_.payload = absl::Cord(std::string(frame_.payload));
+    return absl::OkStatus();
+  }
+
   absl::Status ReadBatched(Reader* reader) {
     if (batch_.size() == limits_.max_batch_frames) {
       return reader->Error(absl::StrCat("more than ", limits_.max_batch_frames, " frames"));
@@ -175,8 +224,11 @@ class Decoder {
   }
 
   const FrameLimits& limits_;
+  SharedPayloads* const shared_;
   bool header_seen_ = false;
   bool payload_seen_ = false;
+  bool place_seen_ = false;
+  v1::SharedPayload place_;
   DecodedFrame frame_;
   std::vector<absl::Cord> batch_;
 };
@@ -205,6 +257,20 @@ std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes) {
   return prefix;
 }
 
+std::string EncodeSharedFrame(const v1::Header& header, const v1::SharedPayload& place) {
+  const size_t prefix_bytes = FramePrefixBytes(header, 0);
+  const size_t place_bytes = place.ByteSizeLong();
+  std::string frame(prefix_bytes + 1 + CodedOutputStream::VarintSize64(place_bytes) + place_bytes,
+                    '\0');
+  auto* to = reinterpret_cast<uint8_t*>(frame.data());
+  WriteFramePrefix(header, 0, to);
+  to = CodedOutputStream::WriteTagToArray(Tag(kSharedPayloadField, kLengthDelimited),
+                                          to + prefix_bytes);
+  to = CodedOutputStream::WriteVarint64ToArray(place_bytes, to);
+  place.SerializeWithCachedSizesToArray(to);
+  return frame;
+}
+
 std::string EncodeBatchPrefix(size_t frame_bytes) {
   std::string prefix(1 + CodedOutputStream::VarintSize64(frame_bytes), '\0');
   auto* out = reinterpret_cast<uint8_t*>(prefix.data());
@@ -219,8 +285,9 @@ absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload
   return wire;
 }
 
-absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits) {
-  Decoder decoder(limits);
+absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits,
+                                         SharedPayloads* shared) {
+  Decoder decoder(limits, shared);
   if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
   if (!decoder.batch().empty()) {
     return absl::InvalidArgumentError("malformed frame: a batch in place of one frame");
@@ -229,8 +296,9 @@ absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimi
 }
 
 absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
-                                                       const FrameLimits& limits) {
-  Decoder decoder(limits);
+                                                       const FrameLimits& limits,
+                                                       SharedPayloads* shared) {
+  Decoder decoder(limits, shared);
   if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
   std::vector<DecodedFrame> frames;
   if (decoder.batch().empty()) {
@@ -239,7 +307,7 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
   }
   frames.reserve(decoder.batch().size());
   for (const absl::Cord& encoded : decoder.batch()) {
-    absl::StatusOr<DecodedFrame> frame = DecodeFrame(encoded, limits);
+    absl::StatusOr<DecodedFrame> frame = DecodeFrame(encoded, limits, shared);
     if (!frame.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("frame ", frames.size(), " of a batch: ", frame.status().message()));

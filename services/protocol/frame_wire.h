@@ -12,9 +12,9 @@
 #include "proto/frame.pb.h"
 
 // A frame's encoding, without gRPC: exactly `message Frame { Header header = 1; bytes payload = 2;
-// repeated Frame batch = 3; }`, so that code generated from proto/frame.proto reads what this
-// writes and the other way round. What is gained over generated code: the payload is a Cord and is
-// never copied, neither into the encoding nor out of it.
+// repeated Frame batch = 3; SharedPayload shared_payload = 4; }`, so that code generated from
+// proto/frame.proto reads what this writes and the other way round. What is gained over generated
+// code: the payload is a Cord and is never copied, neither into the encoding nor out of it.
 //
 // A message is one frame, or a batch of several: each message costs tens of microseconds on either
 // side, whatever is in it.
@@ -44,6 +44,16 @@ struct DecodedFrame {
   absl::Cord payload;
 };
 
+// Where payloads lie that do not travel with their frames.
+class SharedPayloads {
+ public:
+  virtual ~SharedPayloads() = default;
+
+  // The bytes at a place that the peer names, as long as a reference is held; the peer may change
+  // them meanwhile. INVALID_ARGUMENT: there is no such place.
+  virtual absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) = 0;
+};
+
 // What precedes the payload's bytes: the header field, then the payload's tag and length (nothing
 // of the payload if it is empty).
 std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes);
@@ -53,6 +63,9 @@ std::string EncodeFramePrefix(const v1::Header& header, size_t payload_bytes);
 size_t FramePrefixBytes(const v1::Header& header, size_t payload_bytes);
 void WriteFramePrefix(const v1::Header& header, size_t payload_bytes, uint8_t* to);
 
+// The whole frame, whose payload lies elsewhere.
+std::string EncodeSharedFrame(const v1::Header& header, const v1::SharedPayload& place);
+
 // What precedes a frame of `frame_bytes` in a batch.
 std::string EncodeBatchPrefix(size_t frame_bytes);
 
@@ -60,17 +73,20 @@ std::string EncodeBatchPrefix(size_t frame_bytes);
 absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload);
 
 // The inverse, of what a peer sent: fields in any order, unknown fields are skipped, a missing
-// header is an empty one. The payload shares the chunks of `wire`. INVALID_ARGUMENT, saying what
-// and at which byte: anything that is not such a message, a field that is there twice, a header or
-// payload over its limit, a payload that is not as long as the header's blocks together
-// (CheckPayloadSize), and a batch.
-absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits = {});
+// header is an empty one. The payload shares the chunks of `wire`, or lies where `shared` (null:
+// nothing was agreed on) says; what is more than an array of numbers is copied from there.
+// INVALID_ARGUMENT, saying what and at which byte: anything that is not such a message, a field
+// that is there twice, a header or payload over its limit, a payload that is not as long as the
+// header's blocks together (CheckPayloadSize), two payloads, and a batch.
+absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits = {},
+                                         SharedPayloads* shared = nullptr);
 
 // A whole message: the frames of a batch in their order, or the one frame. INVALID_ARGUMENT besides
 // what DecodeFrame refuses: too many frames, a batch beside a header or payload, a batch within a
 // batch.
 absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
-                                                       const FrameLimits& limits = {});
+                                                       const FrameLimits& limits = {},
+                                                       SharedPayloads* shared = nullptr);
 
 // The block headers of a body that has some; null if its kind has none.
 const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::Header& header);

@@ -111,10 +111,10 @@ TEST(FrameWireTest, FieldsMayComeInAnyOrderAndUnknownOnesAreSkipped) {
   v1::Frame frame;
   *frame.mutable_header() = PushHeader({3});
   const std::string whole = frame.SerializeAsString();
-  const std::string later_fields =  // varint 7, fixed64 4, bytes 5, fixed32 6
+  const std::string later_fields =  // varint 7, fixed64 8, bytes 5, fixed32 6
       absl::HexStringToBytes(
           "389601"
-          "213132333435363738"
+          "413132333435363738"
           "2a027a7a"
           "3531323334");
   const auto decoded = DecodeFrame(absl::Cord(later_fields +
@@ -240,6 +240,82 @@ TEST(FrameWireTest, ABatchIsNeitherWithinABatchNorBesideAFrame) {
 
 // Bytes changed, cut and put in at random: never a crash, and where both accept, the same content
 // as generated code.
+// Knows one place.
+class OnePlace final : public SharedPayloads {
+ public:
+  explicit OnePlace(std::string* bytes) : bytes_(bytes) {}
+
+  absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override {
+    if (place.offset() != 4096) return absl::InvalidArgumentError("no such place");
+    return absl::MakeCordFromExternal(absl::string_view(*bytes_).substr(0, place.bytes()), [] {});
+  }
+
+ private:
+  std::string* const bytes_;
+};
+
+v1::SharedPayload PlaceOf(uint64_t bytes, uint64_t offset = 4096) {
+  v1::SharedPayload place;
+  place.set_offset(offset);
+  place.set_bytes(bytes);
+  return place;
+}
+
+TEST(FrameWireTest, APayloadMayLieElsewhere) {
+  const v1::Header header = PushHeader({3, 2});
+  const std::string wire = EncodeSharedFrame(header, PlaceOf(5));
+  v1::Frame generated;
+  ASSERT_TRUE(generated.ParseFromString(wire));
+  EXPECT_EQ(generated.header().SerializeAsString(), header.SerializeAsString());
+  EXPECT_EQ(generated.shared_payload().offset(), 4096u);
+  EXPECT_EQ(generated.shared_payload().bytes(), 5u);
+  std::string bytes = "12345678";
+  OnePlace memory(&bytes);
+  const auto frame = DecodeFrame(absl::Cord(generated.SerializeAsString()), {}, &memory);
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->payload, "12345");
+  bytes[0] = 'x';  // numbers are read where they lie
+  EXPECT_EQ(frame->payload, "x2345");
+}
+
+TEST(FrameWireTest, WhatIsMoreThanNumbersIsCopiedFromWhereThePeerMayChangeIt) {
+  v1::Header header = PushHeader({3, 2});
+  header.mutable_push()->mutable_blocks(1)->set_codec(v1::CODEC_TOP_K);
+  std::string bytes = "12345678";
+  OnePlace memory(&bytes);
+  const auto frame = DecodeFrame(absl::Cord(EncodeSharedFrame(header, PlaceOf(5))), {}, &memory);
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  bytes[0] = 'x';
+  EXPECT_EQ(frame->payload, "12345");
+}
+
+TEST(FrameWireTest, APlaceThatIsNoneIsRefused) {
+  std::string bytes = "12345678";
+  OnePlace memory(&bytes);
+  const auto reason = [&](const std::string& wire, SharedPayloads* shared) {
+    const auto frame = DecodeFrame(absl::Cord(wire), {}, shared);
+    EXPECT_EQ(frame.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(frame.status().message());
+  };
+  const v1::Header header = PushHeader({5});
+  EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(5)), nullptr), HasSubstr("agreed on"));
+  EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(5, 0)), &memory), HasSubstr("no such"));
+  EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(6)), &memory), HasSubstr("belong to"));
+  EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(kMaxPayloadBytes + 1)), &memory),
+              HasSubstr("over the limit"));
+  v1::Frame both;
+  *both.mutable_header() = header;
+  both.set_payload("12345");
+  *both.mutable_shared_payload() = PlaceOf(5);
+  EXPECT_THAT(reason(both.SerializeAsString(), &memory), HasSubstr("second payload"));
+  v1::Frame batch;
+  *batch.add_batch()->mutable_header() = header;
+  *batch.mutable_shared_payload() = PlaceOf(5);
+  EXPECT_THAT(reason(batch.SerializeAsString(), &memory), HasSubstr("beside"));
+  // Tag of a place, then a length over the bytes that are there.
+  EXPECT_THAT(reason("\x22\x05\x08", &memory), HasSubstr("of which 1 are there"));
+}
+
 TEST(FrameWireTest, DamagedFramesAreRefusedOrReadAsGeneratedCodeReadsThem) {
   std::mt19937 random(3);
   int accepted = 0;

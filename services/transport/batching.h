@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/frame.h"
 #include "services/protocol/frame_wire.h"
@@ -23,16 +22,12 @@ namespace sluice::internal {
 // Threads: any.
 class Batching {
  public:
-  // The frame, ready to go; a greeting also says what this side takes.
-  static OutgoingFrames Encode(const v1::Header& header, const absl::Cord& payload) {
-    if (!header.has_hello() && !header.has_hello_reply()) return OutgoingFrames(header, payload);
-    v1::Header greeting = header;
-    if (header.has_hello()) {
-      greeting.mutable_hello()->set_max_batch_frames(kMaxBatchFrames);
-    } else {
-      greeting.mutable_hello_reply()->set_max_batch_frames(kMaxBatchFrames);
+  // Adds to a greeting what this side takes.
+  static void Greet(v1::Header* greeting) {
+    if (greeting->has_hello()) greeting->mutable_hello()->set_max_batch_frames(kMaxBatchFrames);
+    if (greeting->has_hello_reply()) {
+      greeting->mutable_hello_reply()->set_max_batch_frames(kMaxBatchFrames);
     }
-    return OutgoingFrames(greeting, payload);
   }
 
   // Learns from the peer's greeting what it takes.

@@ -11,6 +11,7 @@
 #include "services/transport/client_stream.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/payload_sharing.h"
 
 namespace sluice {
 
@@ -22,6 +23,9 @@ class StreamClient::Impl {
         callbacks_(std::move(callbacks)),
         stub_(MakeChannel({options.address, ChannelKind::kBulk, options.credentials,
                            options.connect_timeout, kMaxFrameBytes})),
+        // What is encrypted on the wire is not laid open beside it.
+        sharing_(internal::PayloadSharing::OfClient(
+            options.address, options.credentials == nullptr ? options.shared_memory_bytes : 0)),
         stream_(
             {.loop = own_loop_ ? own_loop_.get() : options.loop,
              .max_cost = options.max_queued_bytes,
@@ -37,7 +41,7 @@ class StreamClient::Impl {
 
   void Send(const v1::Header& header, const absl::Cord& payload) {
     if (stream_.closing()) return;
-    OutgoingFrames frame = internal::Batching::Encode(header, payload);
+    OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
     stream_.Send(std::move(frame), bytes);
   }
@@ -48,9 +52,13 @@ class StreamClient::Impl {
 
  private:
   absl::Status OnMessage(const grpc::ByteBuffer& message) {
-    absl::StatusOr<std::vector<DecodedFrame>> frames = DecodeFrames(message, limits_);
+    absl::StatusOr<std::vector<DecodedFrame>> frames =
+        DecodeFrames(message, limits_, sharing_.get());
     if (!frames.ok()) return frames.status();
-    for (const DecodedFrame& frame : *frames) batching_.OnReceived(frame.header);
+    for (const DecodedFrame& frame : *frames) {
+      batching_.OnReceived(frame.header);
+      sharing_->OnReceived(frame.header);
+    }
     callbacks_.on_frames(*std::move(frames));
     return absl::OkStatus();
   }
@@ -60,6 +68,7 @@ class StreamClient::Impl {
   const Callbacks callbacks_;
   grpc::GenericStub stub_;
   internal::Batching batching_;
+  const std::unique_ptr<internal::PayloadSharing> sharing_;
   internal::ClientStream<OutgoingFrames, grpc::ByteBuffer, grpc::ByteBuffer> stream_;  // last
 };
 

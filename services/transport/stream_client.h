@@ -23,6 +23,9 @@ namespace sluice {
 // stream; whoever wants to reconnect makes a new one.
 class StreamClient {
  public:
+  // Twice what a shard lets a worker have under way.
+  static constexpr size_t kSharedMemoryBytes = size_t{32} << 20;
+
   struct Options {
     std::string address;  // host:port
     // That it runs on; must outlive it. Null: one of its own.
@@ -34,6 +37,9 @@ class StreamClient {
     // As StreamServer's; over it the stream is broken with RESOURCE_EXHAUSTED.
     size_t max_queued_bytes = size_t{4} << 30;
     FrameLimits limits;
+    // To a server on this machine, in plain text: payloads go through memory that both share
+    // (SharedMemory), so much for each direction as long as it lasts. 0: all go through the socket.
+    size_t shared_memory_bytes = kSharedMemoryBytes;
     std::function<void(int64_t)> on_queued_bytes;
   };
 

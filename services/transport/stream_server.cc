@@ -18,6 +18,7 @@
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
+#include "services/transport/payload_sharing.h"
 #include "services/transport/tsan.h"
 
 // Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
@@ -144,13 +145,14 @@ class StreamServer::Impl::Stream {
 
   // A client has come. Headers go out at once: the client sees that it is connected.
   void Begin() {
+    sharing_ = internal::PayloadSharing::OfServer(context_.peer());
     internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     raw_.SendInitialMetadata(&opened_);
   }
 
   void Send(const v1::Header& header, const absl::Cord& payload) {
     if (outbox_.closing()) return;
-    OutgoingFrames frame = internal::Batching::Encode(header, payload);
+    OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
     Act(outbox_.Push(std::move(frame), bytes));
   }
@@ -187,10 +189,14 @@ class StreamServer::Impl::Stream {
       return ForgetIfOver();
     }
     if (outbox_.closing()) return Read();
-    absl::StatusOr<std::vector<DecodedFrame>> frames = DecodeFrames(in_, server_->options_.limits);
+    absl::StatusOr<std::vector<DecodedFrame>> frames =
+        DecodeFrames(in_, server_->options_.limits, sharing_.get());
     Read();  // the next message comes in while this one is handled
     if (!frames.ok()) return Close(frames.status());
-    for (const DecodedFrame& frame : *frames) batching_.OnReceived(frame.header);
+    for (const DecodedFrame& frame : *frames) {
+      batching_.OnReceived(frame.header);
+      sharing_->OnReceived(frame.header);
+    }
     server_->handler_->OnFrames(id_, *std::move(frames));
   }
 
@@ -250,6 +256,7 @@ class StreamServer::Impl::Stream {
   grpc::ServerContext context_;
   RawStream raw_;
   internal::Batching batching_;
+  std::unique_ptr<internal::PayloadSharing> sharing_;  // once a client has come
   FrameOutbox outbox_;
   std::atomic<int64_t> cut_at_nanos_{0};  // 0: not closed
 

@@ -332,6 +332,120 @@ TEST(StreamTest, ClientAndServerTellEachOtherThatTheyTakeBatches) {
   }
 }
 
+// Answers a Hello, and sends everything else back.
+void GreetAndEcho(StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
+  if (!frame.header.has_hello()) return Echo(streams, stream, frame);
+  v1::Header reply;
+  reply.mutable_hello_reply();
+  streams->Send(stream, reply);
+}
+
+// Payloads of one client's frames as the server and then the client get them. What comes through a
+// socket comes in chunks of at most 64 KiB; what lies in shared memory is in one piece.
+struct Journey {
+  bool server_in_one_piece = false;
+  bool client_in_one_piece = false;
+  bool taken = false;
+};
+
+Journey SendThereAndBack(size_t shared_memory_bytes) {
+  TestServer server(GreetAndEcho);
+  StreamClient::Options options;
+  options.shared_memory_bytes = shared_memory_bytes;
+  TestClient client(server.address(), options);
+  v1::Header hello;
+  hello.mutable_hello();
+  client->Send(hello);
+  Journey journey;
+  journey.taken = client.WaitForFrames(1)[0].header.hello_reply().shared_memory_taken();
+  std::string bytes(1 << 20, 'x');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 251);
+  client->Send(DataHeader(1, bytes.size()), absl::Cord(bytes));
+  const DecodedFrame back = client.WaitForFrames(2)[1];
+  EXPECT_EQ(back.payload, bytes);
+  journey.client_in_one_piece = back.payload.TryFlat().has_value();
+  const StreamId stream = server.WaitForStream();
+  const DecodedFrame there =
+      server.events()
+          .WaitFor([=](const ServerEvents& e) { return e.frames.at(stream).size() == 2; })
+          .frames.at(stream)[1];
+  EXPECT_EQ(there.payload, bytes);
+  journey.server_in_one_piece = there.payload.TryFlat().has_value();
+  return journey;
+}
+
+TEST(StreamTest, PayloadsBetweenProcessesOfOneMachineLieInMemoryThatBothShare) {
+  const Journey journey = SendThereAndBack(size_t{4} << 20);
+  EXPECT_TRUE(journey.taken);
+  EXPECT_TRUE(journey.server_in_one_piece);
+  EXPECT_TRUE(journey.client_in_one_piece);
+}
+
+TEST(StreamTest, WithoutSharedMemoryPayloadsComeThroughTheSocket) {
+  const Journey journey = SendThereAndBack(0);
+  EXPECT_FALSE(journey.taken);
+  EXPECT_FALSE(journey.server_in_one_piece);
+  EXPECT_FALSE(journey.client_in_one_piece);
+}
+
+TEST(StreamTest, WhatHasNoRoomInSharedMemoryComesThroughTheSocketInItsPlace) {
+  TestServer server(GreetAndEcho);  // keeps every payload that it gets
+  StreamClient::Options options;
+  options.shared_memory_bytes = size_t{256} << 10;
+  TestClient client(server.address(), options);
+  v1::Header hello;
+  hello.mutable_hello();
+  client->Send(hello);
+  client.WaitForFrames(1);
+  constexpr size_t kFrames = 20;
+  for (size_t i = 0; i < kFrames; ++i) {
+    const std::string bytes((size_t{20} << 10) + i * 5000, static_cast<char>('a' + i));
+    client->Send(DataHeader(i, bytes.size()), absl::Cord(bytes));
+  }
+  const std::vector<DecodedFrame> frames = client.WaitForFrames(1 + kFrames);
+  for (size_t i = 0; i < kFrames; ++i) {
+    EXPECT_EQ(frames[i + 1].header.data().version(), i);
+    EXPECT_EQ(frames[i + 1].payload,
+              std::string((size_t{20} << 10) + i * 5000, static_cast<char>('a' + i)));
+  }
+}
+
+TEST(StreamTest, AnOfferThatCannotBeOpenedIsNotTaken) {
+  TestServer server(GreetAndEcho);
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame frame;
+  v1::SharedMemory* offer = frame.mutable_header()->mutable_hello()->mutable_shared_memory();
+  offer->set_pid(1);
+  offer->set_file(12345);
+  offer->set_half_bytes(4096);
+  ASSERT_TRUE(stream->Write(frame));
+  ASSERT_TRUE(stream->Read(&frame));
+  EXPECT_TRUE(frame.header().has_hello_reply());
+  EXPECT_FALSE(frame.header().hello_reply().shared_memory_taken());
+  context.TryCancel();
+  stream->Finish();
+}
+
+TEST(StreamTest, APlaceInMemoryThatNobodySharesIsRefusedAndTheOthersGoOn) {
+  TestServer server(Echo);
+  auto stub = GeneratedStub(server.address());
+  grpc::ClientContext context;
+  auto stream = stub->Exchange(&context);
+  v1::Frame frame;
+  *frame.mutable_header() = DataHeader(1, 10);
+  frame.mutable_shared_payload()->set_bytes(10);
+  ASSERT_TRUE(stream->Write(frame));
+  EXPECT_FALSE(stream->Read(&frame));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("none was agreed on"));
+  TestClient other(server.address());
+  other->Send(PullHeader(5));
+  EXPECT_THAT(other.WaitForFrames(1), SizeIs(1));
+}
+
 TEST(StreamTest, ABatchThatIsNoneIsRefusedAndTheOthersGoOn) {
   TestServer server(Echo);
   auto stub = GeneratedStub(server.address());

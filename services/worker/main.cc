@@ -27,6 +27,7 @@ struct Flags {
   uint32_t index = 0;
   int threads = 0;
   double grace_seconds = 10;
+  bool shared_memory = true;
 };
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
@@ -71,6 +72,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.coordinator = *coordinator;
   options.threads = flags.threads;
   options.make_engine = MakeEngine;
+  options.shared_memory = flags.shared_memory;
   logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
@@ -101,6 +103,8 @@ int Main(int argc, char** argv) {
   app.add_option("--grace", flags.grace_seconds,
                  "seconds within which SIGTERM lets the step end and the work be handed over")
       ->capture_default_str();
+  app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
+               "exchange tensors with shards of this machine through memory (default: yes)");
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

@@ -157,6 +157,7 @@ class WorkerProcess::Impl {
     StreamClient::Options options;
     options.address = connect.address;
     options.loop = &loop_;
+    if (!options_.shared_memory) options.shared_memory_bytes = 0;
     options.on_queued_bytes = [this](int64_t change) {
       queued_send_.Increment(static_cast<double>(change));
     };

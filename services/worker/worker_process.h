@@ -33,6 +33,8 @@ class WorkerProcess {
     std::string coordinator;  // host:port
     int threads = 0;          // 0: as the job says; else the machine's cores
     EngineFactory make_engine;
+    // With shards of this machine: StreamClient::Options::shared_memory_bytes.
+    bool shared_memory = true;
   };
 
   struct Result {

@@ -1,0 +1,58 @@
+#ifndef SLUICE_SERVICES_TRANSPORT_PAYLOAD_SHARING_H_
+#define SLUICE_SERVICES_TRANSPORT_PAYLOAD_SHARING_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/frame.h"
+#include "services/protocol/frame_wire.h"
+#include "services/transport/shared_memory.h"
+
+namespace sluice::internal {
+
+// How one stream's payloads travel: through memory that both ends share, where they are processes
+// of one machine, else with their frames.
+//
+// The client offers memory in its Hello; the server opens it and says so in its reply, or says
+// nothing, and all goes through the socket. Threads: Encode any; the rest the stream's own.
+class PayloadSharing final : public SharedPayloads {
+ public:
+  // The client's end: offers `half_bytes` for each direction if `address` is this machine's; 0 is
+  // never.
+  static std::unique_ptr<PayloadSharing> OfClient(const std::string& address, size_t half_bytes);
+
+  // The server's: takes what a client at `peer` (gRPC's name) offers, if that is this machine.
+  static std::unique_ptr<PayloadSharing> OfServer(const std::string& peer);
+
+  // The frame, ready to go; greetings also say what this side takes (Batching too).
+  OutgoingFrames Encode(const v1::Header& header, const absl::Cord& payload);
+
+  // Learns from the peer's greeting.
+  void OnReceived(const v1::Header& header);
+
+  // SharedPayloads
+  absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override;
+
+ private:
+  PayloadSharing(std::shared_ptr<SharedMemory> offered, bool takes_offers)
+      : takes_offers_(takes_offers), memory_(std::move(offered)) {}
+
+  const bool takes_offers_;
+  // The client's: constant. The server's: set before active_.
+  std::shared_ptr<SharedMemory> memory_;
+  std::atomic<bool> active_{false};  // both have it
+};
+
+// Whether "127.0.0.1:80", "ipv6:[::1]:80" and the like are this machine.
+bool IsLoopback(absl::string_view address);
+
+}  // namespace sluice::internal
+
+#endif  // SLUICE_SERVICES_TRANSPORT_PAYLOAD_SHARING_H_

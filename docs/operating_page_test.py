@@ -49,9 +49,10 @@ class OperatingPage(unittest.TestCase):
                 text = subprocess.run([path, '--help'], check=True, capture_output=True,
                                       text=True).stdout
                 shown = set(flags_of_help(text))
-                # One flag, which its table names by the form that differs from the default.
-                if '--grpc-experiments' in shown:
-                    shown = shown - {'--grpc-experiments'} | {'--no-grpc-experiments'}
+                # Flags that their tables name by the form that differs from the default.
+                for flag in ('grpc-experiments', 'shared-memory'):
+                    if f'--{flag}' in shown:
+                        shown = shown - {f'--{flag}'} | {f'--no-{flag}'}
                 own = flags_of_page(self.page, f'`{program}`:')
                 self.assertEqual(shown, set(own) | set(self.common))
 

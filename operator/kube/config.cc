@@ -27,17 +27,30 @@ std::string Text(const YAML::Node& map, const char* key) {
 
 bool True(const YAML::Node& map, const char* key) { return Text(map, key) == "true"; }
 
-// The entry `name` of a list of {name, <member>}; sets `where` for messages.
-absl::StatusOr<YAML::Node> Named(const YAML::Node& root, const char* list, const char* member,
-                                 const std::string& name, std::string* where) {
-  const YAML::Node entries = root[list];
-  if (entries && entries.IsSequence()) {
+struct Document {
+  YAML::Node root;
+  std::string directory;
+};
+using Documents = std::vector<Document>;
+
+// An entry of a list of {name, <member>}.
+struct Entry {
+  YAML::Node node;        // the member
+  std::string where;      // for messages
+  std::string directory;  // of its file
+};
+
+absl::StatusOr<Entry> Named(const Documents& documents, const char* list, const char* member,
+                            const std::string& name) {
+  for (const Document& document : documents) {
+    const YAML::Node entries = document.root[list];
+    if (!entries || !entries.IsSequence()) continue;
     for (size_t i = 0; i < entries.size(); ++i) {
       if (Text(entries[i], "name") != name) continue;
-      *where = absl::StrCat(list, "[", i, "] \"", name, "\"");
+      const std::string where = absl::StrCat(list, "[", i, "] \"", name, "\"");
       const YAML::Node found = entries[i][member];
-      if (!found || !found.IsMap()) return Wrong(*where, absl::StrCat(member, " is missing"));
-      return found;
+      if (!found || !found.IsMap()) return Wrong(where, absl::StrCat(member, " is missing"));
+      return Entry{found, where, document.directory};
     }
   }
   return Wrong(list, absl::StrCat("no entry is named \"", name, "\""));
@@ -87,8 +100,32 @@ absl::Status ReadCluster(const YAML::Node& cluster, const std::string& where,
   return absl::OkStatus();
 }
 
+absl::Status ReadPlugin(const YAML::Node& exec, const std::string& where,
+                        absl::string_view directory, CredentialPlugin* plugin) {
+  plugin->command = Text(exec, "command");
+  if (plugin->command.empty()) return Wrong(where, "exec: command is missing");
+  // Without a slash it is looked for in $PATH.
+  if (absl::StrContains(plugin->command, "/")) {
+    plugin->command = Resolve(directory, plugin->command);
+  }
+  plugin->api_version = Text(exec, "apiVersion");
+  plugin->install_hint = Text(exec, "installHint");
+  if (const YAML::Node args = exec["args"]; args && args.IsSequence()) {
+    for (const YAML::Node& arg : args) plugin->args.push_back(arg.Scalar());
+  }
+  if (const YAML::Node env = exec["env"]; env && env.IsSequence()) {
+    for (const YAML::Node& variable : env) {
+      plugin->env.emplace_back(Text(variable, "name"), Text(variable, "value"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::string_view directory,
-                      ClientConfig* config) {
+                      Plugins plugins, ClientConfig* config) {
+  if (user["exec"] && plugins == Plugins::kRead) {
+    return ReadPlugin(user["exec"], where, directory, &config->plugin);
+  }
   if (user["exec"]) {
     return Wrong(where, absl::StrCat("the credential plugin \"", Text(user["exec"], "command"),
                                      "\" (exec) is not run; use a user with a certificate or a "
@@ -115,28 +152,30 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClientConfig> Read(const YAML::Node& root, absl::string_view directory,
-                                  absl::string_view context_name) {
-  if (!root.IsMap()) return Wrong("the file", "is no map");
+absl::StatusOr<ClientConfig> Read(const Documents& documents, absl::string_view context_name,
+                                  Plugins plugins) {
   ClientConfig config;
-  config.context = context_name.empty() ? Text(root, "current-context") : std::string(context_name);
+  config.context = std::string(context_name);
+  for (const Document& document : documents) {
+    if (!document.root.IsMap()) return Wrong("the file", "is no map");
+    if (config.context.empty()) config.context = Text(document.root, "current-context");
+  }
   if (config.context.empty())
     return Wrong("current-context", "is not set, and no context is given");
-  std::string where;
-  auto context = Named(root, "contexts", "context", config.context, &where);
+  auto context = Named(documents, "contexts", "context", config.context);
   if (!context.ok()) return context.status();
-  if (const std::string ns = Text(*context, "namespace"); !ns.empty()) {
+  if (const std::string ns = Text(context->node, "namespace"); !ns.empty()) {
     config.default_namespace = ns;
   }
-  auto cluster = Named(root, "clusters", "cluster", Text(*context, "cluster"), &where);
+  auto cluster = Named(documents, "clusters", "cluster", Text(context->node, "cluster"));
   if (!cluster.ok()) return cluster.status();
-  absl::Status status = ReadCluster(*cluster, where, directory, &config);
+  absl::Status status = ReadCluster(cluster->node, cluster->where, cluster->directory, &config);
   if (!status.ok()) return status;
-  const std::string user_name = Text(*context, "user");
+  const std::string user_name = Text(context->node, "user");
   if (user_name.empty()) return config;  // anonymous
-  auto user = Named(root, "users", "user", user_name, &where);
+  auto user = Named(documents, "users", "user", user_name);
   if (!user.ok()) return user.status();
-  status = ReadUser(*user, where, directory, &config);
+  status = ReadUser(user->node, user->where, user->directory, plugins, &config);
   if (!status.ok()) return status;
   return config;
 }
@@ -145,9 +184,19 @@ absl::StatusOr<ClientConfig> Read(const YAML::Node& root, absl::string_view dire
 
 absl::StatusOr<ClientConfig> ParseKubeconfig(absl::string_view text, absl::string_view directory,
                                              absl::string_view context) {
+  return ParseKubeconfigs({{std::string(text), std::string(directory)}}, context,
+                          Plugins::kRefused);
+}
+
+absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>& files,
+                                              absl::string_view context, Plugins plugins) {
   // yaml-cpp reports by exceptions, also when a node is asked for what it is not.
   try {
-    return Read(YAML::Load(std::string(text)), directory, context);
+    Documents documents;
+    for (const KubeconfigFile& file : files) {
+      documents.push_back({YAML::Load(file.text), file.directory});
+    }
+    return Read(documents, context, plugins);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("kubeconfig: line ", error.mark.line + 1, ": ", error.msg));

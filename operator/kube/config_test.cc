@@ -125,6 +125,37 @@ TEST(KubeconfigTest, TheVariableNamesSeveralFiles) {
   EXPECT_TRUE(SplitKubeconfigPath("").empty());
 }
 
+TEST(KubeconfigTest, SeveralFilesAreMergedAndTheFirstWins) {
+  const KubeconfigFile choice{"current-context: there\nusers:\n- {name: robot, user: {token: t}}\n",
+                              "/first"};
+  const auto config = ParseKubeconfigs({choice, {Kubeconfig(), "/second"}}, "", Plugins::kRefused);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->context, "there");
+  EXPECT_EQ(config->certificate_authority.file, "/second/ca.crt");
+  EXPECT_EQ(config->token, "t");
+  EXPECT_EQ(config->token_file, "");
+  EXPECT_FALSE(ParseKubeconfigs({}, "", Plugins::kRefused).ok());
+}
+
+TEST(KubeconfigTest, ACredentialPluginIsReadForWhoRunsIt) {
+  const std::string text = absl::StrReplaceAll(
+      Kubeconfig(), {{"{command: aws-iam-authenticator}",
+                      "{apiVersion: client.authentication.k8s.io/v1, command: bin/helper, "
+                      "args: [token, -i, prod], env: [{name: PROFILE, value: me}], "
+                      "installHint: see the manual}"}});
+  const auto config = ParseKubeconfigs({{text, "/home/me/.kube"}}, "plugin", Plugins::kRead);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->plugin.command, "/home/me/.kube/bin/helper");
+  EXPECT_THAT(config->plugin.args, ElementsAre("token", "-i", "prod"));
+  EXPECT_THAT(config->plugin.env, ElementsAre(std::make_pair("PROFILE", "me")));
+  EXPECT_EQ(config->plugin.api_version, "client.authentication.k8s.io/v1");
+  EXPECT_EQ(config->plugin.install_hint, "see the manual");
+  EXPECT_FALSE(
+      ParseKubeconfigs({{"users: [{name: cloud, user: {exec: {args: []}}}]", "/"}, {text, "/"}},
+                       "plugin", Plugins::kRead)
+          .ok());
+}
+
 TEST(InClusterConfigTest, TheServiceAccountsFilesAreUsed) {
   const auto config = InClusterConfig("10.0.0.1", "443", "/var/run/secrets", "sluice-system\n");
   ASSERT_TRUE(config.ok());

@@ -83,10 +83,19 @@ TEST_F(OperatorTest, ProgressGoesToTheStatusAndSuccessEndsTheJob) {
   cluster_.Say("a", Progress::SUCCEEDED, 100, [](Progress* progress) {
     progress->mutable_last_evaluation()->set_has_accuracy(true);
     progress->mutable_last_evaluation()->set_accuracy(98.531);
+    progress->mutable_last_evaluation()->set_step(90);
+    progress->mutable_last_evaluation()->set_epoch(1.5);
+    progress->mutable_last_evaluation()->set_loss(0.0712);
+    progress->mutable_last_evaluation()->set_samples(10000);
   });
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Succeeded"), "True/Completed");
   EXPECT_EQ(GetString(cluster_.Status("a"), {"training", "metric"}), "accuracy 98.53 %");
+  EXPECT_EQ(cluster_.Status("a")["training"]["evaluation"], kube::Json({{"step", 90},
+                                                                        {"epoch", 1.5},
+                                                                        {"loss", 0.0712},
+                                                                        {"samples", 10000},
+                                                                        {"accuracy", 98.531}}));
   for (const std::string& pod : cluster_.PodNames()) cluster_.EndPod(pod, 0);
   cluster_.Pass(absl::Minutes(5));
   EXPECT_EQ(cluster_.PodNames().size(), 4u) << "pods that have ended keep their logs";

@@ -51,6 +51,16 @@ void AddProgress(std::vector<Field>* fields) {
   fields->push_back(
       String("status.training.metric", "The last evaluation, e.g. `accuracy 98.53 %`.")
           .Size(0, 253));
+  fields->push_back(Object("status.training.evaluation", "The last evaluation, as numbers."));
+  fields->push_back(Integer("status.training.evaluation.step", "The step it was made at.").Min(0));
+  fields->push_back(Number("status.training.evaluation.epoch", "The epoch it was made at.").Min(0));
+  fields->push_back(Number("status.training.evaluation.loss", "Mean loss of the samples."));
+  fields->push_back(
+      Integer("status.training.evaluation.samples", "Samples that were evaluated.").Min(0));
+  fields->push_back(Number("status.training.evaluation.accuracy",
+                           "Percent of samples classified rightly, where samples have classes."));
+  fields->push_back(Number("status.training.evaluation.perplexity",
+                           "Of a token, where samples are sequences of tokens."));
   fields->push_back(
       Number("status.training.samplesPerSecond", "Samples applied in a second, recently.").Min(0));
   fields->push_back(Time("status.training.lastProgressTime", "When a step was last seen made."));

@@ -181,11 +181,23 @@ class Reporter {
     training["samples"] = progress->samples();
     if (progress->has_loss()) training["loss"] = Rounded(progress->loss());
     training["samplesPerSecond"] = Rounded(progress->samples_per_second());
-    if (progress->has_last_evaluation()) {
-      const v1::Evaluation& evaluation = progress->last_evaluation();
-      training["metric"] = evaluation.has_accuracy()
-                               ? absl::StrFormat("accuracy %.2f %%", evaluation.accuracy())
-                               : absl::StrFormat("loss %.4f", evaluation.loss());
+    if (progress->has_last_evaluation()) Evaluation(progress->last_evaluation(), &training);
+  }
+
+  static void Evaluation(const v1::Evaluation& evaluation, Json* training) {
+    Json& to = (*training)["evaluation"];
+    to = {{"step", evaluation.step()},
+          {"epoch", Rounded(evaluation.epoch())},
+          {"loss", Rounded(evaluation.loss())},
+          {"samples", evaluation.samples()}};
+    (*training)["metric"] = absl::StrFormat("loss %.4f", evaluation.loss());
+    if (evaluation.has_perplexity()) {
+      to["perplexity"] = Rounded(evaluation.perplexity());
+      (*training)["metric"] = absl::StrFormat("perplexity %.2f", evaluation.perplexity());
+    }
+    if (evaluation.has_accuracy()) {
+      to["accuracy"] = Rounded(evaluation.accuracy());
+      (*training)["metric"] = absl::StrFormat("accuracy %.2f %%", evaluation.accuracy());
     }
   }
 

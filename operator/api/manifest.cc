@@ -51,6 +51,39 @@ absl::Status FileError(const std::string& path, const std::error_code& error) {
   return absl::FailedPreconditionError(message);
 }
 
+// Of `object`, which was made from `node`, what stands in the node.
+nlohmann::json KeepWritten(const YamlNode& node, const nlohmann::json& object) {
+  if (object.is_object() && node.kind == YamlNode::Kind::kMap) {
+    nlohmann::json kept = nlohmann::json::object();
+    for (const YamlNode::Entry& entry : node.entries) {
+      const auto found = object.find(entry.key);
+      if (found != object.end()) kept[entry.key] = KeepWritten(*entry.value, *found);
+    }
+    return kept;
+  }
+  if (object.is_array() && object.size() == node.items.size()) {
+    nlohmann::json kept = nlohmann::json::array();
+    for (size_t i = 0; i < object.size(); ++i) {
+      kept.push_back(KeepWritten(*node.items[i], object[i]));
+    }
+    return kept;
+  }
+  return object;
+}
+
+nlohmann::json Written(const YamlNode& root, const nlohmann::json& object) {
+  nlohmann::json written = KeepWritten(root, object);
+  written.erase("status");
+  const auto metadata = written.find("metadata");
+  if (metadata == written.end()) return written;
+  nlohmann::json own = nlohmann::json::object();
+  for (const char* key : {"name", "namespace", "labels", "annotations"}) {
+    if (metadata->contains(key)) own[key] = (*metadata)[key];
+  }
+  *metadata = std::move(own);
+  return written;
+}
+
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
@@ -82,24 +115,44 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
   if (result.problems.empty()) {
     ValidatedObject validated = Validate(*document.roots()[0], source.base_directory);
     result.problems = std::move(validated.problems);
-    if (result.problems.empty()) result.job = FromJson(validated.object);
+    if (result.problems.empty()) {
+      result.job = FromJson(validated.object);
+      result.written = Written(*document.roots()[0], validated.object);
+    }
   }
   if (result.problems.size() > kMaxProblems) result.problems.resize(kMaxProblems);
   return result;
 }
 
-absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
+namespace {
+
+absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths) {
   absl::StatusOr<std::string> text = ReadBounded(path);
   if (!text.ok()) return text.status();
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  if (error) return FileError(path, error);
-  ParsedManifest parsed = ParseManifest(*text, {path, absolute.parent_path().string()});
-  if (parsed.ok()) return std::move(parsed.job);
+  ManifestSource source{path, ""};
+  if (absolute_paths) {
+    std::error_code error;
+    source.base_directory = std::filesystem::absolute(path, error).parent_path().string();
+    if (error) return FileError(path, error);
+  }
+  ParsedManifest parsed = ParseManifest(*text, source);
+  if (parsed.ok()) return parsed;
   const auto format = [&](std::string* out, const Problem& problem) {
     out->append(problem.ToString(path));
   };
   return absl::InvalidArgumentError(absl::StrJoin(parsed.problems, "\n", format));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
+  absl::StatusOr<ParsedManifest> parsed = Read(path, true);
+  if (!parsed.ok()) return parsed.status();
+  return std::move(parsed->job);
+}
+
+absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path) {
+  return Read(path, false);
 }
 
 }  // namespace sluice::api

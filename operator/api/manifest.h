@@ -10,6 +10,7 @@
 #ifndef SLUICE_OPERATOR_API_MANIFEST_H_
 #define SLUICE_OPERATOR_API_MANIFEST_H_
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct ManifestSource {
 // linear in its size. Reads no files: whether data and models exist is not checked here.
 struct ParsedManifest {
   TrainingJob job;  // meaningless unless ok()
+  // What the text itself says, without defaults: what is applied to a cluster, so that nobody comes
+  // to own fields that he never wrote. Of what an API server adds to objects nothing is kept.
+  nlohmann::json written;
   std::vector<Problem> problems;
 
   bool ok() const { return problems.empty(); }
@@ -49,6 +53,9 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
 // or another code of the file system, naming the file; INVALID_ARGUMENT with one line for each
 // problem ("job.yaml:7:3: spec.training.stpes: ...").
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path);
+
+// The same for a cluster: paths stay as they are, for they are those of pods.
+absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path);
 
 }  // namespace sluice::api
 

@@ -176,6 +176,29 @@ TEST(Manifest, AJobReadBackFromAClusterIsAccepted) {
   EXPECT_EQ(ProblemsOf(yaml), "");
 }
 
+TEST(Manifest, WhatIsWrittenIsKeptWithoutDefaultsAndWithoutWhatServersAdd) {
+  const ParsedManifest parsed = ParseManifest(
+      "apiVersion: sluice.dev/v1alpha1\n"
+      "kind: TrainingJob\n"
+      "metadata: {name: job, uid: abc, generation: 2, labels: {team: vision}}\n"
+      "spec:\n"
+      "  model: {name: mlp}\n"
+      "  data: {format: IDX, source: {path: data/idx}}\n"
+      "  optimizer: {name: SGD, learningRate: 0.1}\n"
+      "  training: {steps: 10}\n"
+      "  worker: {template: {spec: {tolerations: [{key: spot, value: yes}]}}}\n"
+      "status: {summary: running}\n",
+      {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.written, nlohmann::json::parse(R"({
+    "apiVersion": "sluice.dev/v1alpha1", "kind": "TrainingJob",
+    "metadata": {"name": "job", "labels": {"team": "vision"}},
+    "spec": {"model": {"name": "mlp"}, "data": {"format": "IDX", "source": {"path": "data/idx"}},
+             "optimizer": {"name": "SGD", "learningRate": 0.1}, "training": {"steps": 10},
+             "worker": {"template": {"spec": {"tolerations": [{"key": "spot", "value": true}]}}}}
+  })"));
+}
+
 TEST(Manifest, AllProblemsAreReportedInTheirOrderUpToABound) {
   std::string yaml = absl::StrReplaceAll(
       ValidManifest(),

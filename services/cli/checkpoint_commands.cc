@@ -16,9 +16,9 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/cli/command.h"
+#include "services/cli/jobs.h"
 #include "services/cli/progress_text.h"
 #include "services/cli/run_preparation.h"
-#include "services/cli/running_job.h"
 #include "services/cli/running_snapshot.h"
 #include "services/cli/tensor_text.h"
 #include "services/common/exit_code.h"
@@ -31,6 +31,7 @@ constexpr absl::Duration kSnapshotTimeout = absl::Seconds(30);
 
 struct CheckpointFlags {
   std::string state_directory = ".sluice";
+  ClusterFlags cluster;
   std::string target;
   std::string tensor;
   std::string output;
@@ -162,20 +163,33 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   return kExitOk;
 }
 
-int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
-                   const local::JobDirectory& directory) {
-  const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
-  if (!job.ok()) return Complain(environment, job.status());
-  const std::string identity =
-      absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid());
-  do {
-    const absl::StatusOr<std::string> address = CoordinatorAddress(environment.files, directory);
-    if (!address.ok()) return Complain(environment, absl::UnavailableError("the job still starts"));
-    absl::StatusOr<RunningSnapshot> snapshot = PullSnapshot(*address, identity, kSnapshotTimeout);
+// One look; the access is kept for the next.
+absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
+                                         std::unique_ptr<Jobs::Access>* access) {
+  if (*access == nullptr) {
+    absl::StatusOr<std::unique_ptr<Jobs::Access>> reached = jobs->Reach(name);
+    if (!reached.ok()) return reached.status();
+    *access = *std::move(reached);
+  }
+  absl::StatusOr<RunningSnapshot> snapshot =
+      PullSnapshot((*access)->Source(), (*access)->Identity(), kSnapshotTimeout);
+  // Its processes may be others by the next time.
+  if (!snapshot.ok()) access->reset();
+  return snapshot;
+}
+
+int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
+  std::unique_ptr<Jobs::Access> access;
+  const bool watch = flags.watch_seconds > 0;
+  for (bool again = false;; again = true) {
+    absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
+    // While it is watched, the end of the job is no failure.
+    if (again && absl::IsFailedPrecondition(snapshot.status())) return kExitOk;
     if (!snapshot.ok()) {
-      // While it is watched, the end of the job is no failure.
-      if (flags.watch_seconds > 0 && !directory.LockedBy().has_value()) return kExitOk;
-      if (flags.watch_seconds == 0) return Complain(environment, snapshot.status());
+      if (!watch || absl::IsFailedPrecondition(snapshot.status()) ||
+          absl::IsNotFound(snapshot.status())) {
+        return Complain(environment, snapshot.status());
+      }
       *environment.err << "sluice: " << snapshot.status().message() << "\n";
     } else {
       if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
@@ -186,16 +200,19 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
       PrintTensors(environment, flags, snapshot->tensors);
       environment.out->flush();
     }
-    if (flags.watch_seconds > 0) {
-      std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
-    }
-  } while (flags.watch_seconds > 0 && directory.LockedBy().has_value());
-  return kExitOk;
+    if (!watch) return kExitOk;
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
+    if (access != nullptr && !access->Running()) return kExitOk;
+  }
 }
 
 int Inspect(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
+      FindJobs(environment, flags.state_directory, flags.cluster);
+  if (!jobs.ok()) return Complain(environment, jobs.status());
+  if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs->get());
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
-  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, directory);
+  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs->get());
   return InspectCheckpoint(environment, flags);
 }
 
@@ -235,8 +252,24 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
   return code;
 }
 
+// The parameters of a job that runs on a cluster, as a checkpoint would have them.
+absl::StatusOr<Found> FindRunning(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
+      FindJobs(environment, flags.state_directory, flags.cluster);
+  if (!jobs.ok()) return jobs.status();
+  std::unique_ptr<Jobs::Access> access;
+  absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs->get(), flags.target, &access);
+  if (!snapshot.ok()) return snapshot.status();
+  Found found;
+  found.manifest.set_job(access->Identity());
+  found.manifest.mutable_checkpoint()->set_step(snapshot->version);
+  found.tensors = std::move(snapshot->tensors);
+  return found;
+}
+
 int Export(const Environment& environment, const CheckpointFlags& flags) {
-  const absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
+  const absl::StatusOr<Found> found =
+      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
   for (const std::string& damaged : found->damaged) {
     *environment.err << "sluice: passed over: " << damaged << "\n";
@@ -279,6 +312,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "Show what a checkpoint holds, or the parameters of a running job\n\n"
       "  sluice inspect fashion-mnist --stats\n"
       "  sluice inspect fashion-mnist --tensor fc1.weight --watch 5\n"
+      "  sluice inspect fashion-mnist --cluster --stats\n"
       "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
   inspect->add_option("TARGET", flags->target, "a checkpoint's folder, or a job's name")
       ->required();
@@ -287,6 +321,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
   inspect->add_option("--watch", flags->watch_seconds,
                       "of a running job: again every so many seconds");
   AddStateDirectory(inspect, &flags->state_directory);
+  AddClusterFlags(inspect, &flags->cluster);
   inspect->callback(
       [=, &environment] { *action = [=, &environment] { return Inspect(environment, *flags); }; });
 
@@ -294,7 +329,9 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       app->add_subcommand("export",
                           "Write a checkpoint's model for PyTorch, and say how to load it\n\n"
                           "  sluice export fashion-mnist -o model.safetensors\n"
-                          "  sluice export my-net -o trained.pt\n");
+                          "  sluice export fashion-mnist --cluster -o model.safetensors\n"
+                          "  sluice export my-net -o trained.pt\n\n"
+                          "On a cluster it writes the parameters of a job that runs.\n");
   exporter->add_option("SOURCE", flags->target, "a checkpoint's folder, or a job's name")
       ->required();
   exporter->add_option("-o,--output", flags->output, "the file to write")->required();
@@ -306,6 +343,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
                        "the TorchScript file to fill (default: the job's)");
   exporter->add_option("--bin-dir", flags->program_directory, "folder of sluice-worker");
   AddStateDirectory(exporter, &flags->state_directory);
+  AddClusterFlags(exporter, &flags->cluster);
   exporter->callback(
       [=, &environment] { *action = [=, &environment] { return Export(environment, *flags); }; });
 }

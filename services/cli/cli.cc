@@ -5,8 +5,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/cluster/cluster_jobs.h"
 #include "services/cli/command.h"
 #include "services/cli/completion.h"
+#include "services/cli/local_jobs.h"
 #include "services/common/exit_code.h"
 #include "services/common/version.h"
 
@@ -19,6 +21,7 @@ constexpr char kDescription[] =
     "\n"
     "  sluice init -o job.yaml          write a first manifest\n"
     "  sluice run job.yaml              train it here; Ctrl-C stops, the same command goes on\n"
+    "  sluice run --cluster job.yaml    train it on the cluster of your kubeconfig, and look on\n"
     "  sluice export NAME -o model.safetensors\n";
 
 }  // namespace
@@ -41,6 +44,25 @@ void AddStateDirectory(CLI::App* command, std::string* state_directory) {
   command
       ->add_option("--state-dir", *state_directory, "folder that holds the jobs' states and logs")
       ->capture_default_str();
+}
+
+void AddClusterFlags(CLI::App* command, ClusterFlags* flags) {
+  command->add_flag("--cluster", flags->cluster,
+                    "on the cluster of the kubeconfig's current context");
+  command->add_option("-n,--namespace", flags->ns,
+                      "on the cluster, in this namespace (default: the context's)");
+  command->add_option("--context", flags->context, "on the cluster of this context");
+  command->add_option("--kubeconfig", flags->kubeconfig,
+                      "on the cluster of this file (default: KUBECONFIG, or ~/.kube/config)");
+}
+
+absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,
+                                               const std::string& state_directory,
+                                               const ClusterFlags& flags) {
+  if (!flags.wanted()) return MakeLocalJobs(environment, state_directory);
+  absl::StatusOr<Connection> connection = Connect(environment, flags);
+  if (!connection.ok()) return connection.status();
+  return MakeClusterJobs(environment, flags, *std::move(connection));
 }
 
 int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment) {

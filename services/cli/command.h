@@ -4,10 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/cli/cluster/connection.h"
 #include "services/cli/environment.h"
+#include "services/cli/jobs.h"
 
 namespace sluice::cli {
 
@@ -27,6 +31,15 @@ int Complain(const Environment& environment, const absl::Status& status);
 
 // --state-dir
 void AddStateDirectory(CLI::App* command, std::string* state_directory);
+
+// --cluster, --namespace, --context, --kubeconfig
+void AddClusterFlags(CLI::App* command, ClusterFlags* flags);
+
+// The jobs of the cluster that the flags name, or else of this machine. `environment` outlives
+// them.
+absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,
+                                               const std::string& state_directory,
+                                               const ClusterFlags& flags);
 
 }  // namespace sluice::cli
 

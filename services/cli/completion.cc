@@ -37,6 +37,8 @@ Value ValueOf(const CLI::Option& option) {
     }
     return absl::StrContains(name, "FILE") ? Value::kFile : Value::kAny;
   }
+  // Of a cluster; kubectl's own completion knows these.
+  if (option.check_lname("namespace") || option.check_lname("context")) return Value::kAny;
   // Numbers have a type of their own; a text is most often a path.
   return absl::StartsWith(option.get_type_name(), "TEXT") ? Value::kFile : Value::kAny;
 }
@@ -185,6 +187,7 @@ std::vector<CommandCompletion> CommandsOf(const CLI::App& app) {
     command.description = FirstLine(subcommand->get_description());
     for (const CLI::Option* option : subcommand->get_options()) {
       if (option->get_positional()) {
+        if (command.argument != Value::kNone) continue;  // the first counts
         command.argument = ValueOf(*option);
         command.choices = ChoicesOf(*option);
       } else {

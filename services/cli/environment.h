@@ -4,13 +4,28 @@
 
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "operator/kube/config.h"
+#include "operator/kube/http.h"
 #include "services/common/clock.h"
 #include "services/common/file_util.h"
 
 namespace sluice::cli {
+
+// How clusters are found and reached.
+struct ClusterAccess {
+  std::string kubeconfig;                  // $KUBECONFIG: files, with colons between them
+  std::string home;                        // $HOME
+  std::string service_host, service_port;  // $KUBERNETES_SERVICE_HOST and _PORT: inside of a pod
+  // Where kubectl may be: $PATH.
+  std::string path;
+  std::function<absl::StatusOr<std::unique_ptr<kube::HttpTransport>>(const kube::ClientConfig&)>
+      connect;
+};
 
 struct Environment {
   std::istream* in = nullptr;
@@ -26,6 +41,7 @@ struct Environment {
   std::vector<std::string> program_directories;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
+  ClusterAccess cluster;
   // From now on `handler(n)` is called for the n-th SIGINT or SIGTERM, on a thread of its own. An
   // empty handler: nobody is told.
   std::function<void(std::function<void(int)>)> set_interrupt_handler =

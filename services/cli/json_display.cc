@@ -49,6 +49,28 @@ const char* KindName(v1::Event::Kind kind) {
   }
 }
 
+const char* OutcomeName(policy::Outcome outcome) {
+  switch (outcome) {
+    case policy::Outcome::kSucceeded:
+      return "Succeeded";
+    case policy::Outcome::kSuspended:
+      return "Suspended";
+    case policy::Outcome::kFailed:
+      break;
+  }
+  return "Failed";
+}
+
+Json LifeJson(const ProcessLife& life) {
+  Json json = {{"type", "process"}, {"name", policy::SlotName(life.slot)}};
+  if (life.pod.empty()) {
+    json["pid"] = life.pid;
+  } else {
+    json["pod"] = life.pod;
+  }
+  return json;
+}
+
 class JsonDisplay final : public RunDisplay {
  public:
   JsonDisplay(const Environment& environment, DisplayOptions options)
@@ -63,22 +85,26 @@ class JsonDisplay final : public RunDisplay {
     Write({{"type", "stopping"}});
   }
 
-  void OnProcessStarted(const policy::Slot& slot, pid_t pid) override {
-    Write({{"type", "process"},
-           {"state", "started"},
-           {"name", policy::SlotName(slot)},
-           {"pid", pid}});
+  void Detached(const std::vector<std::string>& how) override {
+    Write({{"type", "detached"}, {"next", how}});
   }
 
-  void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) override {
-    Json json = {
-        {"type", "process"}, {"state", "ended"}, {"name", policy::SlotName(slot)}, {"pid", pid}};
+  void OnProcessStarted(const ProcessLife& life) override {
+    Json json = LifeJson(life);
+    json["state"] = "started";
+    Write(std::move(json));
+  }
+
+  void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
+    Json json = LifeJson(life);
+    json["state"] = "ended";
     json[exit.signal != 0 ? "signal" : "exitCode"] = exit.signal != 0 ? exit.signal : exit.code;
+    if (!exit.reason.empty()) json["reason"] = exit.reason;
     if (!exit.message.empty()) json["message"] = exit.message;
     Write(std::move(json));
   }
 
-  void OnProgress(const v1::JobProgress& progress) override {
+  void OnProgress(const v1::JobProgress& progress, const std::string& state) override {
     for (const v1::Event& event : progress.events()) {
       Json json = {
           {"type", "event"}, {"kind", KindName(event.kind())}, {"message", event.message()}};
@@ -90,14 +116,14 @@ class JsonDisplay final : public RunDisplay {
     next_progress_ = now + kProgressInterval;
     Json json = ProgressJson(progress);
     json["type"] = "progress";
+    if (!state.empty()) json["state"] = state;
     Write(std::move(json));
   }
 
-  void OnTick(const std::map<policy::Slot, local::ProcessView>&) override {
-    if (!options_.logs.has_value()) return;
-    options_.logs->Poll([this](absl::string_view process, absl::string_view line) {
-      Write({{"type", "log"}, {"name", std::string(process)}, {"line", std::string(line)}});
-    });
+  void OnTick(const std::map<policy::Slot, ProcessState>&) override {}
+
+  void OnLogLine(absl::string_view process, absl::string_view line) override {
+    Write({{"type", "log"}, {"name", std::string(process)}, {"line", std::string(line)}});
   }
 
   void Finish(const SummaryFacts& facts, int exit_code,
@@ -106,7 +132,7 @@ class JsonDisplay final : public RunDisplay {
     Json json = ProgressJson(progress);
     json["type"] = "summary";
     json["job"] = facts.name;
-    json["outcome"] = std::string(local::OutcomeName(facts.result.ending.outcome));
+    json["outcome"] = OutcomeName(facts.result.ending.outcome);
     json["exitCode"] = exit_code;
     json["reason"] = facts.result.ending.reason;
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);
@@ -130,7 +156,7 @@ class JsonDisplay final : public RunDisplay {
       json["evaluation"] = EvaluationJson(progress.last_evaluation());
     }
     if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().folder();
-    json["logs"] = JoinPath(facts.directory, "logs");
+    json["logs"] = facts.logs;
     if (facts.result.ending.blamed.has_value()) {
       json["process"] = policy::SlotName(*facts.result.ending.blamed);
     }

@@ -1,5 +1,6 @@
 // sluice: what a user types.
 
+#include <curl/curl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -8,9 +9,12 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "operator/kube/curl_http.h"
 #include "services/cli/cli.h"
 #include "services/common/program.h"
+#include "services/common/version.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice::cli {
@@ -44,6 +48,7 @@ std::vector<std::string> ProgramDirectories() {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  curl_global_init(CURL_GLOBAL_DEFAULT);
   // What it starts inherits its environment. Our programs choose gRPC's experiments by themselves;
   // a user's program has a gRPC of its own, which may not know them.
   ConfigureGrpcProcess({.experiments = false, .data_plane = false});
@@ -60,6 +65,18 @@ int Main(int argc, char** argv) {
   environment.program_directories = ProgramDirectories();
   environment.files = files.get();
   environment.clock = &clock;
+  environment.cluster.kubeconfig = VariableOr("KUBECONFIG", "");
+  environment.cluster.home = VariableOr("HOME", "");
+  environment.cluster.service_host = VariableOr("KUBERNETES_SERVICE_HOST", "");
+  environment.cluster.service_port = VariableOr("KUBERNETES_SERVICE_PORT", "");
+  environment.cluster.path = VariableOr("PATH", "");
+  environment.cluster.connect = [&](const kube::ClientConfig& config)
+      -> absl::StatusOr<std::unique_ptr<kube::HttpTransport>> {
+    kube::CurlTransport::Options options;
+    options.config = config;
+    options.user_agent = absl::StrCat("sluice/", Version());
+    return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
+  };
   // Signals are watched in `run` only, which stops in order; elsewhere they end the process. They
   // are blocked in threads that start later, so this is the place.
   std::unique_ptr<StopRequests> stop;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "services/common/file_util.h"
 
 namespace sluice::cli {
 namespace {
@@ -56,61 +55,24 @@ std::string BarLine(const v1::JobProgress& progress, int columns, bool color) {
   return absl::StrCat("  ", Painted(done, kGreen, color), Painted(rest, kDim, color), percent);
 }
 
-// What the coordinator says of a process, if it is the life that runs here.
-const v1::ProcessStatus* FindStatus(const JobView& view, const policy::Slot& slot, pid_t pid) {
-  for (const v1::ProcessStatus& status : view.progress.processes()) {
-    if (status.process().role() == slot.role && status.process().index() == slot.index &&
-        (status.pid() == 0 || status.pid() == static_cast<uint64_t>(pid))) {
-      return &status;
-    }
+const char* PaintOf(ProcessState::Tone tone) {
+  switch (tone) {
+    case ProcessState::Tone::kGood:
+      return kGreen;
+    case ProcessState::Tone::kWaiting:
+      return kYellow;
+    case ProcessState::Tone::kBad:
+      return kRed;
+    case ProcessState::Tone::kDone:
+      return kDim;
   }
-  return nullptr;
+  return kReset;
 }
 
-struct StateText {
-  std::string text;
-  const char* paint = kReset;
-};
-
-StateText StateOf(const JobView& view, const policy::Slot& slot,
-                  const local::ProcessView& process) {
-  if (!process.running) {
-    const bool left = process.exit.signal == 0 && process.exit.code == 0;
-    if (left) return {"finished", kDim};
-    return {policy::ExitText(process.exit), kRed};
-  }
-  if (slot.role == v1::COORDINATOR) {
-    return view.heard ? StateText{"running", kGreen} : StateText{"starting", kYellow};
-  }
-  const v1::ProcessStatus* status = FindStatus(view, slot, process.pid);
-  if (status == nullptr) return {"starting", kYellow};
-  switch (status->state()) {
-    case v1::ProcessStatus::CONNECTING:
-      return {"connecting", kYellow};
-    case v1::ProcessStatus::STANDBY:
-      return {"standing by", kYellow};
-    case v1::ProcessStatus::MEMBER: {
-      std::string text = slot.role == v1::SHARD ? "serving" : "training";
-      if (status->partitions() > 0) {
-        absl::StrAppend(&text, ", ", status->partitions(), " partitions");
-      }
-      if (status->samples_per_second() > 0) {
-        absl::StrAppend(
-            &text, ", ",
-            CountText(static_cast<uint64_t>(std::llround(status->samples_per_second()))),
-            " samples/s");
-      }
-      return {text, kGreen};
-    }
-    case v1::ProcessStatus::SUSPECT:
-      return {"does not answer", kRed};
-    case v1::ProcessStatus::LEFT:
-      return {"leaving", kDim};
-    case v1::ProcessStatus::EXPELLED:
-      return {"expelled", kRed};
-    default:
-      return {"unknown", kYellow};
-  }
+// The phase, or what is known beyond it.
+std::string StateOf(const JobView& view) {
+  if (!view.state.empty()) return view.state;
+  return view.heard ? PhaseText(view.progress.phase()) : "starting";
 }
 
 std::string MetricsText(const v1::JobProgress& progress) {
@@ -194,8 +156,13 @@ std::string EvaluationText(const v1::Evaluation& evaluation) {
   if (evaluation.has_perplexity()) {
     absl::StrAppend(&text, "perplexity ", PerplexityText(evaluation.perplexity()), ", ");
   }
-  absl::StrAppend(&text, "loss ", LossText(evaluation.loss()), " on ",
-                  CountText(evaluation.samples()), " samples");
+  // Who only passes an evaluation on may know no more than its metric.
+  const bool metric = evaluation.has_accuracy() || evaluation.has_perplexity();
+  if (metric && evaluation.samples() == 0) return text.substr(0, text.size() - 2);
+  absl::StrAppend(&text, "loss ", LossText(evaluation.loss()));
+  if (evaluation.samples() > 0) {
+    absl::StrAppend(&text, " on ", CountText(evaluation.samples()), " samples");
+  }
   return text;
 }
 
@@ -232,10 +199,13 @@ absl::Duration TimeLeft(const v1::JobProgress& progress) {
 }
 
 std::string ProgressLine(const JobView& view) {
-  if (!view.heard) return "starting";
+  std::string text = StateOf(view);
+  if (!view.heard) return text;
   const v1::JobProgress& progress = view.progress;
-  std::string text = PhaseText(progress.phase());
-  if (progress.phase() == v1::JobProgress::STARTING || progress.phase() == v1::JobProgress::BIRTH) {
+  const bool begun = progress.step() > 0 || progress.phase() == v1::JobProgress::TRAINING;
+  if (!view.state.empty() && !begun) return text;
+  if (view.state.empty() && (progress.phase() == v1::JobProgress::STARTING ||
+                             progress.phase() == v1::JobProgress::BIRTH)) {
     return text;
   }
   absl::StrAppendFormat(&text, ": %s (%.0f %%), epoch %.2f", StepText(progress),
@@ -248,8 +218,7 @@ std::string ProgressLine(const JobView& view) {
 std::vector<std::string> LiveLines(const JobView& view, int columns, bool color) {
   std::vector<std::string> lines;
   const v1::JobProgress& progress = view.progress;
-  const std::string phase = view.stopping ? "checkpointing and stopping"
-                                          : (view.heard ? PhaseText(progress.phase()) : "starting");
+  const std::string phase = view.stopping ? "checkpointing and stopping" : StateOf(view);
   std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
   if (view.heard && progress.total_samples() > 0) {
     absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
@@ -271,9 +240,8 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color)
       lines.push_back(absl::StrCat("  and ", view.processes.size() - kMaxProcessLines, " more"));
       break;
     }
-    const StateText state = StateOf(view, slot, process);
     std::string line = absl::StrFormat("  %-12s %s", policy::SlotName(slot),
-                                       Painted(state.text, state.paint, color));
+                                       Painted(process.text, PaintOf(process.tone), color));
     if (process.restarts > 0) {
       absl::StrAppend(&line, " (restarted ",
                       process.restarts == 1 ? "once" : absl::StrCat(process.restarts, " times"),
@@ -390,16 +358,20 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   if (progress.skipped_steps() > 0)
     add("skipped", absl::StrCat(progress.skipped_steps(), " steps"));
   if (progress.checkpoint().has_last()) {
-    add("checkpoint", absl::StrCat(progress.checkpoint().folder(), " (",
-                                   BytesText(progress.checkpoint().bytes()), ")"));
-    if (facts.result.ending.outcome == policy::Outcome::kSucceeded) {
-      add("model", absl::StrCat("sluice export ", facts.name, " -o ", facts.name, ".safetensors"));
+    std::string checkpoint = progress.checkpoint().folder();
+    if (progress.checkpoint().bytes() > 0) {
+      absl::StrAppend(&checkpoint, " (", BytesText(progress.checkpoint().bytes()), ")");
+    }
+    add("checkpoint", checkpoint);
+    if (facts.result.ending.outcome == policy::Outcome::kSucceeded &&
+        !facts.export_command.empty()) {
+      add("model", facts.export_command);
     }
   }
   if (!progress.checkpoint().error().empty()) {
     add("warning", absl::StrCat("the newest checkpoint failed: ", progress.checkpoint().error()));
   }
-  add("logs", JoinPath(facts.directory, "logs"));
+  add("logs", facts.logs);
   return lines;
 }
 

@@ -8,7 +8,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "operator/local/local_job.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 
@@ -35,11 +34,21 @@ std::string PhaseText(v1::JobProgress::Phase phase);
 // What is left at the speed of the moment; infinite while that is unknown.
 absl::Duration TimeLeft(const v1::JobProgress& progress);
 
+// One process in words, wherever it runs.
+struct ProcessState {
+  enum class Tone { kGood, kWaiting, kBad, kDone };
+  std::string text;  // "training, 512 samples/s"
+  Tone tone = Tone::kWaiting;
+  uint32_t restarts = 0;
+};
+
 struct JobView {
   std::string name;
   bool heard = false;  // whether `progress` is anything
   v1::JobProgress progress;
-  std::map<policy::Slot, local::ProcessView> processes;
+  // In place of the phase's own word, where more is known ("waits: Unschedulable").
+  std::string state;
+  std::map<policy::Slot, ProcessState> processes;
   bool stopping = false;
 };
 
@@ -52,13 +61,22 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color)
 // Cuts to so many characters (UTF-8 code points; escape sequences do not count).
 std::string CutToWidth(absl::string_view text, int columns);
 
+// How a run ended, wherever it ran.
+struct RunResult {
+  policy::Ending ending;
+  v1::JobProgress progress;  // the last
+  bool heard = false;        // whether there was any
+  uint32_t restarts = 0;     // of all processes
+};
+
 struct SummaryFacts {
   std::string name;
-  local::LocalJob::Result result;
+  RunResult result;
   absl::Duration elapsed;        // from start to end
   absl::Duration training_time;  // of it, in which
   uint64_t samples = 0;          // so many samples were trained on
-  std::string directory;         // of the job
+  std::string logs;              // where they are, or a command that shows them
+  std::string export_command;    // that writes the trained model; empty: there is none
 };
 
 // "Trained fashion-mnist: accuracy 98.61 % after 1,876 steps (2.00 epochs)" and what follows it.

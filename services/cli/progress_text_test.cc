@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <cmath>
 
@@ -31,22 +30,8 @@ v1::JobProgress Training() {
   return progress;
 }
 
-v1::ProcessStatus* AddProcess(v1::JobProgress* progress, v1::Role role, uint32_t index,
-                              uint64_t pid, v1::ProcessStatus::State state) {
-  v1::ProcessStatus* status = progress->add_processes();
-  status->mutable_process()->set_role(role);
-  status->mutable_process()->set_index(index);
-  status->set_pid(pid);
-  status->set_state(state);
-  return status;
-}
-
-local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
-  local::ProcessView view;
-  view.pid = pid;
-  view.running = true;
-  view.restarts = restarts;
-  return view;
+ProcessState Running(uint32_t restarts = 0) {
+  return {"running", ProcessState::Tone::kGood, restarts};
 }
 
 TEST(ProgressTextTest, BytesPushedAreToldForAStepAndInProportion) {
@@ -107,6 +92,10 @@ TEST(ProgressTextTest, AnEvaluationIsOneLine) {
   evaluation.set_loss(5.09);
   EXPECT_EQ(EvaluationText(evaluation),
             "Step 938 (epoch 1.00): perplexity 162.39, loss 5.090 on 10,000 samples");
+  evaluation.set_samples(0);
+  EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): perplexity 162.39");
+  evaluation.set_has_perplexity(false);
+  EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): loss 5.090");
 }
 
 TEST(ProgressTextTest, APlainLineSaysWhereTheJobIs) {
@@ -134,27 +123,27 @@ TEST(LiveLinesTest, EveryProcessHasALineWithItsState) {
   view.name = "demo";
   view.heard = true;
   view.progress = Training();
-  AddProcess(&view.progress, v1::SHARD, 0, 11, v1::ProcessStatus::MEMBER)->set_partitions(64);
-  AddProcess(&view.progress, v1::WORKER, 0, 12, v1::ProcessStatus::MEMBER)
-      ->set_samples_per_second(512.4);
-  AddProcess(&view.progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
-  view.processes[{v1::COORDINATOR, 0}] = Running(10);
-  view.processes[{v1::SHARD, 0}] = Running(11);
-  view.processes[{v1::WORKER, 0}] = Running(12, 1);
-  view.processes[{v1::WORKER, 1}] = Running(13);  // another life than the coordinator speaks of
-  local::ProcessView dead;
-  dead.pid = 14;
-  dead.exit.signal = SIGKILL;
-  view.processes[{v1::WORKER, 2}] = dead;
+  view.processes[{v1::COORDINATOR, 0}] = Running();
+  view.processes[{v1::WORKER, 0}] = {"training, 512 samples/s", ProcessState::Tone::kGood, 1};
   const std::vector<std::string> lines = LiveLines(view, 100, false);
   EXPECT_EQ(lines[0], "demo  training  step 1,163 of 1,876  epoch 1.24");
   EXPECT_THAT(lines[1], HasSubstr("62 %"));
   EXPECT_EQ(lines[2], "  loss 0.0712, 1,000 samples/s, 45.6 s left");
   EXPECT_THAT(lines, Contains("  coordinator  running"));
-  EXPECT_THAT(lines, Contains("  ps-0         serving, 64 partitions"));
   EXPECT_THAT(lines, Contains("  worker-0     training, 512 samples/s (restarted once)"));
-  EXPECT_THAT(lines, Contains("  worker-1     starting"));
-  EXPECT_THAT(lines, Contains("  worker-2     killed by signal 9 (Killed)"));
+}
+
+TEST(LiveLinesTest, WhatIsKnownBeyondThePhaseStandsInItsPlace) {
+  JobView view;
+  view.name = "demo";
+  view.state = "waits: Unschedulable";
+  EXPECT_EQ(LiveLines(view, 80, false)[0], "demo  waits: Unschedulable");
+  EXPECT_EQ(ProgressLine(view), "waits: Unschedulable");
+  view.heard = true;
+  EXPECT_EQ(ProgressLine(view), "waits: Unschedulable");
+  view.progress = Training();
+  view.state = "recovering";
+  EXPECT_THAT(ProgressLine(view), ::testing::StartsWith("recovering: step 1,163 of 1,876"));
 }
 
 TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
@@ -162,7 +151,7 @@ TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
   view.name = "a-job-with-a-rather-long-name-that-does-not-fit";
   view.heard = true;
   view.progress = Training();
-  view.processes[{v1::COORDINATOR, 0}] = Running(10, 100);
+  view.processes[{v1::COORDINATOR, 0}] = Running(100);
   for (const int columns : {20, 33, 80, 300}) {
     for (const std::string& line : LiveLines(view, columns, false)) {
       int width = 0;
@@ -177,14 +166,14 @@ TEST(LiveLinesTest, ColoursAreUsedOnlyWhereAskedFor) {
   view.name = "demo";
   view.heard = true;
   view.progress = Training();
-  view.processes[{v1::COORDINATOR, 0}] = Running(10);
+  view.processes[{v1::COORDINATOR, 0}] = Running();
   EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, false), "\n"), Not(HasSubstr("\x1b")));
   EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, true), "\n"), HasSubstr("\x1b[32m"));
 }
 
 TEST(LiveLinesTest, ManyProcessesAreCounted) {
   JobView view;
-  for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running(100);
+  for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running();
   const std::vector<std::string> lines = LiveLines(view, 80, false);
   EXPECT_LT(lines.size(), 20u);
   EXPECT_EQ(lines.back(), "  and 88 more");
@@ -200,7 +189,8 @@ TEST(CutToWidthTest, EscapeSequencesTakeNoWidthAndAreKept) {
 TEST(SummaryTest, ATrainedJobSaysItsMetricAndHowToExportIt) {
   SummaryFacts facts;
   facts.name = "demo";
-  facts.directory = ".sluice/demo";
+  facts.logs = ".sluice/demo/logs";
+  facts.export_command = "sluice export demo -o demo.safetensors";
   facts.elapsed = absl::Seconds(97);
   facts.training_time = absl::Seconds(60);
   facts.samples = 120000;

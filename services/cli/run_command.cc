@@ -1,6 +1,7 @@
 // sluice run
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,7 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "operator/api/codec.h"
 #include "operator/local/local_job.h"
+#include "services/cli/cluster/cluster_run.h"
 #include "services/cli/command.h"
+#include "services/cli/local_states.h"
+#include "services/cli/log_follower.h"
 #include "services/cli/run_display.h"
 #include "services/cli/run_preparation.h"
 #include "services/common/exit_code.h"
@@ -22,16 +26,18 @@ namespace {
 
 constexpr size_t kFailureLogLines = 20;
 
-// Passes what is heard on to the display, and tells it of Ctrl-C on the thread that draws.
+// A job of this machine, as a display sees it.
 class Listener final : public local::JobListener {
  public:
-  Listener(RunDisplay* display, const Clock* clock) : display_(display), clock_(clock) {}
+  // `logs`: whose lines are shown too.
+  Listener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs)
+      : display_(display), clock_(clock), logs_(std::move(logs)) {}
 
   void OnProcessStarted(const policy::Slot& slot, pid_t pid) override {
-    display_->OnProcessStarted(slot, pid);
+    display_->OnProcessStarted({slot, pid, ""});
   }
   void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) override {
-    display_->OnProcessEnded(slot, pid, exit);
+    display_->OnProcessEnded({slot, pid, ""}, exit);
     slots_.insert(slot);
   }
   void OnProgress(const v1::JobProgress& progress) override {
@@ -40,11 +46,18 @@ class Listener final : public local::JobListener {
       if (!training_.has_value()) training_ = {now, now};
       if (progress.samples() > training_->second.samples) training_->second = now;
     }
-    display_->OnProgress(progress);
+    progress_ = progress;
+    display_->OnProgress(progress, "");
   }
   void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
+    // Ctrl-C is told on the thread that draws.
     if (stopping_) display_->Stopping();
-    display_->OnTick(processes);
+    if (logs_.has_value()) {
+      logs_->Poll([this](absl::string_view process, absl::string_view line) {
+        display_->OnLogLine(process, line);
+      });
+    }
+    display_->OnTick(LocalProcessStates(processes, progress_.has_value() ? &*progress_ : nullptr));
   }
 
   // Any thread.
@@ -72,6 +85,8 @@ class Listener final : public local::JobListener {
 
   RunDisplay* const display_;
   const Clock* const clock_;
+  std::optional<LogFollower> logs_;
+  std::optional<v1::JobProgress> progress_;  // the last
   std::atomic<bool> stopping_{false};
   std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress of it
   std::set<policy::Slot> slots_;                   // that ended once
@@ -173,7 +188,7 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   return kExitOk;
 }
 
-local::JobResult ResultOf(const local::LocalJob::Result& result, absl::Time now) {
+local::JobResult ResultOf(const RunResult& result, absl::Time now) {
   local::JobResult kept;
   kept.outcome = result.ending.outcome;
   kept.reason = result.ending.reason;
@@ -195,7 +210,6 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   DisplayOptions display_options;
   display_options.job = name;
   display_options.quiet = flags.quiet;
-  if (flags.verbose) display_options.logs.emplace(directory->logs(), "", 0);
   const std::unique_ptr<RunDisplay> display =
       flags.output == "json" ? MakeJsonDisplay(environment, std::move(display_options))
                              : MakeTextDisplay(environment, std::move(display_options));
@@ -204,7 +218,9 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
   }
 
-  Listener listener(display.get(), environment.clock);
+  std::optional<LogFollower> logs;
+  if (flags.verbose) logs.emplace(directory->logs(), "", 0);
+  Listener listener(display.get(), environment.clock, std::move(logs));
   local::LocalJob::Options options;
   options.job = std::move(run.job);
   options.programs = programs;
@@ -213,7 +229,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   const absl::Time start = environment.clock->Now();
   SummaryFacts facts;
   facts.name = name;
-  facts.directory = directory->path();
+  facts.logs = directory->logs();
+  facts.export_command = absl::StrCat("sluice export ", name, " -o ", name, ".safetensors");
   {
     local::LocalJob job(std::move(options), environment.files, directory, &listener,
                         environment.clock);
@@ -225,7 +242,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
         job.StopNow();
       }
     });
-    facts.result = job.Run();
+    const local::LocalJob::Result result = job.Run();
+    facts.result = {result.ending, result.progress, result.heard, result.restarts};
     environment.set_interrupt_handler(nullptr);
   }
   const absl::Time now = environment.clock->Now();
@@ -285,17 +303,43 @@ int Run(const Environment& environment, const RunFlags& flags) {
   return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
 }
 
+int RunOnCluster(const Environment& environment, const RunFlags& flags, ClusterRunFlags* cluster) {
+  const std::pair<const char*, bool> here_only[] = {
+      {"--fresh", flags.fresh},
+      {"--port", flags.port != 0},
+      {"--bin-dir", !flags.program_directory.empty()}};
+  for (const auto& [flag, given] : here_only) {
+    if (!given) continue;
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     flag, " is for jobs of this machine, not of a cluster")));
+  }
+  cluster->manifest = flags.manifest;
+  cluster->output = flags.output;
+  cluster->workers = flags.workers;
+  cluster->shards = flags.shards;
+  cluster->dry_run = flags.dry_run;
+  cluster->quiet = flags.quiet;
+  cluster->verbose = flags.verbose;
+  return RunOnCluster(environment, *cluster);
+}
+
 }  // namespace
 
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<RunFlags>();
+  auto cluster = std::make_shared<ClusterRunFlags>();
   CLI::App* run = app->add_subcommand(
       "run",
-      "Train a job on this machine\n\n"
+      "Train a job, on this machine or on a cluster, and look on\n\n"
       "  sluice run job.yaml\n"
       "  sluice run job.yaml --workers 4 --shards 2\n"
-      "  sluice run job.yaml --output json | tee run.jsonl\n\n"
-      "Ctrl-C writes a checkpoint and stops; the same command goes on from there.\n"
+      "  sluice run job.yaml --output json | tee run.jsonl\n"
+      "  sluice run --cluster job.yaml\n"
+      "  sluice run --context prod --namespace vision --detach job.yaml\n\n"
+      "On this machine, Ctrl-C writes a checkpoint and stops; the same command goes on from "
+      "there.\n"
+      "On a cluster, Ctrl-C ends the looking on, and the job goes on; the same command looks on\n"
+      "again, and resumes a job that `sluice stop` has suspended.\n"
       "Exit code: 0 trained, 1 failed, 2 bad manifest or arguments, 130 interrupted.\n");
   run->add_option("FILE", flags->manifest, "the manifest")->required();
   run->add_flag("--fresh", flags->fresh, "start over: remove what is trained already");
@@ -317,8 +361,17 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
                   "folder of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
                   "sluice; SLUICE_BIN_DIR)");
   AddStateDirectory(run, &flags->state_directory);
-  run->callback(
-      [=, &environment] { *action = [=, &environment] { return Run(environment, *flags); }; });
+  AddClusterFlags(run, &cluster->cluster);
+  run->add_flag("-d,--detach", cluster->detach,
+                "on a cluster: apply the manifest, and do not look on");
+  run->add_flag("--force-conflicts", cluster->force_conflicts,
+                "on a cluster: take over fields that others have set");
+  run->callback([=, &environment] {
+    *action = [=, &environment] {
+      if (!cluster->cluster.wanted()) return Run(environment, *flags);
+      return RunOnCluster(environment, *flags, cluster.get());
+    };
+  });
 }
 
 }  // namespace sluice::cli

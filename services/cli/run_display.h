@@ -2,28 +2,46 @@
 #ifndef SLUICE_SERVICES_CLI_RUN_DISPLAY_H_
 #define SLUICE_SERVICES_CLI_RUN_DISPLAY_H_
 
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "operator/local/local_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/cli/environment.h"
-#include "services/cli/log_follower.h"
 #include "services/cli/progress_text.h"
 
 namespace sluice::cli {
 
-// Everything on one thread.
-class RunDisplay : public local::JobListener {
+// One life of a process: a child of this one, or a pod.
+struct ProcessLife {
+  policy::Slot slot;
+  pid_t pid = 0;    // 0: it is a pod
+  std::string pod;  // empty: it is a process of this machine
+};
+
+// Told of a job, wherever it runs. Everything on one thread.
+class RunDisplay {
  public:
+  virtual ~RunDisplay() = default;
+  virtual void OnProcessStarted(const ProcessLife& life) = 0;
+  virtual void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) = 0;
+  // With the events since the last call. `state`: in place of the phase's own word, as in JobView.
+  virtual void OnProgress(const v1::JobProgress& progress, const std::string& state) = 0;
+  virtual void OnLogLine(absl::string_view process, absl::string_view line) = 0;
+  // Now and then, and after each of the above.
+  virtual void OnTick(const std::map<policy::Slot, ProcessState>& processes) = 0;
   // A sentence for people.
   virtual void Note(absl::string_view text) = 0;
   // The job was asked to stop; shown until it has.
   virtual void Stopping() = 0;
+  // The job goes on, and is watched no longer. `how`: what can be done now, a line each.
+  virtual void Detached(const std::vector<std::string>& how) = 0;
   // The end. `log_lines`: the last of the process that is to blame.
   virtual void Finish(const SummaryFacts& facts, int exit_code,
                       const std::vector<std::string>& log_lines) = 0;
@@ -32,8 +50,6 @@ class RunDisplay : public local::JobListener {
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors
-  // Streams the processes' logs.
-  std::optional<LogFollower> logs;
 };
 
 // Lines of text; on a terminal with a live view below them, redrawn at most five times a second.

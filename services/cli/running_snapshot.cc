@@ -107,10 +107,11 @@ class Collector {
 };
 
 std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
-                                          const v1::View::Shard& shard, const std::string& job,
-                                          uint64_t incarnation, Collector* collector) {
+                                          const v1::View::Shard& shard, const std::string& address,
+                                          const std::string& job, uint64_t incarnation,
+                                          Collector* collector) {
   StreamClient::Options options;
-  options.address = shard.address();
+  options.address = address;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
       {.on_frames =
@@ -140,10 +141,10 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
 
 }  // namespace
 
-absl::StatusOr<RunningSnapshot> PullSnapshot(const std::string& coordinator, const std::string& job,
+absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  const auto stub = v1::JobControl::NewStub(MakeChannel({.address = coordinator}));
+  const auto stub = v1::JobControl::NewStub(MakeChannel({.address = source.coordinator}));
   v1::Snapshot snapshot;
   {
     grpc::ClientContext context;
@@ -161,10 +162,19 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const std::string& coordinator, con
   {
     const uint64_t incarnation = RandomIncarnation();
     std::vector<std::unique_ptr<StreamClient>> streams;
+    absl::Status reached;
     for (const v1::View::Shard& shard : snapshot.view().shards()) {
-      streams.push_back(StartReader(snapshot, shard, job, incarnation, &collector));
+      absl::StatusOr<std::string> address = shard.address();
+      if (source.shard_address) address = source.shard_address(shard);
+      reached.Update(address.status());
+      if (!reached.ok()) break;
+      streams.push_back(StartReader(snapshot, shard, *address, job, incarnation, &collector));
     }
-    tensors = collector.Wait(deadline);
+    if (reached.ok()) {
+      tensors = collector.Wait(deadline);
+    } else {
+      tensors = reached;
+    }
   }
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));

@@ -3,11 +3,13 @@
 #define SLUICE_SERVICES_CLI_RUNNING_SNAPSHOT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/frame.pb.h"
 #include "services/checkpoint/safetensors.h"
 
 namespace sluice::cli {
@@ -17,9 +19,16 @@ struct RunningSnapshot {
   std::vector<SafetensorsArray> tensors;  // in the table's order
 };
 
+// Where the processes of a running job are reached from here.
+struct SnapshotSource {
+  std::string coordinator;  // host:port
+  // host:port of a shard; null: the address that the view has of it.
+  std::function<absl::StatusOr<std::string>(const v1::View::Shard&)> shard_address;
+};
+
 // Has the coordinator pin a version, pulls it from all shards as a reader, and lets it go. Training
 // goes on meanwhile. `job` is namespace/name/uid. UNAVAILABLE: try again; DEADLINE_EXCEEDED.
-absl::StatusOr<RunningSnapshot> PullSnapshot(const std::string& coordinator, const std::string& job,
+absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout);
 
 }  // namespace sluice::cli

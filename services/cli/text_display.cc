@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/log_follower.h"
 #include "services/cli/run_display.h"
 #include "services/common/exit_code.h"
 
@@ -34,9 +35,12 @@ class TextDisplay final : public RunDisplay {
     Print("Checkpointing and stopping (press Ctrl-C again to stop at once)");
   }
 
-  void OnProcessStarted(const policy::Slot&, pid_t) override {}
+  void OnProcessStarted(const ProcessLife&) override {}
 
-  void OnProcessEnded(const policy::Slot& slot, pid_t, const policy::Exit& exit) override {
+  void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
+    // The operator's events tell of pods, and say more.
+    if (!life.pod.empty()) return;
+    const policy::Slot& slot = life.slot;
     if (exit.signal == 0 && exit.code == kExitOk) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
@@ -49,31 +53,40 @@ class TextDisplay final : public RunDisplay {
     Note(text);
   }
 
-  void OnProgress(const v1::JobProgress& progress) override {
+  void OnProgress(const v1::JobProgress& progress, const std::string& state) override {
+    fresh_ = true;
     view_.progress = progress;
+    view_.state = state;
     view_.heard = true;
     for (const v1::Event& event : progress.events()) ShowEvent(event);
   }
 
-  void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
+  void OnLogLine(absl::string_view process, absl::string_view line) override {
+    Print(PrefixedLine(process, line, environment_.color));
+  }
+
+  void OnTick(const std::map<policy::Slot, ProcessState>& processes) override {
     view_.processes = processes;
-    if (options_.logs.has_value()) {
-      options_.logs->Poll([this](absl::string_view process, absl::string_view line) {
-        Print(PrefixedLine(process, line, environment_.color));
-      });
-    }
     const absl::Time now = environment_.clock->Now();
     if (live_) {
       if (now >= next_redraw_) {
         next_redraw_ = now + kRedrawInterval;
         Redraw();
       }
-    } else if (now >= next_line_ && view_.heard &&
-               view_.progress.phase() == v1::JobProgress::TRAINING) {
+    } else if (now >= next_line_ && fresh_ && view_.progress.phase() == v1::JobProgress::TRAINING) {
       next_line_ = now + kLineInterval;
+      fresh_ = false;
       Note(ProgressLine(view_));
     }
     environment_.out->flush();
+  }
+
+  void Detached(const std::vector<std::string>& how) override {
+    Erase();
+    live_ = false;
+    environment_.out->flush();
+    for (const std::string& line : how) *environment_.err << line << "\n";
+    environment_.err->flush();
   }
 
   void Finish(const SummaryFacts& facts, int, const std::vector<std::string>& log_lines) override {
@@ -151,6 +164,7 @@ class TextDisplay final : public RunDisplay {
   bool live_;
   JobView view_;
   size_t drawn_ = 0;
+  bool fresh_ = false;  // there is progress that no line has told
   absl::Time next_redraw_ = absl::InfinitePast();
   absl::Time next_line_;
 };

@@ -1,0 +1,327 @@
+#include "services/cli/cluster/cluster_jobs.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/kube/api_error.h"
+#include "operator/reconciler/job_status.h"
+#include "operator/reconciler/names.h"
+#include "services/cli/cluster/job_text.h"
+#include "services/cli/cluster/job_watch.h"
+#include "services/cli/cluster/pod_logs.h"
+#include "services/cli/cluster/port_forward.h"
+
+namespace sluice::cli {
+namespace {
+
+using kube::GetString;
+using kube::Json;
+using PodViews = std::map<std::string, reconciler::PodView>;
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+// How long the logs of a job that has ended are waited for.
+constexpr absl::Duration kLastWords = absl::Seconds(5);
+constexpr int kListRestarts = 3;
+constexpr size_t kMaxFailuresShown = 3;
+constexpr size_t kMaxNamed = 20;
+
+PodViews ReadPods(const std::vector<Json>& pods, const std::string& uid) {
+  PodViews views;
+  for (const Json& pod : pods) {
+    if (kube::ControllerUidOf(pod) != uid) continue;
+    std::optional<reconciler::PodView> view = reconciler::ReadPod(pod);
+    if (!view.has_value()) continue;
+    const std::string name = view->name;
+    views.emplace(name, *std::move(view));
+  }
+  return views;
+}
+
+bool HasEnded(const Json& job) {
+  const std::optional<policy::Ending> ending = EndingOf(job);
+  return ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
+}
+
+// Forwards ports of a job's pods, each when it is asked for.
+class ClusterAccess final : public Jobs::Access {
+ public:
+  ClusterAccess(kube::Client* client, std::string kubectl, std::vector<std::string> flags,
+                const Json& job)
+      : client_(client),
+        kubectl_(std::move(kubectl)),
+        flags_(std::move(flags)),
+        key_(kube::KeyOf(job)),
+        uid_(kube::UidOf(job)) {}
+
+  absl::Status Open() { return Forward({v1::COORDINATOR, 0}).status(); }
+
+  std::string Identity() const override { return absl::StrCat(key_.ToString(), "/", uid_); }
+
+  SnapshotSource Source() override {
+    const absl::StatusOr<std::string> coordinator = Forward({v1::COORDINATOR, 0});
+    return {coordinator.ok() ? *coordinator : "", [this](const v1::View::Shard& shard) {
+              return Forward({v1::SHARD, shard.process().index()});
+            }};
+  }
+
+  bool Running() override {
+    const absl::StatusOr<Json> job =
+        client_->Get(reconciler::TrainingJobs(), key_, kube::Subresource::kNone);
+    if (absl::IsNotFound(job.status())) return false;
+    return !job.ok() || (kube::UidOf(*job) == uid_ && !EndingOf(*job).has_value());
+  }
+
+ private:
+  absl::StatusOr<std::string> Forward(const policy::Slot& slot) {
+    const auto found = forwards_.find(slot);
+    if (found != forwards_.end()) return found->second->address();
+    PortForward::Options options;
+    options.kubectl = kubectl_;
+    options.flags = flags_;
+    options.pod = {key_.ns, reconciler::PodName(key_.name, slot)};
+    options.port = slot.role == v1::SHARD ? reconciler::kShardPort : reconciler::kCoordinatorPort;
+    absl::StatusOr<std::unique_ptr<PortForward>> forward = PortForward::Start(options);
+    if (!forward.ok()) return forward.status();
+    return (forwards_[slot] = *std::move(forward))->address();
+  }
+
+  kube::Client* const client_;
+  const std::string kubectl_;
+  const std::vector<std::string> flags_;
+  const kube::ObjectKey key_;
+  const std::string uid_;
+  std::map<policy::Slot, std::unique_ptr<PortForward>> forwards_;
+};
+
+class ClusterJobs final : public Jobs {
+ public:
+  ClusterJobs(const Environment& environment, ClusterFlags flags, Connection connection)
+      : environment_(environment), flags_(std::move(flags)), connection_(std::move(connection)) {}
+
+  std::string Place() const override {
+    return absl::StrCat("namespace ", connection_.ns, " of context ", connection_.config.context);
+  }
+
+  absl::StatusOr<std::vector<Line>> List() override {
+    const absl::StatusOr<kube::ListPage> page = ListAll(reconciler::TrainingJobs(), "");
+    if (!page.ok()) return page.status();
+    std::vector<Line> lines;
+    for (const Json& job : page->items) lines.push_back({kube::KeyOf(job).name, StateLine(job)});
+    return lines;
+  }
+
+  absl::StatusOr<Details> Describe(const std::string& name) override {
+    const absl::StatusOr<Json> job = Find(name);
+    if (!job.ok()) return job.status();
+    const absl::StatusOr<PodViews> pods = Pods(*job);
+    Details details;
+    details.view = ViewOf(*job, pods.ok() ? *pods : PodViews());
+    if (!pods.ok()) {
+      details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
+    }
+    AddTroubles(*job, &details.lines);
+    return details;
+  }
+
+  absl::Status Logs(const std::string& name, const LogOptions& options,
+                    const LogSink& sink) override {
+    const absl::StatusOr<Json> job = Find(name);
+    if (!job.ok()) return job.status();
+    PodLogs::Options log_options;
+    log_options.ns = connection_.ns;
+    log_options.process = options.process;
+    log_options.tail = options.tail;
+    log_options.follow = options.follow && !HasEnded(*job);
+    PodLogs logs(connection_.transport.get(), log_options);
+    if (!log_options.follow) return ReadLogs(*job, options, sink, &logs);
+    JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
+    const std::string uid = kube::UidOf(*job);
+    PodViews pods;
+    bool known = false;
+    absl::Time end = absl::InfiniteFuture();
+    for (bool over = false; !(over && logs.Idle()) && absl::Now() < end;) {
+      JobNews news = watch.Wait(kTick);
+      if (news.pods.has_value()) pods = ReadPods(*news.pods, uid), known = true;
+      if (known) logs.SetPods(pods);
+      if (news.job_listed) {
+        over = news.job.is_null() || kube::UidOf(news.job) != uid || HasEnded(news.job);
+        // Its pods may be kept.
+        if (over) end = std::min(end, absl::Now() + kLastWords);
+      }
+      for (const auto& [resource, status] : news.troubles) {
+        if (absl::IsPermissionDenied(status) && resource == "pods") {
+          return Explain(status, connection_);
+        }
+      }
+      if (!Pass(&logs, sink)) return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
+                                   const std::function<void(const std::string&)>& say) override {
+    if (options.now) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a job of a cluster is stopped with a checkpoint only; kubectl delete stj ", name, " -n ",
+          connection_.ns, " ends it at once, and its claims keep the newest checkpoint"));
+    }
+    const absl::StatusOr<Json> job = Find(name);
+    if (!job.ok()) return job.status();
+    if (HasEnded(*job)) return absl::StrCat(name, ": ", StateLine(*job));
+    // Only this very job, not another that has its name by then.
+    const Json patch = {{"metadata", {{"uid", kube::UidOf(*job)}}}, {"spec", {{"suspend", true}}}};
+    kube::WriteOptions write;
+    write.field_manager = kCliFieldManager;
+    const absl::StatusOr<Json> patched = connection_.client->Patch(
+        reconciler::TrainingJobs(), kube::KeyOf(*job), kube::PatchKind::kMerge, patch, write);
+    if (!patched.ok()) return Explain(patched.status(), connection_);
+    say(absl::StrCat("Stopping ", name, " in ", Place(), ": it writes a checkpoint first"));
+    JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
+    const absl::Time deadline = absl::Now() + options.timeout;
+    while (true) {
+      const JobNews news = watch.Wait(kTick);
+      if (news.job_listed && (news.job.is_null() || kube::UidOf(news.job) != kube::UidOf(*job))) {
+        return absl::StrCat(name, ": it was deleted");
+      }
+      if (news.job_listed && EndingOf(news.job).has_value()) {
+        return absl::StrCat(name, ": ", StateLine(news.job));
+      }
+      if (absl::Now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("job ", name, " is asked to stop, and still runs; sluice status ", name,
+                         flags_.Text(), " shows how it is"));
+      }
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
+    const absl::StatusOr<Json> job = Find(name);
+    if (!job.ok()) return job.status();
+    if (const auto ending = EndingOf(*job); ending.has_value()) {
+      const std::string location = GetString(*job, {"status", "checkpoint", "location"});
+      return absl::FailedPreconditionError(absl::StrCat(
+          "job ", name, " does not run (", StateLine(*job), ")",
+          location.empty() ? ""
+                           : absl::StrCat("; its newest checkpoint is ", location,
+                                          " on the job's volume: copy it from a pod that mounts "
+                                          "that (kubectl cp), then sluice export the folder")));
+    }
+    absl::StatusOr<std::string> kubectl = FindKubectl(environment_.cluster.path);
+    if (!kubectl.ok()) return kubectl.status();
+    auto access = std::make_unique<ClusterAccess>(connection_.client.get(), *std::move(kubectl),
+                                                  KubectlFlags(flags_), *job);
+    const absl::Status status = access->Open();
+    if (!status.ok()) return status;
+    return access;
+  }
+
+ private:
+  absl::StatusOr<kube::ListPage> ListAll(const kube::ResourceType& type,
+                                         const std::string& selector) {
+    kube::ListOptions options;
+    options.ns = connection_.ns;
+    options.label_selector = selector;
+    absl::StatusOr<kube::ListPage> page =
+        kube::ListAll(connection_.client.get(), type, options, kListRestarts);
+    if (!page.ok()) return Explain(page.status(), connection_);
+    return page;
+  }
+
+  absl::StatusOr<Json> Find(const std::string& name) {
+    absl::StatusOr<Json> job = connection_.client->Get(
+        reconciler::TrainingJobs(), {connection_.ns, name}, kube::Subresource::kNone);
+    if (job.ok()) return job;
+    if (!absl::IsNotFound(job.status()) || IsUnknownType(job.status())) {
+      return Explain(job.status(), connection_);
+    }
+    std::string known;
+    size_t count = 0;
+    if (const absl::StatusOr<std::vector<Line>> lines = List(); lines.ok()) {
+      for (const Line& line : *lines) {
+        if (++count <= kMaxNamed) absl::StrAppend(&known, known.empty() ? "" : ", ", line.name);
+      }
+    }
+    if (count > kMaxNamed) absl::StrAppend(&known, " and ", count - kMaxNamed, " more");
+    return absl::NotFoundError(
+        absl::StrCat("there is no job ", name, " in ", Place(), "; ",
+                     known.empty() ? "there are none" : "there are: ", known));
+  }
+
+  absl::StatusOr<PodViews> Pods(const Json& job) {
+    const absl::StatusOr<kube::ListPage> page = ListAll(
+        reconciler::Pods(), absl::StrCat(reconciler::kJobLabel, "=", kube::KeyOf(job).name));
+    if (!page.ok()) return page.status();
+    return ReadPods(page->items, kube::UidOf(job));
+  }
+
+  static void AddTroubles(const Json& job, std::vector<std::string>* lines) {
+    if (const auto ending = EndingOf(job); ending.has_value() && !ending->reason.empty()) {
+      lines->push_back(absl::StrCat("  ", ending->reason));
+    }
+    const Json* status = kube::Find(job, {"status"});
+    const Json* degraded =
+        status == nullptr ? nullptr : reconciler::FindCondition(*status, "Degraded");
+    if (degraded != nullptr && reconciler::HasCondition(*status, "Degraded")) {
+      lines->push_back(absl::StrCat("  degraded: ", GetString(*degraded, {"reason"}), ": ",
+                                    GetString(*degraded, {"message"})));
+    }
+    const Json* failures = kube::Find(job, {"status", "lastFailures"});
+    if (failures != nullptr && failures->is_array()) {
+      for (size_t i = 0; i < std::min(failures->size(), kMaxFailuresShown); ++i) {
+        const Json& failure = (*failures)[i];
+        lines->push_back(absl::StrCat(
+            "  ", GetString(failure, {"time"}), "  ", GetString(failure, {"pod"}),
+            " ended: ", GetString(failure, {"reason"}), ": ", GetString(failure, {"message"})));
+      }
+    }
+    const std::string checkpoint = GetString(job, {"status", "checkpoint", "location"});
+    if (!checkpoint.empty()) {
+      lines->push_back(absl::StrCat("  newest checkpoint: ", checkpoint));
+    }
+  }
+
+  // Passes on what was read; false: nobody listens any more.
+  bool Pass(PodLogs* logs, const LogSink& sink) {
+    std::vector<std::string> problems;
+    for (const PodLogs::LogLine& line : logs->Take(&problems)) {
+      if (!sink(line.process, line.text)) return false;
+    }
+    for (const std::string& problem : problems) *environment_.err << "sluice: " << problem << "\n";
+    return true;
+  }
+
+  absl::Status ReadLogs(const Json& job, const LogOptions& options, const LogSink& sink,
+                        PodLogs* logs) {
+    const absl::StatusOr<PodViews> pods = Pods(job);
+    if (!pods.ok()) return pods.status();
+    logs->SetPods(*pods);
+    if (!logs->found()) {
+      return absl::NotFoundError(absl::StrCat(
+          "no log of ", options.process.empty() ? "any process" : options.process, ": ",
+          pods->empty() ? "the job has no pods now" : "no such container has begun"));
+    }
+    while (!logs->Idle()) {
+      if (!Pass(logs, sink)) return absl::OkStatus();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    Pass(logs, sink);
+    return absl::OkStatus();
+  }
+
+  const Environment& environment_;
+  const ClusterFlags flags_;
+  const Connection connection_;
+};
+
+}  // namespace
+
+std::unique_ptr<Jobs> MakeClusterJobs(const Environment& environment, const ClusterFlags& flags,
+                                      Connection connection) {
+  return std::make_unique<ClusterJobs>(environment, flags, std::move(connection));
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,19 @@
+#ifndef SLUICE_SERVICES_CLI_CLUSTER_CLUSTER_JOBS_H_
+#define SLUICE_SERVICES_CLI_CLUSTER_CLUSTER_JOBS_H_
+
+#include <memory>
+
+#include "services/cli/cluster/connection.h"
+#include "services/cli/environment.h"
+#include "services/cli/jobs.h"
+
+namespace sluice::cli {
+
+// The TrainingJobs of a namespace. `flags` are those of `connection`, for what is proposed and for
+// kubectl. `environment` outlives them.
+std::unique_ptr<Jobs> MakeClusterJobs(const Environment& environment, const ClusterFlags& flags,
+                                      Connection connection);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_CLUSTER_CLUSTER_JOBS_H_

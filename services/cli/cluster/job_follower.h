@@ -1,0 +1,69 @@
+// Follows one TrainingJob on a cluster to its end, and shows it like a job of this machine.
+//
+// Pure: what the API server told goes in, calls of the display come out; no threads, no sockets.
+#ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
+#define SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "operator/kube/object.h"
+#include "operator/reconciler/pod_view.h"
+#include "services/cli/cluster/job_watch.h"
+#include "services/cli/progress_text.h"
+#include "services/cli/run_display.h"
+
+namespace sluice::cli {
+
+class JobFollower {
+ public:
+  struct Options {
+    std::string uid;  // of the job; another one of its name is not followed
+    // The job was made just now: all that was ever said of it is news. Else what was said before is
+    // not shown again.
+    bool is_new = false;
+    absl::Time begin;  // when following began
+    // A job of which no operator has said anything for so long is told of, once.
+    absl::Duration operator_patience = absl::Seconds(15);
+  };
+
+  // `display` outlives this.
+  JobFollower(Options options, RunDisplay* display);
+
+  void Take(JobNews news, absl::Time now);
+
+  // The end, once there is one: of the job, or because it was deleted (failed, with that reason).
+  const std::optional<policy::Ending>& ending() const { return ending_; }
+  // As it was last; null before the first news.
+  const kube::Json& job() const { return job_; }
+  const std::map<std::string, reconciler::PodView>& pods() const { return pods_; }  // by name
+
+ private:
+  void TakeJob(kube::Json job);
+  void TakePods(const std::vector<kube::Json>& pods);
+  // True if it is for people to see now.
+  bool TakeEvent(const kube::Json& event, v1::Event* shown);
+  void TakeTroubles(const std::map<std::string, absl::Status>& troubles);
+  // An evaluation that was not shown yet.
+  bool NewEvaluation(v1::Event* shown);
+  void LookForOperator(absl::Time now);
+
+  const Options options_;
+  RunDisplay* const display_;
+  kube::Json job_;
+  std::map<std::string, reconciler::PodView> pods_;
+  bool pods_known_ = false;
+  bool told_of_operator_ = false;
+  std::set<std::string> seen_events_;     // uids; an API server forgets events after an hour
+  std::vector<v1::Event> untold_;         // to be shown with the job
+  std::optional<uint64_t> evaluated_at_;  // the step of the evaluation shown last
+  std::optional<policy::Ending> ending_;
+};
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_

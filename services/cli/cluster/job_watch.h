@@ -1,0 +1,78 @@
+// What an API server tells of one TrainingJob: the job, its pods, its events, as they change.
+#ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_WATCH_H_
+#define SLUICE_SERVICES_CLI_CLUSTER_JOB_WATCH_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/kube/cancellation.h"
+#include "operator/kube/client.h"
+#include "operator/kube/object.h"
+#include "operator/kube/reflector.h"
+#include "services/common/mutex.h"
+
+namespace sluice::cli {
+
+// Since the last news.
+struct JobNews {
+  bool job_listed = false;  // the server has said whether there is such a job: `job` holds
+  kube::Json job;           // as it is now; null: there is none
+  std::optional<std::vector<kube::Json>> pods;  // all that there are, if they changed
+  std::vector<kube::Json> old_events;           // from before the watch, the oldest first
+  std::vector<kube::Json> events;               // since then: new, or repeated
+  // Watches that broke ("pods", "events", "trainingjobs"), each with why; OK: it goes again.
+  std::map<std::string, absl::Status> troubles;
+
+  bool empty() const {
+    return !job_listed && !pods.has_value() && old_events.empty() && events.empty() &&
+           troubles.empty();
+  }
+};
+
+// Three watches, each on a thread of its own; one that breaks is taken up again where it was, for
+// as long as it takes. At most kMaxEvents events wait to be taken, the newest.
+class JobWatch {
+ public:
+  static constexpr size_t kMaxEvents = 1000;
+
+  // `client` outlives this.
+  JobWatch(kube::Client* client, const kube::ObjectKey& job);
+  // Cancels the watches and waits for them.
+  ~JobWatch();
+
+  // Blocks until there are news, or Wake is called, or so long. Empty if there are none.
+  JobNews Wait(absl::Duration timeout);
+  // Any thread.
+  void Wake();
+
+ private:
+  class Sink;
+  void Start(const std::string& name, kube::ResourceType type, kube::Reflector::Options options);
+  void SetTrouble(const std::string& name, const absl::Status& status);
+
+  kube::Client* const client_;
+  kube::Cancellation cancellation_;
+  Mutex mutex_;
+  CondVar changed_;
+  JobNews news_ ABSL_GUARDED_BY(mutex_);
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<kube::ObjectKey, kube::Json> pods_ ABSL_GUARDED_BY(mutex_);
+  bool events_listed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, absl::Status> troubles_ ABSL_GUARDED_BY(mutex_);  // those that last
+  std::vector<std::unique_ptr<Sink>> sinks_;
+  std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
+  std::vector<std::thread> threads_;
+};
+
+// When an event happened; of a repeated one the last time.
+absl::Time TimeOfEvent(const kube::Json& event);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_CLUSTER_JOB_WATCH_H_

@@ -1,0 +1,18 @@
+#ifndef SLUICE_SERVICES_CLI_LOCAL_JOBS_H_
+#define SLUICE_SERVICES_CLI_LOCAL_JOBS_H_
+
+#include <memory>
+#include <string>
+
+#include "services/cli/environment.h"
+#include "services/cli/jobs.h"
+
+namespace sluice::cli {
+
+// Jobs of this machine, with their states in `state_directory`. `environment` outlives them.
+std::unique_ptr<Jobs> MakeLocalJobs(const Environment& environment,
+                                    const std::string& state_directory);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_LOCAL_JOBS_H_

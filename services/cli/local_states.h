@@ -1,0 +1,20 @@
+#ifndef SLUICE_SERVICES_CLI_LOCAL_STATES_H_
+#define SLUICE_SERVICES_CLI_LOCAL_STATES_H_
+
+#include <map>
+
+#include "operator/local/local_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/cli/progress_text.h"
+
+namespace sluice::cli {
+
+// The processes of a job on this machine in words: from what is known of the children, and what the
+// coordinator last said (null: nothing yet).
+std::map<policy::Slot, ProcessState> LocalProcessStates(
+    const std::map<policy::Slot, local::ProcessView>& processes, const v1::JobProgress* progress);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_LOCAL_STATES_H_

@@ -1,0 +1,61 @@
+#include "services/cli/local_states.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace sluice::cli {
+namespace {
+
+v1::ProcessStatus* AddProcess(v1::JobProgress* progress, v1::Role role, uint32_t index,
+                              uint64_t pid, v1::ProcessStatus::State state) {
+  v1::ProcessStatus* status = progress->add_processes();
+  status->mutable_process()->set_role(role);
+  status->mutable_process()->set_index(index);
+  status->set_pid(pid);
+  status->set_state(state);
+  return status;
+}
+
+local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
+  local::ProcessView view;
+  view.pid = pid;
+  view.running = true;
+  view.restarts = restarts;
+  return view;
+}
+
+TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
+  v1::JobProgress progress;
+  AddProcess(&progress, v1::SHARD, 0, 11, v1::ProcessStatus::MEMBER)->set_partitions(64);
+  AddProcess(&progress, v1::WORKER, 0, 12, v1::ProcessStatus::MEMBER)
+      ->set_samples_per_second(512.4);
+  AddProcess(&progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
+  AddProcess(&progress, v1::WORKER, 4, 15, v1::ProcessStatus::SUSPECT);
+  std::map<policy::Slot, local::ProcessView> processes;
+  processes[{v1::COORDINATOR, 0}] = Running(10);
+  processes[{v1::SHARD, 0}] = Running(11);
+  processes[{v1::WORKER, 0}] = Running(12, 1);
+  processes[{v1::WORKER, 1}] = Running(13);  // another life than the coordinator speaks of
+  processes[{v1::WORKER, 2}].pid = 14;
+  processes[{v1::WORKER, 2}].exit.signal = SIGKILL;
+  processes[{v1::WORKER, 3}].pid = 14;
+  processes[{v1::WORKER, 4}] = Running(15);
+  auto states = LocalProcessStates(processes, &progress);
+  EXPECT_EQ((states[{v1::COORDINATOR, 0}].text), "running");
+  EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 64 partitions");
+  EXPECT_EQ((states[{v1::WORKER, 0}].text), "training, 512 samples/s");
+  EXPECT_EQ((states[{v1::WORKER, 0}].restarts), 1u);
+  EXPECT_EQ((states[{v1::WORKER, 1}].text), "starting");
+  EXPECT_EQ((states[{v1::WORKER, 2}].text), "killed by signal 9 (Killed)");
+  EXPECT_EQ((states[{v1::WORKER, 2}].tone), ProcessState::Tone::kBad);
+  EXPECT_EQ((states[{v1::WORKER, 3}].text), "finished");
+  EXPECT_EQ((states[{v1::WORKER, 4}].text), "does not answer");
+}
+
+TEST(LocalStatesTest, ACoordinatorThatSaidNothingYetStarts) {
+  const auto states = LocalProcessStates({{{v1::COORDINATOR, 0}, Running(10)}}, nullptr);
+  EXPECT_EQ(states.begin()->second.text, "starting");
+}
+
+}  // namespace
+}  // namespace sluice::cli

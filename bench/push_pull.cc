@@ -14,14 +14,18 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "services/common/file_util.h"
 #include "services/common/program.h"
 #include "services/protocol/layout.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/transport_security.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/job_processes.h"
 
@@ -37,6 +41,7 @@ struct Flags {
   std::string optimizer = "add";
   bool shared_memory = true;
   std::string programs;
+  bool tls = false;
 };
 
 // One float32 tensor; each gradient is 1 everywhere.
@@ -143,8 +148,26 @@ v1::JobSpec MakeJob(const Flags& flags) {
 }
 
 absl::Status RunIn(const Flags& flags, const std::string& folder) {
-  testing::JobProcesses processes(
-      {.job = MakeJob(flags), .folder = folder, .programs = flags.programs});
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  std::string tls_folders;
+  security::TransportSecurity::Options own_credentials;
+  if (flags.tls) {
+    tls_folders = folder + "/tls";
+    own_credentials.directory = tls_folders + "/worker-0";
+    const auto made = security::WriteCredentialFolders(
+        files.get(), tls_folders, {.job = "default/push-pull", .shards = flags.shards},
+        absl::Now());
+    if (!made.ok()) return made.status();
+  }
+  const auto security =
+      security::TransportSecurity::OpenIfAny(files.get(), own_credentials, absl::Now());
+  if (!security.ok()) return security.status();
+  testing::JobProcesses::Options job;
+  job.job = MakeJob(flags);
+  job.folder = folder;
+  job.tls_folders = tls_folders;
+  job.programs = flags.programs;
+  testing::JobProcesses processes(std::move(job));
   if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
   for (uint32_t i = 0; i < flags.shards; ++i) {
     if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
@@ -157,6 +180,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   options.core.job = processes.JobName();
   options.coordinator = processes.coordinator_address();
   options.shared_memory = flags.shared_memory;
+  options.security = *security;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
                             int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     auto made = std::make_unique<ConstantGradientEngine>(flags.bytes / sizeof(float), step_change);
@@ -177,10 +201,10 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   std::sort(seconds.begin(), seconds.end());
   std::cout
       << absl::StrFormat(
-             R"({"benchmark": "push_pull", "bytes": %d, "shards": %d, "optimizer": "%s", "steps": %d, )"
+             R"({"benchmark": "push_pull", "bytes": %d, "shards": %d, "optimizer": "%s", "tls": %s, "steps": %d, )"
              R"("median_seconds": %.9f, "fastest_seconds": %.9f, "slowest_seconds": %.9f})",
-             flags.bytes, flags.shards, flags.optimizer, seconds.size(),
-             seconds[seconds.size() / 2], seconds.front(), seconds.back())
+             flags.bytes, flags.shards, flags.optimizer, flags.tls ? "true" : "false",
+             seconds.size(), seconds[seconds.size() / 2], seconds.front(), seconds.back())
       << std::endl;
   return absl::OkStatus();
 }
@@ -211,6 +235,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "between worker and shard (default: yes)");
+  app.add_flag("--tls", flags.tls, "encrypted, with a certificate for each process");
   app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});

@@ -37,6 +37,7 @@ packages() {
     libopenblas0-pthread      # LibTorch's matrix products; 30 times slower without
     libprotobuf-dev
     libspdlog-dev             # logs
+    libssl-dev                # certificates
     libtorch-dev              # models, gradients, data types
     libxxhash-dev             # checksums
     libyaml-cpp-dev           # job files

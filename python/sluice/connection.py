@@ -9,6 +9,7 @@ import numpy as np
 
 from sluice import errors
 from sluice import progress as progress_lib
+from sluice import security
 from sluice import tensors as tensors_lib
 from sluice import transport
 from sluice.protocol import actions
@@ -20,8 +21,11 @@ from sluice.protocol import receive
 from sluice.protocol import wire
 
 
-def connect(name_or_address, state_directory='.sluice'):
-    """A running job: one of this machine by its name, or any by host:port of its coordinator."""
+def connect(name_or_address, state_directory='.sluice', tls_directory=None):
+    """A running job: one of this machine by its name, or any by host:port of its coordinator.
+
+    `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
+    """
     address = name_or_address
     if ':' not in name_or_address:
         port = pathlib.Path(state_directory) / name_or_address / 'run' / 'coordinator.port'
@@ -32,15 +36,18 @@ def connect(name_or_address, state_directory='.sluice'):
                 f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
                 'there. `sluice get` lists the jobs of this machine; of another one, give '
                 'host:port of its coordinator') from None
-    connection = Connection(address)
+    # Jobs of this machine speak plain text.
+    tls = security.find(tls_directory) if ':' in name_or_address else None
+    connection = Connection(address, tls)
     connection.progress()
     return connection
 
 
 class Connection:
 
-    def __init__(self, address):
+    def __init__(self, address, tls=None):
         self.address = address
+        self._tls = tls
 
     def progress(self):
         """A Progress, which a notebook shows as a bar."""
@@ -54,7 +61,7 @@ class Connection:
         snapshot = self._call(lambda control: control.open_snapshot(timeout))
         job = self._call(lambda control: control.progress()).job
         try:
-            flats = _Reader(snapshot, job).read(timeout)
+            flats = _Reader(snapshot, job, self._tls).read(timeout)
         finally:
             try:
                 self._call(lambda control: control.close_snapshot(snapshot.cut))
@@ -67,7 +74,7 @@ class Connection:
 
     def _call(self, call):
         try:
-            with transport.JobControl(self.address) as control:
+            with transport.JobControl(self.address, tls=self._tls) as control:
                 return call(control)
         except grpc.RpcError as error:
             raise errors.JobNotFound(
@@ -86,7 +93,8 @@ class Tensors(dict):
 class _Reader:
     """Pulls a pinned version from all shards."""
 
-    def __init__(self, snapshot, job):
+    def __init__(self, snapshot, job, tls):
+        self._tls = tls
         self._snapshot = snapshot
         self._job = job
         self._index = layout_lib.LayoutIndex(snapshot.table, snapshot.layout)
@@ -102,7 +110,8 @@ class _Reader:
         streams = []
         try:
             for shard in self._snapshot.view.shards:
-                stream = transport.FrameStream(shard.address, self._on_frames, self._on_broken)
+                stream = transport.FrameStream(shard.address, self._on_frames, self._on_broken,
+                                               self._tls)
                 streams.append(stream)
                 hello = wire.Hello(
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,

@@ -87,7 +87,8 @@ class Work:
 
 class Runtime:
 
-    def __init__(self, address, job_name, index):
+    def __init__(self, address, job_name, index, tls=None):
+        self.tls = tls  # None: plain text
         self.address = address
         self.job_name = job_name
         self.index = index
@@ -113,7 +114,7 @@ class Runtime:
         self._leaving = False
         self._duplicate_since = None
         self._coordinator = transport.CoordinatorStream(
-            address, self._on_connected, self._on_message, self._on_broken)
+            address, self._on_connected, self._on_message, self._on_broken, tls)
         self._begin_life()
 
     def start(self):
@@ -331,7 +332,7 @@ class Runtime:
                     del self._streams[shard]
                     self._event('on_shard_broken', shard, life=life)
 
-        stream = transport.FrameStream(address, on_frames, on_broken)
+        stream = transport.FrameStream(address, on_frames, on_broken, self.tls)
         self._streams[shard] = stream
         self._event('on_shard_connected', shard, life=life)
 

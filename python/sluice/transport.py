@@ -10,6 +10,7 @@ import threading
 
 import grpc
 
+from sluice import security
 from sluice.protocol import frame
 from sluice.protocol import outgoing as outgoing_lib
 from sluice.protocol import wire
@@ -23,9 +24,12 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
-def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES):
-    """A connection of its own: a heartbeat never queues behind tensors."""
-    return grpc.insecure_channel(address, options=[
+def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='coordinator'):
+    """A connection of its own: a heartbeat never queues behind tensors.
+
+    `tls`: a security.TlsDirectory, or None for plain text; `role` of the other side.
+    """
+    options = [
         ('grpc.max_receive_message_length', max_message_bytes),
         ('grpc.max_send_message_length', max_message_bytes),
         ('grpc.use_local_subchannel_pool', 1),
@@ -36,7 +40,11 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES):
         ('grpc.initial_reconnect_backoff_ms', 100),
         ('grpc.max_reconnect_backoff_ms', 1000),
         ('grpc.enable_http_proxy', 0),
-    ])
+    ]
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, tls.credentials(),
+                               options=options + security.server_options(role))
 
 
 def describe(error):
@@ -49,12 +57,12 @@ def describe(error):
 class FrameStream:
     """One stream to a shard. Callbacks come from a thread of its own."""
 
-    def __init__(self, address, on_frames, on_broken):
+    def __init__(self, address, on_frames, on_broken, tls=None):
         self._on_frames = on_frames  # of a list of (header, payload)
         self._on_broken = on_broken
         self._outgoing = outgoing_lib.Outgoing()
         self._closed = False
-        self._channel = open_channel(address, frame.MAX_FRAME_BYTES)
+        self._channel = open_channel(address, frame.MAX_FRAME_BYTES, tls, 'ps')
         exchange = self._channel.stream_stream(
             _EXCHANGE, request_serializer=None, response_deserializer=None)
         self._call = exchange(self._outgoing.messages())
@@ -96,18 +104,27 @@ class FrameStream:
 class CoordinatorStream:
     """Keeps a stream to the coordinator, opening it again with growing pauses when it breaks."""
 
-    def __init__(self, address, on_connected, on_message, on_broken):
+    def __init__(self, address, on_connected, on_message, on_broken, tls=None):
+        self._address = address
+        self._tls = tls
         self._on_connected = on_connected
         self._on_message = on_message
         self._on_broken = on_broken
-        self._channel = open_channel(address)
-        self._join = self._channel.stream_stream(
-            _JOIN, request_serializer=wire.MemberMessage.SerializeToString,
-            response_deserializer=wire.CoordinatorMessage.FromString)
+        self._channel = None
+        self._join = None
+        self._open()
         self._outgoing = None
         self._call = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._loop, name='sluice-control', daemon=True)
+
+    def _open(self):
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = open_channel(self._address, tls=self._tls)
+        self._join = self._channel.stream_stream(
+            _JOIN, request_serializer=wire.MemberMessage.SerializeToString,
+            response_deserializer=wire.CoordinatorMessage.FromString)
 
     def start(self):
         self._thread.start()
@@ -150,14 +167,16 @@ class CoordinatorStream:
             self._on_broken(why)
             self._ending.wait(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE)
+            if self._tls is not None and not self._ending.is_set():
+                self._open()  # with what the files are now
         self._channel.close()
 
 
 class JobControl:
     """The coordinator's unary calls. Each raises grpc.RpcError."""
 
-    def __init__(self, address, timeout=5):
-        self._channel = open_channel(address)
+    def __init__(self, address, timeout=5, tls=None):
+        self._channel = open_channel(address, tls=tls)
         self._timeout = timeout
 
     def close(self):

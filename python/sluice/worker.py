@@ -14,17 +14,19 @@ from sluice.protocol import actions
 from sluice.protocol import core as core_lib
 from sluice.protocol import sequence
 from sluice.protocol import wire
+from sluice import security
 from sluice import transport
 
 _EVALUATION_BATCH = 256
 _DEFAULT_PORT = 29500  # services/transport/endpoint.h
 
 
-def join(address=None, job=None, index=None, timeout=30.0):
+def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None):
     """Registers this process as a worker of a job and returns the Job.
 
     What is not given comes from the environment that `sluice run` and the operator set:
-    SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid) and SLUICE_WORKER_INDEX. An
+    SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and, where
+    the job speaks TLS, SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). An
     address alone is enough too: the job's name is asked for there. Blocks until the job has
     answered, at most `timeout` seconds; then raises JobNotFound.
     """
@@ -45,17 +47,18 @@ def join(address=None, job=None, index=None, timeout=30.0):
             raise errors.UsageError(f"SLUICE_WORKER_INDEX is '{text}': it must be this worker's "
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
-    job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout)
-    runtime = runtime_lib.Runtime(address, job, index)
+    tls = security.find(tls_directory)
+    job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout, tls)
+    runtime = runtime_lib.Runtime(address, job, index, tls)
     runtime.start()
     runtime.wait_for_job(timeout)
     return Job(runtime)
 
 
-def _ask_job_name(address, timeout):
+def _ask_job_name(address, timeout, tls):
     import grpc
     deadline = time.monotonic() + timeout
-    with transport.JobControl(address) as control:
+    with transport.JobControl(address, tls=tls) as control:
         while True:
             try:
                 name = control.progress().job
@@ -102,7 +105,7 @@ class Job:
 
     def progress(self):
         """What the coordinator knows at the moment (JobProgress of proto/jobcontrol.proto)."""
-        with transport.JobControl(self.address) as control:
+        with transport.JobControl(self.address, tls=self._runtime.tls) as control:
             return control.progress()
 
     def __repr__(self):

@@ -25,6 +25,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
+void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);
 
 // Prints "sluice: <message>" and returns the exit code that fits.
 int Complain(const Environment& environment, const absl::Status& status);

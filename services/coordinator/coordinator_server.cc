@@ -18,6 +18,7 @@
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
+#include "services/transport/security/rules.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -94,8 +95,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   absl::Status StartServer() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
-        {.address = options_.address}, {&join_service_, &control_service_, &streams_});
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+        GrpcServer::Start({.address = options_.address,
+                           .credentials = security::ServerCredentialsOf(options_.security)},
+                          {&join_service_, &control_service_, &streams_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions
@@ -138,6 +141,12 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void OnOpen(Streams::StreamId stream, const std::string& peer) override {
     logger_.Debug("A control stream opened", {{"stream", stream}, {"peer", peer}});
     Event([stream](CoordinatorCore& core, absl::Time now) { core.OnConnected(stream, now); });
+  }
+  absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
+                     const v1::MemberMessage& message) override {
+    const absl::Status may = security::MaySay(peer, message);
+    if (!may.ok()) logger_.Warning("A message is refused", {{"why", may.ToString()}});
+    return may;
   }
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
     messages_received_.Increment();

@@ -18,6 +18,7 @@
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
 #include "services/coordinator/coordinator_core.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::coordinator {
 
@@ -26,6 +27,8 @@ class CoordinatorServer {
   struct Options {
     CoordinatorOptions core;
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
+    // Null: plain text.
+    std::shared_ptr<const security::TransportSecurity> security;
     // Finds the other job's checkpoint that this one begins with; null: there is none.
     std::function<absl::StatusOr<RestoreSource>()> restore_source;
     // How long progress is still answered after the end, so that whoever follows the job sees how

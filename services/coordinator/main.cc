@@ -16,6 +16,7 @@
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +29,7 @@ struct Flags {
   std::string status_file;
   std::string termination_file;
   double linger_seconds = 2;
+  std::string tls_directory;
 };
 
 constexpr size_t kMaxJobBytes = 1 << 20;
@@ -109,7 +111,19 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
   Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
 
+  if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.tls_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "the job says tls: Enabled: give --tls-directory, the folder of the coordinator's "
+        "certificate");
+  }
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::OpenIfAny(
+          files.get(), {.directory = flags.tls_directory, .role = v1::COORDINATOR, .index = 0},
+          absl::Now());
+  if (!security.ok()) return security.status();
+
   CoordinatorServer::Options options;
+  options.security = *security;
   options.core.job = *job;
   options.core.incarnation = incarnation;
   options.core.checkpoint_folder = [storage_folder](const v1::CheckpointRef& ref) {
@@ -177,6 +191,8 @@ int Main(int argc, char** argv) {
   app.add_option("--linger", flags.linger_seconds,
                  "seconds for which progress is answered after the end")
       ->capture_default_str();
+  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
+      ->envname(security::kDirectoryVariable);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

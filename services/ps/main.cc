@@ -15,6 +15,7 @@
 #include "services/ps/shard_server.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::ps {
 namespace {
@@ -26,6 +27,7 @@ struct Flags {
   uint32_t index = 0;
   std::string listen_address = "127.0.0.1:0";
   std::string advertised_host;
+  std::string tls_directory;
   int threads = 1;
 };
 
@@ -38,7 +40,14 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::OpenIfAny(
+          files.get(), {.directory = flags.tls_directory, .role = v1::SHARD, .index = flags.index},
+          absl::Now());
+  if (!security.ok()) return security.status();
+
   ShardServer::Options options;
+  options.security = *security;
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
@@ -85,6 +94,8 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", flags.threads, "threads for arithmetic")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
+  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
+      ->envname(security::kDirectoryVariable);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

@@ -64,7 +64,9 @@ class ShardServer::Impl final : public StreamHandler {
 
   absl::Status StartServer() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.address = options_.listen_address}, {&streams_});
+        GrpcServer::Start({.address = options_.listen_address,
+                           .credentials = security::ServerCredentialsOf(options_.security)},
+                          {&streams_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     options_.core.identity.set_address(
@@ -74,6 +76,7 @@ class ShardServer::Impl final : public StreamHandler {
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
     link.loop = streams_.loop();
+    link.credentials = security::ChannelCredentialsOf(options_.security);
     link_ = CoordinatorLink::Start(
         link,
         {.on_connected =
@@ -231,6 +234,7 @@ class ShardServer::Impl final : public StreamHandler {
     StreamClient::Options options;
     options.address = peer.address;
     options.loop = streams_.loop();
+    options.credentials = security::ChannelCredentialsOf(options_.security);
     peer.stream = StreamClient::Connect(
         options, {.on_frames =
                       [this, incarnation, life](const std::vector<DecodedFrame>& frames) {

@@ -15,6 +15,7 @@
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
 #include "services/ps/shard_core.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::ps {
 
@@ -26,6 +27,8 @@ class ShardServer {
     // What workers reach it by; port 0 or none: the port that it listens on.
     std::string advertised_host = "127.0.0.1";
     std::string coordinator;  // host:port
+    // Null: plain text.
+    std::shared_ptr<const security::TransportSecurity> security;
     // Threads for the arithmetic of large closes, this one included; 1: none of its own.
     int compute_threads = 1;
   };

@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "services/protocol/frame_wire.h"
+#include "services/transport/security/identity.h"
 
 namespace sluice {
 namespace {
@@ -69,6 +70,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // A proxy for the web is none for our own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (options.credentials != nullptr) {
+    arguments.SetSslTargetNameOverride(
+        security::ServerName(options.kind == ChannelKind::kBulk ? v1::SHARD : v1::COORDINATOR));
+  }
   return grpc::CreateCustomChannel(
       options.address,
       options.credentials == nullptr ? grpc::InsecureChannelCredentials() : options.credentials,

@@ -38,7 +38,8 @@ enum class ChannelKind { kControl, kBulk };
 struct ChannelOptions {
   std::string address;  // host:port
   ChannelKind kind = ChannelKind::kControl;
-  // Null: plain text.
+  // Null: plain text. Else the other side must show the certificate of a shard (kBulk) or of the
+  // coordinator (kControl), wherever it is.
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   // One attempt to connect is given up after this; a call that waits for it then fails with
   // UNAVAILABLE.

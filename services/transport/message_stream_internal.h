@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "services/common/mutex.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
+#include "services/transport/security/identity.h"
+#include "services/transport/security/transport_security.h"
 #include "services/transport/tsan.h"
 
 // The server's reactor behind message_stream.h.
@@ -48,6 +51,12 @@ class MessageStreamHandler {
   virtual ~MessageStreamHandler() = default;
   // `peer` is gRPC's name of the other side, for messages only.
   virtual void OnOpen(uint64_t stream, const std::string& peer) = 0;
+  // Whether the peer may send this, by its certificate (none: plain text). OnMessage follows if so;
+  // else the stream is closed with what this returns.
+  virtual absl::Status Admit(const std::optional<security::PeerIdentity>& peer, const In& message) {
+    (void)peer, (void)message;
+    return absl::OkStatus();
+  }
   virtual void OnMessage(uint64_t stream, In message) = 0;
   // Why: OK if the peer finished; else what broke the stream, or the status that it was closed
   // with.
@@ -127,6 +136,7 @@ class ServerStreams {
       {
         MutexLock lock(&context_mutex_);
         peer = context_->peer();
+        identity_ = security::PeerOf(*context_->auth_context());
       }
       BeforeGrpc(this);
       this->StartSendInitialMetadata();  // the client sees that it is connected
@@ -142,7 +152,7 @@ class ServerStreams {
     void OnReadDone(bool ok) override {
       AfterGrpc(this);
       if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel says so
-      if (!outbox_.closing()) streams_->handler_->OnMessage(id_, std::move(in_));
+      if (!outbox_.closing()) Receive();
       in_ = In();
       BeforeGrpc(this);
       this->StartRead(&in_);
@@ -172,6 +182,12 @@ class ServerStreams {
 
    private:
     using Action = typename Outbox<Out>::Action;
+
+    void Receive() {
+      const absl::Status may = streams_->handler_->Admit(identity_, in_);
+      if (!may.ok()) return Close(may);
+      streams_->handler_->OnMessage(id_, std::move(in_));
+    }
 
     void Act(Action action) {
       BeforeGrpc(this);
@@ -204,6 +220,7 @@ class ServerStreams {
     const uint64_t id_;
     Outbox<Out> outbox_;
     In in_;  // the read's that is under way
+    std::optional<security::PeerIdentity> identity_;
     std::atomic<bool> cutting_{false};
     grpc::Alarm cut_;
     // Protects the context's life: gRPC's is over after OnDone. Held while it is cancelled, which

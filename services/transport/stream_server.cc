@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/payload_sharing.h"
+#include "services/transport/security/rules.h"
+#include "services/transport/security/transport_security.h"
 #include "services/transport/tsan.h"
 
 // Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
@@ -169,6 +172,7 @@ class StreamServer::Impl::Stream {
   using Action = FrameOutbox::Action;
 
   void OnOpened(bool ok) {
+    identity_ = security::PeerOf(*context_.auth_context());
     server_->handler_->OnOpen(id_, context_.peer());
     if (!ok) Act(outbox_.Break(PeerBrokeOff()));
     Read();
@@ -194,6 +198,8 @@ class StreamServer::Impl::Stream {
     Read();  // the next message comes in while this one is handled
     if (!frames.ok()) return Close(frames.status());
     for (const DecodedFrame& frame : *frames) {
+      const absl::Status may = security::MaySay(identity_, frame.header);
+      if (!may.ok()) return Close(may);
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
@@ -261,6 +267,7 @@ class StreamServer::Impl::Stream {
   std::atomic<int64_t> cut_at_nanos_{0};  // 0: not closed
 
   // The reader thread's.
+  std::optional<security::PeerIdentity> identity_;
   grpc::ByteBuffer in_;
   bool reading_ = false;
   bool finished_ = false;

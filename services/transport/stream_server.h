@@ -43,7 +43,8 @@ class StreamHandler {
 
 // The server side of rpc Exchange of v1::ParameterServer over raw messages: payloads go in and out
 // without a copy, and frames that have to wait for the stream go out together, to a peer whose
-// Hello says that it takes batches. A peer that sends no frame, or an oversize one, is refused with
+// Hello says that it takes batches. Where there are certificates, a Hello in another's name is
+// refused with PERMISSION_DENIED. A peer that sends no frame, or an oversize one, is refused with
 // INVALID_ARGUMENT (RESOURCE_EXHAUSTED from gRPC itself past the message limit); the other streams
 // do not notice.
 //

@@ -8,11 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/exit_code.h"
+#include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/export.h"
 #include "services/worker/worker_process.h"
@@ -28,6 +30,7 @@ struct Flags {
   int threads = 0;
   double grace_seconds = 10;
   bool shared_memory = true;
+  std::string tls_directory;
 };
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
@@ -62,7 +65,15 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::OpenIfAny(
+          files.get(), {.directory = flags.tls_directory, .role = v1::WORKER, .index = flags.index},
+          absl::Now());
+  if (!security.ok()) return security.status();
+
   WorkerProcess::Options options;
+  options.security = *security;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(flags.index);
   options.core.process.set_incarnation(RandomIncarnation());
@@ -105,6 +116,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "exchange tensors with shards of this machine through memory (default: yes)");
+  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
+      ->envname(security::kDirectoryVariable);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

@@ -37,6 +37,7 @@ class WorkerProcess::Impl {
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
     link.loop = &loop_;
+    link.credentials = security::ChannelCredentialsOf(options_.security);
     link_ = CoordinatorLink::Start(
         link, {.on_connected =
                    [this] {
@@ -158,6 +159,7 @@ class WorkerProcess::Impl {
     options.address = connect.address;
     options.loop = &loop_;
     if (!options_.shared_memory) options.shared_memory_bytes = 0;
+    options.credentials = security::ChannelCredentialsOf(options_.security);
     options.on_queued_bytes = [this](int64_t change) {
       queued_send_.Increment(static_cast<double>(change));
     };

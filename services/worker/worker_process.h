@@ -16,6 +16,7 @@
 #include "proto/job.pb.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
+#include "services/transport/security/transport_security.h"
 #include "services/worker/compute/compute_engine.h"
 #include "services/worker/core/worker_core.h"
 #include "services/worker/data/dataset.h"
@@ -31,6 +32,8 @@ class WorkerProcess {
   struct Options {
     WorkerOptions core;
     std::string coordinator;  // host:port
+    // Null: plain text.
+    std::shared_ptr<const security::TransportSecurity> security;
     int threads = 0;          // 0: as the job says; else the machine's cores
     EngineFactory make_engine;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.

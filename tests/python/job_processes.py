@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from sluice import security
 from sluice import transport
 from sluice.protocol import wire
 
@@ -48,7 +49,9 @@ def program(role):
 
 class JobProcesses:
 
-    def __init__(self, job, folder):
+    def __init__(self, job, folder, tls=None):
+        """`tls`: the folder of `sluice certificates`; None: plain text."""
+        self._tls = pathlib.Path(tls) if tls else None
         self.job = job
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +100,7 @@ class JobProcesses:
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
             'SLUICE_WORKER_INDEX': str(index), 'SLUICE_THREADS': '1',
             'PYTHONPATH': os.pathsep.join(sys.path),
+            **({'SLUICE_TLS_DIRECTORY': str(self._tls / f'worker-{index}')} if self._tls else {}),
             **environment,
         }
         with open(log, 'ab') as output:
@@ -110,6 +114,8 @@ class JobProcesses:
     def _spawn(self, name, arguments):
         port_file = self.folder / f'{name}.port'
         port_file.unlink(missing_ok=True)
+        if self._tls:
+            arguments = arguments + ['--tls-directory', str(self._tls / name)]
         with open(self.folder / f'{name}.stderr', 'ab') as output:
             self._living[name] = subprocess.Popen(
                 arguments + ['--port-file', str(port_file), '--log-file',
@@ -124,6 +130,10 @@ class JobProcesses:
                 return None
         return self.wait_until(read, 20, f'{name} listens')
 
+    def _control(self):
+        tls = security.TlsDirectory(self._tls / 'operator') if self._tls else None
+        return transport.JobControl(self.address, tls=tls)
+
     def kill(self, name):
         """SIGKILL, and the coordinator is told, as a process manager would."""
         process = self._living.pop(name)
@@ -137,7 +147,7 @@ class JobProcesses:
             process=wire.ProcessId(role=wire.SHARD if role == 'ps' else wire.WORKER,
                                    index=int(index)),
             pid=process.pid, reason='killed by signal 9')
-        with transport.JobControl(self.address) as control:
+        with self._control() as control:
             control._call('SetDesired', request, wire.SetDesiredResponse)
 
     def signal(self, name, number):
@@ -164,7 +174,7 @@ class JobProcesses:
         return found[1] if found else None
 
     def progress(self):
-        with transport.JobControl(self.address) as control:
+        with self._control() as control:
             return control.progress()
 
     def workers(self):

@@ -19,8 +19,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "services/common/exit_code.h"
+#include "services/common/file_util.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/transport_security.h"
 
 extern char** environ;
 
@@ -101,7 +103,20 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
   if (!port.ok()) return port.status();
   coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
-  control_ = v1::JobControl::NewStub(MakeChannel({.address = coordinator_address_}));
+  return OpenControl();
+}
+
+// As the operator.
+absl::Status JobProcesses::OpenControl() {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  security::TransportSecurity::Options options;
+  if (!options_.tls_folders.empty()) {
+    options.directory = absl::StrCat(options_.tls_folders, "/operator");
+  }
+  const auto security = security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now());
+  if (!security.ok()) return security.status();
+  control_ = v1::JobControl::NewStub(MakeChannel(
+      {.address = coordinator_address_, .credentials = security::ChannelCredentialsOf(*security)}));
   return absl::OkStatus();
 }
 
@@ -140,6 +155,10 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
                                   LogFile(name), std::string("--parent"), absl::StrCat(getpid())}) {
     arguments.push_back(flag);
+  }
+  if (!options_.tls_folders.empty()) {
+    arguments.push_back("--tls-directory");
+    arguments.push_back(absl::StrCat(options_.tls_folders, "/", name));
   }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

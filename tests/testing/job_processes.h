@@ -32,6 +32,9 @@ class JobProcesses {
     // sluice-worker.
     std::string worker_program;
     std::string coordinator;  // host:port of one that lives already; empty: StartCoordinator
+    // Folders of credentials as security::WriteCredentialFolders makes them, one of each process's
+    // name; empty: plain text.
+    std::string tls_folders;
     std::string programs;  // folder that holds services/coordinator/sluice-coordinator, ...; empty:
                            // Bazel's runfiles
   };
@@ -81,6 +84,7 @@ class JobProcesses {
 
  private:
   absl::Status TryToStartCoordinator();
+  absl::Status OpenControl();
   absl::Status Spawn(const std::string& name, std::vector<std::string> arguments);
   absl::StatusOr<int> ReadPort(const std::string& name, absl::Duration timeout);
   std::string Program(const std::string& role) const;

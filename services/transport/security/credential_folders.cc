@@ -1,0 +1,109 @@
+#include "services/transport/security/credential_folders.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/tls/certificates.h"
+#include "services/transport/security/transport_security.h"
+
+namespace sluice::security {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr char kAuthorityKeyFile[] = "ca.key";
+// Clocks of machines differ a little.
+constexpr absl::Duration kSkew = absl::Minutes(5);
+
+// Before anything is written into it.
+absl::Status MakePrivateFolder(FileSystem* files, const std::string& folder) {
+  if (absl::Status status = files->CreateDirectories(folder); !status.ok()) return status;
+  std::error_code error;
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  if (!error) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(folder, ": cannot be made private: ", error.message()));
+}
+
+absl::Status Write(FileSystem* files, const std::string& folder, const char* name,
+                   const std::string& content) {
+  return AtomicWriteFile(files, JoinPath(folder, name), absl::Cord(content), "new");
+}
+
+absl::StatusOr<tls::KeyPair> FindOrMakeAuthority(FileSystem* files, const std::string& folder,
+                                                 const CredentialFoldersOptions& options,
+                                                 absl::Time now) {
+  const std::string path = JoinPath(folder, kAuthorityFile);
+  const absl::StatusOr<std::string> certificate = files->Read(path, kMaxFileBytes);
+  if (absl::IsNotFound(certificate.status())) {
+    absl::StatusOr<tls::KeyPair> made = tls::MakeAuthority(
+        absl::StrCat("sluice ", options.job), {now - kSkew, now + options.authority_valid});
+    if (!made.ok()) return made;
+    if (absl::Status status = MakePrivateFolder(files, folder); !status.ok()) return status;
+    if (absl::Status s = Write(files, folder, kAuthorityKeyFile, made->private_key); !s.ok()) {
+      return s;
+    }
+    if (absl::Status s = Write(files, folder, kAuthorityFile, made->certificate); !s.ok()) return s;
+    return made;
+  }
+  if (!certificate.ok()) return certificate.status();
+  const absl::StatusOr<std::string> key =
+      files->Read(JoinPath(folder, kAuthorityKeyFile), kMaxFileBytes);
+  if (!key.ok()) return key.status();
+  const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(*certificate);
+  if (!read.ok()) {
+    return absl::Status(read.status().code(), absl::StrCat(path, ": ", read.status().message()));
+  }
+  if (read->validity.until < now + options.valid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": the authority ends on ",
+                     absl::FormatTime("%Y-%m-%d", read->validity.until, absl::UTCTimeZone()),
+                     ", before the certificates would; make a new one in another folder, or ask "
+                     "for fewer days"));
+  }
+  return tls::KeyPair{*certificate, *key};
+}
+
+}  // namespace
+
+absl::Status WriteCredentialFolder(FileSystem* files, const std::string& folder,
+                                   const std::string& bundle, const tls::KeyPair& pair) {
+  if (absl::Status status = MakePrivateFolder(files, folder); !status.ok()) return status;
+  if (absl::Status status = Write(files, folder, kAuthorityFile, bundle); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = Write(files, folder, kKeyFile, pair.private_key); !status.ok()) {
+    return status;
+  }
+  return Write(files, folder, kCertificateFile, pair.certificate);
+}
+
+absl::StatusOr<std::vector<std::string>> WriteCredentialFolders(
+    FileSystem* files, const std::string& directory, const CredentialFoldersOptions& options,
+    absl::Time now) {
+  const absl::StatusOr<tls::KeyPair> authority =
+      FindOrMakeAuthority(files, JoinPath(directory, "ca"), options, now);
+  if (!authority.ok()) return authority.status();
+  std::vector<PeerIdentity> identities = {{options.job, v1::COORDINATOR, 0},
+                                          {options.job, v1::READER, 0},
+                                          {options.job, v1::OPERATOR, 0}};
+  for (uint32_t i = 0; i < options.shards; ++i) identities.push_back({options.job, v1::SHARD, i});
+  for (uint32_t i = 0; i < options.workers; ++i) identities.push_back({options.job, v1::WORKER, i});
+  std::vector<std::string> folders;
+  for (const PeerIdentity& identity : identities) {
+    const bool numbered = identity.role == v1::SHARD || identity.role == v1::WORKER;
+    const std::string folder = JoinPath(
+        directory,
+        absl::StrCat(NameOf(identity.role), numbered ? absl::StrCat("-", identity.index) : ""));
+    const absl::StatusOr<tls::KeyPair> pair =
+        tls::Issue(*authority, SubjectOf(identity), {now - kSkew, now + options.valid});
+    if (!pair.ok()) return pair.status();
+    absl::Status status = WriteCredentialFolder(files, folder, authority->certificate, *pair);
+    if (!status.ok()) return status;
+    folders.push_back(folder);
+  }
+  return folders;
+}
+
+}  // namespace sluice::security

@@ -1,0 +1,39 @@
+// Folders of credentials for processes that are started by hand, with an authority of their own.
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/common/file_util.h"
+#include "services/transport/security/identity.h"
+
+namespace sluice::security {
+
+struct CredentialFoldersOptions {
+  std::string job;  // namespace/name
+  uint32_t shards = 1;
+  uint32_t workers = 1;
+  absl::Duration valid = absl::Hours(24 * 90);
+  absl::Duration authority_valid = absl::Hours(24 * 365);
+};
+
+// Writes `directory`/coordinator, /ps-0, ..., /worker-0, ..., /reader and /operator, each with
+// ca.crt, tls.crt and tls.key, and the authority itself in /ca (ca.crt, ca.key), which no process
+// needs. An authority that is there and valid for as long as the certificates is used again, so
+// that certificates are renewed under running processes; one that is not is an error. Keys are
+// readable for their owner alone. Returns the folders. Blocks for the disk.
+absl::StatusOr<std::vector<std::string>> WriteCredentialFolders(
+    FileSystem* files, const std::string& directory, const CredentialFoldersOptions& options,
+    absl::Time now);
+
+// One folder of them.
+absl::Status WriteCredentialFolder(FileSystem* files, const std::string& folder,
+                                   const std::string& bundle, const tls::KeyPair& pair);
+
+}  // namespace sluice::security
+
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_

@@ -1,0 +1,57 @@
+// Who a process is, as its certificate says it: of which job, in which role, with which index.
+//
+// A certificate carries the identity as its only URI, in the form of SPIFFE IDs:
+//
+//   spiffe://sluice/<namespace>/<job>/<role>/<index>
+//
+// and, because pods are dialled by addresses that nobody knows in advance, the role as a DNS name
+// ("ps.sluice.internal") that clients ask for in place of the host's. Each job has an authority of
+// its own: that a certificate is of the job is said by who issued it.
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_IDENTITY_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_IDENTITY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/frame.pb.h"
+#include "services/common/tls/certificates.h"
+
+namespace sluice::security {
+
+struct PeerIdentity {
+  std::string job;  // namespace/name
+  v1::Role role = v1::ROLE_UNSPECIFIED;
+  uint32_t index = 0;  // among its role; 0 where there is only one
+
+  std::string ToString() const;  // "worker 3 of default/mnist"
+};
+
+// "coordinator", "ps", "worker", "reader", "operator".
+absl::string_view NameOf(v1::Role role);
+// ROLE_UNSPECIFIED: there is no such role.
+v1::Role RoleOfName(absl::string_view name);
+
+std::string UriOf(const PeerIdentity& identity);
+// INVALID_ARGUMENT: not of that form.
+absl::StatusOr<PeerIdentity> ParseUri(absl::string_view uri);
+
+// What clients ask a server of this role to be.
+std::string ServerName(v1::Role role);
+
+// For tls::Issue.
+tls::Subject SubjectOf(const PeerIdentity& identity);
+
+// Of a certificate (PEM). UNAUTHENTICATED: it names no identity, or several.
+absl::StatusOr<PeerIdentity> IdentityOf(const tls::Certificate& certificate);
+
+// OK: the peer is who it says it is; it may be anybody where there are no certificates (none).
+// PERMISSION_DENIED names both.
+absl::Status CheckClaim(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed);
+
+}  // namespace sluice::security
+
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_IDENTITY_H_

@@ -1,0 +1,87 @@
+#include "services/transport/security/rules.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace sluice::security {
+namespace {
+
+using Message = v1::MemberMessage;
+
+bool Contains(const std::vector<v1::Role>& roles, v1::Role role) {
+  return std::find(roles.begin(), roles.end(), role) != roles.end();
+}
+
+// By whom a message of Coordinator.Join is sent.
+bool IsSaidBy(Message::BodyCase body, v1::Role role) {
+  switch (body) {
+    case Message::kRegister:
+    case Message::kHeartbeat:
+    case Message::kFailure:
+    case Message::kLeave:
+      return role == v1::SHARD || role == v1::WORKER;
+    case Message::kReady:
+    case Message::kWorkerProgress:
+    case Message::kEvaluationResult:
+      return role == v1::WORKER;
+    case Message::kWhole:
+    case Message::kPauseReply:
+    case Message::kInstalled:
+    case Message::kShardProgress:
+    case Message::kCutPinned:
+    case Message::kCutWritten:
+    case Message::kCutFailed:
+      return role == v1::SHARD;
+    case Message::BODY_NOT_SET:
+      break;
+  }
+  return true;  // of a newer version, or nothing: the core says what it thinks of it
+}
+
+}  // namespace
+
+const std::vector<RpcRule>& RpcRules() {
+  static const auto* const rules = new std::vector<RpcRule>{
+      {"/sluice.v1.Coordinator/Join", {v1::SHARD, v1::WORKER}},
+      {"/sluice.v1.JobControl/SetDesired", {v1::OPERATOR}},
+      {"/sluice.v1.JobControl/GetProgress",
+       {v1::OPERATOR, v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READER}},
+      {"/sluice.v1.JobControl/OpenSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
+      {"/sluice.v1.JobControl/CloseSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
+      {"/sluice.v1.ParameterServer/Exchange", {v1::SHARD, v1::WORKER, v1::READER}},
+  };
+  return *rules;
+}
+
+absl::Status MayCall(const PeerIdentity& caller, absl::string_view method) {
+  for (const RpcRule& rule : RpcRules()) {
+    if (rule.method != method) continue;
+    if (Contains(rule.callers, caller.role)) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        method, " is not for ", caller.ToString(), "; it is for: ",
+        absl::StrJoin(rule.callers, ", ",
+                      [](std::string* out, v1::Role role) { absl::StrAppend(out, NameOf(role)); }),
+        ". Call it with a certificate of such a role"));
+  }
+  return absl::PermissionDeniedError(absl::StrCat(method, " is for nobody"));
+}
+
+absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message) {
+  if (!peer.has_value()) return absl::OkStatus();
+  if (message.has_register_()) return CheckClaim(peer, message.register_().process());
+  if (IsSaidBy(message.body_case(), peer->role)) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("a message (MemberMessage.", message.body_case(),
+                                                  ") is not for ", peer->ToString(), " to send"));
+}
+
+absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header) {
+  if (!peer.has_value() || !header.has_hello()) return absl::OkStatus();
+  const v1::ProcessId& sender = header.hello().sender();
+  // A worker may read as readers do: its program may look at the job.
+  if (peer->role == v1::WORKER && sender.role() == v1::READER) return absl::OkStatus();
+  return CheckClaim(peer, sender);
+}
+
+}  // namespace sluice::security

@@ -1,0 +1,262 @@
+#include "services/transport/security/transport_security.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/transport/grpc_server.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/grpc_status.h"
+#include "services/transport/security/credential_folders.h"
+
+namespace sluice::security {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Says which role asked.
+class EchoService final : public v1::JobControl::Service {
+ public:
+  grpc::Status GetProgress(grpc::ServerContext* context, const v1::GetProgressRequest*,
+                           v1::JobProgress* progress) override {
+    const std::optional<PeerIdentity> peer = PeerOf(*context->auth_context());
+    progress->set_reason(peer.has_value() ? peer->ToString() : "plain text");
+    return grpc::Status::OK;
+  }
+  grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest*,
+                          v1::SetDesiredResponse*) override {
+    return grpc::Status::OK;
+  }
+};
+
+class TransportSecurityTest : public ::testing::Test {
+ protected:
+  TransportSecurityTest()
+      : root_(std::filesystem::path(::testing::TempDir()) /
+              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(root_);
+    Make("job");
+  }
+
+  void Make(const std::string& name, absl::Time now = absl::Now()) {
+    const auto made = WriteCredentialFolders(files_.get(), root_ / name,
+                                             {.job = "default/mnist", .shards = 2}, now);
+    ASSERT_TRUE(made.ok()) << made.status();
+  }
+
+  absl::StatusOr<std::shared_ptr<const TransportSecurity>> Open(
+      const std::string& folder, v1::Role role, std::optional<uint32_t> index = {}) {
+    return TransportSecurity::Open(
+        files_.get(),
+        {.directory = root_ / folder, .role = role, .index = index, .refresh = absl::Seconds(1)},
+        absl::Now());
+  }
+  std::shared_ptr<const TransportSecurity> MustOpen(const std::string& folder) {
+    auto opened = Open(folder, v1::ROLE_UNSPECIFIED);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? *std::move(opened) : nullptr;
+  }
+
+  void Serve(const std::string& folder) {
+    const auto security = folder.empty() ? nullptr : MustOpen(folder);
+    auto server = GrpcServer::Start(
+        {.credentials = ServerCredentialsOf(security), .grace = absl::Milliseconds(200)},
+        {&generated_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::unique_ptr<v1::JobControl::Stub> Dial(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                             ChannelKind kind = ChannelKind::kControl) {
+    return v1::JobControl::NewStub(
+        MakeChannel({.address = absl::StrCat("127.0.0.1:", server_->port()),
+                     .kind = kind,
+                     .credentials = std::move(credentials)}));
+  }
+
+  static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    v1::JobProgress progress;
+    const grpc::Status status = stub.GetProgress(&context, {}, &progress);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return progress.reason();
+  }
+  absl::StatusOr<std::string> AskAs(const std::string& folder) {
+    return Ask(*Dial(ChannelCredentialsOf(folder.empty() ? nullptr : MustOpen(folder))));
+  }
+
+  // With the checks of Open left out, as a peer may.
+  std::shared_ptr<const TransportSecurity> Unchecked(const std::string& folder) {
+    const auto read = [&](const char* name) {
+      return files_->Read(root_ / folder / name, 1 << 20).value();
+    };
+    return TransportSecurity::FromMemory(read(kAuthorityFile),
+                                         {read(kCertificateFile), read(kKeyFile)});
+  }
+
+  const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
+  const std::filesystem::path root_;
+  EchoService service_;
+  GeneratedService generated_{&service_};
+  std::unique_ptr<GrpcServer> server_;
+};
+
+TEST_F(TransportSecurityTest, BothSidesKnowEachOtherByTheirCertificates) {
+  Serve("job/coordinator");
+  EXPECT_EQ(AskAs("job/worker-0").value(), "worker 0 of default/mnist");
+  EXPECT_EQ(AskAs("job/ps-1").value(), "ps 1 of default/mnist");
+}
+
+TEST_F(TransportSecurityTest, ARoleIsRefusedWhatItMayNotCall) {
+  Serve("job/coordinator");
+  const auto set_desired = [&](const std::string& folder) {
+    const auto stub = Dial(ChannelCredentialsOf(MustOpen(folder)));
+    grpc::ClientContext context;
+    v1::SetDesiredResponse response;
+    return FromGrpcStatus(stub->SetDesired(&context, {}, &response));
+  };
+  EXPECT_TRUE(set_desired("job/operator").ok());
+  const absl::Status refused = set_desired("job/worker-0");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(refused.message(), HasSubstr("SetDesired is not for worker 0"));
+}
+
+TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) {
+  Serve("job/coordinator");
+  EXPECT_EQ(AskAs("").status().code(), absl::StatusCode::kUnavailable);
+  const auto without = grpc::SslCredentials(
+      {.pem_root_certs = files_->Read(root_ / "job/reader/ca.crt", 1 << 20).value(),
+       .pem_private_key = {},
+       .pem_cert_chain = {}});
+  EXPECT_EQ(Ask(*Dial(without)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(AskAs("job/worker-0").ok());
+}
+
+TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
+  Make("other");
+  Serve("job/coordinator");
+  const absl::Status status = AskAs("other/worker-0").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(ExplainHandshake(status.message()), HasSubstr("not of this job's authority"))
+      << status;
+  // Also one that trusts this job's authority.
+  const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
+  const auto intruder = TransportSecurity::FromMemory(
+      read("job/worker-0/ca.crt"),
+      {read("other/worker-0/tls.crt"), read("other/worker-0/tls.key")});
+  EXPECT_FALSE(Ask(*Dial(intruder->channel_credentials())).ok());
+  EXPECT_TRUE(AskAs("job/worker-0").ok());
+}
+
+TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsUsed) {
+  const tls::KeyPair authority = {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
+                                  files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
+  const auto expired = tls::Issue(authority, SubjectOf({"default/mnist", v1::WORKER, 0}),
+                                  {absl::Now() - absl::Hours(2), absl::Now() - absl::Hours(1)});
+  ASSERT_TRUE(
+      WriteCredentialFolder(files_.get(), root_ / "job/worker-0", authority.certificate, *expired)
+          .ok());
+  Serve("job/coordinator");
+  EXPECT_FALSE(Ask(*Dial(Unchecked("job/worker-0")->channel_credentials())).ok());
+  const absl::Status status = Open("job/worker-0", v1::WORKER, 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("tls.crt: CN = worker-0 expired on"));
+  EXPECT_THAT(status.message(), HasSubstr("renew it"));
+}
+
+TEST_F(TransportSecurityTest, AServerOfAnotherRoleIsNotTaken) {
+  Serve("job/worker-0");  // it shows a certificate of the job, but is no coordinator
+  const absl::Status status = AskAs("job/ps-0").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(ExplainHandshake(status.message()), HasSubstr("that of another role")) << status;
+  Serve("job/ps-0");
+  EXPECT_FALSE(AskAs("job/worker-0").ok());
+  EXPECT_TRUE(Ask(*Dial(MustOpen("job/worker-0")->channel_credentials(), ChannelKind::kBulk)).ok());
+}
+
+TEST_F(TransportSecurityTest, AServerInPlainTextIsNotTaken) {
+  Serve("");
+  const absl::Status status = AskAs("job/worker-0").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(ExplainHandshake(status.message()), HasSubstr("speaks plain text")) << status;
+  EXPECT_EQ(AskAs("").value(), "plain text");
+}
+
+TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnother) {
+  EXPECT_TRUE(Open("job/ps-1", v1::SHARD, 1).ok());
+  EXPECT_THAT(Open("job/ps-1", v1::SHARD, 0).status().message(),
+              HasSubstr("is that of ps 1 of default/mnist, but this is ps 0"));
+  EXPECT_THAT(Open("job/reader", v1::WORKER, 0).status().message(),
+              HasSubstr("give --tls-directory the folder of its own certificate"));
+}
+
+TEST_F(TransportSecurityTest, AProcessDoesNotStartWithFilesThatDoNotFit) {
+  EXPECT_EQ(Open("nowhere", v1::WORKER).status().code(), absl::StatusCode::kNotFound);
+  const auto copy = std::filesystem::copy_options::overwrite_existing;
+  std::filesystem::copy_file(root_ / "job/ps-0/tls.key", root_ / "job/ps-1/tls.key", copy);
+  EXPECT_THAT(Open("job/ps-1", v1::SHARD, 1).status().message(),
+              HasSubstr("tls.key: the private key is not that of CN = ps-1"));
+  Make("other");
+  std::filesystem::copy_file(root_ / "other/ca/ca.crt", root_ / "job/ps-0/ca.crt", copy);
+  EXPECT_THAT(Open("job/ps-0", v1::SHARD, 0).status().message(),
+              HasSubstr("no authority of the bundle issued CN = ps-0"));
+}
+
+// The bundle has both authorities while one takes over from the other.
+TEST_F(TransportSecurityTest, NewConnectionsGoByRenewedFilesAndOldOnesStay) {
+  Serve("job/coordinator");
+  const auto old_client = Dial(MustOpen("job/worker-0")->channel_credentials());
+  ASSERT_TRUE(Ask(*old_client).ok());
+  Make("next");
+  ASSERT_FALSE(AskAs("next/worker-0").ok());
+  const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
+  const tls::KeyPair renewed = {read("next/coordinator/tls.crt"), read("next/coordinator/tls.key")};
+  ASSERT_TRUE(WriteCredentialFolder(files_.get(), root_ / "job/coordinator",
+                                    absl::StrCat(read("job/ca/ca.crt"), read("next/ca/ca.crt")),
+                                    renewed)
+                  .ok());
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  absl::StatusOr<std::string> answer = absl::UnavailableError("not asked");
+  while (!answer.ok() && absl::Now() < deadline) answer = AskAs("next/worker-0");
+  EXPECT_EQ(answer.value(), "worker 0 of default/mnist");
+  EXPECT_TRUE(Ask(*old_client).ok());
+}
+
+TEST_F(TransportSecurityTest, AnAuthorityIsUsedAgainUntilItWouldEndTooEarly) {
+  const std::string before = files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value();
+  const std::string leaf = files_->Read(root_ / "job/ps-0/tls.crt", 1 << 20).value();
+  Make("job");
+  EXPECT_EQ(files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(), before);
+  EXPECT_NE(files_->Read(root_ / "job/ps-0/tls.crt", 1 << 20).value(), leaf);
+  const auto late = WriteCredentialFolders(files_.get(), root_ / "job", {.job = "default/mnist"},
+                                           absl::Now() + absl::Hours(24 * 300));
+  EXPECT_THAT(late.status().message(), HasSubstr("the authority ends on"));
+}
+
+TEST_F(TransportSecurityTest, KeysAreReadableForTheirOwnerAlone) {
+  using std::filesystem::perms;
+  const perms others = perms::group_all | perms::others_all;
+  for (const char* folder : {"job/ca", "job/worker-0", "job/operator"}) {
+    EXPECT_EQ(std::filesystem::status(root_ / folder).permissions() & others, perms::none);
+  }
+}
+
+TEST(ExplainHandshakeTest, SaysNothingOfOtherErrors) {
+  EXPECT_THAT(ExplainHandshake("connection refused"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace sluice::security

@@ -1,0 +1,174 @@
+// A job whose processes speak TLS with each other, each with a certificate of its own.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/transport_security.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A small linear regression with two shards and two workers; `delay` seconds a step.
+v1::JobSpec LinearJob(uint64_t steps, double delay) {
+  v1::JobSpec job = BaseJob();
+  job.set_tls(v1::JobSpec::TLS_ENABLED);
+  job.mutable_model()->set_name("linear");
+  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
+  job.mutable_data()->mutable_synthetic()->set_samples(1024);
+  job.mutable_data()->mutable_synthetic()->add_shape(16);
+  job.mutable_training()->set_steps(steps);
+  job.mutable_training()->set_step_delay_seconds(delay);
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_worker()->set_replicas(2);
+  return job;
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class TlsTest : public ::testing::Test {
+ protected:
+  void Prepare(const v1::JobSpec& job, const std::string& name) {
+    folder_ = NewFolder(name);
+    MakeCredentials("tls");
+    processes_ = std::make_unique<JobProcesses>(
+        JobProcesses::Options{.job = job, .folder = folder_, .tls_folders = folder_ + "/tls"});
+  }
+
+  void MakeCredentials(const std::string& name) {
+    const auto made = security::WriteCredentialFolders(
+        files_.get(), absl::StrCat(folder_, "/", name),
+        {.job = "default/test", .shards = 2, .workers = 3}, absl::Now());
+    ASSERT_TRUE(made.ok()) << made.status();
+  }
+
+  std::string Read(const std::string& path) {
+    return files_->Read(absl::StrCat(folder_, "/", path), 1 << 20).value();
+  }
+
+  // The same process's files of other credentials, trusted beside those that it had.
+  void Renew(const std::string& process, const std::string& from) {
+    const std::string bundle = absl::StrCat(Read("tls/ca/ca.crt"), Read(from + "/ca/ca.crt"));
+    const std::string source = absl::StrCat(from, "/", process);
+    ASSERT_TRUE(security::WriteCredentialFolder(
+                    files_.get(), absl::StrCat(folder_, "/tls/", process), bundle,
+                    {Read(source + "/tls.crt"), Read(source + "/tls.key")})
+                    .ok());
+  }
+
+  void WaitForStep(uint64_t step) {
+    const auto progress = processes_->WaitFor(
+        [&](const v1::JobProgress& p) { return p.step() >= step; }, absl::Seconds(60));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+  }
+
+  void ExpectSuccess() {
+    const auto code = processes_->WaitForExit("coordinator", absl::Seconds(90));
+    ASSERT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(*code, kExitOk);
+  }
+
+  const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
+  std::string folder_;
+  std::unique_ptr<JobProcesses> processes_;
+};
+
+absl::Status AskInPlainText(const std::string& address) {
+  const auto control = v1::JobControl::NewStub(MakeChannel({.address = address}));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::JobProgress progress;
+  const grpc::Status status = control->GetProgress(&context, {}, &progress);
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
+  Prepare(LinearJob(150, 0.02), "trains");
+  ASSERT_TRUE(processes_->StartAll().ok());
+  WaitForStep(10);
+  EXPECT_EQ(AskInPlainText(processes_->coordinator_address()).code(),
+            absl::StatusCode::kUnavailable);
+  const auto progress = processes_->Progress();
+  ASSERT_TRUE(progress.ok()) << progress.status();
+  for (const v1::ProcessStatus& process : progress->processes()) {
+    if (process.process().role() != v1::SHARD) continue;
+    EXPECT_EQ(AskInPlainText(process.address()).code(), absl::StatusCode::kUnavailable);
+  }
+  ExpectSuccess();
+}
+
+// A worker dies after the certificates, and their authority, were renewed; its next life has only
+// the new ones, and all that it connects to must have taken up theirs.
+TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
+  Prepare(LinearJob(1500, 0.02), "renewed");
+  ASSERT_TRUE(processes_->StartAll().ok());
+  WaitForStep(10);
+  MakeCredentials("next");
+  for (const char* process : {"coordinator", "ps-0", "ps-1"}) Renew(process, "next");
+  ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
+  // The new life knows only the new authority.
+  const std::string next = folder_ + "/next/worker-1";
+  const std::string own = folder_ + "/tls/worker-1";
+  std::filesystem::remove_all(own);
+  std::filesystem::copy(next, own);
+  ASSERT_TRUE(processes_->StartWorker(1).ok());
+  const auto joined = processes_->WaitFor(
+      [&](const v1::JobProgress& p) {
+        return p.view().workers_size() == 2 && p.step() < p.total_steps();
+      },
+      absl::Seconds(60));
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  WaitForStep(joined->step() + 10);
+  v1::SetDesiredRequest suspend;
+  suspend.set_workers(2);
+  suspend.set_shards(2);
+  suspend.set_suspend(true);
+  ASSERT_TRUE(processes_->SetDesired(suspend).ok());
+  ExpectSuccess();
+}
+
+TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
+  Prepare(LinearJob(1500, 0.02), "another");
+  ASSERT_TRUE(processes_->StartAll().ok());
+  WaitForStep(1);
+  // By itself, before it connects.
+  std::filesystem::remove_all(folder_ + "/tls/worker-2");
+  std::filesystem::copy(folder_ + "/tls/ps-0", folder_ + "/tls/worker-2");
+  ASSERT_TRUE(processes_->StartWorker(2).ok());
+  const auto code = processes_->WaitForExit("worker-2", absl::Seconds(30));
+  EXPECT_EQ(code.value_or(-1), kExitUsage);
+  EXPECT_THAT(Contents(folder_ + "/worker-2.stderr"),
+              HasSubstr("that of ps 0 of default/test, but this is worker 2"));
+}
+
+TEST_F(TlsTest, ACoordinatorOfAJobWithTlsDoesNotStartWithoutACertificate) {
+  folder_ = NewFolder("without");
+  processes_ = std::make_unique<JobProcesses>(
+      JobProcesses::Options{.job = LinearJob(10, 0), .folder = folder_});
+  EXPECT_FALSE(processes_->StartCoordinator().ok());
+  EXPECT_THAT(Contents(folder_ + "/coordinator.stderr"), HasSubstr("give --tls-directory"));
+}
+
+}  // namespace
+}  // namespace sluice::testing

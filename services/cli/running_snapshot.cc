@@ -112,6 +112,8 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
                                           Collector* collector) {
   StreamClient::Options options;
   options.address = address;
+  // What answers at another address than the shard's own stands for a process elsewhere.
+  if (address != shard.address()) options.shared_memory_bytes = 0;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
       {.on_frames =

@@ -447,9 +447,11 @@ TEST_F(ClusterCommandTest, TheApiServersRefusalIsPassedOnWithCode2) {
 
 TEST_F(ClusterCommandTest, AChangeOfWhatIsFixedSaysWhatCanBeDone) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
-  RefuseWrites(422, "Invalid", "TrainingJob \"mnist\" is invalid: spec.seed: is immutable");
+  RefuseWrites(
+      422, "Invalid",
+      "TrainingJob \"mnist\" is invalid: spec.seed: `seed` is fixed for the life of a job");
   EXPECT_EQ(RunJob(), 2);
-  EXPECT_THAT(Err(), HasSubstr("spec.seed: is immutable"));
+  EXPECT_THAT(Err(), HasSubstr("spec.seed: `seed` is fixed"));
   EXPECT_THAT(Err(), HasSubstr("give the job another name"));
 }
 

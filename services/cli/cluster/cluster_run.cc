@@ -52,12 +52,11 @@ absl::Status ExplainApply(const absl::Status& status, const Connection& connecti
   if (kube::IsConflict(status)) {
     advice = ". --force-conflicts takes these fields over";
   } else if (absl::IsInvalidArgument(status) && existed &&
-             absl::StrContains(status.message(), "immutable")) {
+             absl::StrContains(status.message(), "fixed for the life of a job")) {
     advice = absl::StrCat(
-        ". What a checkpoint depends on is fixed for the life of a job: undo the "
-        "change, give the job another name, or start over after kubectl delete "
-        "stj ",
-        key.name, " -n ", key.ns);
+        ". Undo the change, or give the job another name; to start over, kubectl "
+        "delete stj ",
+        key.name, " -n ", key.ns, " first");
   }
   return absl::Status(explained.code(), absl::StrCat(explained.message(), advice));
 }

@@ -113,6 +113,7 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   caches.pods = AddCache(reads, reconciler::Pods());
   caches.services = AddCache(reads, reconciler::Services());
   caches.config_maps = AddCache(reads, reconciler::ConfigMaps());
+  caches.secrets = AddCache(reads, reconciler::Secrets());
   caches.budgets = AddCache(reads, reconciler::DisruptionBudgets());
   caches.policies = AddCache(reads, reconciler::NetworkPolicies());
   reconciler_ = std::make_unique<reconciler::JobReconciler>(options_.reconciler, writes, caches,

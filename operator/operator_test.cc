@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/api/field_table.h"
 #include "operator/kube/http_client.h"
+#include "operator/reconciler/names.h"
 #include "operator/testing/fake_cluster.h"
 
 namespace sluice {
@@ -59,16 +60,20 @@ TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(),
               UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0", "a-worker-1"));
-  EXPECT_THAT(cluster_.Writes(),
-              ElementsAre("PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status",
-                          "PATCH /api/v1/namespaces/ns/services/a-coordinator",
-                          "PATCH /api/v1/namespaces/ns/services/a",
-                          "PATCH /api/v1/namespaces/ns/configmaps/a",
-                          "PATCH /apis/policy/v1/namespaces/ns/poddisruptionbudgets/a",
-                          "PATCH /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies/a",
-                          "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
-                          "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
-                          "PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status"));
+  EXPECT_THAT(
+      cluster_.Writes(),
+      ElementsAre("PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status",
+                  "PATCH /api/v1/namespaces/ns/services/a-coordinator",
+                  "PATCH /api/v1/namespaces/ns/services/a",
+                  "PATCH /api/v1/namespaces/ns/configmaps/a",
+                  "PATCH /apis/policy/v1/namespaces/ns/poddisruptionbudgets/a",
+                  "PATCH /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies/a",
+                  "POST /api/v1/namespaces/ns/secrets",  // the authority, then by role
+                  "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
+                  "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
+                  "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
+                  "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
+                  "PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status"));
   EXPECT_EQ(cluster_.Condition("a", "Accepted"), "True/Valid");
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
   EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Starting");
@@ -665,7 +670,7 @@ TEST_F(OperatorTest, FaultsOfTheServerDelayAndChangeNothing) {
       return found;
     };
     cluster.Create(FakeCluster::Job("a"));
-    for (int i = 0; i < 10; ++i) cluster.Pass(absl::Seconds(5));
+    for (int i = 0; i < 40; ++i) cluster.Pass(absl::Seconds(5));
     EXPECT_EQ(cluster.PodNames().size(), 4u);
     EXPECT_EQ(cluster.Condition("a", "Ready"), "True/AllReady");
   }
@@ -701,6 +706,97 @@ TEST_F(OperatorTest, AnOperatorThatFrozeAndWakesUpChangesNothing) {
   EXPECT_EQ(Restarts("total"), 1);
 }
 
+// ---- TLS
+
+constexpr absl::Duration kDay = absl::Hours(24);
+
+class OperatorTlsTest : public OperatorTest {
+ protected:
+  Json Secret(const std::string& name) {
+    return Admin()
+        .Get(reconciler::Secrets(), {"ns", name}, kube::Subresource::kNone)
+        .value_or(Json());
+  }
+  std::string Certificate(const std::string& role, const std::string& key) {
+    return GetString(Secret("a-tls-" + role), {"data", key});
+  }
+};
+
+TEST_F(OperatorTlsTest, AJobsSecretsAreMadeAndTheCoordinatorIsSpokenWithByThem) {
+  Train();
+  for (const char* name : {"a-tls-ca", "a-tls-coordinator", "a-tls-ps", "a-tls-worker"}) {
+    EXPECT_EQ(kube::ControllerUidOf(Secret(name)), kube::UidOf(cluster_.GetJob("a"))) << name;
+  }
+  EXPECT_FALSE(Certificate("worker", "1.crt").empty());
+  EXPECT_EQ(GetString(cluster_.Status("a"), {"tls"}), "Enabled");
+  EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
+}
+
+TEST_F(OperatorTlsTest, AJobInPlainTextHasNone) {
+  Train({{"spec", {{"tls", "Disabled"}}}});
+  EXPECT_TRUE(Secret("a-tls-ca").is_null());
+  EXPECT_EQ(GetString(cluster_.Status("a"), {"tls"}), "Disabled");
+  EXPECT_EQ(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
+}
+
+TEST_F(OperatorTlsTest, CertificatesAreRenewedWhileNothingElseHappens) {
+  Train();
+  const std::string before = Certificate("ps", "0.crt");
+  const auto credentials = cluster_.coordinators.partners.begin()->second.credentials;
+  const std::string pod = cluster_.UidOf("a-ps-0");
+  for (int i = 0; i < 21; ++i) cluster_.Pass(kDay);
+  EXPECT_NE(Certificate("ps", "0.crt"), before);
+  EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is made anew for it";
+  EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, credentials);
+}
+
+TEST_F(OperatorTlsTest, SecretsThatAreDeletedAreMadeAgain) {
+  Train();
+  const std::string authority = Certificate("ca", "ca.crt");
+  const std::string before = Certificate("worker", "0.crt");
+  ASSERT_TRUE(Admin().Delete(reconciler::Secrets(), {"ns", "a-tls-worker"}, {}).ok());
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_FALSE(Certificate("worker", "0.crt").empty());
+  EXPECT_NE(Certificate("worker", "0.crt"), before);
+  EXPECT_EQ(Certificate("ca", "ca.crt"), authority);
+  ASSERT_TRUE(Admin().Delete(reconciler::Secrets(), {"ns", "a-tls-ca"}, {}).ok());
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_FALSE(Certificate("ca", "ca.crt").empty());
+  EXPECT_NE(Certificate("ca", "ca.crt"), authority);
+}
+
+TEST_F(OperatorTlsTest, NothingIsWrittenWhileNothingChanges) {
+  Train();
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 10; ++i) cluster_.Pass(absl::Minutes(20));
+  EXPECT_THAT(cluster_.Writes(), IsEmpty());
+}
+
+TEST_F(OperatorTlsTest, ANewWorkerFindsItsCertificateThere) {
+  Train();
+  EXPECT_TRUE(Certificate("worker", "2.crt").empty());
+  bool certified = false;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    if (absl::StrContains(request.body, "\"a-worker-2\"") && request.method == "POST") {
+      certified = !Certificate("worker", "2.crt").empty();
+    }
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 3}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_TRUE(certified);
+}
+
+TEST_F(OperatorTlsTest, ASecretOfSomebodyElseIsNotTouchedAndTold) {
+  Json theirs = {{"apiVersion", "v1"}, {"kind", "Secret"}, {"metadata", {{"name", "a-tls-ps"}}}};
+  ASSERT_TRUE(Admin().Create(reconciler::Secrets(), "ns", theirs, {}).ok());
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  EXPECT_THAT(cluster_.Condition("a", "Degraded"), HasSubstr("NameTaken"));
+  EXPECT_FALSE(Secret("a-tls-ps").contains("data"));
+}
+
 std::set<std::string> VerbsOfTheList() {
   std::set<std::string> verbs;
   for (const YAML::Node& rule : YAML::LoadFile("operator/rbac.yaml")["jobs"]) {
@@ -714,11 +810,14 @@ std::set<std::string> VerbsOfTheList() {
 }
 
 TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
-  int posts = 0;
+  int pods = 0;
+  int secrets = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     // A creation whose answer is lost is looked for.
-    if (request.method == "POST" && ++posts == 1) {
+    const bool pod = absl::StrContains(request.target, "/pods");
+    const bool secret = absl::StrContains(request.target, "/secrets");
+    if (request.method == "POST" && ((pod && ++pods == 1) || (secret && ++secrets == 1))) {
       fault.emplace();
       fault->after_effect = true;
       fault->status = absl::UnavailableError("cut");
@@ -734,6 +833,7 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
   }
   cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Disabled"}}}});
   ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Hours(24 * 25));  // certificates are renewed
   cluster_.Say("a", Progress::SUCCEEDED, 100);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(1));
@@ -741,7 +841,7 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
   // The API server asks for this one by itself, of owner references that block deletion.
   EXPECT_EQ(listed.erase("trainingjobs/finalizers update"), 1u);
   // Needed by the first list of servers without streaming lists.
-  for (const char* resource : {"trainingjobs", "pods", "services", "configmaps",
+  for (const char* resource : {"trainingjobs", "pods", "services", "configmaps", "secrets",
                                "poddisruptionbudgets", "networkpolicies"}) {
     cluster_.verbs.insert(absl::StrCat(resource, " list"));
   }

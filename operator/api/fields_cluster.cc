@@ -250,6 +250,16 @@ void AddClusterLimits(std::vector<Field>* fields) {
           .Example("Disabled")
           .Invalid("false", "must be a string"));
   fields->push_back(
+      String("spec.tls",
+             "`Enabled`: the job's processes speak TLS with each other, each with a certificate of "
+             "its own role and index that the operator makes and renews. `Disabled`: plain text.")
+          .ClusterOnly()
+          .Implied("`Disabled`")
+          .Fixed()
+          .OneOf({"Enabled", "Disabled"})
+          .Example("Enabled")
+          .Invalid("enabled", "did you mean `Enabled`?"));
+  fields->push_back(
       String("spec.managedBy",
              "Who looks after the job. Unset, or `sluice.dev/operator`: Sluice's operator. With "
              "anything else it leaves the job alone.")

@@ -62,19 +62,19 @@ class GrpcCoordinators::Impl {
     garbage.swap(garbage_);  // freed after the lock
   }
 
-  void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
+  void Converse(const kube::ObjectKey& job, const std::string& life, const ControlAddress& address,
                 const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
     MutexLock lock(&mutex_);
     Partner& partner = partners_[job];
-    if (partner.life != life || partner.address != address) {
-      partner.life = life;
-      partner.address = address;
+    if (partner.life != life || partner.address.host_and_port != address.host_and_port) {
       partner.deaths.clear();
       partner.untold = true;
       partner.due = absl::Now();
-      garbage_.push_back(std::move(partner.channel));
-      partner.channel = MakeChannel({.address = address, .connect_timeout = options_.call_timeout});
+      OpenChannel(&partner, address);
+    } else if (partner.address.credentials != address.credentials) {
+      OpenChannel(&partner, address);  // renewed
     }
+    partner.life = life;
     partner.active = true;
     const std::string wish = desired.SerializeAsString();
     if (partner.wish != wish) {
@@ -120,7 +120,7 @@ class GrpcCoordinators::Impl {
   };
   struct Partner {
     std::string life;
-    std::string address;
+    ControlAddress address;
     std::shared_ptr<grpc::Channel> channel;
     bool active = false;
     v1::SetDesiredRequest desired;
@@ -143,6 +143,15 @@ class GrpcCoordinators::Impl {
     v1::GetProgressRequest question;
     v1::JobProgress answer;
   };
+
+  void OpenChannel(Partner* partner, const ControlAddress& address)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    partner->address = address;
+    garbage_.push_back(std::move(partner->channel));
+    partner->channel = MakeChannel({.address = address.host_and_port,
+                                    .credentials = address.credentials,
+                                    .connect_timeout = options_.call_timeout});
+  }
 
   void Loop() {
     while (true) {
@@ -269,7 +278,7 @@ GrpcCoordinators::GrpcCoordinators(Options options,
 GrpcCoordinators::~GrpcCoordinators() = default;
 
 void GrpcCoordinators::Converse(const kube::ObjectKey& job, const std::string& life,
-                                const std::string& address, const v1::SetDesiredRequest& desired,
+                                const ControlAddress& address, const v1::SetDesiredRequest& desired,
                                 std::vector<Death> deaths) {
   impl_->Converse(job, life, address, desired, std::move(deaths));
 }

@@ -2,6 +2,8 @@
 #ifndef SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 #define SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 
+#include <grpcpp/security/credentials.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +15,11 @@
 
 namespace sluice::reconciler {
 
+struct ControlAddress {
+  std::string host_and_port;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
+};
+
 struct Heard {
   std::string life;                                 // of the coordinator that said it
   std::shared_ptr<const v1::JobProgress> progress;  // null: nothing yet
@@ -22,11 +29,11 @@ struct Heard {
 class Coordinators {
  public:
   virtual ~Coordinators() = default;
-  // From now on the job's coordinator is this life of it, at this address (host:port); it is to be
+  // From now on the job's coordinator is this life of it, at this address; it is to be
   // told `desired` until it has heard it, and asked for its progress. Deaths are said once; those
   // that it has no time for are dropped after a moment, for it sees them by itself.
   virtual void Converse(const kube::ObjectKey& job, const std::string& life,
-                        const std::string& address, const v1::SetDesiredRequest& desired,
+                        const ControlAddress& address, const v1::SetDesiredRequest& desired,
                         std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
   // Nobody is spoken with any more; what was heard is kept.
   virtual void Pause(const kube::ObjectKey& job) = 0;
@@ -50,7 +57,7 @@ class GrpcCoordinators final : public Coordinators {
   // Cancels what is under way, and waits for it.
   ~GrpcCoordinators() override;
 
-  void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
+  void Converse(const kube::ObjectKey& job, const std::string& life, const ControlAddress& address,
                 const v1::SetDesiredRequest& desired,
                 std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override;

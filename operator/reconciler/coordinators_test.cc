@@ -116,7 +116,7 @@ class CoordinatorsTest : public ::testing::Test {
 TEST_F(CoordinatorsTest, ACoordinatorIsToldWhatIsWantedAndHeard) {
   FakeCoordinator coordinator;
   coordinator.SetStep(7);
-  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
   EXPECT_EQ(coordinator.Told(1).workers(), 3u);
   WaitForNews(a_, 7);
   EXPECT_EQ(coordinators_.Latest(a_).life, "life-1");
@@ -126,12 +126,12 @@ TEST_F(CoordinatorsTest, ACoordinatorIsToldWhatIsWantedAndHeard) {
 
 TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
   FakeCoordinator coordinator;
-  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
   coordinator.Told(1);
-  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {});
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
   v1::SetDesiredRequest::Death death;
   death.mutable_process()->set_incarnation(5);
-  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(3), {death});
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {death});
   const v1::SetDesiredRequest told = coordinator.Told(2);
   ASSERT_EQ(told.deaths_size(), 1);
   EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
@@ -139,11 +139,11 @@ TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
 
 TEST_F(CoordinatorsTest, ANewLifeIsToldEverythingAgain) {
   FakeCoordinator first;
-  coordinators_.Converse(a_, "life-1", first.address(), Wish(3), {});
+  coordinators_.Converse(a_, "life-1", {first.address(), nullptr}, Wish(3), {});
   first.Told(1);
   FakeCoordinator second;
   second.SetStep(9);
-  coordinators_.Converse(a_, "life-2", second.address(), Wish(3), {});
+  coordinators_.Converse(a_, "life-2", {second.address(), nullptr}, Wish(3), {});
   EXPECT_EQ(second.Told(1).workers(), 3u);
   WaitForNews(a_, 9);
   EXPECT_EQ(coordinators_.Latest(a_).life, "life-2");
@@ -154,9 +154,9 @@ TEST_F(CoordinatorsTest, OneThatHangsHoldsUpNobody) {
   hung.Hang();
   FakeCoordinator other;
   other.SetStep(4);
-  coordinators_.Converse(a_, "life-1", hung.address(), Wish(1), {});
+  coordinators_.Converse(a_, "life-1", {hung.address(), nullptr}, Wish(1), {});
   hung.Told(1);
-  coordinators_.Converse(b_, "life-1", other.address(), Wish(1), {});
+  coordinators_.Converse(b_, "life-1", {other.address(), nullptr}, Wish(1), {});
   WaitForNews(b_, 4);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
 }
@@ -164,8 +164,8 @@ TEST_F(CoordinatorsTest, OneThatHangsHoldsUpNobody) {
 TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   const std::string address = coordinator->address();
-  coordinators_.Converse(a_, "life-1", "127.0.0.1:1", Wish(1), {});
-  coordinators_.Converse(a_, "life-1", address, Wish(1), {});
+  coordinators_.Converse(a_, "life-1", {"127.0.0.1:1", nullptr}, Wish(1), {});
+  coordinators_.Converse(a_, "life-1", {address, nullptr}, Wish(1), {});
   coordinator->SetStep(2);
   WaitForNews(a_, 2);
 }
@@ -173,7 +173,7 @@ TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
 TEST_F(CoordinatorsTest, AForgottenJobIsSilent) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
-  coordinators_.Converse(a_, "life-1", coordinator.address(), Wish(1), {});
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 1);
   coordinators_.Forget(a_);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);

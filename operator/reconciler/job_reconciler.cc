@@ -219,6 +219,12 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
                                 Trail* trail) {
   if (plan.keep_objects) {
     if (absl::Status status = KeepObjects(world, plan, trail); !status.ok()) return status;
+    if (world.job.tls) {
+      // Those that pods mount are there before the pods.
+      const absl::Status status =
+          trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
+      if (!status.ok()) return status;
+    }
   }
   // The first refusal ends it: the next pod would only be refused alike.
   for (const PodDeletion& deletion : plan.deletions) {
@@ -239,14 +245,18 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   return absl::OkStatus();
 }
 
-void JobReconciler::Converse(const World& world, const Plan& plan) {
-  if (!plan.conversation.has_value()) {
+void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail) {
+  ControlAddress address;
+  if (plan.conversation.has_value() && world.job.tls) {
+    address.credentials = trail->secrets.ForOperator(world.job, *caches_.secrets, clock_->Now());
+  }
+  if (!plan.conversation.has_value() || (world.job.tls && address.credentials == nullptr)) {
     coordinators_->Pause(world.job.key);
     return;
   }
   const Plan::Conversation& conversation = *plan.conversation;
-  coordinators_->Converse(world.job.key, conversation.life,
-                          options_.control_address(conversation.ip), conversation.desired,
+  address.host_and_port = options_.control_address(conversation.ip);
+  coordinators_->Converse(world.job.key, conversation.life, address, conversation.desired,
                           conversation.deaths);
 }
 
@@ -256,7 +266,7 @@ absl::Time JobReconciler::NextLook(const Trail& trail) const {
   for (const auto& [name, made] : trail.created) oldest = std::min(oldest, made.at);
   for (const auto& [uid, removed] : trail.deleted) oldest = std::min(oldest, removed.at);
   for (const auto& [name, applied] : trail.applied) oldest = std::min(oldest, applied.second);
-  return oldest + options_.write_lag + absl::Milliseconds(1);
+  return std::min(oldest + options_.write_lag + absl::Milliseconds(1), trail.secrets.look_again());
 }
 
 Result JobReconciler::Reconcile(const runtime::Key& key) {
@@ -289,7 +299,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
       job = trail->written;
     }
   }
-  Converse(world, plan);
+  Converse(world, plan, trail.get());
   const absl::Status acted = Act(job, world, plan, trail.get());
   const Trouble refused = acted.ok() ? Trouble() : TroubleOf(acted);
   const bool news = refused.reason != trail->refused.reason;

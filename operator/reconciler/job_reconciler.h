@@ -14,6 +14,7 @@
 #include "operator/reconciler/coordinators.h"
 #include "operator/reconciler/decide.h"
 #include "operator/reconciler/objects.h"
+#include "operator/reconciler/secret_keeper.h"
 #include "operator/runtime/controller.h"
 #include "operator/runtime/events.h"
 #include "operator/runtime/informer.h"
@@ -22,16 +23,17 @@
 
 namespace sluice::reconciler {
 
-// What is known of the cluster without asking. Owned objects are found by the index "controller".
+// What is known of the cluster without asking. Owned objects are found by the index
+// kControllerIndex.
 struct Caches {
   runtime::Informer* jobs;
   runtime::Informer* pods;
   runtime::Informer* services;
   runtime::Informer* config_maps;
+  runtime::Informer* secrets;
   runtime::Informer* budgets;
   runtime::Informer* policies;
 };
-constexpr char kControllerIndex[] = "controller";
 
 // Each reconciliation begins with the caches and ends with what it has written; what is kept
 // between two of one job only saves writes that caches do not show yet, and may be lost at any
@@ -76,6 +78,7 @@ class JobReconciler final : public runtime::Reconciler {
     };
     std::map<std::string, Removed> deleted;  // pods, by uid
     std::map<std::string, std::pair<kube::Json, absl::Time>> applied;
+    SecretKeeper secrets;
     Trouble refused;
   };
 
@@ -92,7 +95,7 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
   absl::Status CreatePod(const World& world, const policy::Slot& slot, Trail* trail);
-  void Converse(const World& world, const Plan& plan);
+  void Converse(const World& world, const Plan& plan, Trail* trail);
   absl::Time NextLook(const Trail& trail) const;
 
   const Options options_;

@@ -142,6 +142,8 @@ JobView ReadJob(const Json& object) {
   view.ttl_after_finished = Seconds(spec, "ttlSecondsAfterFinished");
   view.clean_pod_policy = CleanPolicy(GetString(spec, {"cleanPodPolicy"}));
   view.network_policy = GetString(spec, {"networkPolicy"}) != "Disabled";
+  view.tls = GetString(spec, {"tls"}) == "Enabled";
+  if (view.tls) view.job.spec.set_tls(v1::JobSpec::TLS_ENABLED);
   const std::string manager = GetString(spec, {"managedBy"});
   view.managed_by_another = !manager.empty() && manager != kManagedBy;
   return view;

@@ -68,6 +68,7 @@ struct JobView {
   std::optional<absl::Duration> ttl_after_finished;
   CleanPodPolicy clean_pod_policy = CleanPodPolicy::kRunning;
   bool network_policy = true;
+  bool tls = false;  // its processes speak TLS
   bool managed_by_another = false;
 
   // Why the job cannot run on a cluster as it is, and what to do about it.

@@ -27,6 +27,10 @@ const ResourceType& ConfigMaps() {
   static const auto* const type = new ResourceType{"", "v1", "configmaps", "ConfigMap", true};
   return *type;
 }
+const ResourceType& Secrets() {
+  static const auto* const type = new ResourceType{"", "v1", "secrets", "Secret", true};
+  return *type;
+}
 const ResourceType& DisruptionBudgets() {
   static const auto* const type =
       new ResourceType{"policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", true};

@@ -16,6 +16,7 @@ constexpr char kRoleLabel[] = "sluice.dev/role";
 constexpr char kIndexLabel[] = "sluice.dev/index";
 constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of pods
 constexpr char kFieldManager[] = "sluice-operator";
+constexpr char kControllerIndex[] = "controller";     // of caches, by the owner's uid
 constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events
 
 constexpr int kCoordinatorPort = 29500;
@@ -30,6 +31,7 @@ const kube::ResourceType& TrainingJobs();
 const kube::ResourceType& Pods();
 const kube::ResourceType& Services();
 const kube::ResourceType& ConfigMaps();
+const kube::ResourceType& Secrets();
 const kube::ResourceType& DisruptionBudgets();
 const kube::ResourceType& NetworkPolicies();
 

@@ -8,42 +8,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "operator/api/training_job.h"
+#include "operator/reconciler/job_tls.h"
 #include "operator/reconciler/names.h"
+#include "operator/reconciler/owned.h"
 #include "services/common/crc32c.h"
 
 namespace sluice::reconciler {
 namespace {
 
 using kube::Json;
-
-Json OwnerReference(const JobView& job) {
-  return {{"apiVersion", api::kApiVersion},
-          {"kind", api::kKind},
-          {"name", job.key.name},
-          {"uid", job.uid},
-          {"controller", true},
-          {"blockOwnerDeletion", true}};
-}
-
-Json Labels(const JobView& job) {
-  return {{"app.kubernetes.io/name", "sluice"},
-          {"app.kubernetes.io/instance", job.key.name},
-          {"app.kubernetes.io/managed-by", kFieldManager},
-          {kJobLabel, job.key.name}};
-}
-
-Json Metadata(const JobView& job, const std::string& name) {
-  return {{"name", name},
-          {"namespace", job.key.ns},
-          {"labels", Labels(job)},
-          {"ownerReferences", Json::array({OwnerReference(job)})}};
-}
-
-Json Object(const kube::ResourceType& type, const JobView& job, const std::string& name) {
-  return {
-      {"apiVersion", type.ApiVersion()}, {"kind", type.kind}, {"metadata", Metadata(job, name)}};
-}
 
 std::string JobIdentity(const JobView& job) {
   return absl::StrCat(job.key.ns, "/", job.key.name, "/", job.uid);
@@ -108,6 +81,7 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Sl
     add("--threads", absl::StrCat(WorkerThreads(job, container)));
     add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
   }
+  if (job.tls) add("--tls-directory", kTlsFolder);
   add("--metrics-address", absl::StrCat("0.0.0.0:", kMetricsPort));
   add("--log-format", defaults.log_format);
   return arguments;
@@ -145,6 +119,10 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
   if (slot.role == v1::COORDINATOR) {
     mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigFolder}, {"readOnly", true}});
     volumes->push_back({{"name", "sluice-job"}, {"configMap", {{"name", job.key.name}}}});
+  }
+  if (job.tls) {
+    mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsFolder}, {"readOnly", true}});
+    volumes->push_back(TlsVolume("sluice-tls", job.key.name, slot));
   }
   const ClaimMount& checkpoints = job.checkpoints;
   if (slot.role != v1::WORKER && !checkpoints.claim.empty()) {
@@ -192,6 +170,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
     env.push_back(
         Variable("SLUICE_THREADS", absl::StrCat(std::max(1, WorkerThreads(job, theirs)))));
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));
+    if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsFolder));
   } else {
     container["command"] = {absl::StrCat("/usr/bin/sluice-", RoleName(slot.role))};
     container["args"] = Arguments(job, defaults, slot, theirs);
@@ -308,9 +287,9 @@ Json Tolerations(const JobView& job) {
 // ---- the rest
 
 Json MakeServices(const JobView& job, bool headless) {
-  Json service =
-      Object(Services(), job,
-             headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
+  Json service = MakeOwned(
+      Services(), job,
+      headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
   Json& spec = service["spec"];
   spec["selector"] = {{kJobLabel, job.key.name}};
   // Processes look for each other before they are ready.
@@ -337,7 +316,7 @@ Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode
   std::string json;
   // A JobSpec has no field that cannot be printed.
   (void)google::protobuf::util::MessageToJsonString(spec, &json);
-  Json map = Object(ConfigMaps(), job, job.key.name);
+  Json map = MakeOwned(ConfigMaps(), job, job.key.name);
   // Printed again, for protobuf prints a map's entries in any order.
   map["data"] = {{kJobFile, Json::parse(json, nullptr, /*allow_exceptions=*/false).dump(2)}};
   return map;
@@ -345,7 +324,7 @@ Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode
 
 // One shard, or the coordinator, at a time: a drain waits for the next to be back.
 Json MakeDisruptionBudget(const JobView& job, uint32_t shards) {
-  Json budget = Object(DisruptionBudgets(), job, job.key.name);
+  Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
   budget["spec"] = {
       {"minAvailable", shards},
       {"selector",
@@ -357,7 +336,7 @@ Json MakeDisruptionBudget(const JobView& job, uint32_t shards) {
 }
 
 Json MakeNetworkPolicy(const JobView& job) {
-  Json policy = Object(NetworkPolicies(), job, job.key.name);
+  Json policy = MakeOwned(NetworkPolicies(), job, job.key.name);
   const Json own = {{"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}}};
   const Json the_operator = {
       {"namespaceSelector", Json::object()},
@@ -385,7 +364,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot
   const Json& pod_template = job.TemplateOf(slot.role);
   const std::string role(RoleName(slot.role));
   const std::string name = PodName(job.key.name, slot);
-  Json pod = Object(Pods(), job, name);
+  Json pod = MakeOwned(Pods(), job, name);
   Json& labels = pod["metadata"]["labels"];
   labels["app.kubernetes.io/component"] = role;
   labels[kRoleLabel] = role;

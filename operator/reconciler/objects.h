@@ -27,7 +27,8 @@ kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const policy
 std::string TemplateHash(const kube::Json& pod);
 
 // All but pods: two Services, the ConfigMap, the PodDisruptionBudget and, unless the job does
-// without, the NetworkPolicy. In the order in which they are to be made.
+// without, the NetworkPolicy (job_tls.h has the Secrets). In the order in which they are to be
+// made.
 struct OwnedObject {
   const kube::ResourceType* type;
   kube::Json object;

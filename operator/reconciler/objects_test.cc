@@ -28,7 +28,7 @@ JobView Job(const Json& spec_patch = Json::object()) {
   Json job = Json::parse(R"({
     "metadata": {"name": "a", "namespace": "ns", "uid": "u-1",
                  "labels": {"kueue.x-k8s.io/queue-name": "q", "team": "t"}},
-    "spec": {"model": {"type": "Builtin", "name": "mlp"}, "training": {"steps": 10},
+    "spec": {"tls": "Enabled", "model": {"type": "Builtin", "name": "mlp"}, "training": {"steps": 10},
              "data": {"format": "IDX",
                       "source": {"path": "/data/x", "volume": {"claimName": "sets"}}},
              "checkpoint": {"storage": {"type": "PersistentVolumeClaim", "claimName": "ckpt"}}}})");
@@ -102,7 +102,7 @@ TEST(ObjectsTest, ATemplateIsMergedIntoThePod) {
   EXPECT_EQ(pod["spec"]["containers"].size(), 2u);
   EXPECT_EQ(Container(pod)["resources"]["limits"]["cpu"], "1500m");
   EXPECT_THAT(Arguments(pod), Contains("--threads=2"));
-  EXPECT_EQ(Container(pod)["volumeMounts"].size(), 3u);
+  EXPECT_EQ(Container(pod)["volumeMounts"].size(), 4u);
   EXPECT_EQ(Container(pod)["env"].size(), 2u);
 }
 
@@ -115,6 +115,20 @@ TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
     EXPECT_THAT(env, HasSubstr(name));
   }
   EXPECT_FALSE(Container(pod).contains("readinessProbe"));
+}
+
+TEST(ObjectsTest, ProcessesAreToldWhereTheirCertificatesAre) {
+  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
+    const Json pod = MakePod(Job(), kDefaults, slot);
+    EXPECT_THAT(Arguments(pod), Contains("--tls-directory=/etc/sluice-tls"));
+    EXPECT_THAT(pod.dump(),
+                HasSubstr("\"secretName\":\"a-tls-" + std::string(RoleName(slot.role)) + "\""));
+    EXPECT_THAT(pod.dump(), Not(HasSubstr("a-tls-ca")));
+    EXPECT_THAT(MakePod(Job({{"tls", "Disabled"}}), kDefaults, slot).dump(), Not(HasSubstr("tls")));
+  }
+  const Json custom =
+      MakePod(Job({{"worker", {{"command", {"python3", "train.py"}}}}}), kDefaults, kWorker);
+  EXPECT_THAT(Container(custom)["env"].dump(), HasSubstr("SLUICE_TLS_DIRECTORY"));
 }
 
 TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {

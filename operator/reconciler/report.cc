@@ -67,6 +67,7 @@ class Reporter {
 
   void Run() {
     status_["observedGeneration"] = job_.generation;
+    status_["tls"] = job_.tls ? "Enabled" : "Disabled";
     Sort();
     Sizes();
     Training();

@@ -83,11 +83,13 @@ kube::HttpClient::Options ClientOptions() {
 }  // namespace
 
 void FakeCoordinators::Converse(const kube::ObjectKey& job, const std::string& life,
-                                const std::string& address, const v1::SetDesiredRequest& desired,
+                                const reconciler::ControlAddress& address,
+                                const v1::SetDesiredRequest& desired,
                                 std::vector<v1::SetDesiredRequest::Death> reported) {
   Partner& partner = partners[job];
   partner.life = life;
-  partner.address = address;
+  partner.address = address.host_and_port;
+  partner.credentials = address.credentials;
   partner.desired = desired;
   deaths.insert(deaths.end(), reported.begin(), reported.end());
 }
@@ -103,8 +105,8 @@ FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()
                                "/status/worker/replicas", false});
   server.RegisterType(FakeType{reconciler::Pods(), true, "", "", true});
   for (const kube::ResourceType* type :
-       {&reconciler::Services(), &reconciler::ConfigMaps(), &reconciler::DisruptionBudgets(),
-        &reconciler::NetworkPolicies()}) {
+       {&reconciler::Services(), &reconciler::ConfigMaps(), &reconciler::Secrets(),
+        &reconciler::DisruptionBudgets(), &reconciler::NetworkPolicies()}) {
     server.RegisterType(FakeType{*type, false, "", "", false});
   }
   server.RegisterType(FakeType{EventType(), false, "", "", false});
@@ -168,6 +170,7 @@ Json FakeCluster::Job(const std::string& name, const Json& patch) {
   Json job = Json::parse(R"({
     "apiVersion": "sluice.dev/v1alpha1", "kind": "TrainingJob",
     "spec": {
+      "tls": "Enabled",
       "model": {"type": "Builtin", "name": "mnist-net"},
       "data": {"format": "IDX", "source": {"path": "/data/mnist", "volume": {"claimName": "sets"}}},
       "optimizer": {"name": "SGD", "learningRate": 0.1},

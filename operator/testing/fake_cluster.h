@@ -26,11 +26,12 @@ class FakeCoordinators final : public reconciler::Coordinators {
   struct Partner {
     std::string life;
     std::string address;
+    std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
     v1::SetDesiredRequest desired;
     std::vector<v1::SetDesiredRequest::Death> deaths;
   };
-  void Converse(const kube::ObjectKey& job, const std::string& life, const std::string& address,
-                const v1::SetDesiredRequest& desired,
+  void Converse(const kube::ObjectKey& job, const std::string& life,
+                const reconciler::ControlAddress& address, const v1::SetDesiredRequest& desired,
                 std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
   void Forget(const kube::ObjectKey& job) override { partners.erase(job), heard.erase(job); }

@@ -31,6 +31,7 @@ def training_job(name, namespace, workers=2, shards=1, **spec):
             'parameterServer': {'replicas': shards, 'template': ON_SIMULATED_NODES},
             'worker': {'replicas': workers, 'template': ON_SIMULATED_NODES},
             'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'checkpoints'}},
+            'tls': 'Disabled',  # the coordinators of simulated pods speak plain text
             **spec,
         },
     }

@@ -1,6 +1,6 @@
 """The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
 
-from tests.cluster.api.operator_case import OperatorCase, training_job
+from tests.cluster.api.operator_case import JOB_LABEL, OperatorCase, training_job
 from tests.cluster.testing.api_client import ApiError
 from tests.cluster.testing.cluster import wait_for
 from tests.cluster.testing.operator_process import Operator
@@ -49,6 +49,29 @@ class OperatorTest(OperatorCase):
         self.start()
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not any(self.owned().values()), 60)
+
+    def secrets(self):
+        return {secret['metadata']['name']: secret for secret in self.api.list('secrets', self.namespace, f'{JOB_LABEL}=job')}
+
+    def test_certificates_are_made_remade_and_collected_and_each_pod_mounts_its_own(self):
+        self.create(tls='Enabled')
+        self.wait_for_pods()
+        self.assertEqual(self.job()['status']['tls'], 'Enabled')
+        wanted = {f'job-tls-{name}' for name in ('ca', 'coordinator', 'ps', 'worker', 'reader')}
+        self.assertEqual(set(self.secrets()), wanted)
+        self.assertNotIn('ca.key', self.secrets()['job-tls-worker']['data'])
+        for volume in self.pods()['job-worker-1']['spec']['volumes']:
+            if 'secret' in volume:
+                self.assertEqual([item['key'] for item in volume['secret']['items']], ['ca.crt', '1.crt', '1.key'])
+        before = self.secrets()['job-tls-worker']
+        self.cluster.kubectl('delete', 'secret', 'job-tls-worker', '-n', self.namespace)
+        wait_for('it is made again', lambda: set(self.secrets()) == wanted, 30)
+        after = self.secrets()['job-tls-worker']
+        self.assertNotEqual(after['data']['0.crt'], before['data']['0.crt'])
+        self.assertEqual(after['data']['ca.crt'], before['data']['ca.crt'])
+        self.cluster.refused('patch', 'stj', 'job', '-n', self.namespace, '--type=merge', '-p', '{"spec": {"tls": "Disabled"}}')
+        self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
+        wait_for('nothing is left', lambda: not self.secrets() and not any(self.owned().values()), 60)
 
     def test_a_job_that_failed_says_why_and_stays_as_it_is(self):
         self.start()

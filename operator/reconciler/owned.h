@@ -1,0 +1,18 @@
+// What all objects of a TrainingJob have in common. Pure.
+#ifndef SLUICE_OPERATOR_RECONCILER_OWNED_H_
+#define SLUICE_OPERATOR_RECONCILER_OWNED_H_
+
+#include <string>
+
+#include "operator/kube/object.h"
+#include "operator/reconciler/job_view.h"
+
+namespace sluice::reconciler {
+
+// An object of that name in the job's namespace with the job's labels, which goes when the job
+// goes.
+kube::Json MakeOwned(const kube::ResourceType& type, const JobView& job, const std::string& name);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_OWNED_H_

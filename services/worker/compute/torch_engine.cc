@@ -1,12 +1,10 @@
 #include "services/worker/compute/torch_engine.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <dlfcn.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -27,7 +25,9 @@
 #include "services/protocol/elements.h"
 #include "services/worker/compute/carried_state.h"
 #include "services/worker/compute/memory_pool.h"
+#include "services/worker/compute/objective.h"
 #include "services/worker/compute/tensor_buffers.h"
+#include "services/worker/compute/torch_support.h"
 #include "services/worker/models/additive.h"
 #include "services/worker/models/loss.h"
 #include "services/worker/models/model.h"
@@ -35,14 +35,6 @@
 
 namespace sluice {
 namespace {
-
-// A cord over the memory of a tensor, which it keeps alive.
-absl::Cord CordOf(const at::Tensor& tensor) {
-  const at::Tensor contiguous = tensor.contiguous();
-  return absl::MakeCordFromExternal(
-      absl::string_view(static_cast<const char*>(contiguous.data_ptr()), contiguous.nbytes()),
-      [contiguous] {});
-}
 
 // Which kind of pointer it is depends on LibTorch's version.
 using NodePtr =
@@ -72,36 +64,6 @@ class TakeGradient final : public torch::autograd::FunctionPostHook {
   const Sink sink_;
 };
 
-// LibTorch's own setting does not reach the threads of OpenBLAS.
-void SetBlasThreads(int threads) {
-  using Setter = void (*)(int);
-  if (auto setter = reinterpret_cast<Setter>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) {
-    setter(threads);
-  }
-}
-
-absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
-  if (name.empty() || name == "cpu") return at::Device(at::kCPU);
-  const auto invalid = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.device is '", name, "': should be cpu, cuda or cuda:<number>"));
-  };
-  if (name.rfind("cuda", 0) != 0) return invalid();
-  at::Device device(at::kCPU);
-  try {
-    device = at::Device(name);
-  } catch (const std::exception&) {
-    return invalid();
-  }
-  if (!at::hasCUDA()) {
-    return absl::UnimplementedError(
-        absl::StrCat("model.device is '", name, "': LibTorch ", LinkedTorchVersion(),
-                     " of this build has no CUDA, or finds no GPU; use cpu, or a build with a "
-                     "LibTorch for CUDA on a machine with a GPU"));
-  }
-  return device;
-}
-
 v1::TensorTable TableOf(const Model& model) {
   v1::TensorTable table;
   for (const ModelTensor& tensor : model.tensors()) {
@@ -114,32 +76,13 @@ v1::TensorTable TableOf(const Model& model) {
   return table;
 }
 
-std::string ShapeText(absl::Span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-// Runs a piece of LibTorch and turns what it throws into a status.
-template <typename Function>
-auto Catching(const Function& function) -> decltype(function()) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("there is not enough memory for the model");
-  } catch (const c10::Error& error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the model fails: ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return absl::FailedPreconditionError(absl::StrCat("the model fails: ", error.what()));
-  }
-}
-
 class TorchEngine final : public ComputeEngine {
  public:
   TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed)
       : model_(std::move(model)),
         table_(TableOf(*model_)),
         buffers_(table_),
-        loss_(loss),
+        objective_(loss, model_.get()),
         device_(device),
         seed_(seed),
         carried_(static_cast<size_t>(model_->StateSize())),
@@ -204,26 +147,16 @@ class TorchEngine final : public ComputeEngine {
   // In training mode, with the state that the batch's samples go on from.
   at::Tensor TrainingForward(const Batch& batch);
 
-  // The sum of the samples' losses of a part of a batch.
-  at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target);
-
-  // What is differentiated, and the sum of losses.
-  std::pair<at::Tensor, double> Objective(const GradientRequest& request, const at::Tensor& output,
-                                          const at::Tensor& target);
-
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
 
   void Backward(const at::Tensor& objective, GradientSink& sink);
-
-  BatchMetrics Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
-                       const at::Tensor& target) const;
 
   BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
 
   const std::unique_ptr<Model> model_;
   const v1::TensorTable table_;
   TensorBuffers buffers_;
-  const LossKind loss_;
+  const Objective objective_;
   const at::Device device_;
   const uint64_t seed_;
   CarriedState carried_;
@@ -333,46 +266,6 @@ at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
   return output;
 }
 
-at::Tensor TorchEngine::SumOfLosses(const at::Tensor& output, const at::Tensor& target) {
-  if (loss_ != LossKind::kModule) return LossSum(loss_, output, target);
-  return model_->ModuleLoss(output, target).mul(static_cast<double>(target.size(0)));
-}
-
-std::pair<at::Tensor, double> TorchEngine::Objective(const GradientRequest& request,
-                                                     const at::Tensor& output,
-                                                     const at::Tensor& target) {
-  if (request.reduction == Reduction::kSumOfSamples) {
-    at::Tensor sum = SumOfLosses(output, target);
-    const double value = sum.item<double>();
-    return {sum, value};
-  }
-  at::Tensor objective;
-  double loss_sum = 0;
-  const int64_t samples = target.size(0);
-  const auto size = static_cast<int64_t>(
-      std::min<uint64_t>(request.microbatch_size, static_cast<uint64_t>(samples)));
-  for (int64_t begin = 0; begin < samples; begin += size) {
-    const int64_t count = std::min(size, samples - begin);
-    const at::Tensor sum =
-        SumOfLosses(output.narrow(0, begin, count), target.narrow(0, begin, count));
-    loss_sum += sum.item<double>();
-    const at::Tensor mean = sum.div(static_cast<double>(count));
-    objective = objective.defined() ? objective.add(mean) : mean;
-  }
-  return {objective, loss_sum};
-}
-
-BatchMetrics TorchEngine::Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
-                                  const at::Tensor& target) const {
-  BatchMetrics metrics;
-  metrics.loss_sum = loss_sum;
-  metrics.samples = batch.samples;
-  const std::optional<int64_t> correct = CountCorrect(loss_, output.detach(), target);
-  metrics.has_correct = correct.has_value();
-  metrics.correct = correct.value_or(0);
-  return metrics;
-}
-
 void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
   struct Hooked {
     size_t tensor;
@@ -417,11 +310,11 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   ShieldBuffers();
   const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
   const at::Tensor output = TrainingForward(batch);
-  absl::Status status = CheckLabels(loss_, output.sizes(), batch);
+  absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch);
   if (!status.ok()) return status;
   const at::Tensor target = TargetTensor(batch).to(device_);
-  const auto [objective, loss_sum] = Objective(request, output, target);
-  const BatchMetrics metrics = Metrics(batch, loss_sum, output, target);
+  const auto [objective, loss_sum] = objective_.Value(request, output, target);
+  const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   Backward(objective, sink);
   const uint64_t microbatches =
       (batch.samples + request.microbatch_size - 1) / request.microbatch_size;
@@ -493,28 +386,13 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
     const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
     model_->SetTraining(false);
     const at::Tensor output = model_->Forward(InputOf(batch));
-    if (absl::Status status = CheckLabels(loss_, output.sizes(), batch); !status.ok()) {
+    if (absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch); !status.ok()) {
       return status;
     }
     const at::Tensor target = TargetTensor(batch).to(device_);
-    return Metrics(batch, SumOfLosses(output, target).item<double>(), output, target);
+    const double loss_sum = objective_.SumOfLosses(output, target).item<double>();
+    return objective_.Metrics(batch, loss_sum, output, target);
   });
-}
-
-absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec& spec,
-                                    const Model& model) {
-  const absl::StatusOr<LossKind> own = model.OwnLoss();
-  if (name.empty() || !model.TakesData()) return own;
-  absl::StatusOr<LossKind> loss = ParseLoss(name);
-  if (!loss.ok()) return loss;
-  const bool built_in = spec.type() == v1::ModelSpec::BUILTIN;
-  // It would train, towards minus infinity.
-  if (built_in && *loss == LossKind::kNll && *own != LossKind::kNll) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("loss is nll, which needs log-probabilities, and ", spec.name(),
-                     " gives others: should be ", *own == LossKind::kMse ? "mse" : "crossEntropy"));
-  }
-  return loss;
 }
 
 }  // namespace
@@ -537,8 +415,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
   }
-  at::set_num_threads(options.threads);
-  SetBlasThreads(options.threads);
+  SetTorchThreads(options.threads);
   if (options.deterministic) {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);

@@ -1,0 +1,49 @@
+// From a model's output to what is differentiated and what is reported.
+#ifndef SLUICE_SERVICES_WORKER_COMPUTE_OBJECTIVE_H_
+#define SLUICE_SERVICES_WORKER_COMPUTE_OBJECTIVE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+#include "services/worker/compute/compute_engine.h"
+#include "services/worker/models/loss.h"
+#include "services/worker/models/model.h"
+
+namespace sluice {
+
+// The loss of a job (`name`), or if that is empty the model's own. InvalidArgument for one that
+// does not exist or does not go with the model.
+absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec& spec,
+                                    const Model& model);
+
+// Immutable; LibTorch's errors leave its functions as exceptions.
+class Objective {
+ public:
+  // `module` must outlive it and is asked for the loss only where `loss` is kModule; else null will
+  // do.
+  Objective(LossKind loss, Model* module) : loss_(loss), module_(module) {}
+
+  LossKind loss() const { return loss_; }
+
+  // The sum of the samples' losses.
+  at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target) const;
+
+  // What is differentiated, and the sum of losses.
+  std::pair<at::Tensor, double> Value(const GradientRequest& request, const at::Tensor& output,
+                                      const at::Tensor& target) const;
+
+  BatchMetrics Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
+                       const at::Tensor& target) const;
+
+ private:
+  const LossKind loss_;
+  Model* const module_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_COMPUTE_OBJECTIVE_H_

@@ -1,0 +1,49 @@
+// What everything that computes with LibTorch needs.
+#ifndef SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_
+#define SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+namespace sluice {
+
+// A cord over the memory of a tensor, which it keeps alive.
+absl::Cord CordOf(const at::Tensor& tensor);
+
+// "[32, 10]".
+std::string ShapeText(absl::Span<const int64_t> shape);
+
+// How many threads one operation may use; process-wide.
+void SetTorchThreads(int threads);
+
+// cpu, cuda, cuda:1; empty: cpu. INVALID_ARGUMENT if it is none of these; UNIMPLEMENTED if this
+// LibTorch finds no GPU.
+absl::StatusOr<at::Device> ParseDevice(const std::string& name);
+
+// Runs a piece of LibTorch and turns what it throws into a status.
+template <typename Function>
+auto Catching(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("there is not enough memory for the model");
+  } catch (const c10::Error& error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model fails: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(absl::StrCat("the model fails: ", error.what()));
+  }
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_

@@ -10,6 +10,7 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/stages.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -36,6 +37,22 @@ bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
 uint32_t PartitionsOf(const v1::JobSpec& job) {
   const uint32_t partitions = job.parameter_server().partitions();
   return partitions == 0 ? kDefaultPartitions : partitions;
+}
+
+bool ComputedByShards(const v1::JobSpec& job) {
+  return job.training().execution() == v1::TrainingSpec::SERVER;
+}
+
+absl::StatusOr<v1::Layout> LayoutOf(const v1::JobSpec& job, const v1::TensorTable& table) {
+  if (!ComputedByShards(job)) return MakeLayout(table, PartitionsOf(job));
+  const uint32_t stages = StageCount(job.model());
+  const uint32_t shards = std::max<uint32_t>(job.parameter_server().replicas(), 1);
+  if (stages > shards) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has ", stages, " model.stages and ", shards,
+                     " shards: there should be a shard for each stage"));
+  }
+  return MakeStagedLayout(table, job.model(), PartitionsOf(job));
 }
 
 }  // namespace
@@ -344,9 +361,16 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
   ForgetAttempt();
   if (storage_.has_newest) {
     layout_ = storage_.newest.layout();
+    if (ComputedByShards(options_.job)) {
+      absl::Status staged = CheckStagedLayout(model_->table(), options_.job.model(), layout_);
+      if (!staged.ok()) {
+        Fail(absl::StrCat(staged.message()), now);
+        return false;
+      }
+    }
     BeginFromCheckpoint(now);
   } else {
-    absl::StatusOr<v1::Layout> layout = MakeLayout(model_->table(), PartitionsOf(options_.job));
+    absl::StatusOr<v1::Layout> layout = LayoutOf(options_.job, model_->table());
     if (!layout.ok()) {
       Fail(absl::StrCat(layout.status().message()), now);
       return false;

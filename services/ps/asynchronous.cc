@@ -67,9 +67,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
   const bool repeated = push.clock() <= AppliedClock(worker) && state_.rules.IgnoreAppliedClocks();
   if (!repeated) {
     std::vector<ReceivedBlock> blocks;
-    if (absl::Status split =
-            SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
-        !split.ok()) {
+    if (absl::Status split = SplitPush(state_, worker, push, payload, &blocks); !split.ok()) {
       return split;
     }
     Staged& staged = staged_[worker];

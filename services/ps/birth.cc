@@ -35,6 +35,12 @@ void Birth::Discard() {
 }
 
 absl::Status Birth::Begin() {
+  if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
+      state_.options.references == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job's layers are computed by its shards (training.execution: Server), and this shard "
+        "is without LibTorch: start sluice-ps-torch in place of sluice-ps");
+  }
   absl::StatusOr<std::shared_ptr<const ShardModel>> model =
       ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
   if (!model.ok()) return model.status();

@@ -1,9 +1,17 @@
 #include "services/ps/data_sender.h"
 
+#include <utility>
+
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
+
+uint64_t DataSender::Referring(StreamId stream) const {
+  if (!state_.ByReference()) return 0;
+  const Stream* const found = streams_.Find(stream);
+  return found != nullptr && found->peer.role() == v1::WORKER ? found->incarnation() : 0;
+}
 
 DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
                                      const BlockRef& parameters) {
@@ -55,10 +63,18 @@ void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
   common.set_partition(partition);
   common.set_request(request);
   const uint32_t first = state_.model->FirstBlock(partition);
+  const uint64_t worker = Referring(stream);
   std::vector<Piece> pieces;
   pieces.reserve(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    pieces.push_back(Encode(state_.model->block(first + i), version, blocks[i].parameters));
+    const BlockInfo& info = state_.model->block(first + i);
+    if (worker != 0) {
+      pieces.push_back(
+          {v1::CODEC_RAW, state_.options.references->Hold(worker, *state_.model, info,
+                                                          CordOver(blocks[i].parameters))});
+    } else {
+      pieces.push_back(Encode(info, version, blocks[i].parameters));
+    }
   }
   SendFrames(stream, common, *state_.model, std::move(pieces));
 }
@@ -70,10 +86,17 @@ void DataSender::SendPinned(StreamId stream, const PartitionContent& content, ui
   common.set_partition(content.partition);
   common.set_cut(cut);
   common.set_request(request);
+  const uint32_t first = content.model->FirstBlock(content.partition);
+  const uint64_t worker = Referring(stream);
   std::vector<Piece> pieces;
   pieces.reserve(content.blocks.size());
-  for (const BlockState& block : content.blocks) {
-    pieces.push_back({v1::CODEC_RAW, CordOver(block.parameters)});
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    absl::Cord parameters = CordOver(content.blocks[i].parameters);
+    if (worker != 0) {
+      parameters = state_.options.references->Hold(
+          worker, *content.model, content.model->block(first + i), std::move(parameters));
+    }
+    pieces.push_back({v1::CODEC_RAW, std::move(parameters)});
   }
   SendFrames(stream, common, *content.model, std::move(pieces));
 }

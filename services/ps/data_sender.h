@@ -10,16 +10,18 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/ps/shard_state.h"
+#include "services/ps/streams.h"
 
 namespace sluice::ps {
 
 // Sends versions of partitions: frames of whole blocks over the blocks' own memory.
 //
 // Parameters go in the job's pull codec where their type allows it; then each block is encoded once
-// for all who pull the version. Buffers, counters and pinned versions go as they are.
+// for all who pull the version. Buffers, counters and pinned versions go as they are. With
+// server-side execution, workers get references.
 class DataSender {
  public:
-  explicit DataSender(ShardState* state) : state_(*state) {}
+  DataSender(ShardState* state, StreamTable* streams) : state_(*state), streams_(*streams) {}
 
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request);
@@ -38,11 +40,14 @@ class DataSender {
     Piece piece;
   };
 
+  // The worker behind a stream, if it gets references; else 0.
+  uint64_t Referring(StreamId stream) const;
   Piece Encode(const BlockInfo& info, uint64_t version, const BlockRef& parameters);
   void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                   std::vector<Piece> pieces);
 
   ShardState& state_;
+  StreamTable& streams_;
   absl::flat_hash_map<uint32_t, Encoded> encoded_;  // by block
 };
 

@@ -1,4 +1,4 @@
-// sluice-ps: a shard of a job's parameter server.
+// sluice-ps: a shard of a job's parameter server. sluice-ps-torch is the same with an extension.
 
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 #include "services/common/program.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
+#include "services/ps/shard_extension.h"
 #include "services/ps/shard_server.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
@@ -48,6 +49,12 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
 
   ShardServer::Options options;
   options.security = *security;
+  // Ends after the server.
+  const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger);
+  if (extension != nullptr) {
+    options.core.references = extension->references();
+    options.services = extension->services();
+  }
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;

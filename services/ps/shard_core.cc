@@ -37,7 +37,10 @@ struct Authority {
 class ShardCore::Impl {
  public:
   Impl(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
-      : state(std::move(options), parallel, rules) {}
+      : state(std::move(options), parallel, rules) {
+    if (state.options.references != nullptr)
+      state.options.references->Begin(state.options.identity);
+  }
 
   // ---- coordinator
   void Register();
@@ -71,7 +74,7 @@ class ShardCore::Impl {
 
   ShardState state;
   StreamTable streams{&state};
-  DataSender sender{&state};
+  DataSender sender{&state, &streams};
   Birth birth{&state};
   Cuts cuts{&state, [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
   Synchronous synchronous{
@@ -98,6 +101,7 @@ class ShardCore::Impl {
   std::optional<std::string> AdoptPartitions(const InstalledView& view);
   bool FallBackTo(uint64_t first_step);
   void FinishInstall(const v1::Install& install);
+  void RetainReferences();
   void OnClosed(Partition& partition);
   void OnVersionCommitted();
   void SayInstalled();
@@ -356,9 +360,20 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   } else {
     asynchronous.OnInstalled(install);
   }
+  RetainReferences();
   SayInstalled();
   cuts.OnInstalled(install.has_cut() ? &install.cut() : nullptr);
   progress_due_ = true;
+}
+
+// What a worker left behind goes with its membership.
+void ShardCore::Impl::RetainReferences() {
+  if (state.options.references == nullptr) return;
+  std::vector<uint64_t> members;
+  for (const v1::View::Member& worker : state.view->proto().workers()) {
+    members.push_back(worker.process().incarnation());
+  }
+  state.options.references->Retain(members);
 }
 
 void ShardCore::Impl::SayInstalled() {

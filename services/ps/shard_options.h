@@ -9,6 +9,8 @@
 
 namespace sluice::ps {
 
+class References;
+
 struct ShardOptions {
   // What the shard registers with: process (role SHARD, index, incarnation), job, address, host,
   // pid, wire_version, metrics_address. `newest_view` is filled in by the core.
@@ -34,6 +36,9 @@ struct ShardOptions {
   size_t max_idle_bytes = size_t{1} << 40;
   // ShardProgress is sent at most once in this time.
   absl::Duration progress_interval = absl::Milliseconds(100);
+  // Who computes the layers of jobs with server-side execution; must outlive the core. Null: such
+  // jobs fail at their start.
+  References* references = nullptr;
 };
 
 }  // namespace sluice::ps

@@ -63,10 +63,12 @@ class ShardServer::Impl final : public StreamHandler {
   }
 
   absl::Status StartServer() {
+    std::vector<GrpcServer::Service*> services = options_.services;
+    services.push_back(&streams_);
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =
         GrpcServer::Start({.address = options_.listen_address,
                            .credentials = security::ServerCredentialsOf(options_.security)},
-                          {&streams_});
+                          std::move(services));
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     options_.core.identity.set_address(

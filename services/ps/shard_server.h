@@ -15,6 +15,7 @@
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
 #include "services/ps/shard_core.h"
+#include "services/transport/grpc_server.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::ps {
@@ -23,6 +24,8 @@ class ShardServer {
  public:
   struct Options {
     ShardOptions core;
+    // Served besides, on the same port; must outlive the server.
+    std::vector<GrpcServer::Service*> services;
     std::string listen_address = "127.0.0.1:0";  // host:port; port 0: any
     // What workers reach it by; port 0 or none: the port that it listens on.
     std::string advertised_host = "127.0.0.1";

@@ -135,4 +135,29 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
   return absl::OkStatus();
 }
 
+absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push& push,
+                       const absl::Cord& payload, std::vector<ReceivedBlock>* blocks) {
+  const ShardModel& model = *state.model;
+  if (!state.ByReference()) {
+    return SplitPayload(model, push.partition(), push.blocks(), payload, blocks);
+  }
+  google::protobuf::RepeatedPtrField<v1::BlockHeader> headers;
+  absl::Cord contents;
+  size_t at = 0;
+  for (const v1::BlockHeader& header : push.blocks()) {
+    if (header.block() >= model.blocks()) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no block ", header.block()));
+    }
+    absl::StatusOr<absl::Cord> content = state.options.references->Find(
+        worker, model, model.block(header.block()), payload.Subcord(at, header.payload_bytes()));
+    if (!content.ok()) return content.status();
+    at += header.payload_bytes();
+    v1::BlockHeader& found = *headers.Add();
+    found.set_block(header.block());
+    found.set_payload_bytes(content->size());
+    contents.Append(*std::move(content));
+  }
+  return SplitPayload(model, push.partition(), headers, contents, blocks);
+}
+
 }  // namespace sluice::ps

@@ -21,6 +21,7 @@
 #include "services/ps/block.h"
 #include "services/ps/parallel.h"
 #include "services/ps/partition.h"
+#include "services/ps/references.h"
 #include "services/ps/shard_action.h"
 #include "services/ps/shard_model.h"
 #include "services/ps/shard_options.h"
@@ -108,6 +109,11 @@ struct ShardState {
   uint64_t LowestVersion() const;
   uint64_t HighestVersion() const;
 
+  // Whether blocks go to and come from workers as references.
+  bool ByReference() const {
+    return options.references != nullptr && job.training().execution() == v1::TrainingSpec::SERVER;
+  }
+
   // A header of the present view.
   v1::Header NewHeader() const;
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
@@ -127,6 +133,11 @@ struct ShardState {
 absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
                           const google::protobuf::RepeatedPtrField<v1::BlockHeader>& headers,
                           const absl::Cord& payload, std::vector<ReceivedBlock>* blocks);
+
+// The same for what a worker pushed: with server-side execution, the blocks that its references
+// stand for.
+absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push& push,
+                       const absl::Cord& payload, std::vector<ReceivedBlock>* blocks);
 
 }  // namespace sluice::ps
 

@@ -58,8 +58,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
   if (absl::Status fits = CheckPush(stream, member, push); !fits.ok()) return fits;
   std::vector<ReceivedBlock> blocks;
-  if (absl::Status split =
-          SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
+  if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
       !split.ok()) {
     return split;
   }

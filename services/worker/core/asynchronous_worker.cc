@@ -320,7 +320,7 @@ void AsynchronousWorker::BeginPull() {
   pull_sent_.clear();
   counted_.reset();
   ++pull_request_;
-  incoming_.Reset(&context_->layout, &*context_->index);
+  incoming_.Reset(&context_->layout, &*context_->index, context_->ByReference());
 }
 
 void AsynchronousWorker::SendPulls() {

@@ -116,7 +116,7 @@ void EvaluationQueue::Fail(const v1::Evaluate& request, const std::string& reaso
 
 void EvaluationQueue::StartPull(uint64_t cut) {
   cut_ = cut;
-  receiver_.Reset(&context_->layout, &*context_->index);
+  receiver_.Reset(&context_->layout, &*context_->index, context_->ByReference());
   for (auto& [shard, link] : context_->links) {
     if (link.ready()) PullFrom(link);
   }

@@ -43,13 +43,19 @@ std::vector<float> LeftOut(absl::Span<const T> values, absl::Span<const T> decod
 }  // namespace
 
 GradientEncoder::GradientEncoder(const v1::TrainingSpec& training)
-    : codec_(CodecOf(training)), error_feedback_(training.compression().error_feedback()) {}
+    : codec_(CodecOf(training)),
+      error_feedback_(training.compression().error_feedback()),
+      by_reference_(training.execution() == v1::TrainingSpec::SERVER) {}
 
 EncodedBlock GradientEncoder::Encode(const MicrobatchRange& unit, uint32_t number,
                                      const v1::Block& block, const v1::TensorSpec& tensor,
                                      const absl::Cord& gradient) {
-  const uint64_t element = ElementBytes(tensor.dtype());
   EncodedBlock raw;
+  if (by_reference_) {
+    raw.payload = gradient;
+    return raw;
+  }
+  const uint64_t element = ElementBytes(tensor.dtype());
   raw.payload = gradient.Subcord(block.offset() * element, block.count() * element);
   if (codec_ == nullptr || tensor.kind() != v1::PARAMETER ||
       !codec_->Supports(tensor.dtype()).ok()) {

@@ -1,4 +1,5 @@
-// Blocks of gradients, as they are pushed.
+// Blocks of gradients, as they are pushed. With server-side execution, gradients are references
+// (proto/stage.proto) and go as they are, one for each block.
 //
 // Intuition. A lossy codec leaves a part of each gradient out. With error feedback the worker keeps
 // that part, the block's *residual*, and adds it to the block's next gradient before that is
@@ -65,6 +66,7 @@ class GradientEncoder {
 
   std::unique_ptr<const Codec> codec_;  // null: everything goes raw
   const bool error_feedback_;
+  const bool by_reference_;
   std::map<uint32_t, Residual> residuals_;
   // Of the step in progress.
   std::map<uint32_t, Residual> next_residuals_;

@@ -55,6 +55,17 @@ class GradientEncoderTest : public testing::Test {
   std::optional<GradientEncoder> encoder_;
 };
 
+TEST_F(GradientEncoderTest, AReferenceGoesAsItIsForEachBlock) {
+  training_.set_execution(v1::TrainingSpec::SERVER);
+  Begin(v1::CODEC_RAW, false);
+  v1::Block block;
+  block.set_offset(1000);
+  block.set_count(500);
+  const EncodedBlock encoded = encoder_->Encode(kUnit, 3, block, tensor_, absl::Cord("reference"));
+  EXPECT_EQ(encoded.codec, v1::CODEC_RAW);
+  EXPECT_EQ(encoded.payload, "reference");
+}
+
 TEST_F(GradientEncoderTest, WhatIsLeftOutComesWithTheNextGradients) {
   Begin(v1::CODEC_TOP_K, true);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));

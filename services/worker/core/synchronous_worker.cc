@@ -86,7 +86,7 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
 
 void SynchronousWorker::ExpectIncoming(uint64_t version) {
   incoming_version_ = version;
-  incoming_.Reset(&context_->layout, &*context_->index);
+  incoming_.Reset(&context_->layout, &*context_->index, context_->ByReference());
 }
 
 void SynchronousWorker::DropGradients() {

@@ -6,9 +6,10 @@
 
 namespace sluice::worker {
 
-void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index) {
+void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index, bool by_reference) {
   layout_ = layout;
   index_ = index;
+  by_reference_ = by_reference;
   whole_ = 0;
   state_.assign(index->partitions(), Partition());
   for (uint32_t partition = 0; partition < index->partitions(); ++partition) {
@@ -47,7 +48,8 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
       return absl::InvalidArgumentError(
           absl::StrCat("block ", block.block(), " is longer than its frame"));
     }
-    if (block.codec() == v1::CODEC_RAW && block.payload_bytes() != index_->bytes(block.block())) {
+    if (!by_reference_ && block.codec() == v1::CODEC_RAW &&
+        block.payload_bytes() != index_->bytes(block.block())) {
       return absl::InvalidArgumentError(absl::StrCat("block ", block.block(), " has ",
                                                      block.payload_bytes(), " bytes, not ",
                                                      index_->bytes(block.block())));

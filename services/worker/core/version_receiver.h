@@ -20,8 +20,9 @@ class VersionReceiver {
  public:
   explicit VersionReceiver(ComputeEngine::Buffer buffer) : buffer_(buffer) {}
 
-  // Nothing has arrived. `layout` and `index` must outlive the next Reset.
-  void Reset(const v1::Layout* layout, const LayoutIndex* index);
+  // Nothing has arrived. `layout` and `index` must outlive the next Reset. `by_reference`: blocks
+  // come as references (server-side execution), of whatever length.
+  void Reset(const v1::Layout* layout, const LayoutIndex* index, bool by_reference);
   // Forgets the partitions that are not whole.
   void ForgetPartial();
   // The same for one.
@@ -49,6 +50,7 @@ class VersionReceiver {
   const ComputeEngine::Buffer buffer_;
   const v1::Layout* layout_ = nullptr;
   const LayoutIndex* index_ = nullptr;
+  bool by_reference_ = false;
   std::vector<Partition> state_;
   size_t whole_ = 0;
 };

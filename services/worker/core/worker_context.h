@@ -48,6 +48,9 @@ struct WorkerContext {
   uint64_t samples_sent = 0;
   uint64_t samples_recomputed = 0;
 
+  // Whether parameters and gradients stay on the shards (server-side execution).
+  bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
+
   // Null if there is no such stream or it is not ready.
   ShardLink* ReadyLink(ShardId shard) {
     auto it = links.find(shard);

@@ -61,7 +61,7 @@ class WorkerCore::Impl {
   void OnCoordinatorConnected();
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message);
   void OnShardFrame(ShardId shard, const v1::Header& header, const absl::Cord& payload);
-  void OnShardBroken(ShardId shard);
+  void OnShardBroken(ShardId shard, const absl::Status& why);
   void OnShardConnected(ShardId shard);
   void OnModelReady(const v1::TensorTable& table, uint64_t training, uint64_t evaluation);
   void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::StatusOr<absl::Cord> content);
@@ -338,7 +338,11 @@ void WorkerCore::Impl::OnShardConnected(ShardId shard) {
   it->second.OnConnected(header, &context_.actions);
 }
 
-void WorkerCore::Impl::OnShardBroken(ShardId shard) {
+void WorkerCore::Impl::OnShardBroken(ShardId shard, const absl::Status& why) {
+  // What this worker's references stood for is not there any more: sending them again is no use.
+  if (context_.ByReference() && absl::IsDataLoss(why)) {
+    return ExitNow(ExitReason::kExpelled, std::string(why.message()));
+  }
   auto it = context_.links.find(shard);
   if (it != context_.links.end()) it->second.OnBroken(context_.now);
 }
@@ -433,7 +437,8 @@ void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<abs
   if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
   const v1::TensorSpec& spec = context_.table.tensors(static_cast<int>(tensor));
-  if (gradient && gradient->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
+  if (gradient && !context_.ByReference() &&
+      gradient->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
     return Fail(
         absl::InternalError(absl::StrCat("the gradient of ", spec.name(), " has ", gradient->size(),
                                          " bytes, which does not fit its shape")));
@@ -444,6 +449,11 @@ void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<abs
 
 void WorkerCore::Impl::OnComputed(ComputeId id, const ComputeResult& result) {
   if (context_.outstanding.erase(id) == 0 || mode_ == nullptr) return;
+  // Whom the engine computes with is gone (server-side execution): who begins anew finds what is
+  // there now.
+  if (absl::IsUnavailable(result.status)) {
+    return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
+  }
   if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);
   absl::Status status = mode_->OnComputed(id, result);
   if (!status.ok()) Fail(status);
@@ -556,8 +566,8 @@ WorkerActions WorkerCore::OnCoordinatorMessage(const v1::CoordinatorMessage& mes
 WorkerActions WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnShardConnected(shard); });
 }
-WorkerActions WorkerCore::OnShardBroken(ShardId shard, const absl::Status&, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnShardBroken(shard); });
+WorkerActions WorkerCore::OnShardBroken(ShardId shard, const absl::Status& why, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnShardBroken(shard, why); });
 }
 WorkerActions WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
                                        absl::Time now) {

@@ -1,0 +1,7 @@
+#include "services/ps/shard_extension.h"
+
+namespace sluice::ps {
+
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& /*logger*/) { return nullptr; }
+
+}  // namespace sluice::ps

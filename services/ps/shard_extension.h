@@ -1,0 +1,30 @@
+// What a program that does more than sluice-ps adds to a shard. It is chosen by what is linked: the
+// main of both is the same.
+#ifndef SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
+#define SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
+
+#include <memory>
+#include <vector>
+
+#include "services/common/logging.h"
+#include "services/ps/references.h"
+#include "services/transport/grpc_server.h"
+
+namespace sluice::ps {
+
+class ShardExtension {
+ public:
+  virtual ~ShardExtension() = default;
+
+  // Owned by the extension.
+  virtual References* references() = 0;
+  // Served on the shard's port; owned by the extension.
+  virtual std::vector<GrpcServer::Service*> services() = 0;
+};
+
+// Defined by the program; null: none (no_extension.cc).
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_SHARD_EXTENSION_H_

@@ -17,6 +17,8 @@
 #include "services/transport/security/transport_security.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/export.h"
+#include "services/worker/remote/remote_engine.h"
+#include "services/worker/remote/stage_channel.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
@@ -32,6 +34,26 @@ struct Flags {
   bool shared_memory = true;
   std::string tls_directory;
 };
+
+// Over the layers on the shards.
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpec& job,
+                                                                const DatasetInfo& data,
+                                                                const WorkerOptions& worker,
+                                                                const Logger& logger) {
+  RemoteEngineOptions options;
+  options.job = job;
+  options.job_name = worker.job;
+  options.worker = worker.process.incarnation();
+  options.sample_shape = data.sample_shape;
+  options.outputs = data.outputs;
+  options.tokens = data.tokens;
+  options.connect = ConnectStage;
+  options.on_opened = [logger](uint32_t stage, const std::string& address,
+                               const std::string& device) {
+    logger.Info("A stage computes", {{"stage", stage}, {"address", address}, {"device", device}});
+  };
+  return CreateRemoteEngine(std::move(options));
+}
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
                                                           const DatasetInfo& data, int threads) {
@@ -82,8 +104,13 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.pid = getpid();
   options.coordinator = *coordinator;
   options.threads = flags.threads;
-  options.make_engine = MakeEngine;
   options.shared_memory = flags.shared_memory;
+  options.make_engine = [worker = options.core, logger](const v1::JobSpec& job,
+                                                        const DatasetInfo& data, int threads) {
+    return job.training().execution() == v1::TrainingSpec::SERVER
+               ? MakeRemoteEngine(job, data, worker, logger)
+               : MakeEngine(job, data, threads);
+  };
   logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);

@@ -36,13 +36,31 @@ class Architecture {
 
   virtual LossKind OwnLoss() const = 0;
 
+  // What the model can be cut between (server-side execution): a layer has the parameters whose
+  // names begin with its name, and takes a sample of this shape.
+  struct Layer {
+    std::string name;
+    std::vector<int64_t> input_shape;
+  };
+
+  // In the order of the forward pass, each with all that happens up to the next. Empty: it runs as
+  // a whole.
+  virtual std::vector<Layer> Layers() const { return {}; }
+
+  // Layers first, ..., last of n samples; of `parameters` only theirs are looked at. Only where
+  // Layers() are not empty.
+  virtual at::Tensor ForwardLayers(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
+                                   size_t /*first*/, size_t /*last*/, bool training) const {
+    return Forward(parameters, input, training);
+  }
+
   // Whether the input is tokens, [n, length] of int64, instead of numbers.
   virtual bool TakesTokens() const { return false; }
 
   // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
   virtual int64_t StateSize() const { return 0; }
 
-  // Of n samples. `parameters` as in Parameters(). Dropout draws from LibTorch's default generator.
+  // Of n samples. `parameters` as in Parameters(). Dropout draws as dropout.h says.
   virtual at::Tensor Forward(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
                              bool training) const = 0;
 

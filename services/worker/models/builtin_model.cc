@@ -6,21 +6,42 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/protocol/stages.h"
 #include "services/worker/models/architecture.h"
 #include "services/worker/models/model.h"
 
 namespace sluice {
 namespace {
 
+// Of an architecture's layers; all of them: also of one that has no layers.
+struct LayerRange {
+  bool all = true;
+  size_t first = 0;
+  size_t last = 0;
+};
+
+bool IsOfLayer(const std::string& tensor, const std::string& layer) {
+  return absl::StartsWith(tensor, absl::StrCat(layer, "."));
+}
+
 class BuiltinModel final : public Model {
  public:
-  BuiltinModel(std::unique_ptr<Architecture> architecture, at::ScalarType dtype, uint64_t seed)
+  BuiltinModel(std::unique_ptr<Architecture> architecture, LayerRange range, at::ScalarType dtype,
+               uint64_t seed)
       : architecture_(std::move(architecture)),
-        parameters_(architecture_->Parameters()),
+        range_(range),
+        layers_(architecture_->Layers()),
+        all_parameters_(architecture_->Parameters()),
         dtype_(dtype),
         seed_(seed) {
-    for (const Architecture::Parameter& parameter : parameters_) {
+    for (size_t i = 0; i < all_parameters_.size(); ++i) {
+      const Architecture::Parameter& parameter = all_parameters_[i];
+      if (!Has(parameter.name)) continue;
+      parameters_.push_back(parameter);
+      places_.push_back(i);
       at::Tensor value = at::zeros(parameter.shape, dtype);
       value.requires_grad_(TakesData());
       tensors_.push_back({parameter.name, v1::PARAMETER, value});
@@ -47,10 +68,14 @@ class BuiltinModel final : public Model {
 
   bool TakesData() const override { return architecture_->OwnLoss() != LossKind::kNone; }
 
-  std::vector<int64_t> InputShape() const override { return architecture_->InputShape(); }
+  std::vector<int64_t> InputShape() const override {
+    if (range_.all || range_.first == 0) return architecture_->InputShape();
+    return layers_[range_.first].input_shape;
+  }
 
   at::Tensor Forward(const at::Tensor& input) override {
-    return architecture_->Forward(Values(), input, training_);
+    if (range_.all) return architecture_->Forward(Values(), input, training_);
+    return architecture_->ForwardLayers(Values(), input, range_.first, range_.last, training_);
   }
 
   int64_t StateSize() const override { return architecture_->StateSize(); }
@@ -70,23 +95,79 @@ class BuiltinModel final : public Model {
   at::Tensor TakeBuffer(size_t tensor) override { return tensors_[tensor].value; }
 
  private:
+  bool Has(const std::string& tensor) const {
+    if (range_.all) return true;
+    for (size_t layer = range_.first; layer <= range_.last; ++layer) {
+      if (IsOfLayer(tensor, layers_[layer].name)) return true;
+    }
+    return false;
+  }
+
+  // Of the whole architecture; what is not of these layers is undefined.
   std::vector<at::Tensor> Values() const {
-    std::vector<at::Tensor> values;
-    for (const ModelTensor& tensor : tensors_) values.push_back(tensor.value);
+    std::vector<at::Tensor> values(all_parameters_.size());
+    for (size_t i = 0; i < tensors_.size(); ++i) values[places_[i]] = tensors_[i].value;
     return values;
   }
 
   const std::unique_ptr<Architecture> architecture_;
-  const std::vector<Architecture::Parameter> parameters_;
+  const LayerRange range_;
+  const std::vector<Architecture::Layer> layers_;
+  const std::vector<Architecture::Parameter> all_parameters_;
+  std::vector<Architecture::Parameter> parameters_;
+  std::vector<size_t> places_;  // of them among all
   const at::ScalarType dtype_;
   const uint64_t seed_;
   std::vector<ModelTensor> tensors_;
   bool training_ = false;
 };
 
-}  // namespace
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
 
-absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& options) {
+size_t IndexOf(const std::vector<Architecture::Layer>& layers, const std::string& name) {
+  size_t index = 0;
+  while (index < layers.size() && layers[index].name != name) ++index;
+  return index;
+}
+
+// The layers of each stage: one range after the other, in the order of the forward pass.
+absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
+                                                  const Architecture& architecture) {
+  const std::vector<Architecture::Layer> layers = architecture.Layers();
+  if (layers.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.stages: ", spec.name(),
+                     " cannot be cut; leave `stages` out, and one shard runs it"));
+  }
+  v1::TensorTable table;
+  for (const Architecture::Parameter& parameter : architecture.Parameters()) {
+    table.add_tensors()->set_name(parameter.name);
+  }
+  if (const auto known = StageOfTensors(table, spec); !known.ok()) return known.status();
+  std::vector<LayerRange> ranges;
+  size_t next = 0;
+  for (int stage = 0; stage < spec.stages_size(); ++stage) {
+    const size_t first = next;
+    for (const std::string& name : spec.stages(stage).layers()) {
+      const size_t layer = IndexOf(layers, name);
+      if (layer != next) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("model.stages[", stage, "]: layer '", name, "' takes samples of shape ",
+                         ShapeText(layers[layer].input_shape), ", and what is before it gives ",
+                         ShapeText(layers[next].input_shape), ": should be '", layers[next].name,
+                         "', the next in the order of the forward pass"));
+      }
+      ++next;
+    }
+    ranges.push_back({false, first, next - 1});
+  }
+  return ranges;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& options,
+                                                         const uint32_t* stage) {
   const v1::ModelSpec& spec = options.spec;
   DataShape data;
   data.outputs = options.outputs;
@@ -113,8 +194,38 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& opti
     return absl::InvalidArgumentError(absl::StrCat("model.dtype is ", v1::DataType_Name(dtype),
                                                    ", which ", spec.name(), " does not have"));
   }
-  return std::make_unique<BuiltinModel>(*std::move(architecture), ScalarTypeOf(dtype),
+  LayerRange range;
+  if (stage != nullptr && spec.stages_size() > 0) {
+    absl::StatusOr<std::vector<LayerRange>> ranges = CutLayers(spec, **architecture);
+    if (!ranges.ok()) return ranges.status();
+    if (*stage >= ranges->size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", *stage, " of ", ranges->size(), " model.stages"));
+    }
+    range = (*ranges)[*stage];
+  }
+  return std::make_unique<BuiltinModel>(*std::move(architecture), range, ScalarTypeOf(dtype),
                                         options.seed);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& options) {
+  return MakeBuiltinStages(options, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> MakeStageModel(const ModelOptions& options, uint32_t stage,
+                                                      at::Device device) {
+  if (options.spec.type() == v1::ModelSpec::BUILTIN) {
+    absl::StatusOr<std::unique_ptr<Model>> model = MakeBuiltinStages(options, &stage);
+    if (model.ok()) MoveTo(device, model->get());
+    return model;
+  }
+  if (options.spec.stages_size() > 1) {
+    return absl::InvalidArgumentError(
+        "model.stages: a TorchScript file runs as a whole; leave `stages` out");
+  }
+  return MakeModel(options, device);
 }
 
 }  // namespace sluice

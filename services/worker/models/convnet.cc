@@ -24,9 +24,18 @@ class Convnet final : public Architecture {
 
   LossKind OwnLoss() const override { return LossKind::kNll; }
 
+  std::vector<Layer> Layers() const override { return {{"conv", {1, 28, 28}}, {"fc", {3, 8, 8}}}; }
+
   at::Tensor Forward(absl::Span<const at::Tensor> p, const at::Tensor& input,
-                     bool /*training*/) const override {
-    at::Tensor x = at::relu(at::max_pool2d(at::conv2d(input, p[0], p[1]), 3));
+                     bool training) const override {
+    return ForwardLayers(p, input, 0, 1, training);
+  }
+
+  at::Tensor ForwardLayers(absl::Span<const at::Tensor> p, const at::Tensor& input, size_t first,
+                           size_t last, bool /*training*/) const override {
+    at::Tensor x = input;
+    if (first == 0) x = at::relu(at::max_pool2d(at::conv2d(x, p[0], p[1]), 3));
+    if (last == 0) return x;
     return at::log_softmax(at::linear(x.reshape({x.size(0), 192}), p[2], p[3]), 1);
   }
 };

@@ -23,9 +23,18 @@ class Mlp final : public Architecture {
 
   LossKind OwnLoss() const override { return LossKind::kCrossEntropy; }
 
+  std::vector<Layer> Layers() const override { return {{"fc1", {in_}}, {"fc2", {hidden_}}}; }
+
   at::Tensor Forward(absl::Span<const at::Tensor> p, const at::Tensor& input,
-                     bool /*training*/) const override {
-    return at::linear(at::relu(at::linear(input, p[0], p[1])), p[2], p[3]);
+                     bool training) const override {
+    return ForwardLayers(p, input, 0, 1, training);
+  }
+
+  at::Tensor ForwardLayers(absl::Span<const at::Tensor> p, const at::Tensor& input, size_t first,
+                           size_t last, bool /*training*/) const override {
+    at::Tensor x = input;
+    if (first == 0) x = at::relu(at::linear(x, p[0], p[1]));
+    return last == 0 ? x : at::linear(x, p[2], p[3]);
   }
 
  private:

@@ -28,15 +28,19 @@ v1::DataType DataTypeOfTensor(const at::Tensor& tensor) {
   return v1::DATA_TYPE_UNSPECIFIED;
 }
 
+void MoveTo(at::Device device, Model* model) {
+  if (device.is_cpu()) return;
+  for (const ModelTensor& tensor : model->tensors()) {
+    at::Tensor value = tensor.value;
+    value.set_data(value.detach().to(device));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options, at::Device device) {
   const v1::ModelSpec& spec = options.spec;
   if (spec.type() == v1::ModelSpec::BUILTIN) {
     absl::StatusOr<std::unique_ptr<Model>> model = MakeBuiltinModel(options);
-    if (!model.ok() || device.is_cpu()) return model;
-    for (const ModelTensor& tensor : (*model)->tensors()) {
-      at::Tensor value = tensor.value;
-      value.set_data(value.detach().to(device));
-    }
+    if (model.ok()) MoveTo(device, model->get());
     return model;
   }
   if (spec.type() != v1::ModelSpec::TORCH_SCRIPT) {

@@ -82,9 +82,21 @@ struct ModelOptions {
 // A built-in model on the CPU. InvalidArgument for an unknown name, dimension or dtype.
 absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& options);
 
+// One stage of spec.stages (server-side execution) as a model of its own, on this device: it has
+// the stage's tensors only, takes what the stage before it gives and gives what the stage after it
+// takes. Stage 0 of a model without stages is the whole model. InvalidArgument besides what
+// MakeModel refuses: the stages are not a cut of the model (StageOfTensors of
+// services/protocol/stages.h), their layers are not in the order of the forward pass (naming what
+// one gives and the next takes), or the model can only run as a whole.
+absl::StatusOr<std::unique_ptr<Model>> MakeStageModel(const ModelOptions& options, uint32_t stage,
+                                                      at::Device device);
+
 // A TorchScript file's model (see torch_script.h).
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
                                                             at::Device device);
+
+// Gives the model memory on another device.
+void MoveTo(at::Device device, Model* model);
 
 // Either, as the spec says, on this device.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options, at::Device device);

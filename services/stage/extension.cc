@@ -1,0 +1,54 @@
+// What makes a shard sluice-ps-torch: it also computes the layers whose parameters it holds.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "services/ps/shard_extension.h"
+#include "services/stage/host.h"
+#include "services/stage/layers.h"
+#include "services/stage/service.h"
+#include "services/stage/stage_limits.h"
+#include "services/transport/grpc_server.h"
+
+namespace sluice::stage {
+namespace {
+
+class StageExtension final : public ps::ShardExtension, public GrpcServer::Service {
+ public:
+  explicit StageExtension(Logger logger)
+      : logger_(std::move(logger)), host_(HostOptions()), service_(&host_) {}
+
+  ps::References* references() override { return &host_; }
+  std::vector<GrpcServer::Service*> services() override { return {this}; }
+
+  size_t max_message_bytes() const override { return kMaxStageMessageBytes; }
+  void Register(grpc::ServerBuilder* builder) override { builder->RegisterService(&service_); }
+
+ private:
+  Host::Options HostOptions() const {
+    Host::Options options;
+    options.make_layers = MakeTorchLayers;
+    options.max_computing = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    options.on_warning = [this](const std::string& warning) { logger_.Warning(warning); };
+    return options;
+  }
+
+  const Logger logger_;
+  Host host_;
+  StageService service_;
+};
+
+}  // namespace
+}  // namespace sluice::stage
+
+namespace sluice::ps {
+
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger) {
+  return std::make_unique<stage::StageExtension>(logger);
+}
+
+}  // namespace sluice::ps

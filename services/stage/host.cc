@@ -1,0 +1,295 @@
+#include "services/stage/host.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "services/protocol/elements.h"
+
+namespace sluice::stage {
+namespace {
+
+absl::Status NoSuchContext(uint64_t context) {
+  return absl::NotFoundError(absl::StrCat("context ", context,
+                                          " is not here (any more): its worker forgot it, or is no "
+                                          "member of the view"));
+}
+
+}  // namespace
+
+class Host::Slot {
+ public:
+  explicit Slot(Host* host) : host_(*host) {
+    MutexLock lock(&host_.mutex_);
+    while (host_.computing_ >= host_.options_.max_computing) {
+      host_.computing_changed_.Wait(&host_.mutex_);
+    }
+    ++host_.computing_;
+  }
+  ~Slot() {
+    {
+      MutexLock lock(&host_.mutex_);
+      --host_.computing_;
+    }
+    host_.computing_changed_.Signal();
+  }
+
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+ private:
+  Host& host_;
+};
+
+// ---- ps::References
+
+void Host::Begin(const v1::Register& identity) {
+  MutexLock lock(&mutex_);
+  identity_ = identity;
+}
+
+absl::Cord Host::Hold(uint64_t worker, const ps::ShardModel& model, const ps::BlockInfo& block,
+                      absl::Cord content) {
+  TensorPart part{model.TensorName(block), block.offset, std::move(content)};
+  v1::BlockReference reference;
+  MutexLock lock(&mutex_);
+  Worker& holder = workers_[worker];
+  reference.set_handle(++holder.last_handle);
+  reference.set_address(identity_.address());
+  reference.set_shard(identity_.process().incarnation());
+  // A worker that never computes never says what it has forgotten; the oldest are of no use to it.
+  if (holder.blocks.size() >= options_.max_blocks) holder.blocks.erase(holder.blocks.begin());
+  holder.blocks.emplace(reference.handle(), std::move(part));
+  return absl::Cord(reference.SerializeAsString());
+}
+
+absl::StatusOr<absl::Cord> Host::Find(uint64_t worker, const ps::ShardModel& model,
+                                      const ps::BlockInfo& block, const absl::Cord& reference) {
+  v1::GradientReference parsed;
+  if (!parsed.ParseFromString(std::string(reference)) || parsed.context() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.BlockName(block), " came as something else than a reference"));
+  }
+  const std::string& name = model.TensorName(block);
+  MutexLock lock(&mutex_);
+  const auto found = workers_.find(worker);
+  if (found != workers_.end()) {
+    const auto& contexts = found->second.contexts;
+    for (auto it = contexts.lower_bound({parsed.context(), 0});
+         it != contexts.end() && it->first.first == parsed.context(); ++it) {
+      const auto gradient = it->second->gradients.find(name);
+      if (gradient == it->second->gradients.end()) continue;
+      const size_t element = ElementBytes(gradient->second.dtype);
+      return gradient->second.value.Subcord(block.offset * element, block.count * element);
+    }
+  }
+  return absl::DataLossError(absl::StrCat("context ", parsed.context(), " has no gradient of ",
+                                          model.BlockName(block), " here (any more)"));
+}
+
+void Host::Retain(absl::Span<const uint64_t> members) {
+  const std::set<uint64_t> kept(members.begin(), members.end());
+  std::vector<Worker> gone;  // ends without the lock
+  MutexLock lock(&mutex_);
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    if (kept.count(it->first) > 0) {
+      ++it;
+      continue;
+    }
+    gone.push_back(std::move(it->second));
+    it = workers_.erase(it);
+  }
+}
+
+// ---- service Stage
+
+absl::StatusOr<Host::Worker*> Host::FindWorker(uint64_t incarnation) {
+  const auto found = workers_.find(incarnation);
+  if (found != workers_.end()) return &found->second;
+  return absl::NotFoundError(absl::StrCat("worker ", absl::Hex(incarnation),
+                                          " has pulled nothing here: it is no member of the view, "
+                                          "or of one that is over"));
+}
+
+absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& request) {
+  v1::OpenStageRequest shared = request;
+  shared.clear_worker();
+  const std::string key = shared.SerializeAsString();
+  std::shared_ptr<Layers> layers;
+  {
+    MutexLock lock(&mutex_);
+    if (const auto known = FindWorker(request.worker()); !known.ok()) return known.status();
+    if (request.job() != identity_.job()) {
+      return absl::InvalidArgumentError(absl::StrCat("this shard is of job '", identity_.job(),
+                                                     "', not of '", request.job(), "'"));
+    }
+    layers = layers_[key].lock();
+  }
+  if (layers == nullptr) {
+    absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
+    if (!made.ok()) return made.status();
+    layers = *std::move(made);
+    const std::string warning = layers->Describe().warning();
+    if (!warning.empty() && options_.on_warning) options_.on_warning(warning);
+  }
+  MutexLock lock(&mutex_);
+  const auto worker = FindWorker(request.worker());
+  if (!worker.ok()) return worker.status();
+  if (const std::shared_ptr<Layers> other = layers_[key].lock()) layers = other;
+  layers_[key] = layers;
+  (*worker)->stages[request.stage()] = layers;
+  return layers->Describe();
+}
+
+// Forgets what the worker has forgotten and finds what it computes with.
+absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
+                                                           Layers::Input* input) {
+  const std::set<uint64_t> live(request.live_handles().begin(), request.live_handles().end());
+  const std::set<uint64_t> live_contexts(request.live_contexts().begin(),
+                                         request.live_contexts().end());
+  std::vector<TensorPart> old_blocks;  // end without the lock
+  std::vector<std::shared_ptr<Context>> old_contexts;
+  MutexLock lock(&mutex_);
+  const auto worker = FindWorker(request.worker());
+  if (!worker.ok()) return worker.status();
+  auto& blocks = (*worker)->blocks;
+  for (auto it = blocks.begin(); it != blocks.end() && it->first <= request.newest_handle();) {
+    if (live.count(it->first) > 0) {
+      ++it;
+      continue;
+    }
+    old_blocks.push_back(std::move(it->second));
+    it = blocks.erase(it);
+  }
+  auto& contexts = (*worker)->contexts;
+  for (auto it = contexts.begin(); it != contexts.end();) {
+    if (it->first.first == request.context() || live_contexts.count(it->first.first) > 0) {
+      ++it;
+      continue;
+    }
+    old_contexts.push_back(std::move(it->second));
+    it = contexts.erase(it);
+  }
+  if (contexts.size() >= options_.max_contexts) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the worker has ", contexts.size(), " contexts here"));
+  }
+  for (uint64_t handle : request.handles()) {
+    const auto found = blocks.find(handle);
+    if (found == blocks.end()) {
+      return absl::NotFoundError(absl::StrCat("block reference ", handle, " is not here"));
+    }
+    input->parameters.push_back(found->second);
+  }
+  const auto stage = (*worker)->stages.find(request.stage());
+  if (stage == (*worker)->stages.end()) {
+    return absl::NotFoundError(absl::StrCat("stage ", request.stage(), " was not opened"));
+  }
+  return stage->second;
+}
+
+absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request) {
+  Layers::Input input;
+  absl::StatusOr<std::shared_ptr<Layers>> layers = BeginForward(request, &input);
+  if (!layers.ok()) return layers.status();
+  input.value = &request.input();
+  input.training = request.context() != 0;
+  input.wants_input_gradient = request.stage() > 0;
+  input.generator = request.generator();
+  input.seed = request.seed();
+  input.microbatches = std::max<uint64_t>(1, request.microbatches());
+  absl::StatusOr<Layers::Output> output = absl::UnknownError("");
+  {
+    const Slot slot(this);
+    output = (*layers)->Forward(input);
+  }
+  if (!output.ok()) return output.status();
+  v1::ForwardReply reply;
+  *reply.mutable_output() = std::move(output->value);
+  reply.set_generator(std::move(output->generator));
+  if (output->pass == nullptr) return reply;
+  auto context = std::make_shared<Context>();
+  {
+    MutexLock running(&context->running);
+    context->pass = std::move(output->pass);
+  }
+  std::shared_ptr<Context> old;  // of the same name; ends without the lock
+  MutexLock lock(&mutex_);
+  const auto worker = FindWorker(request.worker());
+  if (!worker.ok()) return worker.status();
+  std::shared_ptr<Context>& place = (*worker)->contexts[{request.context(), request.stage()}];
+  old = std::exchange(place, std::move(context));
+  return reply;
+}
+
+absl::StatusOr<std::shared_ptr<Host::Context>> Host::FindContext(uint64_t worker, uint64_t context,
+                                                                 uint32_t stage) const {
+  MutexLock lock(&mutex_);
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return NoSuchContext(context);
+  const auto place = found->second.contexts.find({context, stage});
+  if (place == found->second.contexts.end()) return NoSuchContext(context);
+  return place->second;
+}
+
+absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& request) {
+  const auto context = FindContext(request.worker(), request.context(), request.stage());
+  if (!context.ok()) return context.status();
+  MutexLock running(&(*context)->running);
+  if ((*context)->pass == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the backward pass of context ", request.context(), " is over"));
+  }
+  const std::unique_ptr<ForwardPass> pass = std::move((*context)->pass);
+  absl::StatusOr<ForwardPass::Result> result = absl::UnknownError("");
+  {
+    const Slot slot(this);
+    result = pass->Backward(request.gradient());
+  }
+  if (!result.ok()) return result.status();
+  v1::BackwardReply reply;
+  if (result->input_gradient.shape_size() > 0) {
+    *reply.mutable_gradient() = std::move(result->input_gradient);
+  }
+  MutexLock lock(&mutex_);
+  for (TensorGradient& gradient : result->gradients) {
+    (gradient.buffer ? reply.add_buffers() : reply.add_gradients())->assign(gradient.tensor);
+    (*context)->gradients[gradient.tensor] = std::move(gradient);
+  }
+  (*context)->has_gradients = true;
+  return reply;
+}
+
+absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
+    const v1::ContextGradientsRequest& request) const {
+  const auto context = FindContext(request.worker(), request.context(), request.stage());
+  if (!context.ok()) return context.status();
+  v1::ContextGradientsReply reply;
+  MutexLock lock(&mutex_);
+  if (!(*context)->has_gradients) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("context ", request.context(), " has had no backward pass"));
+  }
+  for (const auto& [name, gradient] : (*context)->gradients) {
+    v1::ContextGradientsReply::Gradient& entry = *reply.add_gradients();
+    entry.set_name(name);
+    for (int64_t extent : gradient.shape) entry.mutable_value()->add_shape(extent);
+    entry.mutable_value()->set_dtype(gradient.dtype);
+    entry.mutable_value()->set_data(std::string(gradient.value));
+  }
+  return reply;
+}
+
+Host::Status Host::status() const {
+  MutexLock lock(&mutex_);
+  Status status;
+  status.workers = workers_.size();
+  for (const auto& [incarnation, worker] : workers_) {
+    status.blocks += worker.blocks.size();
+    status.contexts += worker.contexts.size();
+  }
+  return status;
+}
+
+}  // namespace sluice::stage

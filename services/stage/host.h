@@ -1,0 +1,116 @@
+// What a shard keeps for the workers whose layers it computes: the blocks that they pulled, and
+// their contexts.
+//
+// Intuition. To the shard's core this is where blocks stay that would go to a worker, and where the
+// blocks of a worker's gradients come from (services/ps/references.h). To workers it is the service
+// Stage. Between the two lies nothing but bookkeeping by worker: a block is there from the Data
+// that named it until the worker says that it has forgotten it, a context from its forward pass
+// until the worker has forgotten it; and all of a worker's goes when a view is installed of which
+// it is no member. So nothing here needs a clock.
+//
+//   context:   Forward -> graph;   Backward -> gradients, no graph;   forgotten
+#ifndef SLUICE_SERVICES_STAGE_HOST_H_
+#define SLUICE_SERVICES_STAGE_HOST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/types/span.h"
+#include "proto/control.pb.h"
+#include "proto/stage.pb.h"
+#include "services/common/mutex.h"
+#include "services/ps/references.h"
+#include "services/stage/layers.h"
+
+namespace sluice::stage {
+
+// Thread-safe. Open, Forward and Backward compute on the calling thread; they wait while as many
+// others compute as may at a time.
+class Host final : public ps::References {
+ public:
+  struct Options {
+    LayersFactory make_layers;
+    int max_computing = 1;
+    // Of one worker. More means that it does not say what it has forgotten.
+    size_t max_contexts = 1024;
+    size_t max_blocks = 1 << 20;
+    // Called once for each warning of a stage; any thread.
+    std::function<void(const std::string& warning)> on_warning;
+  };
+
+  explicit Host(Options options) : options_(std::move(options)) {}
+
+  // ---- ps::References
+
+  void Begin(const v1::Register& identity) override;
+  absl::Cord Hold(uint64_t worker, const ps::ShardModel& model, const ps::BlockInfo& block,
+                  absl::Cord content) override;
+  absl::StatusOr<absl::Cord> Find(uint64_t worker, const ps::ShardModel& model,
+                                  const ps::BlockInfo& block, const absl::Cord& reference) override;
+  void Retain(absl::Span<const uint64_t> members) override;
+
+  // ---- service Stage; errors as proto/stage.proto says
+
+  absl::StatusOr<v1::OpenStageReply> Open(const v1::OpenStageRequest& request);
+  absl::StatusOr<v1::ForwardReply> Forward(const v1::ForwardRequest& request);
+  absl::StatusOr<v1::BackwardReply> Backward(const v1::BackwardRequest& request);
+  absl::StatusOr<v1::ContextGradientsReply> ContextGradients(
+      const v1::ContextGradientsRequest& request) const;
+
+  struct Status {
+    size_t workers = 0;
+    size_t blocks = 0;
+    size_t contexts = 0;  // passes: one for each stage of a context
+  };
+  Status status() const;
+
+ private:
+  struct Context {
+    Mutex running;  // held by the one backward pass; taken before mutex_, if both are
+    std::unique_ptr<ForwardPass> pass ABSL_GUARDED_BY(running);
+    // Written once, by the backward pass; guarded by Host::mutex_.
+    bool has_gradients = false;
+    std::map<std::string, TensorGradient> gradients;
+  };
+  using ContextKey = std::pair<uint64_t, uint32_t>;  // context, stage
+  struct Worker {
+    std::map<uint64_t, TensorPart> blocks;  // by handle
+    uint64_t last_handle = 0;
+    std::map<uint32_t, std::shared_ptr<Layers>> stages;
+    std::map<ContextKey, std::shared_ptr<Context>> contexts;
+  };
+
+  // Of those who compute; others wait.
+  class Slot;
+
+  absl::StatusOr<Worker*> FindWorker(uint64_t incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<Layers>> BeginForward(const v1::ForwardRequest& request,
+                                                       Layers::Input* input)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<Context>> FindContext(uint64_t worker, uint64_t context,
+                                                       uint32_t stage) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;  // protects all below; nothing is called with it held
+  v1::Register identity_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  // By what they were made from; workers of a job share them.
+  std::map<std::string, std::weak_ptr<Layers>> layers_ ABSL_GUARDED_BY(mutex_);
+  int computing_ ABSL_GUARDED_BY(mutex_) = 0;
+  CondVar computing_changed_;
+};
+
+}  // namespace sluice::stage
+
+#endif  // SLUICE_SERVICES_STAGE_HOST_H_

@@ -1,0 +1,278 @@
+#include "services/stage/host.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <utility>
+
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/protocol/layout.h"
+
+namespace sluice::stage {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kWorker = 7;
+constexpr uint64_t kOther = 8;
+constexpr char kJob[] = "default/test/uid";
+
+absl::Cord Floats(const std::vector<float>& values) {
+  return absl::Cord(
+      absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4));
+}
+
+std::vector<float> ToFloats(const absl::Cord& bytes) {
+  const std::string flat(bytes);
+  std::vector<float> values(flat.size() / 4);
+  std::memcpy(values.data(), flat.data(), flat.size());
+  return values;
+}
+
+// A "model" of one parameter w, a number: output = w * input; its gradient by w is the input times
+// the output's gradient.
+class FakeLayers final : public Layers {
+ public:
+  absl::StatusOr<Output> Forward(const Input& input) override {
+    const float w = ToFloats(input.parameters.at(0).content).at(0);
+    const float x = ToFloats(absl::Cord(input.value->data())).at(0);
+    Output output;
+    output.value = Number(w * x);
+    if (input.training) output.pass = std::make_unique<Pass>(x);
+    return output;
+  }
+
+  v1::OpenStageReply Describe() const override {
+    v1::OpenStageReply reply;
+    reply.set_device("cpu");
+    return reply;
+  }
+
+  static v1::StageTensor Number(float value) {
+    v1::StageTensor tensor;
+    tensor.add_shape(1);
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.set_data(&value, sizeof(value));
+    return tensor;
+  }
+
+ private:
+  class Pass final : public ForwardPass {
+   public:
+    explicit Pass(float x) : x_(x) {}
+    absl::StatusOr<Result> Backward(const v1::StageTensor& gradient) override {
+      const float by_output = ToFloats(absl::Cord(gradient.data())).at(0);
+      Result result;
+      result.gradients.push_back({"fc.w", {1}, v1::FLOAT32, false, Floats({x_ * by_output})});
+      return result;
+    }
+
+   private:
+    const float x_;
+  };
+};
+
+class HostTest : public ::testing::Test {
+ protected:
+  HostTest() {
+    v1::TensorTable table;
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name("fc.w");
+    tensor.add_shape(1);
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.set_kind(v1::PARAMETER);
+    v1::JobSpec job;
+    job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+    job.mutable_optimizer()->set_learning_rate(1);
+    const auto model = ps::ShardModel::Create(job, table, *MakeLayout(table, 1));
+    EXPECT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+    v1::Register identity;
+    identity.set_job(kJob);
+    identity.set_address("here:1");
+    identity.mutable_process()->set_incarnation(99);
+    host_.Begin(identity);
+  }
+
+  v1::BlockReference Hold(uint64_t worker, float w) {
+    v1::BlockReference reference;
+    EXPECT_TRUE(reference.ParseFromString(
+        std::string(host_.Hold(worker, *model_, model_->block(0), Floats({w})))));
+    return reference;
+  }
+
+  absl::Status Open(uint64_t worker) {
+    v1::OpenStageRequest request;
+    request.set_worker(worker);
+    request.set_job(kJob);
+    return host_.Open(request).status();
+  }
+
+  static v1::ForwardRequest ForwardOf(uint64_t worker, uint64_t context, uint64_t handle, float x) {
+    v1::ForwardRequest request;
+    request.set_worker(worker);
+    request.set_context(context);
+    *request.mutable_input() = FakeLayers::Number(x);
+    request.add_handles(handle);
+    request.add_live_handles(handle);
+    request.set_newest_handle(handle);
+    return request;
+  }
+
+  float Forward(const v1::ForwardRequest& request) {
+    const auto reply = host_.Forward(request);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? ToFloats(absl::Cord(reply->output().data())).at(0) : 0;
+  }
+
+  absl::Status Backward(uint64_t worker, uint64_t context, float gradient) {
+    v1::BackwardRequest request;
+    request.set_worker(worker);
+    request.set_context(context);
+    *request.mutable_gradient() = FakeLayers::Number(gradient);
+    return host_.Backward(request).status();
+  }
+
+  // What the core finds for a pushed reference.
+  absl::StatusOr<std::vector<float>> Find(uint64_t worker, uint64_t context) {
+    v1::GradientReference reference;
+    reference.set_context(context);
+    const auto found =
+        host_.Find(worker, *model_, model_->block(0), absl::Cord(reference.SerializeAsString()));
+    if (!found.ok()) return found.status();
+    return ToFloats(*found);
+  }
+
+  std::shared_ptr<const ps::ShardModel> model_;
+  Host host_{
+      {.make_layers = [](const v1::OpenStageRequest&) -> absl::StatusOr<std::shared_ptr<Layers>> {
+         return std::shared_ptr<Layers>(std::make_shared<FakeLayers>());
+       },
+       .max_computing = 1,
+       .max_contexts = 4}};
+};
+
+TEST_F(HostTest, AReferenceTellsWhereTheBlockIs) {
+  const v1::BlockReference reference = Hold(kWorker, 3);
+  EXPECT_EQ(reference.address(), "here:1");
+  EXPECT_EQ(reference.shard(), 99u);
+  EXPECT_GT(Hold(kWorker, 4).handle(), reference.handle());
+}
+
+TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {
+  const v1::BlockReference mine = Hold(kWorker, 2);
+  const v1::BlockReference other = Hold(kOther, 100);
+  ASSERT_TRUE(Open(kWorker).ok());
+  ASSERT_TRUE(Open(kOther).ok());
+  EXPECT_EQ(Forward(ForwardOf(kWorker, 1, mine.handle(), 5)), 10);
+  // Between the passes of the first, another version comes and another worker computes.
+  Hold(kWorker, -1);
+  EXPECT_EQ(Forward(ForwardOf(kOther, 1, other.handle(), 5)), 500);
+  ASSERT_TRUE(Backward(kOther, 1, 1).ok());
+  ASSERT_TRUE(Backward(kWorker, 1, 3).ok());
+  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15));
+  EXPECT_THAT(*Find(kOther, 1), ElementsAre(5));
+}
+
+TEST_F(HostTest, ABackwardPassIsRunOnce) {
+  const v1::BlockReference block = Hold(kWorker, 2);
+  ASSERT_TRUE(Open(kWorker).ok());
+  Forward(ForwardOf(kWorker, 1, block.handle(), 5));
+  ASSERT_TRUE(Backward(kWorker, 1, 3).ok());
+  EXPECT_EQ(Backward(kWorker, 1, 4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15)) << "as the first left it";
+}
+
+TEST_F(HostTest, GradientsThatAreNotThereAreALossAndNotAFailureOfTheShard) {
+  const v1::BlockReference block = Hold(kWorker, 2);
+  ASSERT_TRUE(Open(kWorker).ok());
+  Forward(ForwardOf(kWorker, 1, block.handle(), 5));
+  EXPECT_EQ(Find(kWorker, 1).status().code(), absl::StatusCode::kDataLoss) << "no backward yet";
+  EXPECT_EQ(Find(kOther, 1).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(host_.Find(kWorker, *model_, model_->block(0), absl::Cord("\xff")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HostTest, EvaluationLeavesNothing) {
+  const v1::BlockReference block = Hold(kWorker, 2);
+  ASSERT_TRUE(Open(kWorker).ok());
+  EXPECT_EQ(Forward(ForwardOf(kWorker, 0, block.handle(), 5)), 10);
+  EXPECT_EQ(host_.status().contexts, 0u);
+}
+
+TEST_F(HostTest, WhatTheWorkerHasForgottenIsForgotten) {
+  const uint64_t first = Hold(kWorker, 1).handle();
+  const uint64_t second = Hold(kWorker, 2).handle();
+  ASSERT_TRUE(Open(kWorker).ok());
+  Forward(ForwardOf(kWorker, 1, second, 5));
+  EXPECT_EQ(host_.status().blocks, 1u) << "the first is in no buffer any more";
+  EXPECT_EQ(host_.Forward(ForwardOf(kWorker, 2, first, 5)).status().code(),
+            absl::StatusCode::kNotFound);
+  const uint64_t third = Hold(kWorker, 3).handle();
+  v1::ForwardRequest request = ForwardOf(kWorker, 3, second, 5);
+  Forward(request);
+  EXPECT_EQ(host_.status().blocks, 2u) << "the third is newer than what the worker has seen";
+  EXPECT_EQ(host_.status().contexts, 1u) << "contexts 1 and 2 were not said to live";
+  request = ForwardOf(kWorker, 4, third, 5);
+  request.add_live_contexts(3);
+  Forward(request);
+  EXPECT_EQ(host_.status().contexts, 2u);
+}
+
+TEST_F(HostTest, WhatAWorkerLeftGoesWithItsMembership) {
+  const v1::BlockReference block = Hold(kWorker, 2);
+  const v1::BlockReference other = Hold(kOther, 3);
+  ASSERT_TRUE(Open(kWorker).ok());
+  ASSERT_TRUE(Open(kOther).ok());
+  Forward(ForwardOf(kWorker, 1, block.handle(), 5));
+  Forward(ForwardOf(kOther, 1, other.handle(), 5));
+  const uint64_t members[] = {kOther};
+  host_.Retain(members);
+  EXPECT_EQ(host_.status().workers, 1u);
+  EXPECT_EQ(host_.status().contexts, 1u);
+  EXPECT_EQ(Backward(kWorker, 1, 1).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Open(kWorker).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Backward(kOther, 1, 1).ok());
+}
+
+TEST_F(HostTest, AWorkerHasSoManyContextsAndNoMore) {
+  const uint64_t handle = Hold(kWorker, 2).handle();
+  ASSERT_TRUE(Open(kWorker).ok());
+  v1::ForwardRequest request = ForwardOf(kWorker, 1, handle, 5);
+  for (uint64_t context = 1; context <= 4; ++context) {
+    request.set_context(context);
+    Forward(request);
+    request.add_live_contexts(context);
+  }
+  request.set_context(5);
+  EXPECT_EQ(host_.Forward(request).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(HostTest, AContextsGradientsCanBeFetched) {
+  const uint64_t handle = Hold(kWorker, 2).handle();
+  ASSERT_TRUE(Open(kWorker).ok());
+  Forward(ForwardOf(kWorker, 1, handle, 5));
+  v1::ContextGradientsRequest request;
+  request.set_worker(kWorker);
+  request.set_context(1);
+  EXPECT_EQ(host_.ContextGradients(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Backward(kWorker, 1, 3).ok());
+  const auto reply = host_.ContextGradients(request);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_EQ(reply->gradients_size(), 1);
+  EXPECT_EQ(reply->gradients(0).name(), "fc.w");
+  EXPECT_THAT(ToFloats(absl::Cord(reply->gradients(0).value().data())), ElementsAre(15));
+}
+
+TEST_F(HostTest, AnotherJobsWorkerIsRefused) {
+  Hold(kWorker, 2);
+  v1::OpenStageRequest request;
+  request.set_worker(kWorker);
+  request.set_job("default/other/uid");
+  EXPECT_EQ(host_.Open(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice::stage

@@ -1,0 +1,86 @@
+// The seam between the contexts of server-side execution and the library that differentiates: what
+// is asked of a stage's layers. No LibTorch.
+#ifndef SLUICE_SERVICES_STAGE_LAYERS_H_
+#define SLUICE_SERVICES_STAGE_LAYERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/stage.pb.h"
+
+namespace sluice::stage {
+
+// Elements of a tensor from `offset` on, by its name in the state_dict.
+struct TensorPart {
+  std::string tensor;
+  uint64_t offset = 0;
+  absl::Cord content;  // over memory that does not change
+};
+
+// What a backward pass brought forth of a tensor, in the tensor's dtype, whole and contiguous.
+struct TensorGradient {
+  std::string tensor;
+  std::vector<int64_t> shape;
+  v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;
+  bool buffer = false;  // the change of a float buffer, times the microbatches
+  absl::Cord value;
+};
+
+// The graph of a forward pass in training. One thread at a time.
+class ForwardPass {
+ public:
+  virtual ~ForwardPass() = default;
+
+  struct Result {
+    v1::StageTensor input_gradient;  // without a shape if the input is no tensor with a gradient
+    std::vector<TensorGradient> gradients;
+  };
+
+  // Once; the graph is gone afterwards, also on errors.
+  virtual absl::StatusOr<Result> Backward(const v1::StageTensor& output_gradient) = 0;
+};
+
+// Immutable; any threads, and side by side.
+class Layers {
+ public:
+  virtual ~Layers() = default;
+
+  struct Input {
+    const v1::StageTensor* value = nullptr;
+    std::vector<TensorPart> parameters;  // together all tensors of the stage, each once
+    bool training = false;
+    bool wants_input_gradient = false;
+    // Dropout's generator: its state, or if that is empty a seed.
+    std::string generator;
+    uint64_t seed = 0;
+    uint64_t microbatches = 1;
+  };
+  struct Output {
+    v1::StageTensor value;
+    std::string generator;              // its state afterwards
+    std::unique_ptr<ForwardPass> pass;  // null in evaluation
+  };
+
+  // Refers to the parameters' memory as long as the pass has its graph. INVALID_ARGUMENT names what
+  // does not fit (the input's shape, a tensor that is missing); FAILED_PRECONDITION if the model
+  // fails by itself.
+  virtual absl::StatusOr<Output> Forward(const Input& input) = 0;
+
+  virtual v1::OpenStageReply Describe() const = 0;
+};
+
+using LayersFactory =
+    std::function<absl::StatusOr<std::shared_ptr<Layers>>(const v1::OpenStageRequest&)>;
+
+// With LibTorch (torch_layers.cc).
+absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageRequest& request);
+
+}  // namespace sluice::stage
+
+#endif  // SLUICE_SERVICES_STAGE_LAYERS_H_

@@ -1,0 +1,13 @@
+#ifndef SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_
+#define SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_
+
+#include <cstddef>
+
+namespace sluice::stage {
+
+// The largest call or answer of the service Stage: the numbers between two layers for one batch.
+inline constexpr size_t kMaxStageMessageBytes = size_t{512} << 20;
+
+}  // namespace sluice::stage
+
+#endif  // SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_

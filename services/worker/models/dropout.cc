@@ -1,0 +1,48 @@
+#include "services/worker/models/dropout.h"
+
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/feature_dropout.h>
+
+#include <utility>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+// Of the innermost ScopedDropoutGenerator of the thread; undefined: none.
+thread_local at::Generator scoped_generator;
+
+bool Scoped(const at::Tensor& input) { return scoped_generator.defined() && input.is_cpu(); }
+
+// As LibTorch does it: what is kept is scaled in the noise.
+at::Tensor WithNoise(const at::Tensor& input, at::Tensor noise, double p) {
+  noise.bernoulli_(1 - p, scoped_generator);
+  noise.div_(1 - p);
+  return input.mul(noise);
+}
+
+}  // namespace
+
+ScopedDropoutGenerator::ScopedDropoutGenerator(at::Generator generator) {
+  scoped_generator = std::move(generator);
+}
+
+ScopedDropoutGenerator::~ScopedDropoutGenerator() { scoped_generator = at::Generator(); }
+
+at::Tensor Dropout(const at::Tensor& input, double p, bool training) {
+  if (!training || !Scoped(input)) return at::dropout(input, p, training);
+  return WithNoise(input, at::empty_like(input), p);
+}
+
+at::Tensor FeatureDropout(const at::Tensor& input, double p, bool training) {
+  if (!training || !Scoped(input)) return at::feature_dropout(input, p, training);
+  std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
+  shape[0] = input.size(0);
+  shape[1] = input.size(1);
+  return WithNoise(input, at::empty(shape, input.options()), p);
+}
+
+}  // namespace sluice

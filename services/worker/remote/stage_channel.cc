@@ -1,0 +1,59 @@
+#include "services/worker/remote/stage_channel.h"
+
+#include <grpcpp/client_context.h>
+
+#include "absl/time/clock.h"
+#include "proto/stage.grpc.pb.h"
+#include "services/stage/stage_limits.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/grpc_status.h"
+
+namespace sluice {
+namespace {
+
+// Longer than any pass takes; a shard that is gone is noticed by the connection.
+constexpr absl::Duration kDeadline = absl::Minutes(10);
+
+class GrpcStageChannel final : public StageChannel {
+ public:
+  explicit GrpcStageChannel(const std::string& address)
+      : stub_(
+            v1::Stage::NewStub(MakeChannel({.address = address,
+                                            .kind = ChannelKind::kBulk,
+                                            .max_message_bytes = stage::kMaxStageMessageBytes}))) {}
+
+  absl::StatusOr<v1::OpenStageReply> Open(const v1::OpenStageRequest& request) override {
+    return Call<v1::OpenStageReply>(request, &v1::Stage::Stub::Open);
+  }
+  absl::StatusOr<v1::ForwardReply> Forward(const v1::ForwardRequest& request) override {
+    return Call<v1::ForwardReply>(request, &v1::Stage::Stub::Forward);
+  }
+  absl::StatusOr<v1::BackwardReply> Backward(const v1::BackwardRequest& request) override {
+    return Call<v1::BackwardReply>(request, &v1::Stage::Stub::Backward);
+  }
+  absl::StatusOr<v1::ContextGradientsReply> ContextGradients(
+      const v1::ContextGradientsRequest& request) override {
+    return Call<v1::ContextGradientsReply>(request, &v1::Stage::Stub::ContextGradients);
+  }
+
+ private:
+  template <typename Reply, typename Request, typename Method>
+  absl::StatusOr<Reply> Call(const Request& request, Method method) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kDeadline));
+    Reply reply;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return reply;
+  }
+
+  const std::unique_ptr<v1::Stage::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<StageChannel> ConnectStage(const std::string& address) {
+  return std::make_unique<GrpcStageChannel>(address);
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+// A worker's way to the service Stage of one shard.
+#ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
+#define SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/stage.pb.h"
+
+namespace sluice {
+
+// Calls block until the answer is there. One thread at a time.
+class StageChannel {
+ public:
+  virtual ~StageChannel() = default;
+
+  virtual absl::StatusOr<v1::OpenStageReply> Open(const v1::OpenStageRequest& request) = 0;
+  virtual absl::StatusOr<v1::ForwardReply> Forward(const v1::ForwardRequest& request) = 0;
+  virtual absl::StatusOr<v1::BackwardReply> Backward(const v1::BackwardRequest& request) = 0;
+  virtual absl::StatusOr<v1::ContextGradientsReply> ContextGradients(
+      const v1::ContextGradientsRequest& request) = 0;
+};
+
+// Does not connect yet.
+using StageConnector = std::function<std::unique_ptr<StageChannel>(const std::string& address)>;
+
+// Over gRPC, in plain text.
+std::unique_ptr<StageChannel> ConnectStage(const std::string& address);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_

@@ -25,6 +25,7 @@ declare -rA TARGETS=(
   [sluice-operator]=//operator:sluice-operator
   [sluice-coordinator]=//services/coordinator:sluice-coordinator
   [sluice-ps]=//services/ps:sluice-ps
+  [sluice-ps-torch]=//services/stage:sluice-ps-torch
   [sluice-worker]=//services/worker:sluice-worker
   [sluice]=//services/cli:sluice
 )
@@ -45,7 +46,7 @@ programs_of() {
   case $1 in
     sluice-operator) echo sluice-operator ;;
     sluice-server) printf '%s\n' "${SERVER[@]}" ;;
-    sluice-worker | sluice-worker-python) printf '%s\n' "${SERVER[@]}" sluice-worker ;;
+    sluice-worker | sluice-worker-python) printf '%s\n' "${SERVER[@]}" sluice-ps-torch sluice-worker ;;
     *) die "no image '$1'; there are: ${ALL[*]}" ;;
   esac
 }

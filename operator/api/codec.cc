@@ -93,6 +93,12 @@ void ReadModel(View view, v1::ModelSpec* model) {
   }
   model->set_dtype(view.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
   model->set_device(view.Str("device"));
+  for (const Json& item : view.Items("stages")) {
+    const View from(&item);
+    v1::ModelSpec::Stage* stage = model->add_stages();
+    ReadStrings(from.Items("layers"), stage->mutable_layers());
+    stage->set_device(from.Str("device"));
+  }
 }
 
 void ReadSource(View view, v1::DataSource* source) {
@@ -238,6 +244,8 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
   training->set_bit_exact(view.Str("determinism") == "BitExact");
   training->set_aggregation(view.Named("aggregation", v1::TrainingSpec::MEAN));
   training->set_non_finite(view.Named("nonFinite", v1::TrainingSpec::FAIL));
+  training->set_execution(view.Named("execution", v1::TrainingSpec::WORKER));
+  training->set_verify_gradients(view.Bool("verifyGradients", false));
   ReadCompression(view["compression"], training);
   ReadStaleness(view["stalenessRule"], training->mutable_staleness());
   training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
@@ -326,6 +334,11 @@ Json WriteModel(const v1::ModelSpec& model) {
   for (const auto& [name, size] : model.dimensions()) json["dimensions"][name] = size;
   if (model.dtype() != v1::DATA_TYPE_UNSPECIFIED) json["dtype"] = NameOf(model.dtype());
   if (!model.device().empty()) json["device"] = model.device();
+  for (const v1::ModelSpec::Stage& from : model.stages()) {
+    Json stage = {{"layers", ToList(from.layers())}};
+    if (!from.device().empty()) stage["device"] = from.device();
+    json["stages"].push_back(std::move(stage));
+  }
   return json;
 }
 
@@ -458,6 +471,8 @@ Json WriteTraining(const v1::TrainingSpec& training) {
                {"determinism", training.bit_exact() ? "BitExact" : "Default"},
                {"aggregation", NameOf(training.aggregation())},
                {"nonFinite", NameOf(training.non_finite())},
+               {"execution", NameOf(training.execution())},
+               {"verifyGradients", training.verify_gradients()},
                {"compression", WriteCompression(training)},
                {"stepDelaySeconds", training.step_delay_seconds()}};
   if (training.staleness().rule() != v1::TrainingSpec::Staleness::NONE) {

@@ -74,6 +74,11 @@ inline const EnumNames<v1::TrainingSpec::Aggregation>& NamesOf(v1::TrainingSpec:
       {"Mean", v1::TrainingSpec::MEAN}, {"Sum", v1::TrainingSpec::SUM}};
   return names;
 }
+inline const EnumNames<v1::TrainingSpec::Execution>& NamesOf(v1::TrainingSpec::Execution) {
+  static const auto& names = *new EnumNames<v1::TrainingSpec::Execution>{
+      {"Worker", v1::TrainingSpec::WORKER}, {"Server", v1::TrainingSpec::SERVER}};
+  return names;
+}
 inline const EnumNames<v1::TrainingSpec::NonFinite>& NamesOf(v1::TrainingSpec::NonFinite) {
   static const auto& names = *new EnumNames<v1::TrainingSpec::NonFinite>{
       {"Fail", v1::TrainingSpec::FAIL}, {"Skip", v1::TrainingSpec::SKIP}};

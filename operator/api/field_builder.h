@@ -107,6 +107,12 @@ void AddDataVolume(std::vector<Field>* fields);
 void AddCheckpointClaim(std::vector<Field>* fields);
 // the bounds of `<role>.replicas`;
 void AddReplicaBounds(const std::string& role, const std::string& whom, std::vector<Field>* fields);
+// where the layers are computed (fields_execution.cc);
+void AddStages(std::vector<Field>* fields);
+void AddExecution(std::vector<Field>* fields);
+void AddExecutionRules(std::vector<Rule>* rules);
+// `cpu`, `cuda` or `cuda:<number>`;
+bool IsDeviceName(absl::string_view text);
 // and how a job lives and ends there.
 void AddClusterLimits(std::vector<Field>* fields);
 

@@ -31,12 +31,6 @@ constexpr char kDnsLabel[] = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 constexpr char kDnsLabelMessage[] =
     "must be lower-case letters, digits and `-`, with a letter or digit at both ends";
 
-bool IsDevice(absl::string_view text) {
-  if (text == "cpu" || text == "cuda") return true;
-  if (text.substr(0, 5) != "cuda:" || text.size() == 5) return false;
-  return std::all_of(text.begin() + 5, text.end(), absl::ascii_isdigit);
-}
-
 void AddMetadata(std::vector<Field>* fields) {
   fields->push_back(String("apiVersion", "Version of this format.")
                         .Required()
@@ -139,9 +133,11 @@ void AddModel(std::vector<Field>* fields) {
              "has CUDA.")
           .Default(R"("cpu")")
           .Size(1, 16)
-          .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDevice, "must be `cpu`, `cuda` or `cuda:<number>`")
+          .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName,
+                   "must be `cpu`, `cuda` or `cuda:<number>`")
           .Example("cuda:0")
           .Invalid("gpu", "must be `cpu`, `cuda`"));
+  AddStages(fields);
 }
 
 void AddDataBasics(std::vector<Field>* fields) {
@@ -409,6 +405,12 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
 }
 
 }  // namespace
+
+bool IsDeviceName(absl::string_view text) {
+  if (text == "cpu" || text == "cuda") return true;
+  if (text.substr(0, 5) != "cuda:" || text.size() == 5) return false;
+  return std::all_of(text.begin() + 5, text.end(), absl::ascii_isdigit);
+}
 
 std::vector<Field> ObjectAndDataFields() {
   std::vector<Field> fields;

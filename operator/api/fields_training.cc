@@ -355,6 +355,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                         .Default(R"("Fail")")
                         .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
                         .Example("Skip"));
+  AddExecution(fields);
   AddCompression(fields);
   AddStalenessRule(fields);
   fields->push_back(Integer("spec.training.threads",

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
@@ -889,6 +890,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddJobRules(rules);
+    AddExecutionRules(rules);
     AddClusterRules(rules);
     return rules;
   }();

@@ -154,8 +154,11 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
                       {"runAsNonRoot", true},
                       {"capabilities", {{"drop", {"ALL"}}}},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+  // A shard that computes has LibTorch, as a worker.
+  const bool computes =
+      slot.role == v1::SHARD && job.job.spec.training().execution() == v1::TrainingSpec::SERVER;
   const std::string& fallback =
-      slot.role == v1::WORKER ? defaults.worker_image : defaults.server_image;
+      slot.role == v1::WORKER || computes ? defaults.worker_image : defaults.server_image;
   container["image"] = job.job.image.empty() ? fallback : job.job.image;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
   if (custom) {
@@ -172,7 +175,8 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));
     if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsFolder));
   } else {
-    container["command"] = {absl::StrCat("/usr/bin/sluice-", RoleName(slot.role))};
+    container["command"] = {
+        absl::StrCat("/usr/bin/sluice-", RoleName(slot.role), computes ? "-torch" : "")};
     container["args"] = Arguments(job, defaults, slot, theirs);
     container["readinessProbe"] = Probe("/readyz", 2, 1);
     container["livenessProbe"] = Probe("/healthz", 10, 6);

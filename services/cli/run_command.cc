@@ -111,7 +111,7 @@ std::vector<std::string> ProgramDirectories(const Environment& environment, cons
 
 int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job) {
   const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags), RolesOf(job.spec));
+      FindPrograms(ProgramDirectories(environment, flags), job.spec);
   if (!programs.ok()) return Complain(environment, programs.status());
   const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
   std::ostream& out = *environment.out;
@@ -285,7 +285,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
     return kExitOk;
   }
   const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags), RolesOf(job->spec));
+      FindPrograms(ProgramDirectories(environment, flags), job->spec);
   if (!programs.ok()) {
     *environment.err << "sluice: " << programs.status().message() << "\n";
     return kExitFailed;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,6 +56,45 @@ absl::Status CheckStorageIsNew(const std::string& folder, FileSystem* files) {
                    "(spec.checkpoint.restoreFrom begins with another job's checkpoint)"));
 }
 
+struct Program {
+  v1::Role role;
+  const char* name;
+  const char* folder;  // in Bazel's bazel-bin
+  std::string local::Programs::*path;
+};
+
+constexpr Program kPrograms[] = {
+    {v1::COORDINATOR, "sluice-coordinator", "services/coordinator", &local::Programs::coordinator},
+    {v1::SHARD, "sluice-ps", "services/ps", &local::Programs::shard},
+    {v1::WORKER, "sluice-worker", "services/worker", &local::Programs::worker},
+};
+constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/stage",
+                                     &local::Programs::shard};
+
+absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& directories,
+                                        absl::Span<const v1::Role> roles,
+                                        absl::Span<const Program> programs) {
+  local::Programs found;
+  for (const Program& program : programs) {
+    if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
+    for (const std::string& directory : directories) {
+      for (const std::string& path :
+           {JoinPath(directory, program.name),
+            JoinPath(JoinPath(directory, program.folder), program.name)}) {
+        if ((found.*program.path).empty() && access(path.c_str(), X_OK) == 0) {
+          found.*program.path = path;
+        }
+      }
+    }
+    if ((found.*program.path).empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "the program ", program.name, " is missing; looked in ", absl::StrJoin(directories, ", "),
+          ". Build it, or name its folder with --bin-dir or SLUICE_BIN_DIR."));
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
@@ -76,37 +116,18 @@ std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
 
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
                                              absl::Span<const v1::Role> roles) {
-  struct Program {
-    v1::Role role;
-    const char* name;
-    const char* folder;  // in Bazel's bazel-bin
-    std::string local::Programs::*path;
-  };
-  const Program programs[] = {
-      {v1::COORDINATOR, "sluice-coordinator", "services/coordinator",
-       &local::Programs::coordinator},
-      {v1::SHARD, "sluice-ps", "services/ps", &local::Programs::shard},
-      {v1::WORKER, "sluice-worker", "services/worker", &local::Programs::worker},
-  };
-  local::Programs found;
-  for (const Program& program : programs) {
-    if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
-    for (const std::string& directory : directories) {
-      for (const std::string& path :
-           {JoinPath(directory, program.name),
-            JoinPath(JoinPath(directory, program.folder), program.name)}) {
-        if ((found.*program.path).empty() && access(path.c_str(), X_OK) == 0) {
-          found.*program.path = path;
-        }
-      }
-    }
-    if ((found.*program.path).empty()) {
-      return absl::NotFoundError(absl::StrCat(
-          "the program ", program.name, " is missing; looked in ", absl::StrJoin(directories, ", "),
-          ". Build it, or name its folder with --bin-dir or SLUICE_BIN_DIR."));
+  return FindAll(directories, roles, kPrograms);
+}
+
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             const v1::JobSpec& job) {
+  std::vector<Program> programs(std::begin(kPrograms), std::end(kPrograms));
+  if (job.training().execution() == v1::TrainingSpec::SERVER) {
+    for (Program& program : programs) {
+      if (program.role == v1::SHARD) program = kComputingShard;
     }
   }
-  return found;
+  return FindAll(directories, RolesOf(job), programs);
 }
 
 absl::Status CheckPortIsFree(int port) {

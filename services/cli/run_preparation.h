@@ -44,6 +44,11 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
                                              absl::Span<const v1::Role> roles);
 
+// Those that a job is made of; where its layers are computed by the shards (training.execution:
+// Server), their program is sluice-ps-torch.
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             const v1::JobSpec& job);
+
 // The roles whose programs a job is made of: a job with a command of its own as worker does without
 // sluice-worker, and so without LibTorch.
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job);

@@ -74,6 +74,12 @@ std::string JobProcesses::Program(const std::string& role) const {
   if (role == "worker" && !options_.worker_program.empty()) {
     return absl::StrCat(root, "/", options_.worker_program);
   }
+  if (role == "ps" && !options_.shard_program.empty()) {
+    return absl::StrCat(root, "/", options_.shard_program);
+  }
+  if (role == "ps" && options_.job.training().execution() == v1::TrainingSpec::SERVER) {
+    return absl::StrCat(root, "/services/stage/sluice-ps-torch");
+  }
   return absl::StrCat(root, "/services/", role, "/sluice-", role);
 }
 

@@ -31,6 +31,9 @@ class JobProcesses {
     // Path of the program that is started as a worker, relative to `programs`; empty:
     // sluice-worker.
     std::string worker_program;
+    // The same for shards; empty: sluice-ps, or sluice-ps-torch where the job's layers are computed
+    // by its shards.
+    std::string shard_program;
     std::string coordinator;  // host:port of one that lives already; empty: StartCoordinator
     // Folders of credentials as security::WriteCredentialFolders makes them, one of each process's
     // name; empty: plain text.

@@ -14,6 +14,7 @@ _PROGRAMS = {
     'sluice-coordinator': 'services/coordinator/sluice-coordinator',
     'sluice-operator': 'operator/sluice-operator',
     'sluice-ps': 'services/ps/sluice-ps',
+    'sluice-ps-torch': 'services/stage/sluice-ps-torch',
     'sluice-worker': 'services/worker/sluice-worker',
 }
 _KEPT = 2  # sets of archives that are kept

@@ -1,0 +1,181 @@
+// Server-side execution with real processes: the layers are computed by the shards, and the result
+// is that of workers that compute themselves.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/interval_set.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Stages = std::vector<std::vector<std::string>>;
+
+const char* const kMnistNetTensors[] = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+                                        "fc1.weight",   "fc1.bias",   "fc2.weight",   "fc2.bias"};
+
+v1::JobSpec MnistNetJob(v1::TrainingSpec::Execution execution, const Stages& stages) {
+  v1::JobSpec job = BaseJob();
+  job.mutable_model()->set_name("mnist-net");
+  job.mutable_model()->set_dtype(v1::FLOAT64);
+  for (const auto& layers : stages) {
+    v1::ModelSpec::Stage& stage = *job.mutable_model()->add_stages();
+    for (const std::string& layer : layers) stage.add_layers(layer);
+  }
+  v1::DataSpec& data = *job.mutable_data();
+  data.set_format(v1::DataSpec::SYNTHETIC);
+  data.mutable_synthetic()->set_samples(400);
+  data.mutable_synthetic()->set_classes(10);
+  for (const int64_t extent : {1, 28, 28}) data.mutable_synthetic()->add_shape(extent);
+  job.mutable_optimizer()->set_learning_rate(0.03);
+  job.mutable_training()->set_execution(execution);
+  job.mutable_training()->set_global_batch_size(8);
+  job.mutable_training()->set_microbatch_size(4);
+  job.mutable_training()->set_steps(12);
+  job.mutable_training()->set_threads(1);
+  job.mutable_parameter_server()->set_replicas(
+      std::max<uint32_t>(1, static_cast<uint32_t>(stages.size())));
+  return job;
+}
+
+v1::JobSpec AsynchronousJob(uint32_t workers) {
+  v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}});
+  job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  job.mutable_training()->set_verify_gradients(true);
+  job.mutable_training()->set_steps(60);
+  job.mutable_worker()->set_replicas(workers);
+  job.mutable_data()->mutable_evaluation()->set_interval_steps(20);
+  return job;
+}
+
+std::string LogOf(const JobProcesses& processes, const std::string& name) {
+  std::ifstream file(processes.LogFile(name));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void Finish(JobProcesses& processes) {
+  const auto code = processes.WaitForExit("coordinator", absl::Seconds(240));
+  ASSERT_TRUE(code.ok()) << code.status();
+  ASSERT_EQ(*code, 0) << LogOf(processes, "coordinator");
+}
+
+using Parameters = std::vector<std::vector<double>>;
+
+Parameters Train(const v1::JobSpec& job, const std::string& name) {
+  JobProcesses processes({.job = job, .folder = NewFolder(name)});
+  const absl::Status status = processes.StartAll();
+  EXPECT_TRUE(status.ok()) << status;
+  Finish(processes);
+  Parameters parameters;
+  for (const char* tensor : kMnistNetTensors) {
+    const auto values = FinalTensor(processes.checkpoints(), tensor);
+    EXPECT_TRUE(values.ok()) << values.status();
+    parameters.push_back(values.value_or(std::vector<double>()));
+  }
+  return parameters;
+}
+
+double LargestDifference(const Parameters& a, const Parameters& b) {
+  double largest = 0;
+  for (size_t t = 0; t < a.size(); ++t) {
+    EXPECT_EQ(a[t].size(), b[t].size());
+    EXPECT_GT(a[t].size(), 0u);
+    for (size_t i = 0; i < std::min(a[t].size(), b[t].size()); ++i) {
+      largest = std::max(largest, std::fabs(a[t][i] - b[t][i]));
+    }
+  }
+  return largest;
+}
+
+// With dropout: the generator is seeded alike, and goes from stage to stage.
+TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItself) {
+  const Parameters worker = Train(MnistNetJob(v1::TrainingSpec::WORKER, {}), "worker");
+  EXPECT_LE(LargestDifference(worker, Train(MnistNetJob(v1::TrainingSpec::SERVER, {}), "one")),
+            1e-9);
+  EXPECT_LE(LargestDifference(worker, Train(MnistNetJob(v1::TrainingSpec::SERVER,
+                                                        {{"conv1", "conv2"}, {"fc1", "fc2"}}),
+                                            "two")),
+            1e-9);
+}
+
+TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled) {
+  v1::JobSpec job = AsynchronousJob(3);
+  job.mutable_training()->set_step_delay_seconds(0.05);
+  JobProcesses processes({.job = job, .folder = NewFolder("asynchronous")});
+  ASSERT_TRUE(processes.StartAll().ok());
+  const auto begun = processes.WaitFor([](const v1::JobProgress& p) { return p.step() >= 10; },
+                                       absl::Seconds(120));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
+  Finish(processes);
+  const auto manifest = FinalManifest(processes.checkpoints());
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const auto applied = IntervalSet::FromProtos(manifest->ledger().applied());
+  ASSERT_TRUE(applied.ok()) << applied.status();
+  EXPECT_EQ(applied->Count(), 60u * 8u) << "every position once, and none twice";
+  EXPECT_EQ(manifest->ledger().updates(), 60u);
+  EXPECT_EQ(manifest->checkpoint().attempt(), begun->attempt()) << "nothing was restored";
+}
+
+TEST(ServerExecutionTest, AGpuThatIsNotThereIsReplacedByTheCpuWithOneWarning) {
+  v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {});
+  job.mutable_model()->set_device("cuda:7");
+  JobProcesses processes({.job = job, .folder = NewFolder("device")});
+  ASSERT_TRUE(processes.StartAll().ok());
+  Finish(processes);
+  const std::string log = LogOf(processes, "ps-0");
+  const size_t first = log.find("stage 0 is computed on the CPU");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("is computed on the CPU", first + 20), std::string::npos) << log;
+}
+
+struct BadJob {
+  std::string name;
+  v1::JobSpec job;
+  std::string shard_program;
+  std::string message;
+};
+
+TEST(ServerExecutionTest, WhatIsWrongWithTheStagesFailsTheJobBeforeItTrains) {
+  const auto staged = [](const Stages& stages) {
+    return MnistNetJob(v1::TrainingSpec::SERVER, stages);
+  };
+  v1::JobSpec crowded = staged({{"conv1", "conv2"}, {"fc1", "fc2"}});
+  crowded.mutable_parameter_server()->set_replicas(1);
+  const BadJob jobs[] = {
+      {"unknown", staged({{"conv1", "conv2"}, {"fc1", "fc2", "fc3"}}), "", "no layer 'fc3'"},
+      {"missing", staged({{"conv1", "conv2"}, {"fc1"}}), "", "layer 'fc2'"},
+      {"twice", staged({{"conv1", "conv2"}, {"fc1", "fc2", "conv1"}}), "",
+       "layer 'conv1' is in model.stages[0] already"},
+      {"shapes", staged({{"fc1", "fc2"}, {"conv1", "conv2"}}), "",
+       "layer 'fc1' takes samples of shape [64, 12, 12], and what is before it gives [1, 28, 28]"},
+      {"crowded", crowded, "", "2 model.stages and 1 shards"},
+      {"no-torch", staged({}), "services/ps/sluice-ps", "start sluice-ps-torch"},
+  };
+  for (const BadJob& bad : jobs) {
+    SCOPED_TRACE(bad.name);
+    JobProcesses processes(
+        {.job = bad.job, .folder = NewFolder(bad.name), .shard_program = bad.shard_program});
+    ASSERT_TRUE(processes.StartAll().ok());
+    const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
+    ASSERT_TRUE(code.ok()) << code.status();
+    EXPECT_NE(*code, 0);
+    EXPECT_THAT(LogOf(processes, "coordinator"), HasSubstr(bad.message));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

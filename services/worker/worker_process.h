@@ -34,7 +34,7 @@ class WorkerProcess {
     std::string coordinator;  // host:port
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
-    int threads = 0;          // 0: as the job says; else the machine's cores
+    int threads = 0;  // 0: as the job says; else the machine's cores
     EngineFactory make_engine;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.
     bool shared_memory = true;

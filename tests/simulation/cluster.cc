@@ -84,7 +84,12 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       wanted_workers_(scenario_.workers),
       faults_left_(scenario_.faults) {}
 
-Cluster::~Cluster() = default;
+Cluster::~Cluster() {
+  // What waits in a frozen process holds the process.
+  for (const std::weak_ptr<Process>& weak : processes_) {
+    if (const auto process = weak.lock()) process->Die();
+  }
+}
 
 std::string Cluster::job_name() const { return coordinator::JobName(scenario_.job); }
 
@@ -158,6 +163,7 @@ Outcome Cluster::Run() {
 
 void Cluster::StartCoordinator() {
   coordinator_ = std::make_shared<CoordinatorProcess>(this, random_.Next() | 1);
+  processes_.push_back(coordinator_);
   Trace("a coordinator starts");
   coordinator_->Start();
   TellDesired();
@@ -165,6 +171,7 @@ void Cluster::StartCoordinator() {
 
 void Cluster::StartShard(uint32_t index) {
   auto shard = std::make_shared<ShardProcess>(this, index, random_.Next() | 1);
+  processes_.push_back(shard);
   shards_[index] = shard;
   Trace(absl::StrCat("ps-", index, " starts, incarnation ", shard->incarnation() % 1000));
   shard->Start();
@@ -172,6 +179,7 @@ void Cluster::StartShard(uint32_t index) {
 
 void Cluster::StartWorker(uint32_t index) {
   auto worker = std::make_shared<WorkerProcess>(this, index, random_.Next() | 1);
+  processes_.push_back(worker);
   workers_[index] = worker;
   Trace(absl::StrCat("worker-", index, " starts, incarnation ", worker->incarnation() % 1000));
   worker->Start();

@@ -130,6 +130,7 @@ class Cluster {
   std::shared_ptr<CoordinatorProcess> coordinator_;
   std::map<uint32_t, std::shared_ptr<ShardProcess>> shards_;
   std::map<uint32_t, std::shared_ptr<WorkerProcess>> workers_;
+  std::vector<std::weak_ptr<Process>> processes_;  // that ever were
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
   uint32_t wanted_workers_;
   uint32_t faults_left_;

@@ -59,7 +59,7 @@ int WorkerThreads(const JobView& job, const Json& container) {
 Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
                const Json& container) {
   Json arguments = Json::array();
-  const auto add = [&](const char* flag, std::string value) {
+  const auto add = [&](const char* flag, const std::string& value) {
     arguments.push_back(absl::StrCat(flag, "=", value));
   };
   if (slot.role == v1::COORDINATOR) {
@@ -145,7 +145,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
 Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
                    const Json& theirs, Json* volumes) {
   const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
-  Json container = {{"name", std::string(RoleName(slot.role))},
+  Json container = {{"name", absl::StrCat(RoleName(slot.role))},
                     {"ports", Ports(slot.role)},
                     {"terminationMessagePolicy", "FallbackToLogsOnError"},
                     {"securityContext",
@@ -305,7 +305,7 @@ Json MakeServices(const JobView& job, bool headless) {
     spec["clusterIP"] = "None";
     spec["ports"] = Json::array({port("metrics", kMetricsPort)});
   } else {
-    spec["selector"][kRoleLabel] = std::string(RoleName(v1::COORDINATOR));
+    spec["selector"][kRoleLabel] = absl::StrCat(RoleName(v1::COORDINATOR));
     spec["ports"] = Json::array({port("control", kCoordinatorPort)});
   }
   return service;

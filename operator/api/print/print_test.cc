@@ -168,6 +168,8 @@ spec:
     determinism: Default
     aggregation: Sum
     nonFinite: Skip
+    execution: Worker
+    verifyGradients: false
     compression:
       push: BFloat16
       pull: Float16

@@ -73,8 +73,9 @@ def push_pull(runner, steps_large, steps_small):
     for bytes_, optimizer, steps in ((100 << 20, "add", steps_large), (100 << 20, "sgd", steps_large), (64, "add", steps_small)):
         line = f"push + pull, {'100 MiB' if bytes_ > 64 else '64 B'}, {optimizer.capitalize() if optimizer == 'add' else 'SGD'}"
         flags = ("--bytes", bytes_, "--optimizer", optimizer, "--steps", steps)
-        for column, tls in (("sluice", ()), ("sluice-tls", ("--tls",))):
-            runner.note(line, column, runner.program("push_pull", "--programs", o.programs, *flags, *tls)["median_seconds"])
+        sockets = ("--no-shared-memory",)
+        for column, more in (("sluice", ()), ("sluice-sockets", sockets), ("sluice-tls", (*sockets, "--tls"))):
+            runner.note(line, column, runner.program("push_pull", "--programs", o.programs, *flags, *more)["median_seconds"])
         if not o.python:
             continue
         for transport, column in (("tcp", "rpc-tcp"), ("any", "rpc-any")):
@@ -117,10 +118,10 @@ def report(runner):
     rows = []
     for line in (line for line in lines if line.startswith("push")):
         unit, scale = ("µs", 1e6) if "64 B" in line else ("ms", 1e3)
-        ours, tls, tcp, any_ = (runner.median(line, c) for c in ("sluice", "sluice-tls", "rpc-tcp", "rpc-any"))
-        rows.append([f"{line} ({unit})", number(ours, scale), number(tls, scale), ratio(tls, ours), number(tcp, scale), ratio(tcp, ours), number(any_, scale), ratio(any_, ours)])
+        ours, plain, tls, tcp, any_ = (runner.median(line, c) for c in ("sluice", "sluice-sockets", "sluice-tls", "rpc-tcp", "rpc-any"))
+        rows.append([f"{line} ({unit})", number(ours, scale), number(plain, scale), number(tls, scale), ratio(tls, plain), number(tcp, scale), ratio(tcp, ours), number(any_, scale), ratio(any_, ours)])
     if rows:
-        table(["one worker, one shard", "Sluice", "with TLS", "times as long", "PyTorch RPC, TCP", "times as long", "PyTorch RPC, shared memory", "times as long"], rows)
+        table(["one worker, one shard", "Sluice", "through sockets", "with TLS", "times as long", "PyTorch RPC, TCP", "times as long", "PyTorch RPC, shared memory", "times as long"], rows)
     rows = []
     for line in (line for line in lines if not line.startswith("push")):
         one, two, local, tcp, fused = (runner.median(line, c) for c in ("1x1", "2x2", "local", "rpc-tcp", "rpc-fused"))

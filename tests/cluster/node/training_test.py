@@ -2,7 +2,7 @@
 
 import re
 
-from tests.cluster.node.node_case import NodeCase
+from tests.cluster.node.node_case import SAMPLES, NodeCase
 from tests.cluster.testing import volumes
 from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
@@ -36,6 +36,26 @@ class TrainingTest(NodeCase):
         self.assertIn('Succeeded', self.kubectl('describe', 'stj', 'mnist'))
         self.kubectl('delete', 'stj', 'mnist')
         wait_for('its pods are gone', lambda: not self.pods('mnist'), 60)
+
+    def test_a_job_that_speaks_tls_trains_and_takes_in_a_worker_after_its_certificates_were_renewed(self):
+        manifest = (SAMPLES / 'first-job.yaml').read_text()
+        for before, after in (('spec:\n  model:', 'spec:\n  tls: Enabled\n  model:'), ('name: first-job', 'name: tls'), ('steps: 2000', 'steps: 6000')):
+            self.assertIn(before, manifest)
+            manifest = manifest.replace(before, after)
+        self.kubectl('apply', '-f', '-', stdin=manifest)
+        try:
+            wait_for('it trains', lambda: self.status('tls').get('summary') == 'Training', 120)
+            self.wait_for_steps('tls', 20)
+            self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
+            # The old certificates are gone; the new worker has one of the new.
+            self.kubectl('delete', 'secret', 'tls-tls-worker')
+            self.kubectl('scale', 'stj/tls', '--replicas=3')
+            wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
+            self.kubectl('wait', 'stj/tls', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
+        except BaseException:
+            self.show('tls')
+            raise
+        say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
 
 if __name__ == '__main__':

@@ -588,6 +588,7 @@ TEST_F(OperatorTest, MereProgressIsWrittenEveryFifteenSeconds) {
   cluster_.ForgetWrites();
   for (int i = 1; i <= 60; ++i) {
     cluster_.Say("a", Progress::TRAINING, 10 + i);
+    cluster_.MergeStatus("a-ps-0", {{"message", absl::StrCat(i)}});  // it is looked at each time
     cluster_.Pass(absl::Seconds(1));
   }
   EXPECT_LE(cluster_.Writes().size(), 4u);
@@ -620,6 +621,41 @@ TEST_F(OperatorTest, ANetworkPolicyOfSomebodyElseStays) {
   Train({{"spec", {{"networkPolicy", "Disabled"}}}});
   EXPECT_TRUE(Admin().Get(policies, {"ns", "a"}, kube::Subresource::kNone).ok());
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+}
+
+TEST_F(OperatorTest, PodsThatBecomeReadyOneByOneAreNotWrittenOneByOne) {
+  std::set<std::string> ready;
+  cluster_.frozen = [&](const std::string& pod) { return ready.count(pod) == 0; };
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 20}}}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.ForgetWrites();
+  for (const std::string& pod : cluster_.PodNames()) {
+    ready.insert(pod);
+    cluster_.Pass(absl::Milliseconds(50));
+  }
+  EXPECT_LE(cluster_.Writes().size(), 6u);
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 20);
+}
+
+TEST_F(OperatorTest, EachDeletionOfAPodNamesTheLifeThatItMeans) {
+  int deletions = 0;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    if (request.method == "DELETE") {
+      const std::string name = request.target.substr(request.target.rfind('/') + 1);
+      const Json body = Json::parse(request.body, nullptr, /*allow_exceptions=*/false);
+      EXPECT_EQ(GetString(body, {"preconditions", "uid"}),
+                cluster_.UidOf(name.substr(0, name.find('?'))));
+      ++deletions;
+    }
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  Train();
+  cluster_.EndPod("a-worker-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_GE(deletions, 2);
 }
 
 TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {

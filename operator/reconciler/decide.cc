@@ -192,7 +192,8 @@ class JobDecider {
       if (pod == nullptr || kept.handled_life == known || kept.handled_life != pod->uid) continue;
       const bool left =
           pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
-      if (left || Ending()) continue;
+      // Nor is it a loss that one who is too many goes.
+      if (left || Ending() || !Wanted(slot)) continue;
       const bool healthy = pod->was_ready || pod->ended_at - pod->started >= limits_.healthy_after;
       ends_.push_back(
           {pod, pod->exit, policy::IsFailure(policy_plan_, slot, pod->exit) && healthy});
@@ -367,7 +368,7 @@ class JobDecider {
     findings.restarts = std::move(restarts_);
     findings.now = now_;
     Report(findings, &plan_.status, &plan_.events);
-    plan_.status_may_wait = !IsTransition(world_.status, plan_.status);
+    plan_.change = CompareStatus(world_.status, plan_.status);
     ExpireJob();
   }
 

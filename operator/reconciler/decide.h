@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
+#include "operator/reconciler/job_status.h"
 #include "operator/reconciler/job_view.h"
 #include "operator/reconciler/pod_view.h"
 #include "operator/runtime/events.h"
@@ -49,8 +50,8 @@ struct PodDeletion {
 struct Plan {
   // To be written before anything else is done; not at all where it equals the one of the world.
   kube::Json status;
-  // Whether that may wait, because no more than training's progress has changed.
-  bool status_may_wait = false;
+  // Whether that may wait a while.
+  StatusChange change = StatusChange::kTransition;
   // All of MakeObjects is to be there.
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation

@@ -551,6 +551,37 @@ const Row kEnds[] = {
 INSTANTIATE_TEST_SUITE_P(Ends, DecideJobTest, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
+TEST(DecideJob, AWorkerThatWasTooManyIsNoLoss) {
+  Scene scene;
+  scene.Trains();
+  scene.Spec({{"worker", {{"replicas", 1}}}});
+  scene.Decide();
+  scene.Pod(kWorker1).deletion_asked = scene.now;
+  PodView& pod = scene.Ends(kWorker1, 0);
+  pod.exit.cause = policy::Cause::kOutside;
+  pod.exit.reason = "Deleted";
+  const Plan plan = scene.Decide();
+  EXPECT_EQ(kube::Find(plan.status, {"lastFailures"}), nullptr) << plan.status.dump();
+  EXPECT_EQ(kube::Find(plan.status, {"restarts"}), nullptr);
+}
+
+TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
+  Scene scene;
+  scene.Trains();
+  for (int i = 0; i < 10; ++i) {
+    scene.Ends(kWorker0, 30 + i);
+    scene.Decide();
+    scene.Gone(kWorker0);
+    scene.Pass(absl::Minutes(1));
+    scene.Runs(kWorker0);
+    scene.Decide();
+  }
+  const Json& failures = scene.world.status["lastFailures"];
+  ASSERT_EQ(failures.size(), 8u);
+  EXPECT_EQ(failures.front()["exitCode"], 39);
+  EXPECT_EQ(failures.back()["exitCode"], 32);
+}
+
 TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
   for (const auto& rows : {std::vector<Row>(std::begin(kBeginning), std::end(kBeginning)),
                            std::vector<Row>(std::begin(kEnds), std::end(kEnds))}) {

@@ -287,8 +287,12 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   absl::Time again = plan.decide_again;
   Json job = before;
   if (plan.status != world.status) {
-    const absl::Time allowed = trail->status_written + options_.progress_interval;
-    if (plan.status_may_wait && now < allowed) {
+    const absl::Duration interval = plan.change == StatusChange::kTransition ? absl::ZeroDuration()
+                                    : plan.change == StatusChange::kCounts
+                                        ? options_.counts_interval
+                                        : options_.progress_interval;
+    const absl::Time allowed = trail->status_written + interval;
+    if (now < allowed) {
       again = std::min(again, allowed);
     } else {
       const absl::Status status = WriteStatus(before, world, plan, trail.get());

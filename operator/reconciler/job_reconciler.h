@@ -45,6 +45,8 @@ class JobReconciler final : public runtime::Reconciler {
     policy::Limits limits = ClusterLimits();
     // Mere progress of training is written this often.
     absl::Duration progress_interval = absl::Seconds(15);
+    // And how many pods are ready, this often.
+    absl::Duration counts_interval = absl::Seconds(1);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
     // Where the coordinator with this pod IP listens.

@@ -189,7 +189,7 @@ bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
   return true;
 }
 
-bool IsTransition(const Json& before, const Json& after) {
+StatusChange CompareStatus(const Json& before, const Json& after) {
   const auto lasting = [](Json status) {
     if (!status.is_object()) return Json(Json::object());
     status.erase("training");
@@ -202,7 +202,18 @@ bool IsTransition(const Json& before, const Json& after) {
     }
     return status;
   };
-  return lasting(before) != lasting(after);
+  const auto without_counts = [](Json status) {
+    for (const char* role : {"parameterServer", "worker"}) status.erase(role);
+    if (Json& conditions = status["conditions"]; conditions.is_array()) {
+      for (Json& condition : conditions) condition.erase("message");
+    }
+    return status;
+  };
+  const Json old_status = lasting(before);
+  const Json new_status = lasting(after);
+  if (old_status == new_status) return StatusChange::kProgress;
+  return without_counts(old_status) == without_counts(new_status) ? StatusChange::kCounts
+                                                                  : StatusChange::kTransition;
 }
 
 }  // namespace sluice::reconciler

@@ -57,9 +57,14 @@ bool HasCondition(const kube::Json& status, absl::string_view type);  // and it 
 // Null: there is none.
 const kube::Json* FindCondition(const kube::Json& status, absl::string_view type);
 
-// Whether two statuses differ in more than how far training has come: such a change is written at
-// once, mere progress now and then.
-bool IsTransition(const kube::Json& before, const kube::Json& after);
+// In what two statuses differ, the weightiest. The API server is not asked to write each step of
+// training, nor each pod of hundreds that becomes ready.
+enum class StatusChange {
+  kProgress,    // how far training has come, or nothing
+  kCounts,      // how many pods there are and are ready, and messages
+  kTransition,  // anything else
+};
+StatusChange CompareStatus(const kube::Json& before, const kube::Json& after);
 
 }  // namespace sluice::reconciler
 

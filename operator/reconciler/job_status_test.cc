@@ -69,11 +69,29 @@ TEST(JobStatusTest, AConditionKeepsItsTimeUntilItTurns) {
 
 TEST(JobStatusTest, MereProgressIsNoTransition) {
   const Json before = {{"training", {{"step", 1}}}, {"attempt", 1}};
-  EXPECT_FALSE(IsTransition(before, {{"training", {{"step", 2}}},
-                                     {"checkpoint", {{"step", 2}, {"location", "x"}}},
-                                     {"attempt", 1}}));
-  EXPECT_TRUE(IsTransition(before, {{"training", {{"step", 1}}}, {"attempt", 2}}));
-  EXPECT_TRUE(IsTransition(before, {{"attempt", 1}, {"checkpoint", {{"restoredFromStep", 2}}}}));
+  EXPECT_EQ(CompareStatus(before, before), StatusChange::kProgress);
+  EXPECT_EQ(CompareStatus(before, {{"training", {{"step", 2}}},
+                                   {"checkpoint", {{"step", 2}, {"location", "x"}}},
+                                   {"attempt", 1}}),
+            StatusChange::kProgress);
+  EXPECT_EQ(CompareStatus(before, {{"training", {{"step", 1}}}, {"attempt", 2}}),
+            StatusChange::kTransition);
+  EXPECT_EQ(CompareStatus(before, {{"attempt", 1}, {"checkpoint", {{"restoredFromStep", 2}}}}),
+            StatusChange::kTransition);
+}
+
+TEST(JobStatusTest, OnePodMoreThatIsReadyIsNoTransitionUnlessAConditionTurns) {
+  const auto status = [](int ready, const char* condition, const char* message) {
+    return Json{{"worker", {{"readyReplicas", ready}}},
+                {"parameterServer", {{"replicas", 2}}},
+                {"conditions",
+                 Json::array({{{"type", "Ready"}, {"status", condition}, {"message", message}}})}};
+  };
+  const Json before = status(1, "False", "not ready: worker-1, worker-2");
+  EXPECT_EQ(CompareStatus(before, status(2, "False", "not ready: worker-2")),
+            StatusChange::kCounts);
+  EXPECT_EQ(CompareStatus(before, status(3, "True", "")), StatusChange::kTransition);
+  EXPECT_EQ(CompareStatus(before, before), StatusChange::kProgress);
 }
 
 }  // namespace

@@ -163,6 +163,38 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
   EXPECT_EQ(bounded["maxStaleness"], "4");
 }
 
+TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
+  const Json budget = MakeObjects(Job(), 2, kMode)[3].object["spec"];
+  EXPECT_EQ(budget["minAvailable"], 2) << "of three: two shards and the coordinator";
+  EXPECT_EQ(
+      budget["selector"]["matchExpressions"],
+      Json::array(
+          {{{"key", "sluice.dev/role"}, {"operator", "In"}, {"values", {"coordinator", "ps"}}}}));
+}
+
+TEST(ObjectsTest, OnlyMetricsAreOpenToAnybody) {
+  const Json rules = MakeObjects(Job(), 2, kMode)[4].object["spec"]["ingress"];
+  ASSERT_EQ(rules.size(), 3u);
+  for (const Json& rule : rules) {
+    const bool anybody = !rule.contains("from") || rule["from"].empty();
+    EXPECT_EQ(anybody, rule.contains("ports") && rule["ports"][0]["port"] == 9090) << rule.dump();
+  }
+  EXPECT_EQ(
+      rules[0]["from"],
+      Json::array({{{"podSelector", {{"matchLabels", {{"sluice.dev/training-job", "a"}}}}}}}));
+}
+
+TEST(ObjectsTest, WorkersCannotWriteToTheData) {
+  const Json container = Container(MakePod(Job(), kDefaults, kWorker));
+  int found = 0;
+  for (const Json& mount : container["volumeMounts"]) {
+    if (mount["name"] != "sluice-data") continue;
+    EXPECT_EQ(mount.value("readOnly", false), true);
+    ++found;
+  }
+  EXPECT_EQ(found, 1);
+}
+
 TEST(ObjectsTest, ServicesOfJobsThatBeginWithADigitBeginWithALetter) {
   EXPECT_EQ(HeadlessServiceName("3d"), "j3d");
   EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "j3d-coordinator.ns.svc:29500");

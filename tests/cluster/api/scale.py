@@ -15,6 +15,8 @@ from tests.cluster.testing.metrics import scrape_text
 METRICS_PORT = 9099
 PODS_OF_A_NODE = 100
 CONNECTIONS = 8
+# No claim: nodes are simulated, and what is measured is pods.
+STORAGE = {'storage': {'type': 'Local', 'path': '/scratch'}}
 
 
 def nodes_for(pods):
@@ -131,7 +133,7 @@ def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
     """Jobs of so many pods each, all applied at once, until every pod runs."""
     began = time.monotonic()
     in_parallel(cluster, range(jobs), lambda client, index: client.create(
-        'trainingjobs', training_job(f'job-{index}', namespace, workers=pods - 3, shards=2), namespace))
+        'trainingjobs', training_job(f'job-{index}', namespace, workers=pods - 3, shards=2, checkpoint=STORAGE), namespace))
     applied = time.monotonic()
     last = wait_for_running(watcher, jobs * pods, seconds)
     say(f'{jobs} jobs were applied in {applied - began:.1f} s, their {jobs * pods} pods ran {last - began:.1f} s after the first')

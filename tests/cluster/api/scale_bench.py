@@ -52,7 +52,7 @@ def measure_idle(cluster, operator, jobs, training, seconds):
     cluster.api.create('namespaces', {'metadata': {'name': 'idle'}})
 
     def create(client, index):
-        job = training_job(f'job-{index}', 'idle')
+        job = training_job(f'job-{index}', 'idle', checkpoint=scale.STORAGE)
         job['spec']['suspend'] = index >= training
         client.create('trainingjobs', job, 'idle')
 

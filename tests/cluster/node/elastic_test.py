@@ -30,7 +30,8 @@ class ElasticTest(TrainingCase):
         self.assertEqual(status.get('lastFailures', []), [])
 
     def test_workers_and_shards_scale_while_training_to_the_same_parameters(self):
-        self.apply(bit_exact_job('scaled', STEPS, slow=0.005))
+        steps = 3000
+        self.apply(bit_exact_job('scaled', steps, slow=0.005))
         self.wait_for_steps('scaled', 200)
         for replicas in (6, 1):
             self.kubectl('scale', 'stj/scaled', f'--replicas={replicas}')
@@ -45,11 +46,11 @@ class ElasticTest(TrainingCase):
                 'scaled', 'ps') == shards and self.status('scaled').get('summary') == 'Training', 120)
             self.wait_for_more_steps('scaled')
             self.assertGreaterEqual(self.step('scaled'), before, 'no step is lost')
-        say(f'2, 6 and 1 workers, 1, 3 and 2 shards by step {self.step("scaled"):.0f} of {STEPS}')
-        self.assertLess(self.step('scaled'), STEPS)
+        say(f'2, 6 and 1 workers, 1, 3 and 2 shards by step {self.step("scaled"):.0f} of {steps}')
+        self.assertLess(self.step('scaled'), steps)
         self.wait_until_succeeded('scaled')
         self.assert_never_failed('scaled')
-        self.assertEqual(self.parameters('scaled'), self.undisturbed(STEPS))
+        self.assertEqual(self.parameters('scaled'), self.undisturbed(steps))
 
     def test_a_suspended_job_goes_on_at_the_same_sample(self):
         self.apply(bit_exact_job('pausing', STEPS, slow=0.002))

@@ -3,9 +3,10 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
-#include "services/transport/grpc_settings.h"
+#include "services/transport/polled_channel.h"
 
 namespace sluice::local {
 namespace {
@@ -64,8 +65,8 @@ void JobControlClient::ReportDeath(v1::SetDesiredRequest::Death death) {
 }
 
 void JobControlClient::Loop() {
-  std::unique_ptr<v1::JobControl::Stub> stub;
-  uint64_t stub_generation = 0;
+  std::optional<PolledChannel> channel;
+  uint64_t channel_generation = 0;
   absl::Time next_poll = absl::InfinitePast();
   while (true) {
     std::string address;
@@ -73,7 +74,7 @@ void JobControlClient::Loop() {
     bool tell = false;
     {
       MutexLock lock(&mutex_);
-      while (!stopping_ && (address_.empty() || (!untold_ && generation_ == stub_generation &&
+      while (!stopping_ && (address_.empty() || (!untold_ && generation_ == channel_generation &&
                                                  absl::Now() < next_poll))) {
         if (address_.empty()) {
           changed_.Wait(&mutex_);
@@ -86,11 +87,11 @@ void JobControlClient::Loop() {
       generation = generation_;
       tell = untold_;
     }
-    if (generation != stub_generation) {
-      stub = v1::JobControl::NewStub(
-          MakeChannel({.address = address, .connect_timeout = options_.call_timeout}));
-      stub_generation = generation;
+    if (generation != channel_generation) {
+      channel.emplace(ChannelOptions{.address = address, .connect_timeout = options_.call_timeout});
+      channel_generation = generation;
     }
+    const std::unique_ptr<v1::JobControl::Stub> stub = v1::JobControl::NewStub(channel->Get());
     const bool heard = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
     next_poll = absl::Now() + options_.poll_interval;
     if (heard) continue;

@@ -674,20 +674,17 @@ TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   for (int i = 0; i < 32; ++i)
     server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
 
-  TestClient client(server.address());
+  // Frames that go round and round: what comes back is sent again.
+  constexpr int kFrames = 64;
   const absl::Cord large(std::string(100000, 'l'));
-  std::thread sender([&] {
-    while (client.events().Now().broken.empty()) {
-      // Far from the bound, where the stream would break before anything has come back.
-      if (client->queued_bytes() < size_t{64} << 20) {
-        client->Send(DataHeader(0, large.size()), large);
-      }
-    }
-  });
-  client.WaitForFrames(10);
+  StreamClient* sender = nullptr;
+  TestClient client(server.address(), {},
+                    [&](const DecodedFrame& frame) { sender->Send(frame.header, frame.payload); });
+  sender = client.operator->();
+  for (int i = 0; i < kFrames; ++i) sender->Send(DataHeader(0, large.size()), large);
+  client.WaitForFrames(2 * kFrames);
   server.Stop();
   EXPECT_FALSE(client.WaitForBreak().ok());
-  sender.join();
   for (const auto& [id, closed] : server.events().Now().closed)
     EXPECT_THAT(closed, SizeIs(1)) << id;
   EXPECT_THAT(server.events().Now().closed, SizeIs(2));

@@ -121,8 +121,9 @@ absl::Status JobProcesses::OpenControl() {
   }
   const auto security = security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now());
   if (!security.ok()) return security.status();
-  control_ = v1::JobControl::NewStub(MakeChannel(
-      {.address = coordinator_address_, .credentials = security::ChannelCredentialsOf(*security)}));
+  ChannelOptions channel{.address = coordinator_address_};
+  channel.credentials = security::ChannelCredentialsOf(*security);
+  control_ = std::make_unique<PolledChannel>(std::move(channel));
   return absl::OkStatus();
 }
 
@@ -258,7 +259,8 @@ absl::StatusOr<v1::JobProgress> JobProcesses::Progress() {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::JobProgress progress;
-  const grpc::Status status = control_->GetProgress(&context, v1::GetProgressRequest(), &progress);
+  const grpc::Status status = v1::JobControl::NewStub(control_->Get())
+                                  ->GetProgress(&context, v1::GetProgressRequest(), &progress);
   if (!status.ok()) return FromGrpcStatus(status);
   return progress;
 }
@@ -267,7 +269,8 @@ absl::Status JobProcesses::SetDesired(const v1::SetDesiredRequest& request) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::SetDesiredResponse response;
-  return FromGrpcStatus(control_->SetDesired(&context, request, &response));
+  return FromGrpcStatus(
+      v1::JobControl::NewStub(control_->Get())->SetDesired(&context, request, &response));
 }
 
 absl::StatusOr<v1::JobProgress> JobProcesses::WaitFor(

@@ -20,6 +20,7 @@
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/transport/polled_channel.h"
 
 namespace sluice::testing {
 
@@ -96,7 +97,7 @@ class JobProcesses {
   std::map<std::string, pid_t> living_;
   std::map<std::string, int> exit_codes_;
   std::string coordinator_address_;
-  std::unique_ptr<v1::JobControl::Stub> control_;
+  std::unique_ptr<PolledChannel> control_;
 };
 
 }  // namespace sluice::testing

@@ -1,0 +1,84 @@
+#include "services/transport/polled_channel.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/transport/grpc_server.h"
+
+// Runs where nobody but a call waits at a client's sockets (see BUILD), as between the calls of a
+// program that has no server.
+
+namespace sluice {
+namespace {
+
+class Answering final : public v1::JobControl::Service {
+  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
+                           v1::JobProgress*) override {
+    return grpc::Status::OK;
+  }
+};
+
+class PolledChannelTest : public ::testing::Test {
+ protected:
+  // Where it listened before, if it did.
+  void StartServer() {
+    auto server = GrpcServer::Start({.address = address_}, {&service_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    address_ = absl::StrCat("127.0.0.1:", server_->port());
+  }
+  void StopServer() { server_ = nullptr; }
+
+  static grpc::StatusCode Call(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::JobProgress progress;
+    return v1::JobControl::NewStub(channel)
+        ->GetProgress(&context, v1::GetProgressRequest(), &progress)
+        .error_code();
+  }
+
+  std::string address_ = "127.0.0.1:0";
+
+ private:
+  Answering answering_;
+  GeneratedService service_{&answering_};
+  std::unique_ptr<GrpcServer> server_;
+};
+
+TEST_F(PolledChannelTest, FindsAServerThatComesLate) {
+  StartServer();
+  StopServer();
+  PolledChannel channel({.address = address_});
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::UNAVAILABLE);
+  StartServer();
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
+}
+
+TEST_F(PolledChannelTest, FindsAServerThatComesBack) {
+  StartServer();
+  PolledChannel channel({.address = address_});
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
+  StopServer();
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::UNAVAILABLE);
+  StartServer();
+  EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
+}
+
+TEST_F(PolledChannelTest, KeepsTheChannelThatConnects) {
+  StartServer();
+  PolledChannel channel({.address = address_});
+  const std::shared_ptr<grpc::Channel> first = channel.Get();
+  EXPECT_EQ(channel.Get(), first);
+  EXPECT_EQ(Call(first), grpc::StatusCode::OK);
+  EXPECT_EQ(channel.Get(), first);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,9 +1,8 @@
 """The operator while it, the API server, and the network between them fail."""
 
-import datetime
-import os
 import random
 import signal
+import os
 import threading
 import time
 
@@ -111,36 +110,18 @@ class FaultsTest(OperatorCase):
 
     # ---- the operator itself
 
-    def operator_writes(self, position):
-        """When the lease was renewed since, and [(when, verb, URI)] of the operator's other writes."""
-        renewals, others = [], []
-        for one in self.cluster.writes('serviceaccount:', position):
-            when = datetime.datetime.fromisoformat(one['requestReceivedTimestamp']).timestamp()
-            if one['objectRef']['resource'] == 'leases':
-                renewals.append(when)
-            elif one['user']['username'].endswith(f':{ACCOUNT}'):
-                others.append((when, one['verb'], one['requestURI']))
-        return sorted(renewals), sorted(others)
-
     def test_nothing_is_written_when_nothing_changes_but_the_lease(self):
-        position = self.cluster.audit_position()
         self.operator('--leader-elect', '--resync', f'{RESYNC_SECONDS}s')
         self.start()
-
-        def settled():
-            renewals, others = self.operator_writes(position)
-            return renewals and others and renewals[-1] - others[-1][0] > 2 * RESYNC_SECONDS
-
-        wait_for('events and the last of the status are written', settled)
+        # Events and the last of the status are written within moments.
+        time.sleep(5)
         position = self.cluster.audit_position()
-
-        def watched():
-            renewals, _ = self.operator_writes(position)
-            return renewals and renewals[-1] - renewals[0] > RESYNCS * RESYNC_SECONDS
-
-        wait_for(f'the lease has been renewed during {RESYNCS} resyncs', watched, 2 * RESYNCS * RESYNC_SECONDS)
-        renewals, others = self.operator_writes(position)
+        time.sleep(RESYNCS * RESYNC_SECONDS + 1)
+        writes = self.cluster.writes('serviceaccount:', position)
+        others = [(one['verb'], one['requestURI']) for one in writes
+                  if one['user']['username'].endswith(f':{ACCOUNT}') and one['objectRef']['resource'] != 'leases']
         self.assertEqual(others, [])
+        renewals = [one for one in writes if one['objectRef']['resource'] == 'leases']
         self.assertGreater(len(renewals), 5)
         say(f'{RESYNCS} resyncs, {len(renewals)} renewals of the lease, and no other write')
 

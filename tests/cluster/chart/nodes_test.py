@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import time
 import unittest
 
 from tests.cluster.testing import images
@@ -26,6 +27,10 @@ def without_numbers(text):
     text = re.sub(r'\b(\d+[dhms])+\b', 'AGE', text)
     text = re.sub(r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b', 'UID', text)
     return [' '.join(re.sub(r'[\d.,:TZ-]*\d[\d.,:TZ-]*', '0', line).split()) for line in text.splitlines() if line.strip()]
+
+
+# Commands that change nothing: they may be asked again.
+READING = ('kubectl get', 'kubectl describe', 'kubectl events', 'kubectl logs')
 
 
 class NodesTest(unittest.TestCase):
@@ -61,6 +66,12 @@ class NodesTest(unittest.TestCase):
             for command, shown in transcript():
                 try:
                     said = self.run_line(namespace, command)
+                    if command.startswith(READING):
+                        # Events come a moment after what they tell of.
+                        deadline = time.monotonic() + 20
+                        while without_numbers(said) != without_numbers(shown) and time.monotonic() < deadline:
+                            time.sleep(0.5)
+                            said = self.run_line(namespace, command)
                 except Exception:
                     say(self.cluster.kubectl('describe', '-n', namespace, 'stj,pods'))
                     raise

@@ -27,6 +27,7 @@ class CliTest(NodeCase):
 
     def test_the_first_sample_is_followed_to_its_end_by_run_on_the_cluster(self):
         run, shown = self.start('run', SAMPLES / 'first-job.yaml', '--namespace', self.namespace)
+        wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)
         logs, told = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
         self.assertIn('The shard listens', self.sluice('logs', 'first-job', 'ps-0', '-n', self.namespace))

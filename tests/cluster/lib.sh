@@ -9,7 +9,7 @@ set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 # What is built once per machine, kept between runs and outside the repository.
-CACHE=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}
+CACHE=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sluice/cluster}
 BIN=$CACHE/bin
 IMAGES=$CACHE/images # images of every cluster; a cluster's own are in $RUN/images
 

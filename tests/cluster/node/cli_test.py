@@ -40,7 +40,7 @@ class CliTest(NodeCase):
         self.kubectl('delete', 'pod', 'first-job-worker-1', '--wait=false')
         self.assertEqual(run.wait(600), 0, shown.read_text())
         say(shown.read_text().strip())
-        self.assertRegex(shown.read_text(), r'Step 500 \(epoch [\d.]+\): accuracy')
+        self.assertRegex(shown.read_text(), r'Step [\d,]+ \(epoch [\d.]+\): accuracy')
         self.assertRegex(shown.read_text(), r'Trained first-job: accuracy [\d.]+ % after 2,000 steps')
         logs.wait(60)
         lines = told.read_text()

@@ -60,7 +60,7 @@ class InstallTest(unittest.TestCase):
                     for verb in verbs:
                         with self.subTest(verb=verb, resource=resource):
                             self.assertEqual(self.may(verb, resource, rule['apiGroups'][0], namespace), verb in rule['verbs'])
-        for resource in ('secrets', 'serviceaccounts', 'nodes', 'namespaces'):
+        for resource in ('serviceaccounts', 'nodes', 'namespaces'):
             self.assertFalse(self.may('get', resource, '', 'default'), resource)
         self.assertFalse(self.may('update', 'leases', 'coordination.k8s.io', 'default'))
 

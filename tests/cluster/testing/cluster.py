@@ -221,7 +221,7 @@ class Cluster:
 
 def conditions(value):
     """{type: status} of an object."""
-    return {one['type']: one['status'] for one in value.get('status', {}).get('conditions', [])}
+    return {one['type']: one['status'] for one in (value.get('status') or {}).get('conditions') or []}
 
 
 def plain(text):

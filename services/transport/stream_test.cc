@@ -612,24 +612,41 @@ TEST(StreamTest, ADestroyedClientMakesNoCallback) {
   EXPECT_THAT(client.events().Now().broken, IsEmpty());
 }
 
-// A generated client that opens a stream and does not read.
+// A generated client that opens a stream and reads no message. A thread waits at its socket, as in
+// every process that lives: what lies in the socket's buffers holds a server up, whatever it wants.
 class SilentReader {
  public:
   explicit SilentReader(const std::string& address) : stub_(GeneratedStub(address)) {
-    stream_ = stub_->Exchange(&context_);
+    stream_ = stub_->AsyncExchange(&context_, &queue_, this);
+    Await();
     v1::Frame frame;
     *frame.mutable_header() = PullHeader(0);
-    stream_->Write(frame);
+    stream_->Write(frame, this);
+    Await();
+    waits_ = std::thread([this] { Await(); });
   }
   ~SilentReader() {
     context_.TryCancel();
-    stream_->Finish();
+    stream_->Finish(&status_, this);
+    waits_.join();
+    queue_.Shutdown();
+    Await();
   }
 
  private:
+  // Until the operation that is under way has ended, or nothing comes any more.
+  void Await() {
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+  }
+
   std::unique_ptr<v1::ParameterServer::Stub> stub_;
+  grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Frame>> stream_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Frame, v1::Frame>> stream_;
+  std::thread waits_;
 };
 
 TEST(StreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {

@@ -7,12 +7,9 @@
 //
 // Prints one JSON line: the median, the fastest and the slowest step in seconds.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <utility>
 #include <vector>
@@ -20,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "bench/first_worker.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
 #include "services/protocol/layout.h"
@@ -174,11 +172,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   }
   const double step_change = flags.optimizer == "sgd" ? -0.5 : 1.0;
   ConstantGradientEngine* engine = nullptr;
-  worker::WorkerProcess::Options options;
-  options.core.process.set_role(v1::WORKER);
-  options.core.process.set_incarnation(RandomIncarnation());
-  options.core.job = processes.JobName();
-  options.coordinator = processes.coordinator_address();
+  worker::WorkerProcess::Options options = bench::FirstWorkerOptions(processes);
   options.shared_memory = flags.shared_memory;
   options.security = *security;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
@@ -189,10 +183,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   };
   Metrics metrics(worker::WorkerMetrics(), {});
   const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
-  const worker::WorkerProcess::Result result = process->Wait();
-  if (result.reason != worker::ExitReason::kFinished) {
-    return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
-  }
+  if (absl::Status status = bench::WaitUntilFinished(process.get()); !status.ok()) return status;
   if (engine->seconds().size() < flags.warmup + flags.steps) {
     return absl::InternalError(absl::StrCat("only ", engine->seconds().size(), " steps"));
   }
@@ -207,19 +198,6 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
              seconds.size(), seconds[seconds.size() / 2], seconds.front(), seconds.back())
       << std::endl;
   return absl::OkStatus();
-}
-
-absl::Status Run(const Flags& flags) {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-push-pull-", getpid()))
-          .string();
-  std::filesystem::create_directories(folder);
-  const absl::Status status = RunIn(flags, folder);
-  if (status.ok()) {
-    std::filesystem::remove_all(folder);
-    return status;
-  }
-  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
 }
 
 int Main(int argc, char** argv) {
@@ -239,7 +217,8 @@ int Main(int argc, char** argv) {
   app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const absl::Status status = Run(flags);
+  const absl::Status status = bench::InNewFolder(
+      "push-pull", [&](const std::string& folder) { return RunIn(flags, folder); });
   return status.ok() ? 0 : ExitWith("push_pull", status);
 }
 

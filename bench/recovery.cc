@@ -9,10 +9,7 @@
 // replacement at once, as a process manager does; in one half of the rounds the coordinator is told
 // of the death, in the other it only sees the stream break. Prints one JSON line for each.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -21,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "bench/first_worker.h"
 #include "services/common/mutex.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
@@ -95,11 +93,7 @@ class Rig {
     if (absl::Status status = processes_.StartCoordinator(); !status.ok()) return status;
     if (absl::Status status = processes_.StartShard(0); !status.ok()) return status;
     if (absl::Status status = processes_.StartWorker(1); !status.ok()) return status;
-    worker::WorkerProcess::Options options;
-    options.core.process.set_role(v1::WORKER);
-    options.core.process.set_incarnation(RandomIncarnation());
-    options.core.job = processes_.JobName();
-    options.coordinator = processes_.coordinator_address();
+    worker::WorkerProcess::Options options = bench::FirstWorkerOptions(processes_);
     options.make_engine = [this](const v1::JobSpec& job, const DatasetInfo& data,
                                  int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
       return std::make_unique<LoggingEngine>(job, data.samples, &log_);
@@ -207,17 +201,9 @@ int Main(int argc, char** argv) {
   app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-recovery-", getpid()))
-          .string();
-  std::filesystem::create_directories(folder);
-  const absl::Status status = RunIn(flags, folder);
-  if (status.ok()) {
-    std::filesystem::remove_all(folder);
-    return 0;
-  }
-  return ExitWith("recovery", absl::Status(status.code(), absl::StrCat(status.message(),
-                                                                       "; logs are in ", folder)));
+  const absl::Status status = bench::InNewFolder(
+      "recovery", [&](const std::string& folder) { return RunIn(flags, folder); });
+  return status.ok() ? 0 : ExitWith("recovery", status);
 }
 
 }  // namespace

@@ -6,9 +6,6 @@
 //
 // Prints one JSON line. bench/local_training.cc is the same without parameter servers.
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -16,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bench/first_worker.h"
 #include "bench/training_jobs.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
@@ -101,13 +99,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
     if (absl::Status status = processes.StartWorker(i); !status.ok()) return status;
   }
   TimedEngine* engine = nullptr;
-  worker::WorkerProcess::Options options;
-  options.core.process.set_role(v1::WORKER);
-  options.core.process.set_incarnation(RandomIncarnation());
-  options.core.job = processes.JobName();
-  options.core.pid = getpid();
-  options.coordinator = processes.coordinator_address();
-  options.threads = 1;
+  worker::WorkerProcess::Options options = FirstWorkerOptions(processes);
   options.make_engine = [&](const v1::JobSpec& spec, const DatasetInfo& data,
                             int threads) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     auto torch = MakeEngine(spec, data, threads);
@@ -118,10 +110,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   };
   Metrics metrics(worker::WorkerMetrics(), {});
   const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
-  const worker::WorkerProcess::Result result = process->Wait();
-  if (result.reason != worker::ExitReason::kFinished) {
-    return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
-  }
+  if (absl::Status status = WaitUntilFinished(process.get()); !status.ok()) return status;
   const std::vector<double> seconds = engine->StepSeconds(flags.warmup);
   if (seconds.size() < flags.job.steps) {
     return absl::InternalError(absl::StrCat("only ", seconds.size(), " steps"));
@@ -140,19 +129,6 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const Flags& flags) {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-training-", getpid()))
-          .string();
-  std::filesystem::create_directories(folder);
-  const absl::Status status = RunIn(flags, folder);
-  if (status.ok()) {
-    std::filesystem::remove_all(folder);
-    return status;
-  }
-  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
-}
-
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"Measures the gradients per second of a synchronous job."};
@@ -166,7 +142,8 @@ int Main(int argc, char** argv) {
   app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const absl::Status status = Run(flags);
+  const absl::Status status =
+      InNewFolder("training", [&](const std::string& folder) { return RunIn(flags, folder); });
   return status.ok() ? 0 : ExitWith("training", status);
 }
 

@@ -1,0 +1,43 @@
+#include "bench/first_worker.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/process.h"
+
+namespace sluice::bench {
+
+absl::Status InNewFolder(const std::string& benchmark,
+                         absl::FunctionRef<absl::Status(const std::string& folder)> run) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-", benchmark, "-", getpid()))
+          .string();
+  std::filesystem::create_directories(folder);
+  const absl::Status status = run(folder);
+  if (status.ok()) {
+    std::filesystem::remove_all(folder);
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
+}
+
+worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& processes) {
+  worker::WorkerProcess::Options options;
+  options.core.process.set_role(v1::WORKER);
+  options.core.process.set_incarnation(RandomIncarnation());
+  options.core.job = processes.JobName();
+  options.core.pid = static_cast<uint64_t>(getpid());
+  options.coordinator = processes.coordinator_address();
+  options.threads = 1;
+  return options;
+}
+
+absl::Status WaitUntilFinished(worker::WorkerProcess* process) {
+  const worker::WorkerProcess::Result result = process->Wait();
+  if (result.reason == worker::ExitReason::kFinished) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
+}
+
+}  // namespace sluice::bench

@@ -84,8 +84,8 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
                    "a built-in model, or a TorchScript file (.pt)")
       ->capture_default_str();
   init->add_option("--data", init_flags->content.data,
-                   "a folder with IDX files, a .csv file, or `synthetic`")
-      ->capture_default_str();
+                   "a folder with IDX files, a .csv or .txt file, or `synthetic` (default: "
+                   "/usr/share/datasets/fashion-mnist; for lstm-lm: synthetic)");
   init->add_option("--label-column", init_flags->content.label_column,
                    "of a CSV file: the column to predict");
   init->add_option("-o,--output", init_flags->output, "file to make (default: standard output)");

@@ -16,8 +16,9 @@ struct TemplateOptions {
   // A built-in model ("mnist-net"), or the path of a TorchScript file (anything that ends in .pt or
   // .pth).
   std::string model = "convnet";
-  // A folder with IDX files, a .csv or .csv.gz file, or "synthetic".
-  std::string data = "/usr/share/datasets/fashion-mnist";
+  // A folder with IDX files, a .csv or .txt file (also .gz), or "synthetic". Empty: the images of
+  // dataset-fashion-mnist; for a language model, "synthetic".
+  std::string data;
   // Column to predict; wanted for CSV.
   std::string label_column;
 };

@@ -290,10 +290,13 @@ TEST(YamlScalar, NumbersAreShortAndExact) {
 }
 
 TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
+  const std::vector<std::string> numbers = {"", "/usr/share/datasets/fashion-mnist", "table.csv",
+                                            "table.csv.gz", "synthetic"};
+  const std::vector<std::string> words = {"", "words.txt", "words.txt.gz", "wiki.valid.tokens",
+                                          "synthetic"};
   for (const char* model :
-       {"convnet", "mnist-net", "mlp", "linear", "logistic", "additive", "my/net.pt"}) {
-    for (const char* data :
-         {"/usr/share/datasets/fashion-mnist", "table.csv", "table.csv.gz", "synthetic"}) {
+       {"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive", "my/net.pt"}) {
+    for (const std::string& data : model == std::string("lstm-lm") ? words : numbers) {
       TemplateOptions options;
       options.name = "mine";
       options.model = model;
@@ -307,6 +310,20 @@ TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
   }
 }
 
+TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelWords) {
+  TemplateOptions options;
+  EXPECT_THAT(ManifestTemplate(options).value(),
+              HasSubstr("# convnet, mnist-net, mlp, lstm-lm, linear, logistic, additive\n"));
+  options.model = "lstm-lm";
+  const v1::DataSpec random = MustParse(ManifestTemplate(options).value()).spec.data();
+  EXPECT_EQ(random.format(), v1::DataSpec::SYNTHETIC);
+  EXPECT_GT(random.synthetic().vocabulary(), 0u);
+  options.data = "words.txt";
+  const v1::DataSpec text = MustParse(ManifestTemplate(options).value()).spec.data();
+  EXPECT_EQ(text.format(), v1::DataSpec::TEXT);
+  EXPECT_GT(text.text().sequence_length(), 0u);
+}
+
 TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
   TemplateOptions options;
   options.name = "My Job";
@@ -316,6 +333,10 @@ TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
   options.model = "resnet";
   EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
               HasSubstr("spec.model.name"));
+  options = {};
+  options.data = "words.txt";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr("`lstm-lm` takes words"));
   options = {};
   options.data = "table.csv";
   EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),

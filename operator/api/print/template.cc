@@ -49,6 +49,15 @@ bool IsTorchScript(const std::string& model) {
 bool IsCsv(const std::string& data) {
   return absl::EndsWith(data, ".csv") || absl::EndsWith(data, ".csv.gz");
 }
+bool IsText(const std::string& data) {
+  return absl::EndsWith(data, ".txt") || absl::EndsWith(data, ".txt.gz");
+}
+bool IsLanguageModel(const std::string& model) { return model == "lstm-lm"; }
+
+// What trains as it is.
+std::string DefaultData(const std::string& model) {
+  return IsLanguageModel(model) ? "synthetic" : "/usr/share/datasets/fashion-mnist";
+}
 
 // A line with its comment at a common column.
 std::string Line(std::string text, absl::string_view comment) {
@@ -68,7 +77,7 @@ std::string ModelSection(const TemplateOptions& options) {
   const bool additive = options.model == "additive";
   return absl::StrCat("  model:\n",
                       Line(absl::StrCat("    name: ", model),
-                           "convnet, mnist-net, mlp, linear, logistic, additive"),
+                           "convnet, mnist-net, mlp, lstm-lm, linear, logistic, additive"),
                       additive ? "    dimensions: {dim: 10}\n" : "");
 }
 
@@ -88,23 +97,42 @@ std::string CsvSection(const TemplateOptions& options) {
       "    #   intervalSteps: 200\n");
 }
 
+std::string TextSection(const TemplateOptions& options) {
+  return absl::StrCat(
+      "  data:\n    format: Text\n    source:\n",
+      Line(absl::StrCat("      path: ", YamlString(options.data)), "relative to this file"),
+      "    text:\n", Line("      sequenceLength: 35", "words of a sample"),
+      Line("      vocabularySize: 10000", "the most frequent words; the others are one"),
+      "    # evaluation:\n"
+      "    #   source: {path: test.txt}\n"
+      "    #   intervalSteps: 200\n");
+}
+
+std::string SyntheticSection(const TemplateOptions& options) {
+  const bool words = IsLanguageModel(options.model);
+  return absl::StrCat("  data:\n",
+                      Line("    format: Synthetic", words ? "random words; for real ones: Text"
+                                                          : "made up; others: IDX, CSV, Text"),
+                      words ? "    synthetic: {samples: 10000, shape: [35], vocabulary: 10000}\n"
+                            : "    synthetic: {samples: 10000, shape: [1, 28, 28], classes: 10}\n",
+                      Line("    evaluation:", "on more such samples"),
+                      "      intervalSteps: 200\n");
+}
+
 std::string DataSection(const TemplateOptions& options) {
   if (options.model == "additive") {
     return "  data:\n" +
            Line("    format: Synthetic", "this model takes none: samples are counted");
   }
   if (IsCsv(options.data)) return CsvSection(options);
-  const std::string evaluation = "      intervalSteps: 200\n";
-  if (options.data == "synthetic") {
-    return absl::StrCat("  data:\n", Line("    format: Synthetic", "made up; others: IDX, CSV"),
-                        "    synthetic: {samples: 10000, shape: [1, 28, 28], classes: 10}\n",
-                        Line("    evaluation:", "on more such samples"), evaluation);
-  }
+  if (options.data == "synthetic") return SyntheticSection(options);
+  if (IsLanguageModel(options.model) || IsText(options.data)) return TextSection(options);
   return absl::StrCat(
       "  data:\n",
-      Line("    format: IDX", "the files of MNIST and its kin; others: CSV, Synthetic"),
+      Line("    format: IDX", "the files of MNIST and its kin; others: CSV, Text, Synthetic"),
       "    source:\n      path: ", YamlString(options.data), "\n",
-      Line("    evaluation:", "on the test images of the same folder"), evaluation);
+      Line("    evaluation:", "on the test images of the same folder"),
+      "      intervalSteps: 200\n");
 }
 
 std::string OptimizerSection(const TemplateOptions& options) {
@@ -116,7 +144,9 @@ std::string OptimizerSection(const TemplateOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& options) {
+absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& wanted) {
+  TemplateOptions options = wanted;
+  if (options.data.empty()) options.data = DefaultData(options.model);
   const bool csv = options.model != "additive" && IsCsv(options.data);
   if (csv && options.label_column.empty()) {
     return absl::InvalidArgumentError(

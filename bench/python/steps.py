@@ -69,6 +69,7 @@ def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
 
 def push_pull(steps, rounds):
     ones = {'w': np.ones(25 << 20, np.float32)}
+    ones['w'].flags.writeable = False  # as in C++, where a gradient is handed over for good
     python = Timer()
     cpp = []
     programs = pathlib.Path(os.environ.get('SLUICE_PROGRAMS', '.'))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sluice import errors
+from sluice import lending
 from sluice.protocol import elements
 from sluice.protocol import wire
 
@@ -29,7 +30,8 @@ class NumpyModel:
         if not self._initial:
             raise errors.UsageError('the model has no parameters')
         self._parameters = {}
-        self._gradients = {}
+        self._pool = lending.Pool()
+        self.begin()
 
     def initial(self, tensor):
         return self._initial[tensor]
@@ -49,40 +51,56 @@ class NumpyModel:
         pass  # numpy programs bring their own generators
 
     def begin(self):
-        self._gradients = {}
+        self._gradients = {}  # by place, flat
+        self._delivered = set()
 
     def run(self, data, scale, loss=None, gradients=None, deliver=None):
-        del deliver  # the function gives all gradients at once
+        """As TorchModel.run; the function gives all gradients at once, so they are delivered each
+        as soon as it is scaled."""
         if gradients is None:
             if self._loss_fn is None:
                 raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
                                         'loss_fn(parameters, data) -> (mean loss, gradients)')
             loss, gradients = self._loss_fn(self._parameters, data)
         for name, gradient in gradients.items():
-            if name not in self._places:
-                raise errors.UsageError(f"there is no parameter '{name}'; there are "
-                                        f'{", ".join(self._places)}')
-            if np.shape(gradient) != self._shapes[name]:
-                raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
-                                           f'{list(np.shape(gradient))}, the parameter '
-                                           f'{list(self._shapes[name])}: give the gradient of the '
-                                           "whole parameter, of the mean loss over the batch's "
-                                           'samples')
-            dtype = elements.STORAGE[self.table.tensors[self._places[name]].dtype]
-            scaled = np.asarray(gradient, dtype=dtype) * dtype.type(scale)
-            if name in self._gradients:
-                scaled = self._gradients[name] + scaled
-            self._gradients[name] = scaled
+            self._check(name, gradient)
+        for name, gradient in gradients.items():
+            place = self._places[name]
+            total = self._scaled(place, gradient, scale)
+            if place in self._gradients:
+                total = self._gradients[place] + total
+            self._gradients[place] = total
+            if deliver is not None:
+                self._delivered.add(place)
+                deliver(place, total)
         return float(loss) if loss is not None else 0.0
+
+    def _check(self, name, gradient):
+        if name not in self._places:
+            raise errors.UsageError(f"there is no parameter '{name}'; there are "
+                                    f'{", ".join(self._places)}')
+        if np.shape(gradient) != self._shapes[name]:
+            raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
+                                       f'{list(np.shape(gradient))}, the parameter '
+                                       f'{list(self._shapes[name])}: give the gradient of the '
+                                       "whole parameter, of the mean loss over the batch's "
+                                       'samples')
+
+    def _scaled(self, place, gradient, scale):
+        """Flat, and nobody else's: the program may use its array for the next batch."""
+        dtype = elements.STORAGE[self.table.tensors[place].dtype]
+        flat = np.asarray(gradient, dtype=dtype).reshape(-1)
+        if scale == 1 and _is_frozen(flat):
+            return flat
+        scaled = self._pool.take(flat.size, dtype)
+        np.multiply(flat, dtype.type(scale), out=scaled)
+        return scaled
 
     def end(self, microbatches):
         del microbatches
-        results = []
-        for name, place in self._places.items():
-            gradient = self._gradients.get(name)
-            results.append((place, None if gradient is None else
-                            np.ascontiguousarray(gradient).reshape(-1)))
-        self._gradients = {}
+        results = [(place, self._gradients.get(place)) for place in self._places.values()
+                   if place not in self._delivered]
+        self.begin()
         return results
 
     def evaluate(self, data):
@@ -93,3 +111,12 @@ class NumpyModel:
 
     def parameters(self):
         return self._parameters
+
+
+def _is_frozen(array):
+    """Whether nobody can write it, nor what it is a view of."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None

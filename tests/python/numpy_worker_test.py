@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 import sluice
+from sluice import numpy_model
 from sluice import runtime
 from sluice.protocol import actions
 from sluice.protocol import wire
@@ -135,6 +136,60 @@ class NumpyWorkers(unittest.TestCase):
                 with sluice.Worker(joined, {'w': np.zeros(3)}) as worker:
                     for batch in worker.batches(data):
                         worker.step(batch, gradients={'w': np.full(3, np.nan)}, loss=1.0)
+
+
+class Gradients(unittest.TestCase):
+
+    def setUp(self):
+        self.model = numpy_model.NumpyModel(
+            {'a': np.zeros((2, 2), np.float32), 'b': np.zeros(3)}, None)
+        self.given = {'a': np.ones((2, 2)), 'b': np.arange(3.0)}
+
+    def test_they_are_scaled_flat_and_no_longer_the_programs(self):
+        self.model.run(None, 2.0, gradients=self.given)
+        self.given['b'][:] = 77
+        (a, first), (b, second) = self.model.end(1)
+        self.assertEqual((a, first.dtype, first.tolist()), (0, np.float32, [2, 2, 2, 2]))
+        self.assertEqual((b, second.dtype, second.tolist()), (1, np.float64, [0, 2, 4]))
+        self.assertEqual(self.model.end(1), [(0, None), (1, None)])
+
+    def test_those_of_several_batches_are_added(self):
+        for _ in range(3):
+            self.model.run(None, 2.0, gradients=self.given)
+        self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 6, 12])
+
+    def test_the_last_batchs_are_handed_on_one_by_one_and_what_it_lacks_at_the_end(self):
+        delivered = []
+        self.model.run(None, 1.0, gradients=self.given)
+        self.model.run(None, 1.0, gradients={'b': np.ones(3)},
+                       deliver=lambda *each: delivered.append(each))
+        self.assertEqual([(place, g.tolist()) for place, g in delivered], [(1, [1, 2, 3])])
+        self.assertEqual([(place, g.tolist()) for place, g in self.model.end(1)],
+                         [(0, [1, 1, 1, 1])])
+
+    def test_memory_is_used_again_when_nobody_holds_it(self):
+        addresses = set()
+        for _ in range(5):
+            self.model.run(None, 2.0, gradients=self.given)
+            addresses.add(self.model.end(1)[1][1].ctypes.data)
+        self.assertEqual(len(addresses), 1)
+
+    def test_an_array_that_nobody_can_write_is_not_copied(self):
+        writable = np.ones(3)
+        view = writable.view()
+        frozen = np.ones(3)
+        for array in (view, frozen):
+            array.flags.writeable = False
+        for array, same in ((writable, False), (view, False), (frozen, True)):
+            self.model.run(None, 1.0, gradients={'b': array})
+            self.assertEqual(np.shares_memory(self.model.end(1)[1][1], array), same)
+
+    def test_nothing_is_handed_on_where_one_is_wrong(self):
+        delivered = []
+        with self.assertRaises(sluice.ModelMismatch):
+            self.model.run(None, 1.0, gradients={**self.given, 'b': np.ones(4)},
+                           deliver=lambda *each: delivered.append(each))
+        self.assertEqual(delivered, [])
 
 
 class Buffers(unittest.TestCase):

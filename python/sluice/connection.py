@@ -21,10 +21,11 @@ from sluice.protocol import receive
 from sluice.protocol import wire
 
 
-def connect(name_or_address, state_directory='.sluice', tls_directory=None):
+def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True):
     """A running job: one of this machine by its name, or any by host:port of its coordinator.
 
     `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
+    `shared_memory`: as for sluice.join.
     """
     address = name_or_address
     if ':' not in name_or_address:
@@ -38,16 +39,17 @@ def connect(name_or_address, state_directory='.sluice', tls_directory=None):
                 'host:port of its coordinator') from None
     # Jobs of this machine speak plain text.
     tls = security.find(tls_directory) if ':' in name_or_address else None
-    connection = Connection(address, tls)
+    connection = Connection(address, tls, shared_memory)
     connection.progress()
     return connection
 
 
 class Connection:
 
-    def __init__(self, address, tls=None):
+    def __init__(self, address, tls=None, shared_memory=True):
         self.address = address
         self._tls = tls
+        self._shared_memory = shared_memory
 
     def progress(self):
         """A Progress, which a notebook shows as a bar."""
@@ -61,7 +63,7 @@ class Connection:
         snapshot = self._call(lambda control: control.open_snapshot(timeout))
         job = self._call(lambda control: control.progress()).job
         try:
-            flats = _Reader(snapshot, job, self._tls).read(timeout)
+            flats = _Reader(snapshot, job, self._tls, self._shared_memory).read(timeout)
         finally:
             try:
                 self._call(lambda control: control.close_snapshot(snapshot.cut))
@@ -93,8 +95,9 @@ class Tensors(dict):
 class _Reader:
     """Pulls a pinned version from all shards."""
 
-    def __init__(self, snapshot, job, tls):
+    def __init__(self, snapshot, job, tls, shared_memory):
         self._tls = tls
+        self._shared_memory = shared_memory
         self._snapshot = snapshot
         self._job = job
         self._index = layout_lib.LayoutIndex(snapshot.table, snapshot.layout)
@@ -111,7 +114,7 @@ class _Reader:
         try:
             for shard in self._snapshot.view.shards:
                 stream = transport.FrameStream(shard.address, self._on_frames, self._on_broken,
-                                               self._tls)
+                                               self._tls, self._shared_memory)
                 streams.append(stream)
                 hello = wire.Hello(
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,

@@ -25,6 +25,8 @@ from sluice.protocol import wire
 _LEAVE_SECONDS = 10.0
 # How long a DUPLICATE is believed to be a predecessor that is not quite gone.
 _DUPLICATE_SECONDS = 5.0
+# Of what is worth giving up the interpreter's lock to copy it.
+_LARGE_BYTES = 1 << 16
 
 
 class _Copy:
@@ -32,8 +34,9 @@ class _Copy:
 
     def __init__(self, arrays):
         self.arrays = arrays
-        # Of each tensor: its memory, and the bytes of an element.
-        self.memory = [(array.view(np.uint8).data, array.itemsize) for array in arrays]
+        # Of each tensor: its bytes, as an array and as a memoryview; the bytes of an element.
+        self.memory = [(array.view(np.uint8), array.view(np.uint8).data, array.itemsize)
+                       for array in arrays]
 
 
 class TensorBuffers:
@@ -62,10 +65,13 @@ class TensorBuffers:
         """ValueError, with nothing stored, for a payload that is not what it should be."""
         copy = self._copy(block.buffer)
         if block.codec == wire.CODEC_RAW:
-            memory, size = copy.memory[block.tensor]
+            array, memory, size = copy.memory[block.tensor]
             begin, length = block.offset * size, block.count * size
             if len(block.payload) == length:  # else `decode_into` tells what is wrong
-                memory[begin:begin + length] = block.payload
+                if length < _LARGE_BYTES:
+                    memory[begin:begin + length] = block.payload  # quickest
+                else:  # other threads run meanwhile
+                    array[begin:begin + length] = np.frombuffer(block.payload, np.uint8)
                 return
         to = copy.arrays[block.tensor][block.offset:block.offset + block.count]
         codec.decode_into(block.codec, self._table.tensors[block.tensor].dtype, block.payload, to)
@@ -87,8 +93,9 @@ class Work:
 
 class Runtime:
 
-    def __init__(self, address, job_name, index, tls=None):
+    def __init__(self, address, job_name, index, tls=None, shared_memory=True):
         self.tls = tls  # None: plain text
+        self._shared_memory = shared_memory  # with shards of this machine
         self.address = address
         self.job_name = job_name
         self.index = index
@@ -332,7 +339,8 @@ class Runtime:
                     del self._streams[shard]
                     self._event('on_shard_broken', shard, life=life)
 
-        stream = transport.FrameStream(address, on_frames, on_broken, self.tls)
+        stream = transport.FrameStream(address, on_frames, on_broken, self.tls,
+                                       self._shared_memory)
         self._streams[shard] = stream
         self._event('on_shard_connected', shard, life=life)
 

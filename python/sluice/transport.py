@@ -1,9 +1,10 @@
 """Streams of frames to shards, and the control stream to the coordinator.
 
 gRPC sees bytes only: frames are encoded and decoded here, so that a payload is copied once on its
-way out and lies where gRPC put it on its way in.
+way out and lies where gRPC, or the shard that shares memory with us, put it on its way in.
 """
 
+import logging
 import queue
 import random
 import threading
@@ -11,10 +12,12 @@ import threading
 import grpc
 
 from sluice import security
+from sluice import shared_memory as shared_memory_lib
 from sluice.protocol import frame
 from sluice.protocol import outgoing as outgoing_lib
 from sluice.protocol import wire
 
+_LOG = logging.getLogger('sluice')
 _EXCHANGE = '/sluice.v1.ParameterServer/Exchange'
 _JOIN = '/sluice.v1.Coordinator/Join'
 _CONTROL = '/sluice.v1.JobControl/'
@@ -55,12 +58,20 @@ def describe(error):
 
 
 class FrameStream:
-    """One stream to a shard. Callbacks come from a thread of its own."""
+    """One stream to a shard. Callbacks come from a thread of its own.
 
-    def __init__(self, address, on_frames, on_broken, tls=None):
-        self._on_frames = on_frames  # of a list of (header, payload)
+    `on_frames` gets a list of (header, payload). A payload may lie in memory that the shard shares
+    with us: it is the shard's again when nothing refers to it any more, so nobody keeps it.
+    `shared_memory`: with a shard of this machine, in plain text; else all goes through the socket.
+    """
+
+    def __init__(self, address, on_frames, on_broken, tls=None, shared_memory=True):
+        self._on_frames = on_frames
         self._on_broken = on_broken
-        self._outgoing = outgoing_lib.Outgoing()
+        # What is encrypted on the wire is not laid open beside it.
+        self._sharing = shared_memory_lib.PayloadSharing(address, shared_memory and tls is None)
+        self._outgoing = outgoing_lib.Outgoing(self._sharing.put)
+        self._address = address
         self._closed = False
         self._channel = open_channel(address, frame.MAX_FRAME_BYTES, tls, 'ps')
         exchange = self._channel.stream_stream(
@@ -73,6 +84,7 @@ class FrameStream:
         for header, _ in frames:
             if header.WhichOneof('body') == 'hello':
                 header.hello.max_batch_frames = frame.MAX_BATCH_FRAMES
+                self._sharing.greet(header.hello)
         self._outgoing.put(frames)
 
     def close(self):
@@ -85,20 +97,26 @@ class FrameStream:
         why = 'the shard ended the stream'
         try:
             for data in self._call:
-                frames = frame.decode_all(data)
-                for header, _ in frames:
-                    if header.WhichOneof('body') == 'hello_reply':
-                        self._outgoing.peer_takes = header.hello_reply.max_batch_frames
-                self._on_frames(frames)
+                self._receive(frame.decode_all(data, self._sharing.take))
         except grpc.RpcError as error:
             why = describe(error)
         except frame.MalformedFrame as error:
             why = str(error)
+            _LOG.warning('the shard at %s is not understood, and its stream is opened again: %s',
+                         self._address, why)
             self._call.cancel()
         self._outgoing.end()
+        self._sharing.close()
         self._channel.close()
         if not self._closed:
             self._on_broken(why)
+
+    def _receive(self, frames):
+        for header, _ in frames:
+            if header.WhichOneof('body') == 'hello_reply':
+                self._outgoing.peer_takes = header.hello_reply.max_batch_frames
+                self._sharing.on_hello_reply(header.hello_reply)
+        self._on_frames(frames)
 
 
 class CoordinatorStream:

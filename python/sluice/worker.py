@@ -21,7 +21,8 @@ _EVALUATION_BATCH = 256
 _DEFAULT_PORT = 29500  # services/transport/endpoint.h
 
 
-def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None):
+def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None,
+         shared_memory=True):
     """Registers this process as a worker of a job and returns the Job.
 
     What is not given comes from the environment that `sluice run` and the operator set:
@@ -29,6 +30,9 @@ def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None):
     the job speaks TLS, SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). An
     address alone is enough too: the job's name is asked for there. Blocks until the job has
     answered, at most `timeout` seconds; then raises JobNotFound.
+
+    `shared_memory`: with shards of this machine, in plain text, gradients and parameters go through
+    memory that both processes see; False: through the socket, like everything else.
     """
     environment = os.environ
     address = address or environment.get('SLUICE_COORDINATOR')
@@ -49,7 +53,7 @@ def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None):
         index = int(text)
     tls = security.find(tls_directory)
     job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout, tls)
-    runtime = runtime_lib.Runtime(address, job, index, tls)
+    runtime = runtime_lib.Runtime(address, job, index, tls, shared_memory)
     runtime.start()
     runtime.wait_for_job(timeout)
     return Job(runtime)

@@ -143,6 +143,22 @@ class Values(unittest.TestCase):
             self.assertEqual(message.hex(), row['message'])
             self.assertEqual(frame.decode_all(message), [frame.decode(one) for one in frames])
 
+    def test_frames_name_the_places_of_the_file(self):
+        for row in section('shared'):
+            header = wire.Header.FromString(bytes.fromhex(row['header']))
+            place = wire.SharedPayload(offset=row['offset'], bytes=row['bytes'])
+            parts, size = frame.shared_parts(header, place)
+            self.assertEqual((b''.join(parts).hex(), size),
+                             (row['frame'], len(row['frame']) // 2))
+            taken = []
+
+            def take(where, taken=taken):
+                taken.append(where)
+                return memoryview(bytes(where.bytes))
+
+            self.assertEqual(frame.decode(b''.join(parts), take), (header, bytes(5000)))
+            self.assertEqual(taken, [place])
+
     def test_what_is_no_frame_is_refused(self):
         for row in section('malformed'):
             with self.assertRaises(frame.MalformedFrame, msg=row):

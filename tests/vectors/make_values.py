@@ -183,6 +183,16 @@ def batches():
            'message': frame.join([([encoded], len(encoded)) for encoded in frames]).hex()}
 
 
+def shared():
+    data = wire.Header(data=wire.Data(version=4, partition=1, last=True))
+    data.data.blocks.add(block=2, payload_bytes=5000)
+    for offset in (0, 4096, 31 << 20):
+        place = wire.SharedPayload(offset=offset, bytes=5000)
+        encoded, _ = frame.shared_parts(data, place)
+        yield {'header': data.SerializeToString(deterministic=True).hex(), 'offset': offset,
+               'bytes': 5000, 'frame': b''.join(encoded).hex()}
+
+
 def malformed():
     yield '0a05'          # a header that ends early
     yield '0a00120101'    # a payload without blocks
@@ -197,12 +207,21 @@ def malformed():
     yield '1a021200' + '1a0312016a'  # a batch with a payload that belongs to no block
     yield '1a00' * 257    # more frames than are taken
     yield '1800'          # a batch that is a number
+    yield '22021001'      # a payload in memory that nobody has agreed on
+    yield '2200'          # ... at no place
+    yield '2202100122021001'  # ... at two
+    yield '12016122021001'    # ... and beside the frame
+    yield '220510818080' + '01'  # ... that is too large
+    yield '1a0022021001'  # ... beside a batch
+    yield '2000'          # a place that is a number
+    yield '2201ff'        # a place that is none
 
 
 def main(path):
     sections = {'orders': orders, 'plans': plans, 'layouts': layouts, 'subtrees': subtrees,
                 'codecs': codecs, 'lossy': lossy, 'feedback': feedback, 'sums': sums,
                 'uniforms': uniforms, 'frames': frames, 'batches': batches,
+                'shared': shared,
                 'malformed': malformed}
     with open(path, 'w', encoding='utf-8') as file:
         parts = []

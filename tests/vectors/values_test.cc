@@ -241,6 +241,34 @@ TEST(ValueVectorsTest, BatchesHoldTheFramesOfTheFile) {
   }
 }
 
+// Each place holds zeros.
+class ZerosEverywhere final : public SharedPayloads {
+ public:
+  absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override {
+    taken = place;
+    return absl::Cord(std::string(place.bytes(), '\0'));
+  }
+
+  v1::SharedPayload taken;
+};
+
+TEST(ValueVectorsTest, FramesNameThePlacesOfTheFile) {
+  for (const Json& row : Section("shared")) {
+    v1::Header header;
+    ASSERT_TRUE(header.ParseFromString(Bytes(row.at("header"))));
+    v1::SharedPayload place;
+    place.set_offset(row.at("offset"));
+    place.set_bytes(row.at("bytes"));
+    EXPECT_EQ(absl::BytesToHexString(EncodeSharedFrame(header, place)), row.at("frame"));
+    ZerosEverywhere memory;
+    const auto decoded = DecodeFrame(absl::Cord(Bytes(row.at("frame"))), {}, &memory);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->header.SerializeAsString(), header.SerializeAsString());
+    EXPECT_EQ(memory.taken.SerializeAsString(), place.SerializeAsString());
+    EXPECT_EQ(decoded->payload.size(), place.bytes());
+  }
+}
+
 TEST(ValueVectorsTest, WhatIsNoFrameIsRefused) {
   for (const Json& row : Section("malformed")) {
     EXPECT_FALSE(DecodeFrames(absl::Cord(Bytes(row))).ok()) << row;

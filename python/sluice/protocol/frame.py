@@ -1,6 +1,7 @@
 """A frame's encoding: exactly `message Frame`, without copying the payload more than once.
 
-A message is one frame, or a batch of several.
+A message is one frame, or a batch of several. A payload may lie elsewhere: then only its place
+travels.
 
 What C++ has in services/protocol/frame_wire.h.
 """
@@ -18,7 +19,11 @@ MAX_BATCH_BYTES = 1 << 20
 _HEADER_TAG = 1 << 3 | 2
 _PAYLOAD_TAG = 2 << 3 | 2
 _BATCH_TAG = 3 << 3 | 2
+_PLACE_TAG = 4 << 3 | 2
+_MAX_PLACE_BYTES = 128  # of an encoded SharedPayload, with room for fields of a later version
 _FIXED_BYTES = {1: 8, 5: 4}
+# Payloads that are arrays of numbers and nothing else.
+_ARRAYS = (wire.CODEC_RAW, wire.CODEC_FLOAT16, wire.CODEC_BFLOAT16)
 
 
 class MalformedFrame(ValueError):
@@ -59,6 +64,13 @@ def parts(header, pieces=()):
         size += len(piece)
     prefix = encode_prefix(header, size)
     return [prefix, *pieces], len(prefix) + size
+
+
+def shared_parts(header, place):
+    """As `parts`, of a frame whose payload lies at `place`, a SharedPayload."""
+    content = place.SerializeToString()
+    encoded = encode_prefix(header, 0) + b'\x22' + _varint(len(content)) + content
+    return [encoded], len(encoded)
 
 
 def join(frames):
@@ -107,41 +119,46 @@ def _field_end(data, tag, at):
     return at, at + length
 
 
-def decode(data):
+def decode(data, take=None):
     """(header, payload as a memoryview of `data`), of one frame that a peer sent.
 
     Fields in any order, unknown ones are skipped, a missing header is an empty one. MalformedFrame
     for anything that is not such a message, is over a limit, has a payload that is not as long as
     the header's blocks together, or is a batch.
+
+    `take` gives the memoryview of a SharedPayload, or raises ValueError; None: nothing was agreed
+    on. The peer may change those bytes at any time, so what is more than an array of numbers is
+    copied from there.
     """
-    header, payload, batch = _decode_fields(data)
+    header, payload, batch = _decode_fields(data, take)
     if batch:
         raise MalformedFrame('malformed frame: a batch in place of one frame')
     return header, payload
 
 
-def decode_all(data):
+def decode_all(data, take=None):
     """[(header, payload), ...] of a whole message: a batch, or one frame."""
-    header, payload, batch = _decode_fields(data)
+    header, payload, batch = _decode_fields(data, take)
     if not batch:
         return [(header, payload)]
     frames = []
     for number, encoded in enumerate(batch):
         try:
-            frames.append(decode(encoded))
+            frames.append(decode(encoded, take))
         except MalformedFrame as error:
             raise MalformedFrame(f'frame {number} of a batch: {error}') from error
     return frames
 
 
-def _decode_fields(data):
+def _decode_fields(data, take):
     """Header, payload, and the frames of a batch, still encoded."""
     view = memoryview(data)
-    usual = _decode_usual(view)
+    usual = _decode_usual(view, take)
     if usual is not None:
         return *usual, []
     header = None
     payload = None
+    place = None
     batch = []
     at = 0
     while at < len(view):
@@ -160,24 +177,33 @@ def _decode_fields(data):
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise MalformedFrame(f'malformed frame: a payload of {len(payload)} bytes, over '
                                      f'the limit of {MAX_PAYLOAD_BYTES}, at byte {at}')
+        elif tag == _PLACE_TAG:
+            if place is not None:
+                raise MalformedFrame(
+                    f'malformed frame: a second place of a payload at byte {at}')
+            place = _parse_place(view[begin:end], at)
         elif tag == _BATCH_TAG:
             if len(batch) == MAX_BATCH_FRAMES:
                 raise MalformedFrame(
                     f'malformed frame: more than {MAX_BATCH_FRAMES} frames at byte {at}')
             batch.append(view[begin:end])
-        elif tag >> 3 in (1, 2, 3):
+        elif tag >> 3 in (1, 2, 3, 4):
             raise MalformedFrame(
                 f'malformed frame: field {tag >> 3} of wire type {tag & 7} at byte {at}')
         at = end
-    if batch and (header is not None or payload is not None):
+    if batch and (header is not None or payload is not None or place is not None):
         raise MalformedFrame('malformed frame: a batch beside a header or payload')
     header = wire.Header() if header is None else header
+    if place is not None:
+        if payload is not None:
+            raise MalformedFrame('malformed frame: a payload beside the place of one')
+        payload = _take_shared(header, place, take)
     payload = view[:0] if payload is None else payload
     check_payload_size(header, len(payload))
     return header, payload, batch
 
 
-def _decode_usual(view):
+def _decode_usual(view, take):
     """As `decode` of what `encode` makes, without looking at everything twice; None: the long way."""
     size = len(view)
     if size < 2 or view[0] != _HEADER_TAG:
@@ -186,17 +212,50 @@ def _decode_usual(view):
     end = at + length
     if length > MAX_HEADER_BYTES or end > size:
         return None
-    payload = view[:0]
-    if end < size:
-        if view[end] != _PAYLOAD_TAG:
-            return None
+    if end == size:
+        kind, begin = None, end
+    else:
+        kind = view[end]
         length, begin = _read_varint(view, end + 1)
         if begin + length != size or length > MAX_PAYLOAD_BYTES:
             return None
-        payload = view[begin:]
+    if kind not in (None, _PAYLOAD_TAG, _PLACE_TAG):
+        return None
     header = _parse_header(view[at:end], at)
+    payload = view[begin:]
+    if kind == _PLACE_TAG:
+        payload = _take_shared(header, _parse_place(payload, begin), take)
     check_payload_size(header, len(payload))
     return header, payload
+
+
+def _parse_place(content, at):
+    if len(content) > _MAX_PLACE_BYTES:
+        raise MalformedFrame(f'malformed frame: a place of a payload of {len(content)} bytes, over '
+                             f'the limit of {_MAX_PLACE_BYTES}, at byte {at}')
+    try:
+        place = wire.SharedPayload.FromString(bytes(content))
+    except Exception as error:  # the class depends on protobuf's implementation
+        raise MalformedFrame(
+            f'malformed frame: a place of a payload that is not one at byte {at}') from error
+    if place.bytes > MAX_PAYLOAD_BYTES:
+        raise MalformedFrame(f'malformed frame: a payload of {place.bytes} bytes, over the limit '
+                             f'of {MAX_PAYLOAD_BYTES}, at byte {at}')
+    return place
+
+
+def _take_shared(header, place, take):
+    if take is None:
+        raise MalformedFrame('malformed frame: a payload in shared memory, of which none was '
+                             'agreed on')
+    try:
+        payload = take(place)
+    except ValueError as error:
+        raise MalformedFrame(f'malformed frame: {error}') from error
+    blocks = blocks_of(header)
+    if blocks and all(block.codec in _ARRAYS for block in blocks):
+        return payload
+    return memoryview(bytes(payload))
 
 
 def _parse_header(content, at):

@@ -5,6 +5,8 @@ import queue
 
 from sluice.protocol import frame
 
+_FIELDS_BYTES = 32  # at most, of a frame, beside header and payload
+
 
 class Outgoing:
     """Frames that wait to be sent, and the messages that they go out in.
@@ -13,8 +15,11 @@ class Outgoing:
     are encoded by whoever takes the messages.
     """
 
-    def __init__(self):
+    def __init__(self, put=None):
+        """`put(pieces, size)`: brings a payload to the peer another way and gives its
+        SharedPayload; None: it is to go with its frame."""
         self.peer_takes = 1  # frames in one message
+        self._put = put
         self._added = queue.SimpleQueue()
 
     def put(self, frames):
@@ -26,7 +31,7 @@ class Outgoing:
         self._added.put(None)
 
     def messages(self):
-        waiting = collections.deque()  # of frame.parts
+        waiting = collections.deque()  # of (header, pieces, bytes of the payload)
         ended = False
         while True:
             while not ended:
@@ -37,18 +42,28 @@ class Outgoing:
                 if added is None:
                     ended = True
                 else:
-                    waiting.extend(frame.parts(*each) for each in added)
+                    waiting.extend((header, pieces, sum(map(len, pieces)))
+                                   for header, pieces in added)
             if not waiting:
                 return
             yield frame.join(self._take(waiting))
 
     def _take(self, waiting):
-        batch = [waiting.popleft()]
-        size = batch[0][1]
-        most = min(self.peer_takes, frame.MAX_BATCH_FRAMES)
+        batch = []
+        total = 0
+        most = max(1, min(self.peer_takes, frame.MAX_BATCH_FRAMES))
         while waiting and len(batch) < most:
-            size += waiting[0][1]
-            if size > frame.MAX_BATCH_BYTES:
+            header, pieces, size = waiting[0]
+            # Counted alike when the payload goes another way: the peer begins with what it has.
+            total += size + header.ByteSize() + _FIELDS_BYTES
+            if batch and total > frame.MAX_BATCH_BYTES:
                 break
-            batch.append(waiting.popleft())
+            waiting.popleft()
+            batch.append(self._encode(header, pieces, size))
         return batch
+
+    def _encode(self, header, pieces, size):
+        place = self._put(pieces, size) if self._put is not None and size else None
+        if place is not None:
+            return frame.shared_parts(header, place)
+        return frame.parts(header, pieces)

@@ -248,6 +248,12 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
   training->set_verify_gradients(view.Bool("verifyGradients", false));
   ReadCompression(view["compression"], training);
   ReadStaleness(view["stalenessRule"], training->mutable_staleness());
+  if (view.Has("stragglers")) {
+    const View from = view["stragglers"];
+    using Stragglers = v1::TrainingSpec::Stragglers;
+    training->mutable_stragglers()->set_policy(from.Named("policy", Stragglers::WAIT));
+    training->mutable_stragglers()->set_backup(static_cast<uint32_t>(from.Uint("backup", 1)));
+  }
   training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
   training->set_step_delay_seconds(view.Num("stepDelaySeconds", 0));
   if (view.Has("target")) {
@@ -477,6 +483,10 @@ Json WriteTraining(const v1::TrainingSpec& training) {
                {"stepDelaySeconds", training.step_delay_seconds()}};
   if (training.staleness().rule() != v1::TrainingSpec::Staleness::NONE) {
     json["stalenessRule"] = WriteStaleness(training.staleness());
+  }
+  if (training.has_stragglers()) {
+    json["stragglers"] = {{"policy", NameOf(training.stragglers().policy())},
+                          {"backup", training.stragglers().backup()}};
   }
   if (training.mode() == v1::BOUNDED_STALENESS) {
     json["boundedStaleness"] = {{"maxStaleness", training.max_staleness()}};

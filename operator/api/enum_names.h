@@ -79,6 +79,12 @@ inline const EnumNames<v1::TrainingSpec::Execution>& NamesOf(v1::TrainingSpec::E
       {"Worker", v1::TrainingSpec::WORKER}, {"Server", v1::TrainingSpec::SERVER}};
   return names;
 }
+inline const EnumNames<v1::TrainingSpec::Stragglers::Policy>& NamesOf(
+    v1::TrainingSpec::Stragglers::Policy) {
+  static const auto& names = *new EnumNames<v1::TrainingSpec::Stragglers::Policy>{
+      {"Wait", v1::TrainingSpec::Stragglers::WAIT}, {"Drop", v1::TrainingSpec::Stragglers::DROP}};
+  return names;
+}
 inline const EnumNames<v1::TrainingSpec::NonFinite>& NamesOf(v1::TrainingSpec::NonFinite) {
   static const auto& names = *new EnumNames<v1::TrainingSpec::NonFinite>{
       {"Fail", v1::TrainingSpec::FAIL}, {"Skip", v1::TrainingSpec::SKIP}};

@@ -889,6 +889,7 @@ const std::vector<Rule>& Rules() {
     AddDataRules(rules);
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
+    AddStragglerRules(rules);
     AddJobRules(rules);
     AddExecutionRules(rules);
     AddClusterRules(rules);

@@ -138,6 +138,7 @@ class JsonDisplay final : public RunDisplay {
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);
     json["restarts"] = facts.result.restarts;
     json["recomputedSamples"] = progress.recomputed_samples();
+    json["droppedContributions"] = progress.dropped_contributions();
     json["skippedSteps"] = progress.skipped_steps();
     json["workerSeconds"] = {{"data", progress.data_seconds()},
                              {"compute", progress.compute_seconds()},

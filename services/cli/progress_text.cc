@@ -355,6 +355,10 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
         absl::StrCat(facts.result.restarts, " of processes, ",
                      CountText(progress.recomputed_samples()), " samples computed again"));
   }
+  if (progress.dropped_contributions() > 0) {
+    add("dropped", absl::StrCat(CountText(progress.dropped_contributions()),
+                                " contributions of slow workers"));
+  }
   if (progress.skipped_steps() > 0)
     add("skipped", absl::StrCat(progress.skipped_steps(), " steps"));
   if (progress.checkpoint().has_last()) {

@@ -467,6 +467,7 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());
   state.skipped = std::max(state.skipped, progress.skipped_steps());
+  state.dropped = std::max(state.dropped, progress.dropped_contributions());
   state.leaseholders = progress.leaseholders();
   if (Synchronous()) committed_ = std::max(committed_, progress.committed());
   meter_.OnSamples(Samples(), now);

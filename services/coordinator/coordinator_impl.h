@@ -77,6 +77,7 @@ class CoordinatorCore::Impl {
     uint64_t closed = 0;  // in the present view; asynchronous: updates applied
     uint64_t samples = 0;
     uint64_t skipped = 0;
+    uint64_t dropped = 0;
     uint64_t leaseholders = 0;
   };
 

@@ -20,6 +20,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("samples_per_second", "Training samples applied in a second, recently."),
       gauge("recomputed_samples",
             "Samples whose gradients were computed again after a change of the view."),
+      gauge("dropped_contributions",
+            "Workers' contributions that steps were closed without (training.stragglers)."),
       gauge("skipped_steps", "Steps skipped because a gradient was not finite."),
       gauge("loss", "Mean training loss over recent steps."),
       gauge("evaluation_loss", "Mean loss of the last evaluation on held-out data."),

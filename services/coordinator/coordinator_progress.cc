@@ -73,6 +73,9 @@ v1::JobProgress CoordinatorCore::Impl::Progress(uint64_t events_after, absl::Tim
   uint64_t skipped = 0;
   for (const auto& [shard, state] : shard_states_) skipped = std::max(skipped, state.skipped);
   progress.set_skipped_steps(skipped);
+  for (const auto& [shard, state] : shard_states_) {
+    progress.set_dropped_contributions(std::max(progress.dropped_contributions(), state.dropped));
+  }
   AddProcesses(&progress, now);
   events_.CopyTo(events_after, &progress);
   return progress;

@@ -352,6 +352,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         metrics_->gauge("staleness_quantile_updates", {quantile}).Set(static_cast<double>(updates));
       }
     }
+    set("dropped_contributions", static_cast<double>(progress.dropped_contributions()));
     set("skipped_steps", static_cast<double>(progress.skipped_steps()));
     if (progress.has_loss()) set("loss", progress.loss());
     if (progress.has_last_evaluation()) {

@@ -134,6 +134,19 @@ absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool&
   return absl::OkStatus();
 }
 
+absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockPool& pool) {
+  if (from->empty()) return absl::OkStatus();
+  if (nodes_.empty()) {
+    nodes_ = std::exchange(from->nodes_, {});
+    return absl::OkStatus();
+  }
+  Sum& sum = nodes_.front().sum;
+  if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
+  absl::Status added = AddSum(info, from->nodes_.front().sum, *sum.block);
+  from->Clear();
+  return added;
+}
+
 absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum) {
   // Level by level, a node without its sibling stands for its parent.
   for (uint64_t size = 1; nodes_.size() > 1; size *= 2) {

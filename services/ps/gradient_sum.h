@@ -47,6 +47,9 @@ class GradientSum {
   // gradient for this tensor) are merged as if it were nothing. Must not be empty.
   absl::Status Take(const BlockInfo& info, BlockPool& pool, Sum* sum);
 
+  // Adds another sum of the block, which is empty afterwards. Neither has tree nodes.
+  absl::Status Merge(const BlockInfo& info, GradientSum* from, BlockPool& pool);
+
   // Puts back what was taken.
   void Put(Sum sum) { nodes_.push_back({0, 0, std::move(sum)}); }
 

@@ -44,8 +44,11 @@ std::shared_ptr<PartitionContent> Partition::Pin(uint64_t version) const {
   return content;
 }
 
-void Partition::Reset(size_t members) {
+void Partition::Reset(size_t members, bool selective) {
   for (GradientSum& sum : sums_) sum.Clear();
+  selective_ = selective;
+  sums_of_.clear();
+  if (selective) sums_of_.assign(members, std::vector<GradientSum>(blocks_.size()));
   for (auto& received : received_) received.clear();
   members_.assign(members, Member());
   completions_ = 0;
@@ -58,6 +61,7 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
     return absl::InvalidArgumentError(
         absl::StrCat("nothing can be pushed to counter '", model_->TensorName(info), "'"));
   }
+  if (members_[source.member].dropped) return false;
   if (source.allow_repeats) return true;
   for (const Received& before : received_[place]) {
     if (before.member != source.member) continue;
@@ -79,10 +83,11 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
 absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, BlockPool& pool) {
   const size_t place = block.block - first_block_;
   const BlockInfo& info = Info(place);
-  absl::Status added = source.tree_node ? sums_[place].AddNode(info, block.codec, block.payload,
-                                                               source.microbatches.begin,
-                                                               source.microbatches.size(), pool)
-                                        : sums_[place].Add(info, block.codec, block.payload, pool);
+  GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
+  absl::Status added =
+      source.tree_node ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
+                                     source.microbatches.size(), pool)
+                       : sum.Add(info, block.codec, block.payload, pool);
   if (!added.ok()) {
     return absl::Status(added.code(), absl::StrCat(model_->BlockName(info), ": ", added.message()));
   }
@@ -93,13 +98,16 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
 absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t microbatches,
                                  bool by_set) {
   Member& m = members_[member];
+  if (m.dropped) return absl::OkStatus();
   if (m.complete && by_set) {
     if (m.samples == samples && m.microbatches == microbatches) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "partition ", id_, " was complete with ", m.samples, " samples in ", m.microbatches,
         " microbatches and is now with ", samples, " in ", microbatches));
   }
-  m = {true, samples, microbatches};
+  m.complete = true;
+  m.samples = samples;
+  m.microbatches = microbatches;
   ++completions_;
   return absl::OkStatus();
 }
@@ -108,6 +116,32 @@ bool Partition::IsComplete(bool by_set) const {
   if (members_.empty()) return false;
   if (!by_set) return completions_ >= members_.size();
   return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.complete; });
+}
+
+bool Partition::IsComplete(const std::vector<size_t>& members) const {
+  return std::all_of(members.begin(), members.end(),
+                     [this](size_t member) { return members_[member].complete; });
+}
+
+absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& pool,
+                               ParallelRunner& runner) {
+  for (size_t member = 0; member < members_.size(); ++member) {
+    if (std::find(members.begin(), members.end(), member) != members.end()) continue;
+    members_[member] = Member();
+    members_[member].dropped = true;
+  }
+  std::vector<absl::Status> statuses(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    for (size_t member : members) {
+      statuses[place] = sums_[place].Merge(Info(place), &sums_of_[member][place], pool);
+      if (!statuses[place].ok()) return;
+    }
+  });
+  sums_of_.assign(members_.size(), std::vector<GradientSum>(blocks_.size()));
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 uint64_t Partition::samples() const {
@@ -185,7 +219,7 @@ void Partition::Advance(std::vector<BlockState> next) {
   undo_ = std::move(blocks_);
   blocks_ = std::move(next);
   ++version_;
-  Reset(members_.size());
+  Reset(members_.size(), selective_);
 }
 
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,

@@ -64,7 +64,9 @@ class Partition {
   // ---- contributions
 
   // Drops what was contributed; the next version wants all of `members` members. 0: never complete.
-  void Reset(size_t members);
+  // `selective`: contributions are kept by member, and some of them are chosen before the close
+  // (Select).
+  void Reset(size_t members, bool selective = false);
   size_t members() const { return members_.size(); }
 
   struct Source {
@@ -85,6 +87,12 @@ class Partition {
   absl::Status Complete(size_t member, uint64_t samples, uint64_t microbatches, bool by_set);
   bool IsComplete(bool by_set) const;
   bool HasCompleted(size_t member) const { return members_[member].complete; }
+  // Whether all of `members` (numbers) have contributed everything.
+  bool IsComplete(const std::vector<size_t>& members) const;
+  // Selective: the sums are those of `members`, added in their order. What others contributed, and
+  // still contribute to this version, is dropped.
+  absl::Status Select(const std::vector<size_t>& members, BlockPool& pool, ParallelRunner& runner);
+  uint64_t SamplesOf(size_t member) const { return members_[member].samples; }
   uint64_t samples() const;
   uint64_t microbatches() const;
 
@@ -124,6 +132,7 @@ class Partition {
   };
   struct Member {
     bool complete = false;
+    bool dropped = false;  // Select left it out
     uint64_t samples = 0;
     uint64_t microbatches = 0;
   };
@@ -142,6 +151,8 @@ class Partition {
   std::optional<std::vector<BlockState>> undo_;
 
   std::vector<GradientSum> sums_;
+  bool selective_ = false;
+  std::vector<std::vector<GradientSum>> sums_of_;           // selective: by member
   std::vector<absl::InlinedVector<Received, 2>> received_;  // of each block
   std::vector<Member> members_;
   size_t completions_ = 0;

@@ -455,12 +455,14 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->HasShard(stream.incarnation())) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  if (header.body_case() != v1::Header::kNorms) {
-    return absl::InvalidArgumentError("shards send norms only");
+  const bool norms = header.body_case() == v1::Header::kNorms;
+  if (!norms && header.body_case() != v1::Header::kStepSet) {
+    return absl::InvalidArgumentError("shards send norms and steps' sets only");
   }
   if (!state.MayChange()) return Handled::kWait;
-  if (!state.view->synchronous()) return absl::InvalidArgumentError("no steps, no norms");
-  absl::Status taken = synchronous.OnNorms(header.norms());
+  if (!state.view->synchronous()) return absl::InvalidArgumentError("there are no steps");
+  absl::Status taken =
+      norms ? synchronous.OnNorms(header.norms()) : synchronous.OnStepSet(header.step_set());
   if (!taken.ok()) return taken;
   return Handled::kDone;
 }
@@ -545,6 +547,7 @@ void ShardCore::Impl::SendProgress() {
   progress.set_closed(state.LowestVersion());
   progress.set_committed(state.committed);
   progress.set_skipped_steps(state.steps_skipped);
+  progress.set_dropped_contributions(state.dropped_contributions);
   asynchronous.FillProgress(&progress);
   state.Tell(std::move(message));
 }
@@ -572,6 +575,7 @@ ShardStatus ShardCore::Impl::Status() const {
   status.highest = state.HighestVersion();
   status.committed = state.committed;
   status.steps_skipped = state.steps_skipped;
+  status.dropped_contributions = state.dropped_contributions;
   status.updates_applied = state.updates;
   status.streams = streams.size();
   status.waiting_frames = streams.waiting_frames();

@@ -48,7 +48,8 @@ struct ShardStatus {
   uint64_t highest = 0;
   uint64_t committed = 0;
   uint64_t steps_skipped = 0;
-  uint64_t updates_applied = 0;  // asynchronous
+  uint64_t dropped_contributions = 0;  // owner of partition 0
+  uint64_t updates_applied = 0;        // asynchronous
   size_t streams = 0;
   size_t waiting_frames = 0;
   uint64_t waiting_bytes = 0;

@@ -22,6 +22,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
       gauge("open_cuts", "Versions that are pinned for a checkpoint, an evaluation or a reader."),
       gauge("blocks_allocated",
             "Blocks taken from the system since the start; flat in a steady state."),
+      gauge("dropped_contributions",
+            "Contributions that steps were closed without (owner of partition 0)."),
       gauge("repeated_blocks", "Gradient blocks that came again and were ignored."),
       gauge("executor_queue_tasks", "Tasks that wait for the core."),
       gauge("executor_queue_bytes", "Payload that waits for the core."),

@@ -26,6 +26,9 @@ class ShardRules {
   virtual bool IgnoreRepeatedBlocks() const { return true; }
   // A partition closes by the set of members; no: by the number of `complete` received.
   virtual bool CloseBySet() const { return true; }
+  // Where stragglers are dropped, a step closes with the set that one shard decided; no: each
+  // partition with whoever is complete for it first.
+  virtual bool AgreeOnSet() const { return true; }
   // Accumulators are dropped at an Install.
   virtual bool DropAccumulators() const { return true; }
   // Undo is kept until the first push of the next step; no: until the partition's own next close

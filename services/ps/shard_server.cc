@@ -377,6 +377,7 @@ class ShardServer::Impl final : public StreamHandler {
     set("staged_updates", static_cast<double>(status.staged_updates));
     set("open_cuts", static_cast<double>(status.open_cuts));
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
+    set("dropped_contributions", static_cast<double>(status.dropped_contributions));
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));
     set("executor_queue_tasks", static_cast<double>(executor_.queued_tasks()));
     set("executor_queue_bytes", static_cast<double>(executor_.queued_bytes()));

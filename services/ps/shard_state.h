@@ -92,7 +92,8 @@ struct ShardState {
   bool frozen = false;                                 // R2
   uint64_t committed = 0;
   uint64_t steps_skipped = 0;
-  uint64_t updates = 0;  // asynchronous: applied
+  uint64_t dropped_contributions = 0;  // owner of partition 0: that committed steps go without
+  uint64_t updates = 0;                // asynchronous: applied
   uint64_t repeated_blocks = 0;
   std::string failure;  // not empty: nothing closes or is applied any more
 

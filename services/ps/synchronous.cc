@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 namespace sluice::ps {
@@ -13,7 +14,8 @@ Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* se
       streams_(*streams),
       sender_(*sender),
       events_(std::move(events)),
-      norms_(state) {}
+      norms_(state),
+      set_(state) {}
 
 absl::Status Synchronous::CheckRange(size_t member, const v1::Push& push) const {
   const Interval range = FromProto(push.microbatches());
@@ -71,6 +73,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
       if (!wanted.ok()) return wanted;
     }
   }
+  if (push.complete_size() > 0 && set_.active() && set_.Decide()) TryCloseAll();
   for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
   return absl::OkStatus();
 }
@@ -127,6 +130,11 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
                                uint64_t request) {
   if (const std::vector<BlockState>* blocks = partition.At(version); blocks != nullptr) {
     sender_.SendLive(stream.id, partition.id(), version, *blocks, request);
+    return absl::OkStatus();
+  }
+  if (version < partition.version() && set_.active()) {
+    // Whose contribution was dropped may be behind by any number of steps: it goes on here.
+    sender_.SendLive(stream.id, partition.id(), partition.version(), partition.blocks(), request);
     return absl::OkStatus();
   }
   if (version < partition.version()) {
@@ -189,6 +197,7 @@ void Synchronous::Commit(uint64_t version) {
   }
   if (version <= state_.committed) return;
   state_.committed = version;
+  set_.OnCommitted(version);
   events_.committed();
 }
 
@@ -196,20 +205,36 @@ void Synchronous::OnInstalled() {
   for (uint32_t number : state_.view->owned()) {
     if (state_.rules.DropAccumulators() ||
         state_.partitions[number]->members() != state_.view->members()) {
-      state_.partitions[number]->Reset(state_.view->members());
+      state_.partitions[number]->Reset(state_.view->members(), set_.active());
     }
   }
   norms_.Reset(state_.view->proto().first_step());
+  set_.Reset(state_.view->proto().first_step());
 }
 
 void Synchronous::TryClose(Partition& partition) {
-  if (!state_.MayChange() || !partition.IsComplete(state_.rules.CloseBySet())) return;
+  if (!state_.MayChange()) return;
+  const bool measured = NeedsNorms(state_.job) && norms_.HasOwn(partition.id());
+  if (!measured && !IsWhole(partition)) return;
   if (!NeedsNorms(state_.job)) {
     Close(partition, Arguments(partition));
     return;
   }
-  if (!norms_.HasOwn(partition.id()) && !Measure(partition)) return;
+  if (!measured && !Measure(partition)) return;
   TryCloseTogether();
+}
+
+void Synchronous::TryCloseAll() {
+  for (uint32_t number : state_.view->owned()) TryClose(*state_.partitions[number]);
+}
+
+bool Synchronous::IsWhole(Partition& partition) {
+  if (!set_.active()) return partition.IsComplete(state_.rules.CloseBySet());
+  const std::vector<size_t>* const members = set_.Of(partition);
+  if (members == nullptr || !partition.IsComplete(*members)) return false;
+  absl::Status selected = partition.Select(*members, *state_.pool, state_.parallel);
+  if (!selected.ok()) state_.Fail(absl::StrCat(selected.message()));
+  return selected.ok();
 }
 
 UpdateArguments Synchronous::Arguments(const Partition& partition) const {
@@ -249,7 +274,17 @@ absl::Status Synchronous::OnNorms(const v1::Norms& norms) {
   return absl::OkStatus();
 }
 
-void Synchronous::OnShardConnected(uint64_t incarnation) { norms_.OnShardConnected(incarnation); }
+absl::Status Synchronous::OnStepSet(const v1::StepSet& set) {
+  if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
+  if (absl::Status taken = set_.OnStepSet(set); !taken.ok()) return taken;
+  TryCloseAll();
+  return absl::OkStatus();
+}
+
+void Synchronous::OnShardConnected(uint64_t incarnation) {
+  norms_.OnShardConnected(incarnation);
+  if (set_.active()) set_.OnShardConnected(incarnation);
+}
 
 void Synchronous::TryCloseTogether() {
   if (!state_.MayChange() || !norms_.IsComplete()) return;

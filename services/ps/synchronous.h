@@ -13,6 +13,7 @@
 #include "services/ps/data_sender.h"
 #include "services/ps/norm_exchange.h"
 #include "services/ps/shard_state.h"
+#include "services/ps/step_set.h"
 #include "services/ps/streams.h"
 
 namespace sluice::ps {
@@ -21,7 +22,8 @@ namespace sluice::ps {
 // members, pulls of the next version wait for that.
 //
 // A partition closes by itself, unless the step wants a number that spans shards (norm_exchange.h):
-// then all close together, once every partition of the job is measured.
+// then all close together, once every partition of the job is measured. Where stragglers are
+// dropped it closes with the step's set (step_set.h).
 //
 // The caller has checked view, membership and promise: frames given here are of the installed view,
 // from a member, and the shard may change.
@@ -39,6 +41,7 @@ class Synchronous {
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull);
   absl::Status OnNorms(const v1::Norms& norms);
+  absl::Status OnStepSet(const v1::StepSet& set);
 
   // Another shard can be reached (again): it may lack what was sent before.
   void OnShardConnected(uint64_t incarnation);
@@ -66,6 +69,9 @@ class Synchronous {
                           const std::vector<ReceivedBlock>& blocks);
   absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request);
   void TryClose(Partition& partition);
+  void TryCloseAll();
+  // Whether what the partition's next version is made of is there, and nothing else.
+  bool IsWhole(Partition& partition);
   void TryCloseTogether();
   UpdateArguments Arguments(const Partition& partition) const;
   bool Measure(Partition& partition);
@@ -78,6 +84,7 @@ class Synchronous {
   DataSender& sender_;
   const Events events_;
   NormExchange norms_;
+  StepSet set_;
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
 };
 

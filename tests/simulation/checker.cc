@@ -107,6 +107,29 @@ void Checker::OnShard(const ShardNow& now) {
 // ---- synchronous
 
 void Checker::CheckVersion(const ShardNow& now, const PartitionView& content) {
+  if (drops_stragglers()) {
+    CheckSet(now, content);
+  } else {
+    CheckElements(now, content);
+  }
+  if (failed()) return;
+  const Tags tags = TagsOf(content);
+  const uint64_t attempt = now.view.attempt();
+  CheckLineage(Order(now.view), content.partition, content.version, tags,
+               absl::StrCat("shard ", now.incarnation % 1000));
+  last_[{attempt, content.partition, content.version}] = tags;
+  auto truth = truth_.find({attempt, content.partition, content.version});
+  if (truth != truth_.end() && truth->second != tags) {
+    Fail(absl::StrCat(Where(now, content), ": a committed version has changed"));
+  }
+  auto committed = committed_.find(attempt);
+  if (committed != committed_.end() && content.version < committed->second) {
+    Fail(absl::StrCat(Where(now, content), ": went back behind the committed version ",
+                      committed->second));
+  }
+}
+
+void Checker::CheckElements(const ShardNow& now, const PartitionView& content) {
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     const uint32_t tensor = TensorOf(content.partition, i);
     const Elements3& block = content.blocks[i];
@@ -123,20 +146,102 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionView& content) {
                                " has no gradient and was touched"));
     }
   }
-  const Tags tags = TagsOf(content);
+}
+
+void Checker::OnContribution(double tag, uint64_t step, const PositionRange& positions) {
+  contributions_[step][tag] = positions;
+}
+
+const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
+  const auto [it, added] = found_sets_.try_emplace({step, tags});
+  if (!added) return it->second ? &*it->second : nullptr;
+  // Sums of one half of what there is, and what is missing to them in the other half.
+  std::vector<std::pair<double, PositionRange>> all(contributions_[step].begin(),
+                                                    contributions_[step].end());
+  if (all.size() > 36) Fail("too many contributions to one step for the checker");
+  const size_t half = all.size() / 2;
+  const auto sum_of = [&](size_t from, uint64_t chosen) {
+    double sum = 0;
+    for (size_t i = from; chosen != 0; ++i, chosen >>= 1) {
+      if ((chosen & 1) != 0) sum += all[i].first;
+    }
+    return sum;
+  };
+  std::map<double, uint64_t> sums;
+  for (uint64_t chosen = 0; chosen < uint64_t{1} << half; ++chosen)
+    sums[sum_of(0, chosen)] = chosen;
+  for (uint64_t chosen = 0; chosen < uint64_t{1} << (all.size() - half); ++chosen) {
+    const auto rest = sums.find(tags - sum_of(half, chosen));
+    if (rest == sums.end()) continue;
+    it->second.emplace();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool in = i < half ? (rest->second >> i & 1) != 0 : (chosen >> (i - half) & 1) != 0;
+      if (in) it->second->push_back(all[i].second);
+    }
+    return &*it->second;
+  }
+  return nullptr;
+}
+
+void Checker::CheckSet(const ShardNow& now, const PartitionView& content) {
   const uint64_t attempt = now.view.attempt();
-  CheckLineage(Order(now.view), content.partition, content.version, tags,
-               absl::StrCat("shard ", now.incarnation % 1000));
-  last_[{attempt, content.partition, content.version}] = tags;
-  auto truth = truth_.find({attempt, content.partition, content.version});
-  if (truth != truth_.end() && truth->second != tags) {
-    Fail(absl::StrCat(Where(now, content), ": a committed version has changed"));
+  const uint64_t version = content.version;
+  std::vector<Elements3>& known = contents_[{attempt, content.partition, version}];
+  if (known == content.blocks) return;
+  known = content.blocks;
+  if (version == 0) return CheckElements(now, content);
+  const auto before = contents_.find({attempt, content.partition, version - 1});
+  if (before == contents_.end()) return;  // restored
+  const uint64_t step = version - 1;
+  for (size_t i = 0; i < content.blocks.size(); ++i) {
+    const uint32_t tensor = TensorOf(content.partition, i);
+    const double tags = content.blocks[i][1] - before->second[i][1];
+    const double sum = content.blocks[i][0] - before->second[i][0];
+    if (model_.IsSilent(tensor)) {
+      if (tags != 0 || sum != 0) Fail(absl::StrCat(Where(now, content), ": was touched"));
+      continue;
+    }
+    const auto [set, first] = sets_.emplace(std::make_pair(Order(now.view), step), tags);
+    if (!first && set->second != tags) {
+      return Fail(absl::StrCat(Where(now, content), ": step ", step,
+                               " was closed with another set of contributions elsewhere"));
+    }
+    const std::vector<PositionRange>* const ranges = SetOf(step, tags);
+    if (ranges == nullptr) {
+      return Fail(absl::StrCat(Where(now, content), ": is made of what is no set of step ", step));
+    }
+    double expected = 0;
+    IntervalSet samples;
+    for (const PositionRange& range : *ranges) {
+      if (samples.Intersects({range.begin, range.end})) {
+        return Fail(absl::StrCat(Where(now, content), ": has samples of step ", step, " twice"));
+      }
+      samples.Add(Interval{range.begin, range.end});
+      expected += model_.SumOf(range, tensor);
+    }
+    if (sum != expected) {
+      return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
+                               " is not the sum of the set's samples"));
+    }
   }
-  auto committed = committed_.find(attempt);
-  if (committed != committed_.end() && content.version < committed->second) {
-    Fail(absl::StrCat(Where(now, content), ": went back behind the committed version ",
-                      committed->second));
+}
+
+bool Checker::IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const {
+  for (const auto& [key, tags] : last_) {
+    const auto& [attempt, first, version] = key;
+    bool same = true;
+    for (uint32_t partition = 0; partition < index_.partitions() && same; ++partition) {
+      if (index_.IsEmpty(partition)) continue;
+      PartitionView content;
+      for (uint32_t block : index_.BlocksOfPartition(partition)) {
+        content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
+      }
+      const auto there = last_.find({attempt, partition, version});
+      same = there != last_.end() && there->second == TagsOf(content);
+    }
+    if (same) return true;
   }
+  return false;
 }
 
 void Checker::CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version,
@@ -188,7 +293,7 @@ void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       const uint32_t tensor = layout_.blocks(static_cast<int>(block)).tensor();
       content.blocks.push_back(tensors[tensor]);
-      if (tensors[tensor][0] != model_.ExpectedSum(step, tensor)) {
+      if (!drops_stragglers() && tensors[tensor][0] != model_.ExpectedSum(step, tensor)) {
         return Fail(absl::StrCat("a worker computes step ", step, " on tensor ", tensor,
                                  " that is not of this version"));
       }
@@ -199,6 +304,10 @@ void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
 
 void Checker::OnEvaluate(const std::vector<Elements3>& tensors) {
   if (!synchronous()) return;
+  if (drops_stragglers()) {
+    if (!IsVersionOfOneHistory(tensors)) Fail("an evaluation reads what never was");
+    return;
+  }
   uint64_t newest = 0;
   for (const auto& [attempt, version] : committed_) newest = std::max(newest, version);
   for (uint64_t version = 0; version <= newest; ++version) {
@@ -388,7 +497,7 @@ void Checker::OnManifest(const v1::Manifest& manifest) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
                                " is of version ", file->second.version));
     }
-    for (size_t i = 0; i < file->second.blocks.size(); ++i) {
+    for (size_t i = 0; i < file->second.blocks.size() && !drops_stragglers(); ++i) {
       if (file->second.blocks[i][0] != model_.ExpectedSum(key.second, TensorOf(partition, i))) {
         return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
                                  " is not that version"));

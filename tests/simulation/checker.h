@@ -6,6 +6,8 @@
 //   - each sample is applied exactly once: a synchronous version's sum is that of its steps, an
 //     asynchronous content is that of the updates applied, no two of which share a sample
 //   - what is applied is the same on all partitions, at every Install and at the end
+//   - where stragglers are dropped, a step closes with one set of its contributions on all
+//     partitions, each of them whole and none of another step
 //   - BitExact: the sums have the bits of the fixed tree
 //   - one content of a version in one view, for whoever has it: owners, workers that compute on it
 //   - a committed version never changes and nobody goes back behind it
@@ -73,6 +75,7 @@ class Checker {
   void OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
                             const std::vector<Elements3>& tensors);
   void OnUpdate(double tag, const PositionRange& positions);
+  void OnContribution(double tag, uint64_t step, const PositionRange& positions);
   // What a worker evaluates must be one version, a committed one (synchronous).
   void OnEvaluate(const std::vector<Elements3>& tensors);
 
@@ -103,6 +106,9 @@ class Checker {
   };
 
   bool synchronous() const { return job_.training().mode() == v1::SYNCHRONOUS; }
+  bool drops_stragglers() const {
+    return job_.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
+  }
   uint32_t TensorOf(uint32_t partition, size_t place) const;
   // Whether nothing in it is ever touched.
   bool IsSilent(const PartitionView& content) const;
@@ -112,6 +118,11 @@ class Checker {
   void CheckPromise(const ShardNow& now);
   void CheckOwner(const ShardNow& now, uint32_t partition);
   void CheckVersion(const ShardNow& now, const PartitionView& content);
+  void CheckElements(const ShardNow& now, const PartitionView& content);
+  void CheckSet(const ShardNow& now, const PartitionView& content);
+  // The contributions to a step whose tags add up to that; null: there are none.
+  const std::vector<PositionRange>* SetOf(uint64_t step, double tags);
+  bool IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const;
   void CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version, const Tags& tags,
                     const std::string& who);
   void CheckCommitted(const ShardNow& now);
@@ -137,6 +148,13 @@ class Checker {
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> last_;    // attempt, partition, version
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Tags> truth_;   // of committed versions
   std::map<uint64_t, uint64_t> committed_;                           // by attempt
+
+  // Synchronous, stragglers dropped.
+  std::map<uint64_t, std::map<double, PositionRange>> contributions_;  // by step, tag
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, std::vector<Elements3>>
+      contents_;                                         // attempt, partition, version
+  std::map<std::pair<ViewKey, uint64_t>, double> sets_;  // view, step -> the tags together
+  std::map<std::pair<uint64_t, double>, std::optional<std::vector<PositionRange>>> found_sets_;
 
   // Asynchronous.
   std::map<double, Update> updates_;  // by tag

@@ -42,6 +42,10 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   training.set_global_batch_size(training.microbatch_size() * microbatches);
   training.set_steps(5 + random.Below(25));
   training.set_max_staleness(random.Below(4));
+  if (options.drop_stragglers) {
+    training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
+    training.mutable_stragglers()->set_backup(1 + scenario.workers / 3);
+  }
   // Skipping makes the shards exchange norms before each close.
   training.set_non_finite(random.OneIn(4) ? v1::TrainingSpec::SKIP : v1::TrainingSpec::FAIL);
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
@@ -66,11 +70,12 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
 std::string Describe(const Scenario& scenario) {
   const v1::TrainingSpec& training = scenario.job.training();
   return absl::StrCat("seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
-                      training.bit_exact() ? " BitExact" : "", ", ", scenario.shards, " shards, ",
-                      scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
-                      " partitions, ", scenario.tensors, " tensors, ", training.steps(),
-                      " steps of ", training.global_batch_size(), " samples, ", scenario.faults,
-                      " faults");
+                      training.bit_exact() ? " BitExact" : "",
+                      training.has_stragglers() ? " without stragglers" : "", ", ", scenario.shards,
+                      " shards, ", scenario.workers, " workers, ",
+                      scenario.job.parameter_server().partitions(), " partitions, ",
+                      scenario.tensors, " tensors, ", training.steps(), " steps of ",
+                      training.global_batch_size(), " samples, ", scenario.faults, " faults");
 }
 
 Cluster::Cluster(Scenario scenario, Tracing tracing)

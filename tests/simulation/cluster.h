@@ -50,6 +50,7 @@ struct Scenario {
 struct ScenarioOptions {
   v1::Mode mode = v1::SYNCHRONOUS;
   bool bit_exact = false;
+  bool drop_stragglers = false;
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".

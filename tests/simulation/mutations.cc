@@ -71,6 +71,7 @@ void Undisturbed(Scenario& scenario) {
 }
 
 const ScenarioOptions kSynchronous = {v1::SYNCHRONOUS, false};
+const ScenarioOptions kStragglers = {v1::SYNCHRONOUS, false, true};
 const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
@@ -84,6 +85,7 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.
+      {"EveryPartitionTakesWhoeverIsFirst", {kStragglers}, SLUICE_WITHOUT(ShardRules, AgreeOnSet)},
       {"ShardBreaksItsPromise",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(ShardRules, KeepPromise), KillWorkers)},

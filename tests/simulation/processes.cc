@@ -700,6 +700,8 @@ void WorkerProcess::RunCompute() {
   const double tag = static_cast<double>((cluster_.random().Next() >> 32) + 1);
   if (cluster_.scenario().job.training().mode() != v1::SYNCHRONOUS) {
     cluster_.checker().OnUpdate(tag, job.compute.positions);
+  } else {
+    cluster_.checker().OnContribution(tag, job.compute.step, job.compute.positions);
   }
   Gradient(0, tag);
 }

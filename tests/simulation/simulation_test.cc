@@ -65,6 +65,7 @@ TEST_P(SimulationTest, OneSeedIsOneHistory) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, SimulationTest,
                          testing::Values(Mode{"synchronous", {v1::SYNCHRONOUS, false}},
+                                         Mode{"stragglers", {v1::SYNCHRONOUS, false, true}},
                                          Mode{"bitexact", {v1::SYNCHRONOUS, true}},
                                          Mode{"asynchronous", {v1::ASYNCHRONOUS, false}},
                                          Mode{"bounded", {v1::BOUNDED_STALENESS, false}}),

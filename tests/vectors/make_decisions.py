@@ -55,7 +55,7 @@ def make_table():
 class World:
 
     def __init__(self, name, seed, mode, bit_exact=False, shards=2, push_codec=wire.CODEC_RAW,
-                 epochs=0, error_feedback=False):
+                 epochs=0, error_feedback=False, stragglers=False):
         self.random = random.Random(seed)
         self.shards = _SHARDS[:shards]
         self.table = make_table()
@@ -68,6 +68,9 @@ class World:
         training.bit_exact = bit_exact
         training.push_codec = push_codec
         training.compression.error_feedback = error_feedback
+        if stragglers:
+            training.stragglers.policy = training.stragglers.DROP
+            training.stragglers.backup = 1
         training.steps = 0 if epochs else 1000
         training.epochs = epochs
         self.job.timeouts.heartbeat = 0.5
@@ -245,7 +248,10 @@ class World:
     def answer_push(self, shard, push):
         if self.job.training.mode == wire.SYNCHRONOUS:
             if push.pull_next and push.complete:
-                self.send_data(shard, list(push.complete), push.step + 1)
+                # The worker may be left out of this step and some more.
+                drops = self.job.training.stragglers.policy == self.job.training.stragglers.DROP
+                ahead = self.random.choice((0, 0, 0, 1, 3)) if drops else 0
+                self.send_data(shard, list(push.complete), push.step + 1 + ahead)
         elif push.HasField('apply'):
             self.answer_apply(shard, push.apply)
         elif push.complete or not self.owned(shard):
@@ -343,6 +349,9 @@ def lives():
                 'error_feedback': True}),
             ('asynchronous, int8 with error feedback', 15, {
                 'mode': wire.ASYNCHRONOUS, 'push_codec': wire.CODEC_INT8,
+                'error_feedback': True}),
+            ('synchronous, a straggler', 16, {
+                'mode': wire.SYNCHRONOUS, 'stragglers': True, 'push_codec': wire.CODEC_FLOAT16,
                 'error_feedback': True}),
             ('BitExact', 4, {'mode': wire.SYNCHRONOUS, 'bit_exact': True}),
             ('asynchronous', 5, {'mode': wire.ASYNCHRONOUS}),

@@ -2,6 +2,7 @@
 
   no current version --Pull(m)--> incoming m whole --adopt--> current s
   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
+  stragglers dropped: what comes in is above s + 1 --Pull--> no current version, incoming that
   new view (m): current stays if it is m; what came in of m stays; everything else is dropped (R9)
 """
 
@@ -131,9 +132,25 @@ class SynchronousWorker:
         else:
             self._pull_from(link)
 
-    def _pull_from(self, link):
+    def _skip_to(self, version, partition):
+        """This worker's contribution was dropped: it goes on at a later version, of which
+        `partition` is coming in."""
+        if self._has_current:
+            if self._results:
+                self._report_step()
+            self._push.encoder.rollback()
+        self._drop_gradients()
+        self._push.stop()
+        self._has_current = False
+        self._step = version
+        self._expect_incoming(version)
+        for link in self._context.links.values():
+            if link.ready:
+                self._pull_from(link, but=partition)
+
+    def _pull_from(self, link, but=None):
         partitions = [partition for partition in self._context.owned.get(link.id, ())
-                      if not self._incoming.is_whole(partition)]
+                      if partition != but and not self._incoming.is_whole(partition)]
         if partitions:
             pull = wire.Pull(version=self._incoming_version, partitions=partitions)
             self._context.send(link, wire.Header(pull=pull))
@@ -143,6 +160,10 @@ class SynchronousWorker:
         if header.WhichOneof('body') != 'data' or not self._context.member:
             return
         data = header.data
+        stragglers = self._context.job.training.stragglers
+        if (stragglers.policy == stragglers.DROP and data.version > self._incoming_version and
+                data.partition < self._context.index.partitions):
+            self._skip_to(data.version, data.partition)
         if data.version != self._incoming_version:
             return
         self._incoming.accept(data, payload, self._context.actions)

@@ -109,14 +109,29 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
   }
 }
 
-void SynchronousWorker::PullFrom(ShardLink& link) {
+void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
+  if (has_current_) {
+    if (!results_.empty()) ReportStep();
+    push_.encoder().Rollback();
+  }
+  DropGradients();
+  push_.Stop();
+  has_current_ = false;
+  step_ = version;
+  ExpectIncoming(version);
+  for (auto& [shard, link] : context_->links) {
+    if (link.ready()) PullFrom(link, partition);
+  }
+}
+
+void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_version(incoming_version_);
   for (uint32_t partition : owned->second) {
-    if (!incoming_.IsWhole(partition)) pull.add_partitions(partition);
+    if (partition != but && !incoming_.IsWhole(partition)) pull.add_partitions(partition);
   }
   if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
 }
@@ -126,6 +141,12 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
   (void)link;
   if (header.body_case() != v1::Header::kData || !context_->member) return absl::OkStatus();
   const v1::Data& data = header.data();
+  const bool drops =
+      context_->job.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
+  if (drops && data.version() > incoming_version_ &&
+      data.partition() < context_->index->partitions()) {
+    SkipTo(data.version(), data.partition());
+  }
   if (data.version() != incoming_version_) return absl::OkStatus();
   if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
     return status;

@@ -8,6 +8,7 @@
 //
 //   no current version --Pull(m)--> incoming m whole --adopt--> current s
 //   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
+//   stragglers dropped: what comes in is above s + 1 --Pull--> no current version, incoming that
 //   new view (m): current stays if it is m; what came in of m stays; everything else is dropped
 #ifndef SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
 #define SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
@@ -57,12 +58,17 @@ class SynchronousWorker : public TrainingMode {
   void SettleResiduals(const v1::View& old);
   void KeepOrDropVersions(const v1::View& old);
   void ExpectIncoming(uint64_t version);
+  // Stragglers are dropped, and this worker was one: it goes on at a later version, of which
+  // `partition` is coming in.
+  void SkipTo(uint64_t version, uint32_t partition);
   // Computes what the assignment wants and is not held.
   void Assign();
   void Issue(const MicrobatchRange& range);
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;
-  void PullFrom(ShardLink& link);
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  // All that is not there, but for one partition.
+  void PullFrom(ShardLink& link, uint32_t but = kNone);
   // Accounts for the time since the last arrival, or since there was nothing left to push.
   void NoteArrival();
   void ReportStep();

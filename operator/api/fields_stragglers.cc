@@ -1,0 +1,86 @@
+// Slow workers.
+#include <string>
+#include <vector>
+
+#include "operator/api/enum_names.h"
+#include "operator/api/field_builder.h"
+#include "operator/api/field_table.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::json;
+
+bool Has(const Json& self, const char* name) { return self.contains(name); }
+bool Is(const Json& self, const char* name, const char* value) {
+  return self.contains(name) && self.at(name) == value;
+}
+bool Drops(const Json& training) {
+  return Has(training, "stragglers") && Is(training["stragglers"], "policy", "Drop");
+}
+
+}  // namespace
+
+void AddStragglers(std::vector<Field>* fields) {
+  fields->push_back(Object("spec.training.stragglers",
+                           "Synchronous: whether a step waits for slow workers; not with BitExact.")
+                        .Fixed());
+  fields->push_back(
+      String("spec.training.stragglers.policy",
+             "`Wait`: a step is made of what all workers contribute. `Drop`: of what all but "
+             "`backup` of them do, those that are there first; the contributions of the others to "
+             "this step are dropped, their samples are not trained on in this epoch.")
+          .Default(R"("Wait")")
+          .OneOf(NamesOf<v1::TrainingSpec::Stragglers::Policy>())
+          .Example("Drop")
+          .Invalid("Ignore", "must be one of Wait, Drop"));
+  fields->push_back(Integer("spec.training.stragglers.backup",
+                            "Drop: how many workers are not waited for; one is, in any case.")
+                        .Default("1")
+                        .Min(1)
+                        .Max(1023)
+                        .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
+                        .Example("2")
+                        .Invalid("0", "at least 1"));
+}
+
+// Drop leaves it to time who is in a step: there is nothing to be the same bit by bit.
+void AddStragglerRules(std::vector<Rule>* rules) {
+  const std::string drop = "!has(self.stragglers) || self.stragglers.policy != 'Drop' || ";
+  rules->push_back(
+      {"spec.training",
+       "stragglers",
+       drop + "self.mode == 'Synchronous'",
+       [](const Json& self) { return !Drops(self) || Is(self, "mode", "Synchronous"); },
+       "in other modes than Synchronous nobody waits for anybody's gradients",
+       {R"({"stragglers":{"policy":"Drop"}})",
+        R"({"mode":"Asynchronous","stragglers":{"policy":"Wait"}})"},
+       {R"({"mode":"Asynchronous","stragglers":{"policy":"Drop"}})"}});
+  rules->push_back(
+      {"spec.training",
+       "stragglers",
+       drop + "self.determinism != 'BitExact'",
+       [](const Json& self) { return !Drops(self) || !Is(self, "determinism", "BitExact"); },
+       "which contributions are dropped depends on time: not with BitExact",
+       {R"({"determinism":"BitExact","stragglers":{"policy":"Wait"}})"},
+       {R"({"determinism":"BitExact","stragglers":{"policy":"Drop","backup":2}})"}});
+  rules->push_back(
+      {"spec.training.stragglers",
+       "backup",
+       "self.policy == 'Drop' || self.backup == 1",
+       [](const Json& self) { return Is(self, "policy", "Drop") || self["backup"] == 1; },
+       "`backup` is for `policy: Drop`",
+       {R"({"policy":"Drop","backup":2})"},
+       {R"({"policy":"Wait","backup":2})"},
+       R"({"spec":{"training":{"stragglers":{"policy":"Wait"}}}})"});
+  rules->push_back(
+      {"spec.training",
+       "stragglers",
+       drop + "self.execution == 'Worker'",
+       [](const Json& self) { return !Drops(self) || Is(self, "execution", "Worker"); },
+       "`policy: Drop` is for `execution: Worker`",
+       {R"({"stragglers":{"policy":"Drop"}})"},
+       {R"({"execution":"Server","stragglers":{"policy":"Drop"}})"}});
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,132 @@
+#include "services/ps/step_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::ps {
+
+bool StepSet::active() const {
+  return state_.job.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
+}
+
+void StepSet::Reset(uint64_t step) {
+  OnCommitted(step);
+  members_.reset();
+  dropped_ = 0;
+}
+
+void StepSet::OnCommitted(uint64_t version) {
+  if (step_ < version) state_.dropped_contributions += std::exchange(dropped_, 0);
+}
+
+// Members without microbatches, or whose microbatches are beyond the epoch's end, have nothing to
+// be waited for and nothing to be dropped: they do not count.
+template <typename Complete>
+std::optional<std::vector<size_t>> StepSet::Choose(const Partition& partition,
+                                                   Complete complete) const {
+  std::vector<size_t> chosen;
+  uint64_t expected = 0;
+  uint64_t arrived = 0;
+  for (size_t member = 0; member < state_.view->members(); ++member) {
+    const bool is_complete = complete(member);
+    if (is_complete) chosen.push_back(member);
+    const bool counts =
+        !state_.view->Assigned(member).empty() && (!is_complete || partition.SamplesOf(member) > 0);
+    if (counts) ++expected;
+    if (counts && is_complete) ++arrived;
+  }
+  const uint64_t backup = state_.job.training().stragglers().backup();
+  const uint64_t wanted = expected > backup ? expected - backup : 1;
+  const bool enough = expected == 0 ? chosen.size() == state_.view->members() : arrived >= wanted;
+  if (!enough || chosen.empty()) return std::nullopt;
+  return chosen;
+}
+
+bool StepSet::Decide() {
+  if (!state_.view->is_arbiter() || state_.view->owned().empty()) return false;
+  const uint64_t step = state_.LowestVersion();
+  if (members_.has_value() && step_ == step) return false;
+  const auto complete = [this, step](size_t member) {
+    return std::all_of(state_.view->owned().begin(), state_.view->owned().end(),
+                       [&](uint32_t number) {
+                         const Partition& partition = *state_.partitions[number];
+                         return partition.version() == step && partition.HasCompleted(member);
+                       });
+  };
+  std::optional<std::vector<size_t>> chosen =
+      Choose(*state_.partitions[state_.view->owned().front()], complete);
+  if (!chosen.has_value()) return false;
+  members_ = *std::move(chosen);
+  step_ = step;
+  dropped_ = 0;
+  for (size_t member = 0; member < state_.view->members(); ++member) {
+    const bool in = std::binary_search(members_->begin(), members_->end(), member);
+    if (!in && !state_.view->Assigned(member).empty()) ++dropped_;
+  }
+  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+    if (shard.process().incarnation() != state_.self()) SendTo(shard);
+  }
+  return true;
+}
+
+void StepSet::SendTo(const v1::View::Shard& shard) {
+  SendToShard action;
+  action.shard = shard.process();
+  action.address = shard.address();
+  action.header = state_.NewHeader();
+  v1::StepSet& body = *action.header.mutable_step_set();
+  body.set_step(step_);
+  for (size_t member : *members_) body.add_members(state_.view->MemberIncarnation(member));
+  state_.actions.push_back(std::move(action));
+}
+
+void StepSet::OnShardConnected(uint64_t incarnation) {
+  if (!state_.view.has_value() || !state_.view->is_arbiter() || !members_.has_value()) return;
+  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+    if (shard.process().incarnation() == incarnation) SendTo(shard);
+  }
+}
+
+absl::Status StepSet::OnStepSet(const v1::StepSet& set) {
+  if (state_.view->owned().empty() || set.step() < state_.LowestVersion()) return absl::OkStatus();
+  if (set.step() > state_.LowestVersion()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the set of step ", set.step(), " while this shard is at step ", state_.LowestVersion()));
+  }
+  std::vector<size_t> members;
+  for (uint64_t incarnation : set.members()) {
+    const std::optional<size_t> member = state_.view->MemberIndex(incarnation);
+    if (!member.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the set of step ", set.step(), " has one who is not a member of the view"));
+    }
+    members.push_back(*member);
+  }
+  if (members.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the set of step ", set.step(), " is empty"));
+  }
+  std::sort(members.begin(), members.end());
+  members_ = std::move(members);
+  step_ = set.step();
+  return absl::OkStatus();
+}
+
+bool StepSet::Waits(uint64_t step, size_t member) const {
+  return !members_.has_value() || step_ != step ||
+         std::binary_search(members_->begin(), members_->end(), member);
+}
+
+const std::vector<size_t>* StepSet::Of(const Partition& partition) {
+  if (!state_.rules.AgreeOnSet()) {
+    std::optional<std::vector<size_t>> own =
+        Choose(partition, [&](size_t member) { return partition.HasCompleted(member); });
+    if (!own.has_value()) return nullptr;
+    own_choice_ = *std::move(own);
+    return &own_choice_;
+  }
+  return members_.has_value() && step_ == partition.version() ? &*members_ : nullptr;
+}
+
+}  // namespace sluice::ps

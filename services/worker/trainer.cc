@@ -61,7 +61,8 @@ Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
       order_(std::move(order)),
-      engine_(std::move(engine)) {}
+      engine_(std::move(engine)),
+      ahead_(training_.get(), &order_) {}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given, int threads,
                                                        const EngineFactory& make_engine) {
@@ -95,7 +96,7 @@ uint64_t Trainer::evaluation_samples() const {
 ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& sink) {
   ComputeResult result;
   const absl::Time begin = absl::Now();
-  absl::StatusOr<Batch> batch = training_->Read(order_.IndicesOf(request.positions));
+  absl::StatusOr<Batch> batch = ahead_.Read(request.positions);
   const absl::Time read = absl::Now();
   result.data_time = read - begin;
   if (!batch.ok()) {

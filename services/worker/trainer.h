@@ -9,6 +9,8 @@
 #include "proto/job.pb.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/core/worker_core.h"
+#include "services/worker/data/dataset.h"
+#include "services/worker/data/read_ahead.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
@@ -29,6 +31,10 @@ class Trainer {
   ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);
   ComputeResult Evaluate(const EvaluateSamples& request);
 
+  // On the compute thread, when it has nothing else to do: reads samples that the next request for
+  // gradients is likely to name.
+  void PrepareNext() { ahead_.Prepare(); }
+
   // Decodes a received block and copies it into the engine. Any thread, within the engine's rules.
   absl::Status Store(const StoreBlock& block);
 
@@ -42,6 +48,7 @@ class Trainer {
   const std::unique_ptr<Dataset> evaluation_;  // null: none
   const SampleOrder order_;
   const std::unique_ptr<ComputeEngine> engine_;
+  ReadAhead ahead_;
 };
 
 }  // namespace sluice::worker

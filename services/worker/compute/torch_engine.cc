@@ -247,11 +247,10 @@ at::Tensor TorchEngine::InputOf(const Batch& batch) const {
     return at::from_blob(const_cast<int64_t*>(batch.tokens.data()), shape, at::kLong)
         .to(device_, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   }
-  // from_blob takes memory to write. The batch is the caller's and a model may work in place, so a
-  // shared dtype is copied all the same.
+  // from_blob takes memory to write, and the batch is the caller's.
   const at::Tensor view =
       at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
-  return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/true);
+  return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/model_->ChangesInput());
 }
 
 at::Tensor TorchEngine::TrainingForward(const Batch& batch) {

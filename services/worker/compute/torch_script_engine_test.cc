@@ -135,6 +135,23 @@ std::vector<std::string> Layout(const ComputeEngine& engine) {
   return lines;
 }
 
+TEST(TorchScriptEngineTest, AModelThatChangesItsInputChangesNobodyElsesBatch) {
+  ScriptModule module;
+  module.children = {{"fc", LinearModule()}};
+  module.source = R"(
+def forward(self, x):
+    return self.fc.forward(x.mul_(2.0))
+)";
+  const auto engine = CreateBorn(Options(Save(module)));
+  ASSERT_NE(engine, nullptr);
+  const Batch batch = Pairs({1, 2, 3, 4}, {0, 0});
+  RecordingSink sink;
+  Gradients(*engine, Request(batch), sink);
+  EXPECT_EQ(batch.features, (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_TRUE(engine->Evaluate(Buffer::kCurrent, batch).ok());
+  EXPECT_EQ(batch.features, (std::vector<float>{1, 2, 3, 4}));
+}
+
 TEST(TorchScriptEngineTest, ParametersAndBuffersAreFoundInTheOrderOfTheStateDict) {
   EXPECT_THAT(
       Layout(*CreateBorn(Options(Save(NormedModule())))),

@@ -66,6 +66,8 @@ class BuiltinModel final : public Model {
     return value;
   }
 
+  bool ChangesInput() const override { return false; }
+
   bool TakesData() const override { return architecture_->OwnLoss() != LossKind::kNone; }
 
   std::vector<int64_t> InputShape() const override {

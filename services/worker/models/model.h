@@ -45,6 +45,9 @@ class Model {
   // Shape that each sample is given; empty: as the data has it.
   virtual std::vector<int64_t> InputShape() const = 0;
 
+  // Whether Forward may change its input's numbers.
+  virtual bool ChangesInput() const { return true; }
+
   // Takes [n, shape of a sample], tokens as int64 and numbers in the dtype of the parameters.
   virtual at::Tensor Forward(const at::Tensor& input) = 0;
 

@@ -73,6 +73,10 @@ class ClientStream {
   // Sends behind everything sent before; dropped once the stream ends. Any thread; does not block.
   void Send(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
 
+  // As Send, but may wait for the next Send or Flush.
+  void Queue(Item item, size_t cost) { Act(outbox_.Queue(std::move(item), cost)); }
+  void Flush() { Act(outbox_.Flush()); }
+
   // Nothing more will be sent, once what was sent before is through. Any thread; does not block.
   void Finish() { Act(outbox_.Close(absl::OkStatus())); }
 

@@ -57,31 +57,15 @@ class Outbox {
   }
 
   // Queues, or drops if the stream is closing. Over the bound the stream breaks with
-  // RESOURCE_EXHAUSTED.
-  Action Push(T item, size_t cost) {
-    Action action = Action::kNothing;
-    int64_t change = 0;
-    Queue dropped;
-    {
-      MutexLock lock(&mutex_);
-      if (closing_) return Action::kNothing;
-      if (cost > max_cost_ - std::min(queued_, max_cost_)) {
-        NoteReason(absl::ResourceExhaustedError(
-            absl::StrCat("what waits to be sent would pass the bound of ", max_cost_,
-                         "; the peer reads too slowly")));
-        change = -Drop(&dropped);
-        action = StartClosing();
-      } else {
-        queue_.push_back({std::move(item), cost});
-        queued_ += cost;
-        change = static_cast<int64_t>(cost);
-        if (!writing_) action = Next();
-      }
-    }
-    Report(change);
-    return action;
-  }
+  // RESOURCE_EXHAUSTED. Goes out with what was queued before it.
+  Action Push(T item, size_t cost) { return Enqueue(std::move(item), cost, /*hold=*/false); }
 
+  // As Push, but a stream that is free stays so: the item goes out with the next Push or Flush.
+  Action Queue(T item, size_t cost) { return Enqueue(std::move(item), cost, /*hold=*/true); }
+  Action Flush() {
+    MutexLock lock(&mutex_);
+    return writing_ || queue_.empty() ? Action::kNothing : Next();
+  }
   // The write has ended, well or not.
   Action Sent() {
     Entry sent;  // dies without the lock
@@ -108,7 +92,7 @@ class Outbox {
   Action Break(absl::Status why) {
     Action action;
     int64_t change;
-    Queue dropped;
+    Entries dropped;
     {
       MutexLock lock(&mutex_);
       NoteReason(std::move(why));
@@ -141,7 +125,31 @@ class Outbox {
     T item{};
     size_t cost = 0;
   };
-  using Queue = std::deque<Entry>;
+  using Entries = std::deque<Entry>;
+
+  Action Enqueue(T item, size_t cost, bool hold) {
+    Action action = Action::kNothing;
+    int64_t change = 0;
+    Entries dropped;
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return Action::kNothing;
+      if (cost > max_cost_ - std::min(queued_, max_cost_)) {
+        NoteReason(absl::ResourceExhaustedError(
+            absl::StrCat("what waits to be sent would pass the bound of ", max_cost_,
+                         "; the peer reads too slowly")));
+        change = -Drop(&dropped);
+        action = StartClosing();
+      } else {
+        queue_.push_back({std::move(item), cost});
+        queued_ += cost;
+        change = static_cast<int64_t>(cost);
+        if (!writing_ && !hold) action = Next();
+      }
+    }
+    Report(change);
+    return action;
+  }
 
   Action StartClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     closing_ = true;
@@ -165,7 +173,7 @@ class Outbox {
     return Action::kFinish;
   }
 
-  int64_t Drop(Queue* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  int64_t Drop(Entries* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     dropped->swap(queue_);
     int64_t cost = 0;
     for (const Entry& entry : *dropped) cost += static_cast<int64_t>(entry.cost);
@@ -185,7 +193,7 @@ class Outbox {
   const std::function<void(int64_t)> on_queued_;
   const Join join_;
   mutable Mutex mutex_;  // protects everything below; neither gRPC nor on_queued_ is called with it
-  Queue queue_ ABSL_GUARDED_BY(mutex_);
+  Entries queue_ ABSL_GUARDED_BY(mutex_);
   Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: the writer's
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

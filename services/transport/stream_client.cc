@@ -39,12 +39,14 @@ class StreamClient::Impl {
             {.on_message = [this](const grpc::ByteBuffer& in) { return OnMessage(in); },
              .on_broken = [this](absl::Status why) { callbacks_.on_broken(std::move(why)); }}) {}
 
-  void Send(const v1::Header& header, const absl::Cord& payload) {
+  void Queue(const v1::Header& header, const absl::Cord& payload) {
     if (stream_.closing()) return;
     OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
-    stream_.Send(std::move(frame), bytes);
+    stream_.Queue(std::move(frame), bytes);
   }
+
+  void Flush() { stream_.Flush(); }
 
   void Finish() { stream_.Finish(); }
 
@@ -81,8 +83,13 @@ std::unique_ptr<StreamClient> StreamClient::Connect(Options options, Callbacks c
 }
 
 void StreamClient::Send(const v1::Header& header, absl::Cord payload) {
-  impl_->Send(header, payload);
+  impl_->Queue(header, payload);
+  impl_->Flush();
 }
+void StreamClient::Queue(const v1::Header& header, absl::Cord payload) {
+  impl_->Queue(header, payload);
+}
+void StreamClient::Flush() { impl_->Flush(); }
 void StreamClient::Finish() { impl_->Finish(); }
 size_t StreamClient::queued_bytes() const { return impl_->queued_bytes(); }
 

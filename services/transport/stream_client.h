@@ -62,8 +62,10 @@ class StreamClient {
   StreamClient(const StreamClient&) = delete;
   StreamClient& operator=(const StreamClient&) = delete;
 
-  // As StreamServer::Send.
+  // As StreamServer's.
   void Send(const v1::Header& header, absl::Cord payload = {});
+  void Queue(const v1::Header& header, absl::Cord payload = {});
+  void Flush();
 
   // Says that nothing more will be sent, once what was sent before is through; the server's last
   // frames and its status still arrive. Any thread; does not block. Later Sends are dropped.

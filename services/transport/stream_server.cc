@@ -78,7 +78,8 @@ class StreamServer::Impl {
   void Stopping();
   void Stopped();
 
-  void Send(StreamId id, const v1::Header& header, const absl::Cord& payload);
+  void Queue(StreamId id, const v1::Header& header, const absl::Cord& payload, bool flush);
+  void Flush(StreamId id);
   void Close(StreamId id, absl::Status status);
 
   size_t queued_bytes() const { return static_cast<size_t>(queued_bytes_.load()); }
@@ -153,12 +154,14 @@ class StreamServer::Impl::Stream {
     raw_.SendInitialMetadata(&opened_);
   }
 
-  void Send(const v1::Header& header, const absl::Cord& payload) {
+  void Queue(const v1::Header& header, const absl::Cord& payload, bool flush) {
     if (outbox_.closing()) return;
     OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
-    Act(outbox_.Push(std::move(frame), bytes));
+    Act(flush ? outbox_.Push(std::move(frame), bytes) : outbox_.Queue(std::move(frame), bytes));
   }
+
+  void Flush() { Act(outbox_.Flush()); }
 
   void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
 
@@ -346,8 +349,13 @@ void StreamServer::Impl::Stopped() {
   readers_.clear();  // the queues hold operations of the server's own: they end before it
 }
 
-void StreamServer::Impl::Send(StreamId id, const v1::Header& header, const absl::Cord& payload) {
-  if (const auto stream = Find(id)) stream->Send(header, payload);
+void StreamServer::Impl::Queue(StreamId id, const v1::Header& header, const absl::Cord& payload,
+                               bool flush) {
+  if (const auto stream = Find(id)) stream->Queue(header, payload, flush);
+}
+
+void StreamServer::Impl::Flush(StreamId id) {
+  if (const auto stream = Find(id)) stream->Flush();
 }
 
 void StreamServer::Impl::Close(StreamId id, absl::Status status) {
@@ -359,8 +367,12 @@ StreamServer::StreamServer(Options options, StreamHandler* handler)
 StreamServer::~StreamServer() = default;
 
 void StreamServer::Send(StreamId stream, const v1::Header& header, absl::Cord payload) {
-  impl_->Send(stream, header, payload);
+  impl_->Queue(stream, header, payload, /*flush=*/true);
 }
+void StreamServer::Queue(StreamId stream, const v1::Header& header, absl::Cord payload) {
+  impl_->Queue(stream, header, payload, /*flush=*/false);
+}
+void StreamServer::Flush(StreamId stream) { impl_->Flush(stream); }
 void StreamServer::Close(StreamId stream, absl::Status status) {
   impl_->Close(stream, std::move(status));
 }

@@ -77,6 +77,12 @@ class StreamServer final : public GrpcServer::Service {
   // and OnClosed tells.
   void Send(StreamId stream, const v1::Header& header, absl::Cord payload = {});
 
+  // As Send, in two steps, for whoever has more to say at once: what was queued goes out together
+  // (as far as one message holds it) at the next Flush or Send of this stream, at the latest; it
+  // may go out earlier.
+  void Queue(StreamId stream, const v1::Header& header, absl::Cord payload = {});
+  void Flush(StreamId stream);
+
   // Ends the stream with `status` once what was sent before is through, or after a moment if the
   // peer does not read. Any thread; does not block. Frames that arrive from now on are dropped.
   // OnClosed follows.

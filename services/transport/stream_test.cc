@@ -263,9 +263,22 @@ TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
   };
 }
 
+// The same, all at once.
+TestServer::OnFrameFunction AnswerTogetherWith(uint64_t frames, size_t payload_bytes) {
+  return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
+    if (!frame.header.has_hello()) return;
+    const absl::Cord payload(std::string(payload_bytes, 'p'));
+    for (uint64_t i = 0; i < frames; ++i) {
+      streams->Queue(stream, DataHeader(i, payload_bytes), payload);
+    }
+    streams->Flush(stream);
+  };
+}
+
 // What a generated client gets in answer to its Hello: the frames of each message.
-std::vector<size_t> BatchesFor(const v1::Header& hello, uint64_t frames, size_t payload_bytes) {
-  TestServer server(AnswerWith(frames, payload_bytes));
+std::vector<size_t> BatchesOf(const TestServer::OnFrameFunction& answer, const v1::Header& hello,
+                              uint64_t frames, size_t payload_bytes) {
+  TestServer server(answer);
   auto stub = GeneratedStub(server.address());
   grpc::ClientContext context;
   auto stream = stub->Exchange(&context);
@@ -291,6 +304,15 @@ std::vector<size_t> BatchesFor(const v1::Header& hello, uint64_t frames, size_t 
   context.TryCancel();
   stream->Finish();
   return batches;
+}
+
+std::vector<size_t> BatchesFor(const v1::Header& hello, uint64_t frames, size_t payload_bytes) {
+  return BatchesOf(AnswerWith(frames, payload_bytes), hello, frames, payload_bytes);
+}
+
+TEST(StreamTest, FramesThatAreQueuedGoOutTogetherWhenFlushed) {
+  EXPECT_THAT(BatchesOf(AnswerTogetherWith(100, 64), HelloOf(256), 100, 64), ElementsAre(100));
+  EXPECT_THAT(BatchesOf(AnswerTogetherWith(3, 64), HelloOf(0), 3, 64), ElementsAre(1, 1, 1));
 }
 
 TEST(StreamTest, FramesThatHaveToWaitGoOutTogetherAsGeneratedCodeReadsThem) {

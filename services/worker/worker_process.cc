@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -20,6 +21,14 @@
 #include "services/worker/trainer.h"
 
 namespace sluice::worker {
+namespace {
+
+// Frames to one shard go out together, but for more than this: the shard begins with what it has.
+constexpr size_t kTogetherBytes = 128 << 10;
+// While gradients still come, less than this waits for them: a message costs more than it carries.
+constexpr size_t kWorthAMessage = 64 << 10;
+
+}  // namespace
 
 class WorkerProcess::Impl {
  public:
@@ -96,27 +105,38 @@ class WorkerProcess::Impl {
   }
 
  private:
+  struct Shard {
+    uint64_t life = 0;  // of this stream among all of ours
+    std::unique_ptr<StreamClient> stream;
+    std::optional<size_t> queued;  // bytes of payload that wait for Flush; unset: no frame does
+  };
+
   // Hands gradients to the core as they become final.
   class Sink final : public GradientSink {
    public:
     Sink(Impl* process, ComputeId id) : process_(process), id_(id) {}
 
     void OnGradient(uint32_t tensor, absl::Cord gradient) override {
-      process_->Event([id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
-                                                                         absl::Time now) mutable {
-        return core.OnGradient(id, tensor, std::move(gradient), now);
-      });
+      process_->Event(
+          [id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
+                                                             absl::Time now) mutable {
+            return core.OnGradient(id, tensor, std::move(gradient), now);
+          },
+          kWorthAMessage);
     }
     void OnNoGradient(uint32_t tensor) override {
-      process_->Event([id = id_, tensor](WorkerCore& core, absl::Time now) {
-        return core.OnNoGradient(id, tensor, now);
-      });
+      process_->Event(
+          [id = id_, tensor](WorkerCore& core, absl::Time now) {
+            return core.OnNoGradient(id, tensor, now);
+          },
+          kWorthAMessage);
     }
     void OnBufferChange(uint32_t tensor, absl::Cord change) override {
       process_->Event(
           [id = id_, tensor, change = std::move(change)](WorkerCore& core, absl::Time now) mutable {
             return core.OnBufferChange(id, tensor, std::move(change), now);
-          });
+          },
+          kWorthAMessage);
     }
 
    private:
@@ -124,13 +144,16 @@ class WorkerProcess::Impl {
     const ComputeId id_;
   };
 
-  // Lets the core see an event and carries out what follows from it. Any thread.
+  // Lets the core see an event and carries out what follows from it. Any thread. Where other events
+  // are sure to follow (Compute ends with OnComputed), frames of fewer bytes than `worth` wait.
   template <typename F>
-  void Event(F event) {
-    executor_.Run([this, event = std::move(event)]() mutable {
+  void Event(F event, size_t worth = 0) {
+    executor_.Run([this, event = std::move(event), worth]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
-      if (PerformAll(event(core_, now))) AfterEvents(now);
+      const bool lives = PerformAll(event(core_, now));
+      FlushShards(worth);
+      if (lives) AfterEvents(now);
     });
   }
 
@@ -193,10 +216,11 @@ class WorkerProcess::Impl {
       for (DecodedFrame& frame : frames) {
         if (!IsPresent(shard, life)) break;
         if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
-          return;
+          break;
         }
       }
-      AfterEvents(now);
+      FlushShards(0);
+      if (!ended_.HasBeenNotified()) AfterEvents(now);
     });
   }
   void Perform(DisconnectShard& disconnect) {
@@ -208,7 +232,19 @@ class WorkerProcess::Impl {
     if (it == shards_.end() || it->second.stream == nullptr) return;
     frames_sent_.Increment();
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
-    it->second.stream->Send(send.header, std::move(send.payload));
+    Shard& shard = it->second;
+    shard.queued = shard.queued.value_or(0) + send.payload.size();
+    shard.stream->Queue(send.header, std::move(send.payload));
+    if (*shard.queued >= kTogetherBytes) Flush(shard);
+  }
+  static void Flush(Shard& shard) {
+    shard.queued.reset();
+    if (shard.stream != nullptr) shard.stream->Flush();
+  }
+  void FlushShards(size_t worth) {
+    for (auto& [id, shard] : shards_) {
+      if (shard.queued.has_value() && *shard.queued >= worth) Flush(shard);
+    }
   }
   void Perform(SendToCoordinator& send) {
     link_ready_.Wait();
@@ -298,6 +334,7 @@ class WorkerProcess::Impl {
         }
         return core.OnComputed(id, result, now);
       });
+      trainer_->PrepareNext();
     });
   }
 
@@ -381,11 +418,6 @@ class WorkerProcess::Impl {
                    {{"view", status.view}, {"member", status.member}, {"step", status.step}});
     }
   }
-
-  struct Shard {
-    uint64_t life = 0;  // of this stream among all of ours
-    std::unique_ptr<StreamClient> stream;
-  };
 
   const Options options_;
   Metrics* const metrics_;

@@ -15,6 +15,7 @@
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
 #include "proto/control.pb.h"
+#include "proto/frame.pb.h"
 #include "services/ps/shard_model.h"
 
 namespace sluice::ps {
@@ -36,8 +37,9 @@ class References {
   virtual absl::StatusOr<absl::Cord> Find(uint64_t worker, const ShardModel& model,
                                           const BlockInfo& block, const absl::Cord& reference) = 0;
 
-  // A view was installed: what belongs to workers that are not its members is dropped.
-  virtual void Retain(absl::Span<const uint64_t> members) = 0;
+  // A view is being installed: what belongs to workers that are not its members is dropped. Before
+  // anything is held for them.
+  virtual void Retain(absl::Span<const v1::ProcessId> members) = 0;
 };
 
 }  // namespace sluice::ps

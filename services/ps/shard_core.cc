@@ -354,13 +354,13 @@ bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
 }
 
 void ShardCore::Impl::FinishInstall(const v1::Install& install) {
+  RetainReferences();
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
     state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
   } else {
     asynchronous.OnInstalled(install);
   }
-  RetainReferences();
   SayInstalled();
   cuts.OnInstalled(install.has_cut() ? &install.cut() : nullptr);
   progress_due_ = true;
@@ -369,9 +369,9 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
 // What a worker left behind goes with its membership.
 void ShardCore::Impl::RetainReferences() {
   if (state.options.references == nullptr) return;
-  std::vector<uint64_t> members;
+  std::vector<v1::ProcessId> members;
   for (const v1::View::Member& worker : state.view->proto().workers()) {
-    members.push_back(worker.process().incarnation());
+    members.push_back(worker.process());
   }
   state.options.references->Retain(members);
 }

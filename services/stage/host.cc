@@ -16,6 +16,12 @@ absl::Status NoSuchContext(uint64_t context) {
                                           "member of the view"));
 }
 
+absl::Status NoSuchWorker(uint64_t incarnation) {
+  return absl::NotFoundError(absl::StrCat("worker ", absl::Hex(incarnation),
+                                          " has pulled nothing here: it is no member of the view, "
+                                          "or of one that is over"));
+}
+
 }  // namespace
 
 class Host::Slot {
@@ -88,12 +94,13 @@ absl::StatusOr<absl::Cord> Host::Find(uint64_t worker, const ps::ShardModel& mod
                                           model.BlockName(block), " here (any more)"));
 }
 
-void Host::Retain(absl::Span<const uint64_t> members) {
-  const std::set<uint64_t> kept(members.begin(), members.end());
+void Host::Retain(absl::Span<const v1::ProcessId> members) {
   std::vector<Worker> gone;  // ends without the lock
   MutexLock lock(&mutex_);
+  members_.clear();
+  for (const v1::ProcessId& member : members) members_[member.incarnation()] = member;
   for (auto it = workers_.begin(); it != workers_.end();) {
-    if (kept.count(it->first) > 0) {
+    if (members_.count(it->first) > 0) {
       ++it;
       continue;
     }
@@ -104,12 +111,19 @@ void Host::Retain(absl::Span<const uint64_t> members) {
 
 // ---- service Stage
 
+absl::Status Host::CheckCaller(const std::optional<security::PeerIdentity>& caller,
+                               uint64_t worker) const {
+  if (!caller.has_value()) return absl::OkStatus();
+  MutexLock lock(&mutex_);
+  const auto member = members_.find(worker);
+  if (member == members_.end()) return NoSuchWorker(worker);
+  return security::CheckClaim(caller, member->second);
+}
+
 absl::StatusOr<Host::Worker*> Host::FindWorker(uint64_t incarnation) {
   const auto found = workers_.find(incarnation);
   if (found != workers_.end()) return &found->second;
-  return absl::NotFoundError(absl::StrCat("worker ", absl::Hex(incarnation),
-                                          " has pulled nothing here: it is no member of the view, "
-                                          "or of one that is over"));
+  return NoSuchWorker(incarnation);
 }
 
 absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& request) {

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@
 #include "services/common/mutex.h"
 #include "services/ps/references.h"
 #include "services/stage/layers.h"
+#include "services/transport/security/identity.h"
 
 namespace sluice::stage {
 
@@ -57,9 +59,14 @@ class Host final : public ps::References {
                   absl::Cord content) override;
   absl::StatusOr<absl::Cord> Find(uint64_t worker, const ps::ShardModel& model,
                                   const ps::BlockInfo& block, const absl::Cord& reference) override;
-  void Retain(absl::Span<const uint64_t> members) override;
+  void Retain(absl::Span<const v1::ProcessId> members) override;
 
   // ---- service Stage; errors as proto/stage.proto says
+
+  // OK: the caller may speak as this worker; it may be anybody where there are no certificates
+  // (none). PERMISSION_DENIED: the worker is another.
+  absl::Status CheckCaller(const std::optional<security::PeerIdentity>& caller,
+                           uint64_t worker) const;
 
   absl::StatusOr<v1::OpenStageReply> Open(const v1::OpenStageRequest& request);
   absl::StatusOr<v1::ForwardReply> Forward(const v1::ForwardRequest& request);
@@ -104,6 +111,7 @@ class Host final : public ps::References {
   const Options options_;
   mutable Mutex mutex_;  // protects all below; nothing is called with it held
   v1::Register identity_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, v1::ProcessId> members_ ABSL_GUARDED_BY(mutex_);  // by incarnation
   std::map<uint64_t, Worker> workers_ ABSL_GUARDED_BY(mutex_);
   // By what they were made from; workers of a job share them.
   std::map<std::string, std::weak_ptr<Layers>> layers_ ABSL_GUARDED_BY(mutex_);

@@ -103,6 +103,14 @@ class HostTest : public ::testing::Test {
     return reference;
   }
 
+  static v1::ProcessId Member(uint64_t incarnation, uint32_t index) {
+    v1::ProcessId process;
+    process.set_role(v1::WORKER);
+    process.set_index(index);
+    process.set_incarnation(incarnation);
+    return process;
+  }
+
   absl::Status Open(uint64_t worker) {
     v1::OpenStageRequest request;
     request.set_worker(worker);
@@ -228,13 +236,23 @@ TEST_F(HostTest, WhatAWorkerLeftGoesWithItsMembership) {
   ASSERT_TRUE(Open(kOther).ok());
   Forward(ForwardOf(kWorker, 1, block.handle(), 5));
   Forward(ForwardOf(kOther, 1, other.handle(), 5));
-  const uint64_t members[] = {kOther};
-  host_.Retain(members);
+  host_.Retain({Member(kOther, 1)});
   EXPECT_EQ(host_.status().workers, 1u);
   EXPECT_EQ(host_.status().contexts, 1u);
   EXPECT_EQ(Backward(kWorker, 1, 1).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Open(kWorker).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(Backward(kOther, 1, 1).ok());
+}
+
+TEST_F(HostTest, WithCertificatesAWorkerSpeaksForItselfAlone) {
+  host_.Retain({Member(kWorker, 0), Member(kOther, 1)});
+  const security::PeerIdentity worker = {"default/test", v1::WORKER, 0};
+  EXPECT_TRUE(host_.CheckCaller(worker, kWorker).ok());
+  EXPECT_EQ(host_.CheckCaller(worker, kOther).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(host_.CheckCaller(worker, 1234).code(), absl::StatusCode::kNotFound);
+  const security::PeerIdentity shard = {"default/test", v1::SHARD, 0};
+  EXPECT_EQ(host_.CheckCaller(shard, kWorker).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(host_.CheckCaller(std::nullopt, kOther).ok()) << "plain text";
 }
 
 TEST_F(HostTest, AWorkerHasSoManyContextsAndNoMore) {

@@ -3,12 +3,19 @@
 #include <utility>
 
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::stage {
 namespace {
 
-template <typename Reply>
-grpc::Status Answer(absl::StatusOr<Reply> result, Reply* reply) {
+// Every request names the worker that it is of.
+template <typename Request, typename Reply, typename Call>
+grpc::Status Answer(Host& host, const grpc::ServerContext& context, const Request& request,
+                    Reply* reply, Call call) {
+  const absl::Status allowed =
+      host.CheckCaller(security::PeerOf(*context.auth_context()), request.worker());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
+  absl::StatusOr<Reply> result = (host.*call)(request);
   if (!result.ok()) return ToGrpcStatus(result.status());
   *reply = *std::move(result);
   return grpc::Status::OK;
@@ -16,25 +23,25 @@ grpc::Status Answer(absl::StatusOr<Reply> result, Reply* reply) {
 
 }  // namespace
 
-grpc::Status StageService::Open(grpc::ServerContext*, const v1::OpenStageRequest* request,
+grpc::Status StageService::Open(grpc::ServerContext* context, const v1::OpenStageRequest* request,
                                 v1::OpenStageReply* reply) {
-  return Answer(host_.Open(*request), reply);
+  return Answer(host_, *context, *request, reply, &Host::Open);
 }
 
-grpc::Status StageService::Forward(grpc::ServerContext*, const v1::ForwardRequest* request,
+grpc::Status StageService::Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
                                    v1::ForwardReply* reply) {
-  return Answer(host_.Forward(*request), reply);
+  return Answer(host_, *context, *request, reply, &Host::Forward);
 }
 
-grpc::Status StageService::Backward(grpc::ServerContext*, const v1::BackwardRequest* request,
-                                    v1::BackwardReply* reply) {
-  return Answer(host_.Backward(*request), reply);
+grpc::Status StageService::Backward(grpc::ServerContext* context,
+                                    const v1::BackwardRequest* request, v1::BackwardReply* reply) {
+  return Answer(host_, *context, *request, reply, &Host::Backward);
 }
 
-grpc::Status StageService::ContextGradients(grpc::ServerContext*,
+grpc::Status StageService::ContextGradients(grpc::ServerContext* context,
                                             const v1::ContextGradientsRequest* request,
                                             v1::ContextGradientsReply* reply) {
-  return Answer(host_.ContextGradients(*request), reply);
+  return Answer(host_, *context, *request, reply, &Host::ContextGradients);
 }
 
 }  // namespace sluice::stage

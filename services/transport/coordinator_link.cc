@@ -8,6 +8,7 @@
 #include "services/common/mutex.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/message_stream.h"
+#include "services/transport/security/handshake.h"
 
 namespace sluice {
 
@@ -102,15 +103,21 @@ class CoordinatorLink::Impl {
       broken_ = false;
       why_ = absl::OkStatus();
     }
+    heard_ = false;
     auto stream = std::make_unique<Stream>(
         MessageStreamOptions(), options_.loop,
         [this](auto* context, auto* queue) { return stub_->PrepareAsyncJoin(context, queue); },
         Stream::Callbacks{.on_message =
                               [this](v1::CoordinatorMessage message) {
+                                heard_ = true;
                                 callbacks_.on_message(std::move(message));
                               },
                           .on_broken =
                               [this](absl::Status why) {
+                                if (!heard_) {
+                                  why = security::ExplainHandshake(
+                                      why, options_.credentials != nullptr, "");
+                                }
                                 MutexLock lock(&mutex_);
                                 broken_ = true;
                                 if (why_.ok()) why_ = std::move(why);
@@ -148,6 +155,9 @@ class CoordinatorLink::Impl {
   const Callbacks callbacks_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
+
+  // Anything, on the present stream; of its callbacks, which end before the next stream begins.
+  bool heard_ = false;
 
   Mutex mutex_;  // protects what follows; not held while calling out
   CondVar changed_;

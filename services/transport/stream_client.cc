@@ -12,6 +12,7 @@
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/payload_sharing.h"
+#include "services/transport/security/handshake.h"
 
 namespace sluice {
 
@@ -20,24 +21,25 @@ class StreamClient::Impl {
   Impl(Options options, Callbacks callbacks)
       : own_loop_(options.loop == nullptr ? std::make_unique<EventLoop>("stream") : nullptr),
         limits_(options.limits),
+        tls_(options.credentials != nullptr),
         callbacks_(std::move(callbacks)),
         stub_(MakeChannel({options.address, ChannelKind::kBulk, options.credentials,
                            options.connect_timeout, kMaxFrameBytes})),
         // What is encrypted on the wire is not laid open beside it.
         sharing_(internal::PayloadSharing::OfClient(
             options.address, options.credentials == nullptr ? options.shared_memory_bytes : 0)),
-        stream_(
-            {.loop = own_loop_ ? own_loop_.get() : options.loop,
-             .max_cost = options.max_queued_bytes,
-             .on_queued = std::move(options.on_queued_bytes),
-             .join = [this](OutgoingFrames* front,
-                            OutgoingFrames* next) { return batching_.Join(front, next); },
-             .prepare =
-                 [this](grpc::ClientContext* context, grpc::CompletionQueue* queue) {
-                   return stub_.PrepareCall(context, "/sluice.v1.ParameterServer/Exchange", queue);
-                 }},
-            {.on_message = [this](const grpc::ByteBuffer& in) { return OnMessage(in); },
-             .on_broken = [this](absl::Status why) { callbacks_.on_broken(std::move(why)); }}) {}
+        stream_({.loop = own_loop_ ? own_loop_.get() : options.loop,
+                 .max_cost = options.max_queued_bytes,
+                 .on_queued = std::move(options.on_queued_bytes),
+                 .join = [this](OutgoingFrames* front,
+                                OutgoingFrames* next) { return batching_.Join(front, next); },
+                 .prepare =
+                     [this](grpc::ClientContext* context, grpc::CompletionQueue* queue) {
+                       return stub_.PrepareCall(context, "/sluice.v1.ParameterServer/Exchange",
+                                                queue);
+                     }},
+                {.on_message = [this](const grpc::ByteBuffer& in) { return OnMessage(in); },
+                 .on_broken = [this](const absl::Status& why) { OnBroken(why); }}) {}
 
   void Queue(const v1::Header& header, const absl::Cord& payload) {
     if (stream_.closing()) return;
@@ -61,12 +63,19 @@ class StreamClient::Impl {
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
+    heard_ = true;
     callbacks_.on_frames(*std::move(frames));
     return absl::OkStatus();
   }
 
+  void OnBroken(const absl::Status& why) {
+    callbacks_.on_broken(heard_ ? why : security::ExplainHandshake(why, tls_, ""));
+  }
+
   const std::unique_ptr<EventLoop> own_loop_;
   const FrameLimits limits_;
+  const bool tls_;
+  bool heard_ = false;  // anything, from the server; the loop's thread's
   const Callbacks callbacks_;
   grpc::GenericStub stub_;
   internal::Batching batching_;

@@ -39,6 +39,7 @@ struct Flags {
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpec& job,
                                                                 const DatasetInfo& data,
                                                                 const WorkerOptions& worker,
+                                                                StageConnector connect,
                                                                 const Logger& logger) {
   RemoteEngineOptions options;
   options.job = job;
@@ -47,7 +48,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpe
   options.sample_shape = data.sample_shape;
   options.outputs = data.outputs;
   options.tokens = data.tokens;
-  options.connect = ConnectStage;
+  options.connect = std::move(connect);
   options.on_opened = [logger](uint32_t stage, const std::string& address,
                                const std::string& device) {
     logger.Info("A stage computes", {{"stage", stage}, {"address", address}, {"device", device}});
@@ -105,10 +106,14 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.coordinator = *coordinator;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
-  options.make_engine = [worker = options.core, logger](const v1::JobSpec& job,
-                                                        const DatasetInfo& data, int threads) {
+  const StageConnector connect =
+      [credentials = security::ChannelCredentialsOf(*security)](const std::string& address) {
+        return ConnectStage(address, credentials);
+      };
+  options.make_engine = [worker = options.core, connect, logger](
+                            const v1::JobSpec& job, const DatasetInfo& data, int threads) {
     return job.training().execution() == v1::TrainingSpec::SERVER
-               ? MakeRemoteEngine(job, data, worker, logger)
+               ? MakeRemoteEngine(job, data, worker, connect, logger)
                : MakeEngine(job, data, threads);
   };
   logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});

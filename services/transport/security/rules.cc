@@ -51,6 +51,11 @@ const std::vector<RpcRule>& RpcRules() {
       {"/sluice.v1.JobControl/OpenSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
       {"/sluice.v1.JobControl/CloseSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
       {"/sluice.v1.ParameterServer/Exchange", {v1::SHARD, v1::WORKER, v1::READER}},
+      // Each for its own contexts alone: services/stage/host.h.
+      {"/sluice.v1.Stage/Open", {v1::WORKER}},
+      {"/sluice.v1.Stage/Forward", {v1::WORKER}},
+      {"/sluice.v1.Stage/Backward", {v1::WORKER}},
+      {"/sluice.v1.Stage/ContextGradients", {v1::WORKER}},
   };
   return *rules;
 }

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/rules.h"
@@ -171,28 +169,6 @@ std::optional<PeerIdentity> PeerOf(const grpc::AuthContext& context) {
       ParseUri(absl::string_view(uris[0].data(), uris[0].size()));
   if (!identity.ok()) return std::nullopt;
   return *std::move(identity);
-}
-
-std::string ExplainHandshake(absl::string_view message) {
-  const std::string text = absl::AsciiStrToLower(message);
-  if (absl::StrContains(text, "wrong version number")) {
-    return "the other side speaks plain text, this one TLS: give it --tls-directory too, or none "
-           "to "
-           "this one";
-  }
-  if (absl::StrContains(text, "certificate verify failed") ||
-      absl::StrContains(text, "certificate_verify_failed")) {
-    return "the other side's certificate is not of this job's authority, or has expired: compare "
-           "the folders' ca.crt, and renew tls.crt";
-  }
-  if (absl::StrContains(text, "hostname verification") ||
-      absl::StrContains(text, "is not in peer certificate")) {
-    return "the other side's certificate is that of another role: give it the folder of its own";
-  }
-  if (absl::StrContains(text, "handshake")) {
-    return "TLS could not be agreed on: compare both sides' --tls-directory";
-  }
-  return "";
 }
 
 }  // namespace sluice::security

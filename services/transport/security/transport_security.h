@@ -91,10 +91,6 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
 // Of the peer of a call; none: plain text.
 std::optional<PeerIdentity> PeerOf(const grpc::AuthContext& context);
 
-// What a broken connection's message means where it speaks of a failed handshake, and what helps;
-// empty if it does not.
-std::string ExplainHandshake(absl::string_view message);
-
 }  // namespace sluice::security
 
 #endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_

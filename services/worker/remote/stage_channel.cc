@@ -2,6 +2,8 @@
 
 #include <grpcpp/client_context.h>
 
+#include <utility>
+
 #include "absl/time/clock.h"
 #include "proto/stage.grpc.pb.h"
 #include "services/stage/stage_limits.h"
@@ -16,10 +18,12 @@ constexpr absl::Duration kDeadline = absl::Minutes(10);
 
 class GrpcStageChannel final : public StageChannel {
  public:
-  explicit GrpcStageChannel(const std::string& address)
+  GrpcStageChannel(const std::string& address,
+                   std::shared_ptr<grpc::ChannelCredentials> credentials)
       : stub_(
             v1::Stage::NewStub(MakeChannel({.address = address,
                                             .kind = ChannelKind::kBulk,
+                                            .credentials = std::move(credentials),
                                             .max_message_bytes = stage::kMaxStageMessageBytes}))) {}
 
   absl::StatusOr<v1::OpenStageReply> Open(const v1::OpenStageRequest& request) override {
@@ -52,8 +56,9 @@ class GrpcStageChannel final : public StageChannel {
 
 }  // namespace
 
-std::unique_ptr<StageChannel> ConnectStage(const std::string& address) {
-  return std::make_unique<GrpcStageChannel>(address);
+std::unique_ptr<StageChannel> ConnectStage(const std::string& address,
+                                           std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  return std::make_unique<GrpcStageChannel>(address, std::move(credentials));
 }
 
 }  // namespace sluice

@@ -2,6 +2,8 @@
 #ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
 #define SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
 
+#include <grpcpp/security/credentials.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,8 +28,9 @@ class StageChannel {
 // Does not connect yet.
 using StageConnector = std::function<std::unique_ptr<StageChannel>(const std::string& address)>;
 
-// Over gRPC, in plain text.
-std::unique_ptr<StageChannel> ConnectStage(const std::string& address);
+// Over gRPC. Null credentials: in plain text.
+std::unique_ptr<StageChannel> ConnectStage(const std::string& address,
+                                           std::shared_ptr<grpc::ChannelCredentials> credentials);
 
 }  // namespace sluice
 

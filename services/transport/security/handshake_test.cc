@@ -1,0 +1,58 @@
+#include "services/transport/security/handshake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::security {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string FactOf(const absl::Status& status, bool tls) {
+  const std::optional<HandshakeTrouble> trouble = FindHandshakeTrouble(status, tls);
+  return trouble.has_value() ? trouble->fact : "";
+}
+
+TEST(HandshakeTest, EachSideIsToldWhatTheOtherSpeaks) {
+  EXPECT_THAT(
+      FactOf(absl::UnavailableError("Ssl handshake failed: SSL_ERROR_SSL: error:100000f7:SSL "
+                                    "routines:OPENSSL_internal:WRONG_VERSION_NUMBER "
+                                    "wrong version number"),
+             true),
+      HasSubstr("the other side speaks plain text, and this one TLS"));
+  EXPECT_THAT(FactOf(absl::UnavailableError("Socket closed"), false),
+              HasSubstr("this side speaks plain text, and perhaps the other one TLS"));
+  EXPECT_THAT(FactOf(absl::UnavailableError("recvmsg:Connection reset by peer"), false),
+              HasSubstr("perhaps the other one TLS"));
+}
+
+TEST(HandshakeTest, CertificatesThatAreNotTakenAreNamed) {
+  EXPECT_THAT(FactOf(absl::UnavailableError("error: certificate verify failed"), true),
+              HasSubstr("not of this job's authority"));
+  EXPECT_THAT(FactOf(absl::UnavailableError("Hostname Verification Check failed."), true),
+              HasSubstr("that of another role"));
+  EXPECT_THAT(FactOf(absl::UnavailableError("Socket closed"), true),
+              HasSubstr("this side's certificate was refused"));
+}
+
+TEST(HandshakeTest, NothingIsSaidOfOtherErrors) {
+  for (const bool tls : {false, true}) {
+    EXPECT_EQ(FactOf(absl::UnavailableError("connection refused"), tls), "");
+    EXPECT_EQ(FactOf(absl::NotFoundError("socket closed"), tls), "");
+    EXPECT_EQ(FactOf(absl::OkStatus(), tls), "");
+  }
+  const absl::Status other = absl::UnavailableError("connection refused");
+  EXPECT_EQ(ExplainHandshake(other, true, ""), other);
+}
+
+TEST(HandshakeTest, TheOwnWordsComeFirstAndThenWhatHelps) {
+  const absl::Status closed = absl::UnavailableError("Socket closed");
+  EXPECT_EQ(ExplainHandshake(closed, false, "").message(),
+            "Socket closed (this side speaks plain text, and perhaps the other one TLS; if the job "
+            "speaks TLS, give this one --tls-directory too)");
+  EXPECT_THAT(ExplainHandshake(closed, false, "ask the cluster").message(),
+              HasSubstr("TLS; ask the cluster)"));
+}
+
+}  // namespace
+}  // namespace sluice::security

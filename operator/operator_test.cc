@@ -775,6 +775,24 @@ TEST_F(OperatorTlsTest, AJobInPlainTextHasNone) {
   EXPECT_EQ(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
 }
 
+TEST_F(OperatorTlsTest, AJobKeepsThePlainTextThatItBeganWith) {
+  // Of an operator whose default it was, and of one that knew no TLS.
+  for (const auto& [name, status] :
+       {std::pair<std::string, Json>{"a", {{"observedGeneration", 1}, {"tls", "Disabled"}}},
+        {"b", {{"observedGeneration", 1}}}}) {
+    cluster_.Create(FakeCluster::Job(name));
+    Json job = cluster_.GetJob(name);
+    job["status"] = status;
+    kube::WriteOptions options;
+    options.subresource = kube::Subresource::kStatus;
+    ASSERT_TRUE(Admin().Update(reconciler::TrainingJobs(), {"ns", name}, job, options).ok());
+    ASSERT_TRUE(cluster_.Settle());
+    EXPECT_TRUE(Secret(name + "-tls-ca").is_null()) << name;
+    EXPECT_EQ(GetString(cluster_.Status(name), {"tls"}), "Disabled") << name;
+  }
+  EXPECT_EQ(cluster_.PodNames().size(), 8u);
+}
+
 TEST_F(OperatorTlsTest, CertificatesAreRenewedWhileNothingElseHappens) {
   Train();
   const std::string before = Certificate("ps", "0.crt");

@@ -252,12 +252,13 @@ void AddClusterLimits(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.tls",
              "`Enabled`: the job's processes speak TLS with each other, each with a certificate of "
-             "its own role and index that the operator makes and renews. `Disabled`: plain text.")
+             "its own role and index that the operator makes and renews. `Disabled`: plain text. "
+             "Jobs that were begun by an operator whose default was plain text keep that.")
           .ClusterOnly()
-          .Implied("`Disabled`")
+          .Implied("`Enabled`")
           .Fixed()
           .OneOf({"Enabled", "Disabled"})
-          .Example("Enabled")
+          .Example("Disabled")
           .Invalid("enabled", "did you mean `Enabled`?"));
   fields->push_back(
       String("spec.managedBy",

@@ -110,8 +110,9 @@ const std::vector<Field>& StatusFields() {
         Integer("status.observedGeneration", "The generation of the spec that this is about.")
             .Min(0));
     fields->push_back(String("status.summary", "The state of the job in one word.").Size(0, 253));
-    fields->push_back(String("status.tls", "Whether the job's processes speak TLS.")
-                          .OneOf({"Enabled", "Disabled"}));
+    fields->push_back(
+        String("status.tls", "Whether the job's processes speak TLS; of unset `spec.tls`, kept.")
+            .OneOf({"Enabled", "Disabled"}));
     AddConditions(fields);
     fields->push_back(String("status.view", "Id of the view: attempt, term, number.").Size(0, 253));
     fields->push_back(

@@ -313,6 +313,18 @@ absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t wo
   return Planner(job, live, now).Run(shards, workers);
 }
 
+absl::StatusOr<ProcessCredentials> CredentialsIn(const Json& secret, uint32_t index,
+                                                 absl::Time now) {
+  const Data data = DataOf(secret);
+  ProcessCredentials credentials = {
+      At(data, kBundle), {At(data, CertificateKey(index)), At(data, PrivateKeyKey(index))}};
+  if (absl::Status status = tls::CheckKey(credentials.pair); !status.ok()) return status;
+  const absl::Status trusted =
+      tls::CheckTrusted(credentials.pair.certificate, credentials.bundle, now);
+  if (!trusted.ok()) return trusted;
+  return credentials;
+}
+
 absl::StatusOr<OperatorCredentials> IssueForOperator(const JobView& job,
                                                      const Json& authority_secret, absl::Time now) {
   const Authorities authorities = ReadAuthorities(authority_secret, now);

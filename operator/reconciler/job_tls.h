@@ -55,6 +55,16 @@ struct TlsPlan {
 absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,
                                 const LiveSecrets& live, absl::Time now);
 
+// What one process shows the others.
+struct ProcessCredentials {
+  std::string bundle;
+  tls::KeyPair pair;
+};
+// Those of `index` in a Secret of TlsSecretName. INVALID_ARGUMENT: they are not there, or not
+// whole. UNAUTHENTICATED: not valid at `now`.
+absl::StatusOr<ProcessCredentials> CredentialsIn(const kube::Json& secret, uint32_t index,
+                                                 absl::Time now);
+
 // What the operator shows the job's coordinator; not kept anywhere. NOT_FOUND: there is no
 // authority.
 struct OperatorCredentials {

@@ -142,11 +142,20 @@ JobView ReadJob(const Json& object) {
   view.ttl_after_finished = Seconds(spec, "ttlSecondsAfterFinished");
   view.clean_pod_policy = CleanPolicy(GetString(spec, {"cleanPodPolicy"}));
   view.network_policy = GetString(spec, {"networkPolicy"}) != "Disabled";
-  view.tls = GetString(spec, {"tls"}) == "Enabled";
+  view.tls = SpeaksTls(object);
   if (view.tls) view.job.spec.set_tls(v1::JobSpec::TLS_ENABLED);
   const std::string manager = GetString(spec, {"managedBy"});
   view.managed_by_another = !manager.empty() && manager != kManagedBy;
   return view;
+}
+
+bool SpeaksTls(const Json& object) {
+  for (const char* part : {"spec", "status"}) {
+    const std::string said = GetString(object, {part, "tls"});
+    if (!said.empty()) return said == "Enabled";
+  }
+  // A status that says nothing of it is that of an operator that knew no TLS.
+  return ObjectAt(object, {"status"}).empty();
 }
 
 }  // namespace sluice::reconciler

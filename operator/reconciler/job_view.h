@@ -68,7 +68,7 @@ struct JobView {
   std::optional<absl::Duration> ttl_after_finished;
   CleanPodPolicy clean_pod_policy = CleanPodPolicy::kRunning;
   bool network_policy = true;
-  bool tls = false;  // its processes speak TLS
+  bool tls = true;  // SpeaksTls
   bool managed_by_another = false;
 
   // Why the job cannot run on a cluster as it is, and what to do about it.
@@ -77,6 +77,11 @@ struct JobView {
 
 // `object` as it comes from the API server; whatever is in it, this never fails.
 JobView ReadJob(const kube::Json& object);
+
+// Whether the job's processes speak TLS with each other: what spec.tls says; where that says
+// nothing, what the status says, and of a job that has none yet: yes. So a job keeps what it began
+// with, whichever operator that was.
+bool SpeaksTls(const kube::Json& object);
 
 }  // namespace sluice::reconciler
 

@@ -170,7 +170,6 @@ Json FakeCluster::Job(const std::string& name, const Json& patch) {
   Json job = Json::parse(R"({
     "apiVersion": "sluice.dev/v1alpha1", "kind": "TrainingJob",
     "spec": {
-      "tls": "Enabled",
       "model": {"type": "Builtin", "name": "mnist-net"},
       "data": {"format": "IDX", "source": {"path": "/data/mnist", "volume": {"claimName": "sets"}}},
       "optimizer": {"name": "SGD", "learningRate": 0.1},

@@ -41,7 +41,7 @@ class LocalAccess final : public Jobs::Access {
         coordinator_(std::move(coordinator)) {}
 
   std::string Identity() const override { return identity_; }
-  SnapshotSource Source() override { return {coordinator_, nullptr}; }
+  SnapshotSource Source() override { return {coordinator_, nullptr, nullptr, ""}; }
   bool Running() override { return directory_.LockedBy().has_value(); }
 
  private:

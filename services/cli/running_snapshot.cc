@@ -18,6 +18,7 @@
 #include "services/protocol/wire_version.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/handshake.h"
 #include "services/transport/stream_client.h"
 
 namespace sluice::cli {
@@ -108,10 +109,12 @@ class Collector {
 
 std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
                                           const v1::View::Shard& shard, const std::string& address,
+                                          std::shared_ptr<grpc::ChannelCredentials> credentials,
                                           const std::string& job, uint64_t incarnation,
                                           Collector* collector) {
   StreamClient::Options options;
   options.address = address;
+  options.credentials = std::move(credentials);
   // What answers at another address than the shard's own stands for a process elsewhere.
   if (address != shard.address()) options.shared_memory_bytes = 0;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
@@ -146,7 +149,8 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
 absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  const auto stub = v1::JobControl::NewStub(MakeChannel({.address = source.coordinator}));
+  const auto stub = v1::JobControl::NewStub(
+      MakeChannel({.address = source.coordinator, .credentials = source.credentials}));
   v1::Snapshot snapshot;
   {
     grpc::ClientContext context;
@@ -154,7 +158,10 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
     v1::OpenSnapshotRequest request;
     request.set_hold_seconds(absl::ToDoubleSeconds(timeout));
     const grpc::Status status = stub->OpenSnapshot(&context, request, &snapshot);
-    if (!status.ok()) return FromGrpcStatus(status);
+    if (!status.ok()) {
+      return security::ExplainHandshake(FromGrpcStatus(status), source.credentials != nullptr,
+                                        source.handshake_help);
+    }
   }
   absl::StatusOr<TensorAssembler> assembler =
       TensorAssembler::Create(snapshot.table(), snapshot.layout());
@@ -170,7 +177,8 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
       if (source.shard_address) address = source.shard_address(shard);
       reached.Update(address.status());
       if (!reached.ok()) break;
-      streams.push_back(StartReader(snapshot, shard, *address, job, incarnation, &collector));
+      streams.push_back(
+          StartReader(snapshot, shard, *address, source.credentials, job, incarnation, &collector));
     }
     if (reached.ok()) {
       tensors = collector.Wait(deadline);

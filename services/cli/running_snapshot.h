@@ -2,8 +2,11 @@
 #ifndef SLUICE_SERVICES_CLI_RUNNING_SNAPSHOT_H_
 #define SLUICE_SERVICES_CLI_RUNNING_SNAPSHOT_H_
 
+#include <grpcpp/security/credentials.h>
+
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,11 @@ struct SnapshotSource {
   std::string coordinator;  // host:port
   // host:port of a shard; null: the address that the view has of it.
   std::function<absl::StatusOr<std::string>(const v1::View::Shard&)> shard_address;
+  // Null: plain text.
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  // What helps where the two sides cannot agree on TLS or plain text; empty: what processes with
+  // --tls-directory are told.
+  std::string handshake_help;
 };
 
 // Has the coordinator pin a version, pulls it from all shards as a reader, and lets it go. Training

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -12,7 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/common/file_util.h"
 #include "services/protocol/interval_set.h"
+#include "services/transport/security/credential_folders.h"
 #include "tests/testing/final_state.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -74,8 +78,21 @@ void Finish(JobProcesses& processes) {
 
 using Parameters = std::vector<std::vector<double>>;
 
+// With TLS, if the job says so.
 Parameters Train(const v1::JobSpec& job, const std::string& name) {
-  JobProcesses processes({.job = job, .folder = NewFolder(name)});
+  const std::string folder = NewFolder(name);
+  std::string tls_folders;
+  if (job.tls() == v1::JobSpec::TLS_ENABLED) {
+    tls_folders = absl::StrCat(folder, "/tls");
+    const auto made = security::WriteCredentialFolders(
+        MakeRealFileSystem().get(), tls_folders,
+        {.job = "default/test",
+         .shards = job.parameter_server().replicas(),
+         .workers = std::max<uint32_t>(1, job.worker().replicas())},
+        absl::Now());
+    EXPECT_TRUE(made.ok()) << made.status();
+  }
+  JobProcesses processes({.job = job, .folder = folder, .tls_folders = tls_folders});
   const absl::Status status = processes.StartAll();
   EXPECT_TRUE(status.ok()) << status;
   Finish(processes);
@@ -98,6 +115,13 @@ double LargestDifference(const Parameters& a, const Parameters& b) {
     }
   }
   return largest;
+}
+
+TEST(ServerExecutionTest, ShardsComputeForAWorkerThatSpeaksTls) {
+  v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}});
+  const Parameters plain = Train(job, "plain");
+  job.set_tls(v1::JobSpec::TLS_ENABLED);
+  EXPECT_LE(LargestDifference(plain, Train(job, "tls")), 1e-9);
 }
 
 // With dropout: the generator is seeded alike, and goes from stage to stage.

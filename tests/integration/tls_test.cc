@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
+#include "services/cli/running_snapshot.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/transport/grpc_settings.h"
@@ -116,6 +117,29 @@ TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
     EXPECT_EQ(AskInPlainText(process.address()).code(), absl::StatusCode::kUnavailable);
   }
   ExpectSuccess();
+}
+
+TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
+  Prepare(LinearJob(1500, 0.02), "read");
+  ASSERT_TRUE(processes_->StartAll().ok());
+  WaitForStep(10);
+  const auto progress = processes_->Progress();
+  ASSERT_TRUE(progress.ok()) << progress.status();
+  const auto reader = security::TransportSecurity::Open(
+      files_.get(),
+      {.directory = folder_ + "/tls/reader", .role = v1::READER, .index = 0, .refresh = {}},
+      absl::Now());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  cli::SnapshotSource source;
+  source.coordinator = processes_->coordinator_address();
+  source.credentials = (*reader)->channel_credentials();
+  const auto snapshot = cli::PullSnapshot(source, progress->job(), absl::Seconds(30));
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_GE(snapshot->version, 10u);
+  EXPECT_FALSE(snapshot->tensors.empty());
+  source.credentials = nullptr;
+  EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
+              HasSubstr("this side speaks plain text, and perhaps the other one TLS"));
 }
 
 // A worker dies after the certificates, and their authority, were renewed; its next life has only

@@ -10,6 +10,7 @@
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/job_status.h"
 #include "operator/reconciler/names.h"
+#include "services/cli/cluster/job_credentials.h"
 #include "services/cli/cluster/job_text.h"
 #include "services/cli/cluster/job_watch.h"
 #include "services/cli/cluster/pod_logs.h"
@@ -50,10 +51,11 @@ bool HasEnded(const Json& job) {
 class ClusterAccess final : public Jobs::Access {
  public:
   ClusterAccess(kube::Client* client, std::string kubectl, std::vector<std::string> flags,
-                const Json& job)
+                std::shared_ptr<grpc::ChannelCredentials> credentials, const Json& job)
       : client_(client),
         kubectl_(std::move(kubectl)),
         flags_(std::move(flags)),
+        credentials_(std::move(credentials)),
         key_(kube::KeyOf(job)),
         uid_(kube::UidOf(job)) {}
 
@@ -63,9 +65,23 @@ class ClusterAccess final : public Jobs::Access {
 
   SnapshotSource Source() override {
     const absl::StatusOr<std::string> coordinator = Forward({v1::COORDINATOR, 0});
-    return {coordinator.ok() ? *coordinator : "", [this](const v1::View::Shard& shard) {
-              return Forward({v1::SHARD, shard.process().index()});
-            }};
+    SnapshotSource source;
+    if (coordinator.ok()) source.coordinator = *coordinator;
+    source.shard_address = [this](const v1::View::Shard& shard) {
+      return Forward({v1::SHARD, shard.process().index()});
+    };
+    source.credentials = credentials_;
+    source.handshake_help =
+        credentials_ == nullptr
+            ? absl::StrCat(
+                  "the job's status says plain text: does its coordinator run? kubectl "
+                  "describe stj ",
+                  key_.name, " -n ", key_.ns, " tells")
+            : absl::StrCat(
+                  "pods may lag a few minutes behind new certificates; if they stay "
+                  "behind, suspend and resume ",
+                  key_.name);
+    return source;
   }
 
   bool Running() override {
@@ -92,6 +108,7 @@ class ClusterAccess final : public Jobs::Access {
   kube::Client* const client_;
   const std::string kubectl_;
   const std::vector<std::string> flags_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // null: plain text
   const kube::ObjectKey key_;
   const std::string uid_;
   std::map<policy::Slot, std::unique_ptr<PortForward>> forwards_;
@@ -212,8 +229,12 @@ class ClusterJobs final : public Jobs {
     }
     absl::StatusOr<std::string> kubectl = FindKubectl(environment_.cluster.path);
     if (!kubectl.ok()) return kubectl.status();
-    auto access = std::make_unique<ClusterAccess>(connection_.client.get(), *std::move(kubectl),
-                                                  KubectlFlags(flags_), *job);
+    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+        ReaderCredentials(connection_, *job, absl::Now());
+    if (!credentials.ok()) return credentials.status();
+    auto access =
+        std::make_unique<ClusterAccess>(connection_.client.get(), *std::move(kubectl),
+                                        KubectlFlags(flags_), *std::move(credentials), *job);
     const absl::Status status = access->Open();
     if (!status.ok()) return status;
     return access;

@@ -1,10 +1,12 @@
 """The command `sluice` with a job that trains on real nodes: looking on, logs, and the parameters while it trains."""
 
+import re
 import subprocess
 
 from tests.cluster.node.node_case import SAMPLES, NodeCase
 from tests.cluster.testing import images
 from tests.cluster.testing.cluster import say, wait_for
+from tests.cluster.testing.operator_process import kubeconfig
 from tools import unittest_main
 
 
@@ -19,9 +21,12 @@ class CliTest(NodeCase):
         self.addCleanup(process.kill)
         return process, path
 
+    def run_sluice(self, *arguments):
+        return subprocess.run([images.program('sluice'), *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              env=self.cluster.environment, check=False)
+
     def sluice(self, *arguments):
-        done = subprocess.run([images.program('sluice'), *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                              env=self.cluster.environment)
+        done = self.run_sluice(*arguments)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -47,6 +52,38 @@ class CliTest(NodeCase):
         for process in ('coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1'):
             self.assertRegex(lines, rf'(?m)^{process} +\|')
         self.assertGreater(lines.count('worker-1    |'), 1)
+
+    def test_a_job_in_plain_text_is_looked_into_too(self):
+        manifest = (SAMPLES / 'first-job.yaml').read_text()
+        for before, after in (('spec:\n  model:', 'spec:\n  tls: Disabled\n  model:'), ('name: first-job', 'name: plain')):
+            self.assertIn(before, manifest)
+            manifest = manifest.replace(before, after)
+        self.kubectl('apply', '-f', '-', stdin=manifest)
+        wait_for('it trains', lambda: self.status('plain').get('summary') == 'Training', 180)
+        self.assertEqual(self.status('plain')['tls'], 'Disabled')
+        self.assertNotIn('plain-tls-reader', self.kubectl('get', 'secrets'))
+        self.assertRegex(self.sluice('inspect', 'plain', '-n', self.namespace), r'plain \(running\) at step [\d,]+')
+        self.kubectl('delete', 'stj', 'plain')
+
+    def test_who_may_not_read_the_readers_secret_is_told_how_to_be_allowed(self):
+        manifest = (SAMPLES / 'first-job.yaml').read_text()
+        self.kubectl('apply', '-f', '-', stdin=manifest.replace('name: first-job', 'name: closed').replace('steps: 2000', 'steps: 20000'))
+        wait_for('it trains', lambda: self.status('closed').get('summary') == 'Training', 180)
+        server = self.cluster.kubectl('config', 'view', '-o', 'jsonpath={.clusters[0].cluster.server}').strip()
+        self.kubectl('create', 'serviceaccount', 'ann')
+        self.kubectl('create', 'rolebinding', 'ann', '--clusterrole=view', f'--serviceaccount={self.namespace}:ann')
+        config = kubeconfig(self.cluster, 'ann', server, self.kubectl('create', 'token', 'ann').strip())
+        look = ('inspect', 'closed', '-n', self.namespace, '--kubeconfig', config)
+        refused = self.run_sluice(*look)
+        say(refused.stderr.strip())
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('cannot get resource "secrets"', refused.stderr)
+        for command in re.findall(r'kubectl (create role.*)', refused.stderr):
+            self.kubectl(*command.replace('--user=<you>', f'--serviceaccount={self.namespace}:ann').split())
+        self.kubectl('create', 'role', 'forwarder', '--verb=create', '--resource=pods/portforward')
+        self.kubectl('create', 'rolebinding', 'forwarder', '--role=forwarder', f'--serviceaccount={self.namespace}:ann')
+        self.assertRegex(self.sluice(*look), r'closed \(running\) at step [\d,]+')
+        self.kubectl('delete', 'stj', 'closed')
 
 
 if __name__ == '__main__':

@@ -37,15 +37,16 @@ class TrainingTest(NodeCase):
         self.kubectl('delete', 'stj', 'mnist')
         wait_for('its pods are gone', lambda: not self.pods('mnist'), 60)
 
-    def test_a_job_that_speaks_tls_trains_and_takes_in_a_worker_after_its_certificates_were_renewed(self):
+    def test_a_job_takes_in_a_worker_after_its_certificates_were_renewed(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
-        for before, after in (('spec:\n  model:', 'spec:\n  tls: Enabled\n  model:'), ('name: first-job', 'name: tls'), ('steps: 2000', 'steps: 6000')):
+        for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', 'steps: 6000')):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
         self.kubectl('apply', '-f', '-', stdin=manifest)
         try:
             wait_for('it trains', lambda: self.status('tls').get('summary') == 'Training', 120)
             self.wait_for_steps('tls', 20)
+            self.assertEqual(self.status('tls')['tls'], 'Enabled')
             self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
             # The old certificates are gone; the new worker has one of the new.
             self.kubectl('delete', 'secret', 'tls-tls-worker')

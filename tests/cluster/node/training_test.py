@@ -58,6 +58,20 @@ class TrainingTest(NodeCase):
             raise
         say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
+    def test_layers_are_computed_by_the_shards_for_workers_that_speak_tls_with_them(self):
+        manifest, count = re.subn(r'data:\n    format: IDX\n(    .*\n)*?    normalize: .*', 'data:\n    format: Synthetic\n    synthetic: {samples: 2000, '
+                                  'shape: [1, 28, 28], classes: 10}', (SAMPLES / 'server-execution.yaml').read_text())
+        self.assertEqual(count, 1)
+        self.kubectl('apply', '-f', '-', stdin=manifest)
+        try:
+            self.kubectl('wait', 'stj/mnist-server', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
+        except BaseException:
+            self.show('mnist-server')
+            raise
+        self.assertEqual(self.status('mnist-server')['tls'], 'Enabled')
+        self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
+        say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())
+
 
 if __name__ == '__main__':
     unittest_main.main()

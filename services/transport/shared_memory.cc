@@ -178,7 +178,8 @@ std::optional<v1::SharedPayload> SharedMemory::Put(const absl::Cord& payload) {
     std::memcpy(to, chunk.data(), chunk.size());
     to += chunk.size();
   }
-  std::atomic_thread_fence(std::memory_order_release);  // the place travels through the kernel
+  // For whoever is told of the place to see what lies there.
+  Flags(/*mine=*/true)[*first].store(1, std::memory_order_release);
   v1::SharedPayload place;
   place.set_offset(*first * kGranule);
   place.set_bytes(payload.size());
@@ -192,8 +193,8 @@ absl::StatusOr<absl::Cord> SharedMemory::Take(const v1::SharedPayload& place) {
                                                    place.offset(), " of ", half_bytes_,
                                                    " bytes of shared memory"));
   }
-  std::atomic_thread_fence(std::memory_order_acquire);
   Flag* const flag = Flags(/*mine=*/false) + place.offset() / kGranule;
+  flag->load(std::memory_order_acquire);  // after what was written before the place was told
   const absl::string_view bytes(Half(/*mine=*/false) + place.offset(), place.bytes());
   return absl::MakeCordFromExternal(
       bytes, [flag, self = shared_from_this()] { flag->store(0, std::memory_order_release); });

@@ -1,6 +1,8 @@
 #include "operator/operator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,22 +16,40 @@ using kube::Json;
 class Operator::Handler final : public runtime::InformerHandler {
  public:
   explicit Handler(Operator* owner) : owner_(owner) {}
-  void OnAdd(const runtime::ObjectPtr& object) override { Enqueue(*object); }
+  void OnAdd(const runtime::ObjectPtr& object) override { Enqueue(*object, false); }
   void OnUpdate(const runtime::ObjectPtr&, const runtime::ObjectPtr& after) override {
-    Enqueue(*after);
+    Enqueue(*after, false);
   }
-  void OnDelete(const runtime::ObjectPtr& object) override { Enqueue(*object); }
+  void OnDelete(const runtime::ObjectPtr& object) override { Enqueue(*object, true); }
 
  private:
-  void Enqueue(const Json& object) {
+  void Enqueue(const Json& object, bool gone) {
     const kube::ObjectKey key = kube::KeyOf(object);
     const std::string job = kube::GetString(object, {"metadata", "labels", reconciler::kJobLabel});
     const bool is_job = kube::GetString(object, {"kind"}) == reconciler::TrainingJobs().kind;
     if (is_job) {
       owner_->Enqueue(key);
+    } else if (!job.empty() && !gone && IsMereBeginning(object)) {
+      owner_->queue()->AddAfter({key.ns, job}, owner_->options_.gather_pod_news);
     } else if (!job.empty()) {
       owner_->Enqueue({key.ns, job});
     }
+  }
+
+  // A pod (but the coordinator's) of which nothing has ended, and nobody wants it to. Of one whose
+  // container ended while its phase is Running, too, the container's state tells.
+  static bool IsMereBeginning(const Json& object) {
+    if (kube::GetString(object, {"kind"}) != reconciler::Pods().kind) return false;
+    if (kube::IsBeingDeleted(object)) return false;
+    const std::optional<policy::Slot> slot = reconciler::SlotOf(object);
+    if (!slot.has_value() || slot->role == v1::COORDINATOR) return false;
+    const std::string phase = kube::GetString(object, {"status", "phase"});
+    if (phase != "" && phase != "Pending" && phase != "Running") return false;
+    const Json* containers = kube::Find(object, {"status", "containerStatuses"});
+    if (containers == nullptr || !containers->is_array()) return true;
+    return std::none_of(containers->begin(), containers->end(), [](const Json& container) {
+      return kube::Find(container, {"state", "terminated"}) != nullptr;
+    });
   }
 
   Operator* const owner_;
@@ -107,7 +127,10 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
 Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
                    reconciler::Coordinators* coordinators, runtime::EventRecorder* events,
                    const Clock* clock, runtime::ControllerObserver* observer)
-    : options_(std::move(options)), clock_(clock), handler_(std::make_unique<Handler>(this)) {
+    : options_(std::move(options)),
+      clock_(clock),
+      handler_(std::make_unique<Handler>(this)),
+      creators_(options_.creators) {
   reconciler::Caches caches;
   caches.jobs = AddCache(reads, reconciler::TrainingJobs());
   caches.pods = AddCache(reads, reconciler::Pods());
@@ -116,7 +139,9 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   caches.secrets = AddCache(reads, reconciler::Secrets());
   caches.budgets = AddCache(reads, reconciler::DisruptionBudgets());
   caches.policies = AddCache(reads, reconciler::NetworkPolicies());
-  reconciler_ = std::make_unique<reconciler::JobReconciler>(options_.reconciler, writes, caches,
+  reconciler::JobReconciler::Options reconciler = options_.reconciler;
+  reconciler.pool = &creators_;
+  reconciler_ = std::make_unique<reconciler::JobReconciler>(std::move(reconciler), writes, caches,
                                                             coordinators, events, clock);
   controller_ = std::make_unique<runtime::Controller>(options_.controller, reconciler_.get(), clock,
                                                       observer);

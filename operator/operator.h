@@ -18,6 +18,7 @@
 #include "operator/runtime/controller.h"
 #include "operator/runtime/events.h"
 #include "operator/runtime/informer.h"
+#include "operator/runtime/task_pool.h"
 #include "services/common/clock.h"
 
 namespace sluice {
@@ -30,6 +31,11 @@ class Operator {
     std::vector<std::string> namespaces;  // empty: all
     reconciler::JobReconciler::Options reconciler;
     runtime::Controller::Options controller;
+    // Threads that help to make pods, of all jobs together.
+    int creators = 0;
+    // News of a pod that only begins, or gets ready, wait so long for others of their job: a job of
+    // a hundred pods is not looked at for each of them. An end is looked at at once.
+    absl::Duration gather_pod_news = absl::ZeroDuration();
     // All jobs are looked at again this often, in case something was missed.
     absl::Duration resync = absl::Minutes(10);
     kube::Reflector::Options reflector;  // ns and label_selector are set here
@@ -82,6 +88,7 @@ class Operator {
   std::unique_ptr<Handler> handler_;
   std::vector<std::unique_ptr<runtime::Informer>> informers_;  // the jobs' first
   std::vector<Source> sources_;
+  runtime::TaskPool creators_;
   std::unique_ptr<reconciler::JobReconciler> reconciler_;
   std::unique_ptr<runtime::Controller> controller_;
   kube::Cancellation cancellation_;

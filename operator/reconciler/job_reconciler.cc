@@ -109,6 +109,13 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
   return views;
 }
 
+std::string JobReconciler::WantedHash(const JobView& job, const policy::Slot& slot,
+                                      Trail* trail) const {
+  std::string& hash = trail->hashes[slot];
+  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, slot));
+  return hash;
+}
+
 World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) const {
   World world;
   world.job = ReadJob(job);
@@ -117,9 +124,13 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.progress = heard.progress.get();
   world.progress_of = heard.life;
   world.refused = trail->refused;
+  if (trail->hashes_of != world.job.generation) {
+    trail->hashes.clear();
+    trail->hashes_of = world.job.generation;
+  }
   for (const PodView& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
-    world.template_hashes[pod.slot] = TemplateHash(MakePod(world.job, options_.pods, pod.slot));
+    world.template_hashes[pod.slot] = WantedHash(world.job, pod.slot, trail);
   }
   return world;
 }
@@ -202,7 +213,8 @@ absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& 
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::CreatePod(const World& world, const policy::Slot& slot, Trail* trail) {
+absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& world,
+                                                               const policy::Slot& slot) const {
   const Json pod = MakePod(world.job, options_.pods, slot);
   const auto is_ours = [&](const Json& found) {
     return kube::ControllerUidOf(found) == world.job.uid;
@@ -210,8 +222,35 @@ absl::Status JobReconciler::CreatePod(const World& world, const policy::Slot& sl
   absl::StatusOr<Json> made =
       kube::CreateOrFind(client_, Pods(), world.job.key.ns, pod, {}, is_ours, kCreateTries);
   if (!made.ok()) return made.status();
-  const std::string uid = kube::UidOf(*made);
-  trail->created[kube::KeyOf(pod).name] = {uid, *std::move(made), clock_->Now()};
+  return NewPod{*std::move(made), TemplateHash(pod)};
+}
+
+// Several at a time, role by role: where a quota has room for some only, no worker takes the place
+// of a shard. What was made before (or beside) one that is refused stays, and is known.
+absl::Status JobReconciler::CreatePods(const World& world, const std::vector<policy::Slot>& slots,
+                                       Trail* trail) {
+  runtime::TaskPool alone(0);
+  runtime::TaskPool* const pool = options_.pool == nullptr ? &alone : options_.pool;
+  for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
+    while (end < slots.size() && slots[end].role == slots[begin].role) ++end;
+    std::vector<NewPod> made(end - begin);
+    const absl::Status status =
+        pool->ForEach(made.size(), options_.creations_at_once, [&](size_t i) {
+          absl::StatusOr<NewPod> pod = CreatePod(world, slots[begin + i]);
+          if (!pod.ok()) return pod.status();
+          made[i] = *std::move(pod);
+          return absl::OkStatus();
+        });
+    const absl::Time now = clock_->Now();
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (made[i].object.is_null()) continue;
+      trail->hashes[slots[begin + i]] = std::move(made[i].template_hash);
+      const std::string uid = kube::UidOf(made[i].object);
+      trail->created[PodName(world.job.key.name, slots[begin + i])] = {
+          uid, std::move(made[i].object), now};
+    }
+    if (!status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 
@@ -231,9 +270,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
     absl::Status status = DeletePod(world.job.key.ns, deletion, trail);
     if (!status.ok()) return status;
   }
-  for (const policy::Slot& slot : plan.creations) {
-    if (absl::Status status = CreatePod(world, slot, trail); !status.ok()) return status;
-  }
+  if (absl::Status status = CreatePods(world, plan.creations, trail); !status.ok()) return status;
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "operator/kube/client.h"
 #include "operator/reconciler/coordinators.h"
@@ -18,6 +19,7 @@
 #include "operator/runtime/controller.h"
 #include "operator/runtime/events.h"
 #include "operator/runtime/informer.h"
+#include "operator/runtime/task_pool.h"
 #include "services/common/clock.h"
 #include "services/common/mutex.h"
 
@@ -49,6 +51,9 @@ class JobReconciler final : public runtime::Reconciler {
     absl::Duration counts_interval = absl::Seconds(1);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
+    // So many of a job's pods are asked for at a time, where `pool` has threads for it.
+    int creations_at_once = 8;
+    runtime::TaskPool* pool = nullptr;  // outlives the reconciler; null: one after the other
     // Where the coordinator with this pod IP listens.
     std::function<std::string(const std::string& ip)> control_address;
     // For metrics: each status written. May be null.
@@ -82,6 +87,9 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<std::string, std::pair<kube::Json, absl::Time>> applied;
     SecretKeeper secrets;
     Trouble refused;
+    // Of pods as they would be made by the job's spec of this generation.
+    int64_t hashes_of = -1;
+    std::map<policy::Slot, std::string> hashes;
   };
 
   std::shared_ptr<Trail> TrailOf(const runtime::Key& key, const std::string& uid);
@@ -96,7 +104,13 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status KeepObjects(const World& world, const Plan& plan, Trail* trail);
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
-  absl::Status CreatePod(const World& world, const policy::Slot& slot, Trail* trail);
+  struct NewPod {
+    kube::Json object;
+    std::string template_hash;
+  };
+  absl::StatusOr<NewPod> CreatePod(const World& world, const policy::Slot& slot) const;
+  absl::Status CreatePods(const World& world, const std::vector<policy::Slot>& slots, Trail* trail);
+  std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
   absl::Time NextLook(const Trail& trail) const;
 

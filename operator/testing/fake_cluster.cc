@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/reconciler/names.h"
 #include "services/common/check.h"
+#include "services/common/mutex.h"
 
 namespace sluice {
 
@@ -32,8 +33,7 @@ class Tap final : public kube::HttpTransport {
     NoteVerb(request);
     const bool event = absl::StrContains(request.target, "events.k8s.io");
     if (request.method == "GET" || event) return cluster_->server.Do(request);
-    writes_->push_back(
-        absl::StrCat(request.method, " ", request.target.substr(0, request.target.find('?'))));
+    NoteWrite(request);
     std::optional<kube::FakeApiServer::Fault> fault;
     if (cluster_->on_write != nullptr) fault = cluster_->on_write(request);
     if (!fault.has_value()) return cluster_->server.Do(request);
@@ -49,7 +49,14 @@ class Tap final : public kube::HttpTransport {
   }
 
  private:
+  void NoteWrite(const kube::HttpRequest& request) {
+    MutexLock lock(&mutex_);
+    writes_->push_back(
+        absl::StrCat(request.method, " ", request.target.substr(0, request.target.find('?'))));
+  }
+
   void NoteVerb(const kube::HttpRequest& request) {
+    MutexLock lock(&mutex_);
     const size_t query = std::min(request.target.find('?'), request.target.size());
     std::vector<std::string> parts = absl::StrSplit(request.target.substr(1, query - 1), '/');
     // api/v1 or apis/group/version, then namespaces/ns where the request is for one.
@@ -71,6 +78,7 @@ class Tap final : public kube::HttpTransport {
   }
 
   FakeCluster* const cluster_;
+  Mutex mutex_;  // protects what is noted
   std::vector<std::string>* const writes_;
 };
 
@@ -131,6 +139,8 @@ Operator::Options FakeCluster::OperatorOptions() const {
   Operator::Options options;
   options.reconciler.pods = pod_defaults;
   options.reconciler.control_address = [](const std::string& ip) { return ip + ":29500"; };
+  options.creators = creators;
+  options.gather_pod_news = gather_pod_news;
   options.controller.name = "test";
   options.controller.queue.max_backoff = absl::Seconds(30);
   options.reflector.random = [] { return 0.0; };

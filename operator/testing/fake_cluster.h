@@ -104,6 +104,10 @@ class FakeCluster {
   kube::FakeApiServer server;
   FakeCoordinators coordinators;
   reconciler::PodDefaults pod_defaults{"server:1", "worker:1", "logfmt"};
+  // As in Operator::Options; from the next Restart on. With creators, `on_write` is called by
+  // several threads.
+  int creators = 0;
+  absl::Duration gather_pod_news = absl::ZeroDuration();
 
  private:
   Operator::Options OperatorOptions() const;

@@ -1,0 +1,129 @@
+// The operator with jobs of many pods: how they are asked for, and how often a job is looked at.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "operator/testing/fake_cluster.h"
+#include "services/common/mutex.h"
+
+namespace sluice {
+namespace {
+
+using kube::GetInt;
+using kube::GetString;
+using kube::Json;
+using ::testing::Contains;
+using ::testing::IsEmpty;
+
+class OperatorManyPodsTest : public ::testing::Test {
+ protected:
+  OperatorManyPodsTest() {
+    cluster_.creators = 7;
+    cluster_.Restart();
+  }
+  static Json NineAndACoordinator() {
+    return FakeCluster::Job(
+        "a", {{"spec", {{"parameterServer", {{"replicas", 3}}}, {"worker", {{"replicas", 6}}}}}});
+  }
+  static bool MakesPod(const kube::HttpRequest& request) {
+    return request.method == "POST" && absl::StrContains(request.target, "/pods");
+  }
+  int64_t ReadyWorkers() { return GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}); }
+
+  FakeCluster cluster_;
+};
+
+TEST_F(OperatorManyPodsTest, PodsOfARoleAreAskedForTogetherAndOnlyAfterTheRoleBefore) {
+  Mutex mutex;
+  CondVar changed;
+  int workers = 0;
+  std::vector<std::string> early;
+  bool together = true;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> none;
+    if (!MakesPod(request)) return none;
+    const std::string name = GetString(Json::parse(request.body), {"metadata", "name"});
+    const std::vector<std::string> there = cluster_.PodNames();
+    MutexLock lock(&mutex);
+    if (absl::StrContains(name, "-ps-") && there.empty()) early.push_back(name);
+    if (!absl::StrContains(name, "-worker-")) return none;
+    if (there.size() < 4) early.push_back(name);
+    ++workers;
+    changed.SignalAll();
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (workers < 6 && together) {
+      if (changed.WaitWithDeadline(&mutex, deadline)) together = false;
+    }
+    return none;
+  };
+  cluster_.Create(NineAndACoordinator());
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_TRUE(together);
+  EXPECT_THAT(early, IsEmpty());
+  EXPECT_EQ(cluster_.PodNames().size(), 10u);
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
+}
+
+TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows) {
+  std::atomic<int> asked{0};
+  std::atomic<int> room{6};
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (MakesPod(request) && ++asked > room) {
+      fault.emplace();
+      fault->response.code = 403;
+      fault->response.body = Json({{"kind", "Status"},
+                                   {"code", 403},
+                                   {"reason", "Forbidden"},
+                                   {"message", "pods are forbidden: exceeded quota: q"}})
+                                 .dump();
+    }
+    return fault;
+  };
+  cluster_.Create(NineAndACoordinator());
+  ASSERT_TRUE(cluster_.Settle());
+  const std::vector<std::string> first = cluster_.PodNames();
+  EXPECT_EQ(first.size(), 6u)
+      << "the coordinator, all shards, and as many workers as there is room";
+  for (const char* name : {"a-coordinator", "a-ps-0", "a-ps-1", "a-ps-2"}) {
+    EXPECT_THAT(first, Contains(name));
+  }
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
+  std::map<std::string, std::string> uids;
+  for (const std::string& name : first) uids[name] = cluster_.UidOf(name);
+  room = 1000;
+  cluster_.Pass(absl::Minutes(1));
+  EXPECT_EQ(cluster_.PodNames().size(), 10u);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  for (const auto& [name, uid] : uids) EXPECT_EQ(cluster_.UidOf(name), uid) << name;
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"restarts", "total"}), 0);
+}
+
+TEST_F(OperatorManyPodsTest, PodsThatGetReadyAreLookedAtTogetherAndOneThatEndsAtOnce) {
+  cluster_.gather_pod_news = absl::Milliseconds(100);
+  cluster_.Restart();
+  cluster_.kubelets = false;
+  cluster_.Create(NineAndACoordinator());
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(5));
+  cluster_.kubelets = true;
+  cluster_.frozen = [](const std::string& pod) { return pod == "a-coordinator"; };
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(ReadyWorkers(), 0);
+  cluster_.Pass(absl::Milliseconds(100));
+  EXPECT_EQ(ReadyWorkers(), 6);
+  const std::string before = cluster_.UidOf("a-worker-3");
+  cluster_.EndPod("a-worker-3", 1);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_NE(cluster_.UidOf("a-worker-3"), before);
+}
+
+}  // namespace
+}  // namespace sluice

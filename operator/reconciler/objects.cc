@@ -302,6 +302,9 @@ Json MakeServices(const JobView& job, bool headless) {
     return Json{{"name", name}, {"port", number}, {"targetPort", number}, {"protocol", "TCP"}};
   };
   if (headless) {
+    // Nobody dials a worker, and a Service of a hundred pods is written again, whole and twice
+    // (Endpoints, EndpointSlice), for each of them that gets ready.
+    spec["selector"][kRoleLabel] = absl::StrCat(RoleName(v1::SHARD));
     spec["clusterIP"] = "None";
     spec["ports"] = Json::array({port("metrics", kMetricsPort)});
   } else {

@@ -200,6 +200,22 @@ TEST(ObjectsTest, ServicesOfJobsThatBeginWithADigitBeginWithALetter) {
   EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "j3d-coordinator.ns.svc:29500");
 }
 
+TEST(ObjectsTest, WorkersThatGetReadyChangeNoService) {
+  const Json worker = MakePod(Job(), kDefaults, kWorker)["metadata"]["labels"];
+  const Json shard = MakePod(Job(), kDefaults, kShard)["metadata"]["labels"];
+  int services = 0;
+  int of_shards = 0;
+  for (const OwnedObject& owned : MakeObjects(Job(), 1, {})) {
+    if (owned.type != &Services()) continue;
+    ++services;
+    const Json& selector = owned.object["spec"]["selector"];
+    EXPECT_FALSE(Covers(worker, selector)) << selector;
+    if (Covers(shard, selector)) ++of_shards;
+  }
+  EXPECT_EQ(services, 2);
+  EXPECT_EQ(of_shards, 1);
+}
+
 TEST(ObjectsTest, WhatAServerFillsInIsNoDifference) {
   const Json wanted = {{"a", 1}, {"list", Json::array({{{"x", 1}}})}, {"none", Json::object()}};
   EXPECT_TRUE(Covers({{"a", 1}, {"b", 2}, {"list", Json::array({{{"x", 1}, {"y", 2}}})}}, wanted));

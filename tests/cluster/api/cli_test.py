@@ -1,6 +1,7 @@
 """`sluice` with jobs of a real API server: what a user types, and what he reads. Pods are simulated."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -8,6 +9,7 @@ from tests.cluster.api.operator_case import OperatorCase, training_job
 from tests.cluster.testing import images
 from tests.cluster.testing.cluster import wait_for
 from tests.cluster.testing.operator_process import Operator
+from tests.testing import terminal
 from tools import unittest_main
 
 
@@ -66,6 +68,28 @@ class CliTest(OperatorCase):
         self.assertIn('Trained job: accuracy 97.50 % after 1,000 steps', self.output.read_text())
         code, shown = self.sluice('run', '--cluster', self.manifest)
         self.assertEqual((code, 'has ended already: Succeeded at step 1,000' in shown), (0, True), shown)
+
+    def test_on_a_terminal_the_job_is_drawn_in_one_place_and_its_events_above(self):
+        own = {name: value for name, value in self.cluster.environment.items() if name != 'NO_COLOR'}
+        shown = terminal.Terminal([images.program('sluice'), 'run', '--cluster', self.manifest], {**own, 'TERM': 'xterm'})
+        self.addCleanup(shown.close)
+        self.wait_for_pods()
+        shown.read(lambda text: re.search(r'(?m)^ *worker-1 +training on ', text) and re.search(r'█+░+\s+12 %', text))
+        text = shown.screen.text()
+        self.assertRegex(text, r'(?m)^ *ps-0 +serving on ')
+        self.assertIn(f'Job job in namespace {self.namespace} ', text)
+        self.coordinators.say(step=600)
+        shown.read(lambda text: re.search(r'█+░+\s+60 %', text))
+        self.assertEqual(len(re.findall('[█░]+', shown.screen.text())), 1, shown.screen.text())
+        self.finish()
+        shown.read()
+        self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
+        end = shown.screen.text()
+        self.assertNotRegex(end, '[█░]')
+        self.assertNotRegex(end, r'worker-1 +training on')
+        self.assertIn('Trained job', end)
+        self.assertLessEqual(shown.widest, terminal.COLUMNS)
+        self.assertEqual(shown.screen.unknown, set())
 
     def test_a_failure_is_the_exit_code_and_its_reason_is_told(self):
         process = self.follow('--output', 'json')

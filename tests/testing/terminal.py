@@ -1,0 +1,94 @@
+"""A terminal for programs under test: what they draw is read as a person would see it."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+
+_PATIENCE = 120
+ROWS, COLUMNS = 40, 100
+
+
+class Screen:
+    """As much of a terminal as the view uses: text, line ends, cursor up, clear to the end."""
+
+    def __init__(self):
+        self.lines = ['']
+        self.row = 0
+        self.column = 0
+        self.unknown = set()
+
+    def feed(self, text):
+        for token in re.findall(r'\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+|\x1b', text):
+            self._take(token)
+
+    def _take(self, token):
+        if token == '\r':
+            self.column = 0
+        elif token == '\n':
+            self.row += 1
+            if self.row == len(self.lines):
+                self.lines.append('')
+        elif token.startswith('\x1b'):
+            if token.endswith('A'):
+                self.row = max(0, self.row - int(token[2:-1] or 1))
+            elif token == '\x1b[J':
+                self.lines[self.row:] = [self.lines[self.row][:self.column]]
+            elif not token.endswith('m'):
+                self.unknown.add(token)
+        else:
+            line = self.lines[self.row].ljust(self.column)
+            self.lines[self.row] = line[:self.column] + token + line[self.column + len(token):]
+            self.column += len(token)
+
+    def text(self):
+        return '\n'.join(self.lines)
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, command, environment):
+        self.output = ''
+        self.screen = Screen()
+        self.widest = 0  # of the lines with a bar
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+                                        env=environment)
+        os.close(slave)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def read(self, until=None):
+        """Until the screen shows it, or (None) the terminal is closed."""
+        deadline = time.monotonic() + _PATIENCE
+        rest = b''
+        while until is None or not until(self.screen.text()):
+            if time.monotonic() > deadline:
+                raise AssertionError(self.output[-2000:])
+            if not select.select([self._master], [], [], 0.1)[0]:
+                continue
+            try:
+                chunk = os.read(self._master, 4096)
+            except OSError:  # the last one has closed it
+                return
+            if not chunk:
+                return
+            rest += chunk
+            try:
+                text, rest = rest.decode(), b''
+            except UnicodeDecodeError:  # in the middle of a character
+                continue
+            self.output += text
+            self.screen.feed(text)
+            bars = [len(line) for line in self.screen.lines if re.search('[█░]', line)]
+            self.widest = max([self.widest] + bars)

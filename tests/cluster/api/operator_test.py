@@ -150,8 +150,12 @@ class OperatorTest(OperatorCase):
                     self.end_pod(pod, 0)
             self.wait_for_pods(workers=replicas, seconds=60)
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
-        scale = self.api.request('GET', f'/apis/sluice.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs/job/scale')
-        self.assertEqual((scale['spec']['replicas'], scale['status']['replicas']), (1, 1))
+
+        def scaled():
+            scale = self.api.request('GET', f'/apis/sluice.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs/job/scale')
+            return scale['spec']['replicas'], scale['status']['replicas']
+
+        wait_for('the counts are written, which they are once a second', lambda: scaled() == (1, 1), 10)
 
     def test_nobody_scales_a_job_beyond_its_bounds(self):
         self.start()

@@ -201,6 +201,13 @@ void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
   optimizer->set_amsgrad(view.Bool("amsgrad", false));
   if (view.Has("schedule")) ReadSchedule(view["schedule"], optimizer->mutable_schedule());
   optimizer->set_clip_norm(view.Num("clipNorm", 0));
+  if (name == v1::OptimizerSpec::PLUGIN) {
+    optimizer->set_library(view.Str("library"));
+    const Json& parameters = view.Items("parameters");
+    for (auto it = parameters.begin(); parameters.is_object() && it != parameters.end(); ++it) {
+      if (it->is_number()) (*optimizer->mutable_parameters())[it.key()] = it->get<double>();
+    }
+  }
   for (const Json& item : view.Items("groups")) {
     const View from(&item);
     v1::OptimizerSpec::Group* group = optimizer->add_groups();
@@ -437,6 +444,11 @@ Json WriteOptimizer(const v1::OptimizerSpec& optimizer) {
     json["eps"] = optimizer.eps();
     json["lrDecay"] = optimizer.lr_decay();
     json["initialAccumulatorValue"] = optimizer.initial_accumulator_value();
+  }
+  if (optimizer.name() == v1::OptimizerSpec::PLUGIN) {
+    json.erase("weightDecay");
+    json["library"] = optimizer.library();
+    for (const auto& [name, value] : optimizer.parameters()) json["parameters"][name] = value;
   }
   if (optimizer.has_schedule()) json["schedule"] = WriteSchedule(optimizer.schedule());
   if (optimizer.clip_norm() > 0) json["clipNorm"] = optimizer.clip_norm();

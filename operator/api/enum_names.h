@@ -48,12 +48,10 @@ inline const EnumNames<v1::DataSpec::Text::State>& NamesOf(v1::DataSpec::Text::S
   return names;
 }
 inline const EnumNames<v1::OptimizerSpec::Name>& NamesOf(v1::OptimizerSpec::Name) {
-  static const auto& names =
-      *new EnumNames<v1::OptimizerSpec::Name>{{"SGD", v1::OptimizerSpec::SGD},
-                                              {"Adagrad", v1::OptimizerSpec::ADAGRAD},
-                                              {"Adam", v1::OptimizerSpec::ADAM},
-                                              {"AdamW", v1::OptimizerSpec::ADAM_W},
-                                              {"Add", v1::OptimizerSpec::ADD}};
+  static const auto& names = *new EnumNames<v1::OptimizerSpec::Name>{
+      {"SGD", v1::OptimizerSpec::SGD},   {"Adagrad", v1::OptimizerSpec::ADAGRAD},
+      {"Adam", v1::OptimizerSpec::ADAM}, {"AdamW", v1::OptimizerSpec::ADAM_W},
+      {"Add", v1::OptimizerSpec::ADD},   {"Plugin", v1::OptimizerSpec::PLUGIN}};
   return names;
 }
 inline const EnumNames<v1::Schedule::Type>& NamesOf(v1::Schedule::Type) {

@@ -1,4 +1,8 @@
 // Rows of the table: loss, optimizer, training, the sizes of the job, checkpoints, limits.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/string_view.h"
 #include "operator/api/enum_names.h"
 #include "operator/api/field_builder.h"
 
@@ -18,6 +22,13 @@ constexpr char kTarget[] =
     R"({"spec":{"data":{"evaluation":{"source":{"path":"/data/test"},"intervalSteps":100}},
                 "training":{"target":{"metric":"loss","goal":"AtMost","value":1}}}})";
 
+bool IsLibraryName(absl::string_view text) {
+  if (text.empty() || text[0] == '.' || text[0] == '-') return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  });
+}
+
 void AddLossAndOptimizer(std::vector<Field>* fields) {
   fields->push_back(String("spec.loss",
                            "What is minimised. Unset: the model's own loss; a TorchScript module "
@@ -31,15 +42,16 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
                            "defaults of PyTorch; those of another optimizer are refused.")
                         .Fixed()
                         .Required());
-  fields->push_back(String("spec.optimizer.name",
-                           "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
-                           "update, for exact sums.")
-                        .Required()
-                        .Alias("type")
-                        .OneOf(NamesOf<v1::OptimizerSpec::Name>())
-                        .Example("Adam")
-                        .Invalid("adam", "did you mean `Adam`?")
-                        .Invalid("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add"));
+  fields->push_back(
+      String("spec.optimizer.name",
+             "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
+             "update, for exact sums. `Plugin`: that of a shared library.")
+          .Required()
+          .Alias("type")
+          .OneOf(NamesOf<v1::OptimizerSpec::Name>())
+          .Example("Adam")
+          .Invalid("adam", "did you mean `Adam`?")
+          .Invalid("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add, Plugin"));
   fields->push_back(Number("spec.optimizer.learningRate", "Step size. Not for Add.")
                         .Implied("0.01 for Adagrad, else 0.001")
                         .Alias("lr")
@@ -98,6 +110,22 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
           .Implied("false")
           .Context(WithOptimizer("AdamW"))
           .Example("true"));
+  fields->push_back(
+      String("spec.optimizer.library",
+             "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory "
+             "of $SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.")
+          .Size(1, 64)
+          .Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
+                   "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`")
+          .Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})")
+          .Example("lion")
+          .Invalid("plugins/liblion.so", "must be a name"));
+  fields->push_back(Map("spec.optimizer.parameters", "Plugin: what the library takes, by name.")
+                        .Size(0, 32)
+                        .Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})")
+                        .Example("{beta1: 0.9, beta2: 0.99}")
+                        .Invalid("{beta1: high}", "must be a number"));
+  fields->push_back(Number("spec.optimizer.parameters{}", "One number."));
   fields->push_back(Number("spec.optimizer.clipNorm",
                            "Gradients whose 2-norm over all parameters is larger are scaled down "
                            "to it. Unset: they are left alone.")
@@ -151,7 +179,8 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
   fields->push_back(
       List("spec.optimizer.groups",
            "Other options for some parameters. A parameter belongs to the first group of which a "
-           "pattern matches its name; what the group leaves unset is the optimizer's. Not for Add.")
+           "pattern matches its name; what the group leaves unset is the optimizer's. Not for Add "
+           "and Plugin.")
           .Size(0, 64)
           .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
           .Invalid("{patterns: [a]}", "must be a list"));

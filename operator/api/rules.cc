@@ -242,7 +242,7 @@ struct OptimizerOption {
 };
 const std::vector<OptimizerOption>& OptimizerOptions() {
   static const auto& options = *new std::vector<OptimizerOption>{
-      {"learningRate", {"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"},
+      {"learningRate", {"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, "0.1"},
       {"momentum", {"SGD"}, "0.9"},
       {"dampening", {"SGD"}, "0.1"},
       {"nesterov", {"SGD"}, "false"},
@@ -252,11 +252,13 @@ const std::vector<OptimizerOption>& OptimizerOptions() {
       {"lrDecay", {"Adagrad"}, "0.1"},
       {"initialAccumulatorValue", {"Adagrad"}, "0.1"},
       {"amsgrad", {"Adam", "AdamW"}, "true"},
-      {"schedule", {"SGD", "Adagrad", "Adam", "AdamW"}, R"({"type":"Constant"})"},
-      {"groups", {"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"}};
+      {"schedule", {"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, R"({"type":"Constant"})"},
+      {"groups", {"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"},
+      {"library", {"Plugin"}, R"("lion")"},
+      {"parameters", {"Plugin"}, R"({"beta1":0.9})"}};
   return options;
 }
-constexpr size_t kOptimizerOptions = 12;
+constexpr size_t kOptimizerOptions = 14;
 
 // A predicate is a plain function: one is made for each option, by its place in the list.
 template <size_t kIndex>
@@ -291,9 +293,11 @@ void AddOptimizerOptionRules(std::vector<Rule>* rules) {
     rule.holds = predicates[i];
     rule.message = absl::StrCat("`", name, "` is an option of ", words, " only; leave it out");
     const auto example = [&](const std::string& optimizer) {
-      return absl::StrCat(R"({"name":")", optimizer, R"(",")", name, R"(":)", option.value, "}");
+      const bool library = optimizer == "Plugin" && name != "library";
+      return absl::StrCat(R"({"name":")", optimizer, R"(",")", name, R"(":)", option.value,
+                          library ? R"(,"library":"lion"})" : "}");
     };
-    for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add"}) {
+    for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add", "Plugin"}) {
       const bool fits = Contains(Json(option.optimizers), optimizer);
       (fits ? rule.passing : rule.failing).push_back(example(optimizer));
     }
@@ -303,6 +307,14 @@ void AddOptimizerOptionRules(std::vector<Rule>* rules) {
 
 void AddOptimizerRules(std::vector<Rule>* rules) {
   AddOptimizerOptionRules(rules);
+  rules->push_back(
+      {"spec.optimizer",
+       "library",
+       "self.name != 'Plugin' || has(self.library)",
+       [](const Json& self) { return !Is(self, "name", "Plugin") || Has(self, "library"); },
+       "Plugin needs `library`, the name of the shared library",
+       {R"({"name":"Plugin","library":"lion"})", R"({"name":"Adam"})"},
+       {R"({"name":"Plugin"})"}});
   rules->push_back(
       {"spec.optimizer",
        "nesterov",

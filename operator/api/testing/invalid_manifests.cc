@@ -156,7 +156,7 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "14:5: spec.optimizer.clipNorm: must be more than 0, not 0"));
   cases->push_back(Change("case_of_value", "name: SGD", "name: sgd",
                           "13:5: spec.optimizer.name: must be one of SGD, Adagrad, Adam, AdamW, "
-                          "Add, not the string \"sgd\"; did you mean `SGD`?"));
+                          "Add, Plugin, not the string \"sgd\"; did you mean `SGD`?"));
   cases->push_back(Change("unknown_model", "name: mlp", "name: vgg16",
                           "7:5: spec.model.name: must be one of convnet, mnist-net, mlp, lstm-lm, "
                           "linear, logistic, additive, not the string \"vgg16\""));

@@ -86,6 +86,7 @@ absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
                     CheckNotNegative("eps", spec.eps()),
                     CheckNotNegative("weightDecay", spec.weight_decay())});
     case v1::OptimizerSpec::ADD:
+    case v1::OptimizerSpec::PLUGIN:  // MakePlugin looks at the rest
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(
@@ -143,6 +144,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec
       return optimizer_internal::MakeAdam(spec);
     case v1::OptimizerSpec::ADD:
       return optimizer_internal::MakeAdd();
+    case v1::OptimizerSpec::PLUGIN:
+      return optimizer_internal::MakePlugin(spec);
     default:  // CheckSpec let no other pass
       return optimizer_internal::MakeSgd(spec);
   }

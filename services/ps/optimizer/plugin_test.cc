@@ -1,0 +1,143 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/ps/optimizer/groups.h"
+#include "services/ps/optimizer/optimizer.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class PluginTest : public testing::Test {
+ protected:
+  PluginTest() {
+    folder_ = testing::TempDir() + "/broken";
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ + "/libtext.so") << "this is no library";
+    const std::string path =
+        absl::StrCat("examples/plugins/lion:services/ps/optimizer/testing:", folder_);
+    setenv("SLUICE_PLUGIN_PATH", path.c_str(), 1);
+  }
+
+  static v1::OptimizerSpec SpecOf(const std::string& library) {
+    v1::OptimizerSpec spec;
+    spec.set_name(v1::OptimizerSpec::PLUGIN);
+    spec.set_library(library);
+    spec.set_learning_rate(0.1);
+    return spec;
+  }
+
+  static std::string Refusal(const v1::OptimizerSpec& spec) {
+    const auto optimizer = MakeOptimizer(spec);
+    if (optimizer.ok()) return "it is taken";
+    EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(optimizer.status().message());
+  }
+
+  std::string folder_;
+};
+
+template <typename T>
+struct Tensor {
+  std::vector<T> parameters;
+  std::vector<ComputeType<T>> gradient;
+  std::vector<ComputeType<T>> mean;
+};
+
+template <typename T>
+void StepInPlace(const Optimizer& optimizer, const StepArguments& arguments, Tensor<T>* tensor) {
+  StepRange<T> range;
+  range.parameters = tensor->parameters;
+  range.gradient = tensor->gradient;
+  range.slots[0] = tensor->mean;
+  range.parameters_out = absl::MakeSpan(tensor->parameters);
+  range.slots_out[0] = absl::MakeSpan(tensor->mean);
+  optimizer.Step(arguments, range);
+}
+
+TEST_F(PluginTest, TheLibrarysRuleIsAppliedWithTheJobsParametersAndItsStateIsKeptInSlots) {
+  v1::OptimizerSpec spec = SpecOf("lion");
+  (*spec.mutable_parameters())["beta1"] = 0.5;
+  (*spec.mutable_parameters())["beta2"] = 0.75;
+  (*spec.mutable_parameters())["weight_decay"] = 0.5;
+  const auto optimizer = MakeOptimizer(spec);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  ASSERT_EQ((*optimizer)->slots().size(), 1u);
+  EXPECT_EQ((*optimizer)->slots()[0].name, "exp_avg");
+  EXPECT_EQ((*optimizer)->slots()[0].initial_value, 0);
+
+  Tensor<double> tensor{{8, 8, 8}, {4, -4, 0}, {0, 8, 0}};
+  StepArguments arguments;
+  arguments.learning_rate = 0.25;
+  arguments.gradient_scale = 0.5;
+  StepInPlace(**optimizer, arguments, &tensor);
+  // g = 2, -2, 0; directions 1, 3, 0; w decays by 0.25 * 0.5 * 8 = 1.
+  EXPECT_EQ(tensor.parameters, (std::vector<double>{6.75, 6.75, 7}));
+  EXPECT_EQ(tensor.mean, (std::vector<double>{0.5, 5.5, 0}));
+}
+
+TEST_F(PluginTest, HalfPrecisionParametersAreUpdatedInFloat) {
+  const auto optimizer = MakeOptimizer(SpecOf("lion"));
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  Tensor<BFloat16> tensor{std::vector<BFloat16>(3000), std::vector<float>(3000, 1),
+                          std::vector<float>(3000)};
+  StepArguments arguments;
+  arguments.learning_rate = 0.5;
+  StepInPlace(**optimizer, arguments, &tensor);
+  for (size_t i = 0; i < tensor.parameters.size(); ++i) {
+    ASSERT_EQ(tensor.parameters[i].bits, 0xbf00) << i;  // -0.5
+    ASSERT_NEAR(tensor.mean[i], 0.01f, 1e-6) << i;
+  }
+}
+
+TEST_F(PluginTest, GroupsOfAJobHaveALibrarysOptimizerEach) {
+  const auto groups = ParameterGroups::Create(SpecOf("lion"));
+  ASSERT_TRUE(groups.ok()) << groups.status();
+  EXPECT_EQ(groups->For("fc1.weight").optimizer->slots()[0].name, "exp_avg");
+}
+
+TEST_F(PluginTest, ALibraryThatIsNotThereIsNamedWithWhereItWasSoughtAndWhatToDo) {
+  EXPECT_THAT(Refusal(SpecOf("tiger")),
+              AllOf(HasSubstr("there is no libtiger.so in examples/plugins/lion, "),
+                    HasSubstr("/usr/lib/sluice"), HasSubstr("SLUICE_PLUGIN_PATH")));
+  EXPECT_THAT(Refusal(SpecOf("../lion")), HasSubstr("`../lion` is no library's name"));
+  EXPECT_THAT(Refusal(SpecOf("")), HasSubstr("is no library's name"));
+}
+
+TEST_F(PluginTest, ALibraryBuiltAgainstAnotherVersionIsRefusedWithBothVersions) {
+  EXPECT_THAT(Refusal(SpecOf("other_abi")),
+              AllOf(HasSubstr("was built against version 2"), HasSubstr("have version 1"),
+                    HasSubstr("build it anew")));
+}
+
+TEST_F(PluginTest, WhatIsNoLibraryOrNoOptimizerIsRefused) {
+  EXPECT_THAT(Refusal(SpecOf("text")),
+              AllOf(HasSubstr("cannot be loaded"), HasSubstr("libtext.so")));
+  EXPECT_THAT(Refusal(SpecOf("no_optimizer")), HasSubstr("it is no optimizer of Sluice's"));
+  EXPECT_THAT(Refusal(SpecOf("too_many_slots")), HasSubstr("wants 4 slots, there are at most 3"));
+}
+
+TEST_F(PluginTest, ParametersThatTheLibraryDoesNotTakeAreRefusedInItsWords) {
+  v1::OptimizerSpec spec = SpecOf("lion");
+  (*spec.mutable_parameters())["beta1"] = 1;
+  EXPECT_EQ(Refusal(spec), "optimizer.parameters: lion: a beta must be in [0, 1)");
+  (*spec.mutable_parameters())["beta1"] = 0.9;
+  (*spec.mutable_parameters())["beta3"] = 0.9;
+  EXPECT_EQ(Refusal(spec),
+            "optimizer.parameters: lion: there is no parameter `beta3`; there are: beta1, beta2, "
+            "weight_decay");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sluice import errors
-from sluice import lending
+from sluice import memory as memory_lib
 from sluice.protocol import elements
 from sluice.protocol import wire
 
@@ -30,7 +30,7 @@ class NumpyModel:
         if not self._initial:
             raise errors.UsageError('the model has no parameters')
         self._parameters = {}
-        self._pool = lending.Pool()
+        self._pool = memory_lib.Pool()
         self.begin()
 
     def initial(self, tensor):

@@ -12,9 +12,8 @@ import socket
 import threading
 import time
 
-import numpy as np
-
 from sluice import errors
+from sluice import memory as memory_lib
 from sluice import transport
 from sluice.protocol import actions
 from sluice.protocol import codec
@@ -25,8 +24,6 @@ from sluice.protocol import wire
 _LEAVE_SECONDS = 10.0
 # How long a DUPLICATE is believed to be a predecessor that is not quite gone.
 _DUPLICATE_SECONDS = 5.0
-# Of what is worth giving up the interpreter's lock to copy it.
-_LARGE_BYTES = 1 << 16
 
 
 class _Copy:
@@ -34,9 +31,8 @@ class _Copy:
 
     def __init__(self, arrays):
         self.arrays = arrays
-        # Of each tensor: its bytes, as an array and as a memoryview; the bytes of an element.
-        self.memory = [(array.view(np.uint8), array.view(np.uint8).data, array.itemsize)
-                       for array in arrays]
+        # Of each tensor: its memory, and the bytes of an element.
+        self.memory = [(memory_lib.Bytes(array), array.itemsize) for array in arrays]
 
 
 class TensorBuffers:
@@ -65,13 +61,9 @@ class TensorBuffers:
         """ValueError, with nothing stored, for a payload that is not what it should be."""
         copy = self._copy(block.buffer)
         if block.codec == wire.CODEC_RAW:
-            array, memory, size = copy.memory[block.tensor]
-            begin, length = block.offset * size, block.count * size
-            if len(block.payload) == length:  # else `decode_into` tells what is wrong
-                if length < _LARGE_BYTES:
-                    memory[begin:begin + length] = block.payload  # quickest
-                else:  # other threads run meanwhile
-                    array[begin:begin + length] = np.frombuffer(block.payload, np.uint8)
+            memory, size = copy.memory[block.tensor]
+            if len(block.payload) == block.count * size:  # else `decode_into` tells what is wrong
+                memory.copy(block.offset * size, block.payload)
                 return
         to = copy.arrays[block.tensor][block.offset:block.offset + block.count]
         codec.decode_into(block.codec, self._table.tensors[block.tensor].dtype, block.payload, to)

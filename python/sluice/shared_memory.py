@@ -18,7 +18,7 @@ import threading
 
 import numpy as np
 
-from sluice import lending
+from sluice import memory as memory_lib
 from sluice.protocol import wire
 
 GRANULE = 4096
@@ -63,7 +63,7 @@ class SharedMemory:
         halves = base[GRANULE + 2 * flag_bytes:].reshape(2, half_bytes)
         mine = 0 if client else 1
         self.half_bytes = half_bytes
-        self._flags, self._half = flags[mine], halves[mine]
+        self._flags, self._half = flags[mine], memory_lib.Bytes(halves[mine])
         self._peers_flags, self._peers_half = flags[1 - mine], halves[1 - mine]
         self._sent = collections.deque()  # (first granule, granules), in the order of the ring
         self._next = 0                    # granule where the next piece goes, if it fits
@@ -128,10 +128,8 @@ class SharedMemory:
         self._flags[first] = 1
         at = first * GRANULE
         for piece in pieces:
-            end = at + len(piece)
-            # As arrays: other threads of the interpreter run meanwhile.
-            self._half[at:end] = np.frombuffer(piece, dtype=np.uint8)
-            at = end
+            self._half.copy(at, piece)
+            at += len(piece)
         with self._order:
             pass  # the bytes are there before their place is told
         return wire.SharedPayload(offset=first * GRANULE, bytes=size)
@@ -145,8 +143,8 @@ class SharedMemory:
         with self._order:
             pass
         # What is lent holds the memory: that is unmapped when nothing refers to it any more.
-        return lending.lend(self._peers_half[offset:offset + size],
-                            functools.partial(self._give_back, offset // GRANULE))
+        return memory_lib.lend(self._peers_half[offset:offset + size],
+                               functools.partial(self._give_back, offset // GRANULE))
 
     def used_granules(self):
         """Of what this end has sent."""

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from sluice import lending
+from sluice import memory
 from sluice import shared_memory
 from sluice.protocol import frame
 from sluice.protocol import wire
@@ -261,7 +261,7 @@ class Frames(unittest.TestCase):
 class Pool(unittest.TestCase):
 
     def test_memory_comes_back_with_the_last_reference_and_not_before(self):
-        pool = lending.Pool()
+        pool = memory.Pool()
         first = pool.take(1000, np.dtype('<f4'))
         address = first.ctypes.data
         part = memoryview(first)[10:20]

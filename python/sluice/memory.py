@@ -1,6 +1,26 @@
-"""Memory that is lent out, and comes back with the last reference to it."""
+"""Memory: copied into, and lent out until the last reference to it ends."""
 
 import numpy as np
+
+# Of what is worth giving up the interpreter's lock to copy it.
+_LARGE_BYTES = 1 << 16
+
+
+class Bytes:
+    """A flat array of bytes that pieces are copied into."""
+
+    def __init__(self, array):
+        """`array`: contiguous, of whatever type."""
+        self._array = array.view(np.uint8)
+        self._view = self._array.data
+
+    def copy(self, at, piece):
+        """Of a bytes-like piece, which must fit. Other threads run while large ones are copied."""
+        size = len(piece)
+        if size < _LARGE_BYTES:
+            self._view[at:at + size] = piece  # quickest
+        else:
+            self._array[at:at + size] = np.frombuffer(piece, dtype=np.uint8)
 
 
 class _Lent(np.ndarray):

@@ -3,6 +3,7 @@
 import pathlib
 import secrets
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -19,6 +20,9 @@ from sluice.protocol import elements
 from sluice.protocol import layout as layout_lib
 from sluice.protocol import receive
 from sluice.protocol import wire
+
+
+_PAUSE = 0.2  # between two questions to a job that is not ready
 
 
 def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True):
@@ -58,30 +62,60 @@ class Connection:
     def tensors(self, *, torch=False, timeout=60.0):
         """Name -> tensor, all of one committed version, while training goes on.
 
-        As `sluice.load` gives them. `version` is in the result's attribute of that name.
+        As `sluice.load` gives them. `version` is in the result's attribute of that name. Waits, at
+        most `timeout` seconds together, for a job that does not train yet, or changes its view.
         """
-        snapshot = self._call(lambda control: control.open_snapshot(timeout))
-        job = self._call(lambda control: control.progress()).job
-        try:
-            flats = _Reader(snapshot, job, self._tls, self._shared_memory).read(timeout)
-        finally:
+        deadline = time.monotonic() + timeout
+        while True:
+            snapshot = self._open_snapshot(deadline, timeout)
             try:
-                self._call(lambda control: control.close_snapshot(snapshot.cut))
-            except errors.SluiceError:
-                pass  # it lets go of it by itself after the hold time
+                job = self._call(lambda control: control.progress()).job
+                flats = _Reader(snapshot, job, self._tls, self._shared_memory).read(
+                    max(1.0, deadline - time.monotonic()))
+                break
+            except _ViewChanged:
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                self._close_snapshot(snapshot)
         result = Tensors((spec.name, tensors_lib.shaped(flat, spec.dtype, spec.shape, torch))
                          for spec, flat in zip(snapshot.table.tensors, flats))
         result.version = snapshot.version
         return result
+
+    def _open_snapshot(self, deadline, timeout):
+        while True:
+            try:
+                with transport.JobControl(self.address, tls=self._tls) as control:
+                    return control.open_snapshot(timeout)
+            except grpc.RpcError as error:
+                phase = self.progress().phase  # JobNotFound, if nobody is there
+                if phase not in ('starting', 'birth', 'training'):
+                    raise self._not_there(error) from None
+                if time.monotonic() > deadline:
+                    raise errors.SluiceError(
+                        f'the job at {self.address} gives no tensors within {timeout:g} s '
+                        f'({transport.describe(error)}); its phase is {phase}. `sluice status` '
+                        'tells what it waits for') from None
+            time.sleep(_PAUSE)
+
+    def _close_snapshot(self, snapshot):
+        try:
+            self._call(lambda control: control.close_snapshot(snapshot.cut))
+        except errors.SluiceError:
+            pass  # it lets go of it by itself after the hold time
 
     def _call(self, call):
         try:
             with transport.JobControl(self.address, tls=self._tls) as control:
                 return call(control)
         except grpc.RpcError as error:
-            raise errors.JobNotFound(
-                f'the job at {self.address} does not answer ({transport.describe(error)}). Has it '
-                'ended? A finished job is read by sluice.load') from None
+            raise self._not_there(error) from None
+
+    def _not_there(self, error):
+        return errors.JobNotFound(
+            f'the job at {self.address} does not answer ({transport.describe(error)}). Has it '
+            'ended? A finished job is read by sluice.load')
 
     def __repr__(self):
         return f'<sluice.Connection to {self.address}>'
@@ -90,6 +124,10 @@ class Connection:
 class Tensors(dict):
     """Name -> tensor, and the version that all of them are of."""
     version = 0
+
+
+class _ViewChanged(errors.SluiceError):
+    """While its tensors were read; a new snapshot is needed."""
 
 
 class _Reader:
@@ -107,6 +145,7 @@ class _Reader:
                        for spec in snapshot.table.tensors]
         self._changed = threading.Condition()
         self._error = ''
+        self._view_changed = False
 
     def read(self, timeout):
         incarnation = secrets.randbits(64) or 1
@@ -126,7 +165,10 @@ class _Reader:
                              (wire.Header(view=view, pull=pull), [])])
             with self._changed:
                 done = self._changed.wait_for(
-                    lambda: self._error or self._receiver.is_whole(), timeout)
+                    lambda: self._error or self._view_changed or self._receiver.is_whole(), timeout)
+            if self._view_changed:
+                raise _ViewChanged('the tensors could not be read: the job changes its view all '
+                                   'the time')
             if self._error or not done:
                 raise errors.SluiceError(
                     f'the tensors could not be read: {self._error or "the shards are too slow"}')
@@ -143,7 +185,7 @@ class _Reader:
         with self._changed:
             body = header.WhichOneof('body')
             if body == 'refused':
-                self._error = 'the job changed its view meanwhile; try again'
+                self._view_changed = True
             elif body == 'data':
                 try:
                     stores = []

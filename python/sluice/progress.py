@@ -2,8 +2,13 @@
 
 import html
 
+from sluice.protocol import wire
+
 _PHASES = ('starting', 'birth', 'training', 'evaluating', 'saving', 'suspended', 'succeeded',
            'failed')
+
+
+_ROLES = {wire.SHARD: 'ps', wire.WORKER: 'worker'}
 
 
 class Progress:
@@ -21,6 +26,10 @@ class Progress:
         self.evaluation_loss = evaluation.loss if evaluation else None
         self.accuracy = evaluation.accuracy if evaluation and evaluation.has_accuracy else None
         self.reason = message.reason
+        # 'worker-0' -> the number that its machine, or container, knows it by.
+        self.processes = {f'{_ROLES[status.process.role]}-{status.process.index}': status.pid
+                          for status in message.processes if status.process.role in _ROLES and
+                          status.state < wire.ProcessStatus_LEFT}
 
     @property
     def fraction(self):

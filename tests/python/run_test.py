@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -113,6 +114,10 @@ class Run(unittest.TestCase):
                 progress = connection.progress()
                 self.assertIn('training', repr(progress))
                 self.assertIn('<div', progress._repr_html_())
+                self.assertEqual(sorted(progress.processes),
+                                 ['ps-0', 'ps-1', 'worker-0', 'worker-1'])
+                program = pathlib.Path(f'/proc/{progress.processes["worker-1"]}/cmdline')
+                self.assertIn('quadratic_worker.py', program.read_text())
                 tensors = connection.tensors()
                 self.assertEqual(tensors['w'].shape, (5,))
                 self.assertGreater(tensors.version, 0)
@@ -125,6 +130,16 @@ class Run(unittest.TestCase):
                    state_directory=self.folder / 'state')
         self.assertTrue(read.done)
         self.assertEqual(failures, [])
+
+    def test_a_job_that_does_not_train_yet_is_waited_for(self):
+        job = job_processes.base_job(training={'steps': 100000})
+        with job_processes.JobProcesses(job, self.folder / 'job') as processes:
+            processes.start()
+            connection = sluice.connect(processes.address)
+            with self.assertRaisesRegex(sluice.SluiceError, 'no tensors within 0.1 s.*starting'):
+                connection.tensors(timeout=0.1)
+            threading.Timer(0.5, processes.start_python_worker, (0, str(_WORKER), '0.01')).start()
+            self.assertEqual(connection.tensors()['w'].shape, (5,))
 
     def test_no_job_of_that_name(self):
         with self.assertRaisesRegex(sluice.JobNotFound, "no running job 'other'"):

@@ -125,13 +125,13 @@ class SharedMemory:
         first = self._allocate(-(-size // GRANULE))
         if first is None:
             return None
-        self._flags[first] = 1
         at = first * GRANULE
         for piece in pieces:
             self._half.copy(at, piece)
             at += len(piece)
         with self._order:
-            pass  # the bytes are there before their place is told
+            pass  # the bytes are there before the flag, and before their place is told
+        self._flags[first] = 1
         return wire.SharedPayload(offset=first * GRANULE, bytes=size)
 
     def take(self, place):
@@ -141,7 +141,7 @@ class SharedMemory:
             raise NotAPlace(f'a payload of {size} bytes at {offset} of {self.half_bytes} bytes of '
                             'shared memory')
         with self._order:
-            pass
+            pass  # nothing is read ahead of the place
         # What is lent holds the memory: that is unmapped when nothing refers to it any more.
         return memory_lib.lend(self._peers_half[offset:offset + size],
                                functools.partial(self._give_back, offset // GRANULE))

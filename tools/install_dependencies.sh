@@ -83,6 +83,7 @@ packages() {
     clang-14                  # checks of lock annotations
     clang-format-14
     clang-tidy-14
+    golang-go                 # buildifier is built with it; the first time, from the network
     shellcheck
 END
 }

@@ -15,6 +15,10 @@
 #   --base REV     what `tidy` compares with; by default where this branch left origin's main branch,
 #                  or the commit before this one
 #
+# A check that cannot run here is skipped, with the reason. With CI=true that fails where a program is missing
+# that tools/install_dependencies.sh installs; what no machine could do (compare with a commit that is
+# not there, fetch without a network) stays skipped.
+#
 # `tidy` starts no further file after TIDY_SECONDS (default 200) and says how many it has left out.
 # The last line is "verify: N ok, N failed, N skipped".
 set -euo pipefail
@@ -30,8 +34,13 @@ fix=false
 base=
 skip_reason=
 
-# A check returns 0 for good, 1 for bad, and this, with skip_reason set, where it cannot run.
-readonly SKIPPED=77
+# A check returns 0 for good, 1 for bad, and one of these, with skip_reason set, where it cannot run:
+# the machine lacks a program, which can be installed; or nothing can be done about it.
+readonly LACKS=76 SKIPPED=77
+lacks() {
+  skip_reason=$*
+  return $LACKS
+}
 skip() {
   skip_reason=$*
   return $SKIPPED
@@ -83,7 +92,7 @@ find_buildifier() {
   if [[ ! -x $cache/buildifier ]]; then
     local go
     go=$(command -v go || ls /usr/local/go/bin/go 2>/dev/null) ||
-      { skip "there is no Go on this machine to build buildifier with" || return; }
+      { lacks "there is no Go on this machine to build buildifier with" || return; }
     # Built aside and moved: an interrupted build leaves nothing that looks whole.
     local log
     mkdir -p "$cache.new"
@@ -118,7 +127,7 @@ check_size() {
 }
 
 check_thread_safety() {
-  command -v clang++-14 >/dev/null || { skip "there is no clang++-14" || return; }
+  command -v clang++-14 >/dev/null || { lacks "there is no clang++-14" || return; }
   local targets
   # Compiled only: what the analysis says is said before anything is linked. Tests guard next to
   # nothing themselves, and would take longer than all that they test.
@@ -159,7 +168,7 @@ changed_units() {
 }
 
 check_tidy() {
-  command -v clang-tidy-14 >/dev/null || { skip "there is no clang-tidy-14" || return; }
+  command -v clang-tidy-14 >/dev/null || { lacks "there is no clang-tidy-14" || return; }
   local since=$base units generators bin deadline left_out
   [[ -n $since ]] || since=$(default_base) ||
     { skip "there is no earlier commit to compare with; --base names one" || return; }
@@ -220,6 +229,13 @@ main() {
     "check_${check//-/_}" || status=$?
     case $status in
       0) ok=$((ok + 1)) && say "$check: ok ($((SECONDS - began)) s)" ;;
+      "$LACKS")
+        if [[ ${CI:-} == true ]]; then
+          failed=$((failed + 1)) && say "$check: FAILED: $skip_reason (tools/install_dependencies.sh installs it)"
+        else
+          skipped=$((skipped + 1)) && say "$check: skipped: $skip_reason"
+        fi
+        ;;
       "$SKIPPED") skipped=$((skipped + 1)) && say "$check: skipped: $skip_reason" ;;
       *) failed=$((failed + 1)) && say "$check: FAILED ($((SECONDS - began)) s)" ;;
     esac

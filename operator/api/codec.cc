@@ -288,6 +288,8 @@ void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
   timeouts->set_birth(view.Num("birthSeconds", 0));
   timeouts->set_evaluation(view.Num("evaluationSeconds", 0));
   timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
+  timeouts->set_weights(view.Num("weightsSeconds", 0));
+  timeouts->set_gradients(view.Num("gradientsSeconds", 0));
 }
 
 std::map<std::string, std::string> ReadMap(const Json& items) {
@@ -595,6 +597,8 @@ Json ToJson(const TrainingJob& job) {
                       {"birthSeconds", timeouts.birth()},
                       {"evaluationSeconds", timeouts.evaluation()},
                       {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
+  if (timeouts.weights() > 0) spec["timeouts"]["weightsSeconds"] = timeouts.weights();
+  if (timeouts.gradients() > 0) spec["timeouts"]["gradientsSeconds"] = timeouts.gradients();
   if (!job.image.empty()) spec["image"] = job.image;
   if (!job.spec.loss().empty()) spec["loss"] = job.spec.loss();
   if (job.active_deadline_seconds.has_value()) {

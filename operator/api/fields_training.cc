@@ -547,6 +547,22 @@ void AddLimits(std::vector<Field>* fields) {
           "What a worker does not evaluate in so long is given to another one.", "600");
   timeout("suspendCheckpointSeconds",
           "A job that is suspended has so long for its last checkpoint.", "60");
+  fields->push_back(
+      Number("spec.timeouts.weightsSeconds",
+             "Synchronous: a shard that owes a worker a version for so long, while it has it or "
+             "says nothing, is lost. Unset: no limit.")
+          .Above(0)
+          .Max(86400)
+          .Example("35")
+          .Invalid("0", "must be more than 0"));
+  fields->push_back(
+      Number("spec.timeouts.gradientsSeconds",
+             "Synchronous: a worker for whose gradients a step has waited for so long is lost. It "
+             "must be longer than a step takes the slowest worker. Unset: no limit.")
+          .Above(0)
+          .Max(86400)
+          .Example("15")
+          .Invalid("0", "must be more than 0"));
   fields->push_back(Boolean("spec.suspend",
                             "Save a checkpoint and stop all processes, until this is false again; "
                             "the job then goes on at the same sample.")

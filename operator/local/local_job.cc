@@ -167,8 +167,14 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   };
   ready(kCoordinator, 0);
   for (const v1::ProcessStatus& status : progress.processes()) {
-    if (status.state() != v1::ProcessStatus::MEMBER || status.pid() == 0) continue;
-    ready({status.process().role(), status.process().index()}, status.pid());
+    if (status.pid() == 0) continue;
+    const policy::Slot slot = {status.process().role(), status.process().index()};
+    if (status.state() == v1::ProcessStatus::MEMBER) ready(slot, status.pid());
+    if (status.state() == v1::ProcessStatus::EXPELLED) {
+      const auto found = world_.processes.find(slot);
+      if (found == world_.processes.end() || found->second.pid != status.pid()) continue;
+      found->second.expelled_after = clock_->Now() - absl::Seconds(status.seconds_since_heard());
+    }
   }
   listener_->OnProgress(progress);
 }

@@ -75,6 +75,7 @@ class Decider {
     if (memory_.ending.has_value()) {
       StopAll();
     } else {
+      KillFrozen();
       StopSurplus();
       if (!plan_.suspend) StartMissing();
     }
@@ -170,6 +171,9 @@ class Decider {
     if (const FailureRule* rule = RuleFor(plan_, slot, process.exit); rule != nullptr) {
       return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
     }
+    // As if it had heard that it is expelled.
+    const auto killed = memory_.killed.find(slot);
+    if (killed != memory_.killed.end() && killed->second == process.life) return Verdict::kAgain;
     const Verdict verdict = Judge(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // A job that has failed is its coordinator's to declare.
@@ -312,6 +316,18 @@ class Decider {
       AgainBy(terminate);
     } else if (now_ < kill) {
       AgainBy(kill);
+    }
+  }
+
+  void KillFrozen() {
+    for (const auto& [slot, process] : world_.processes) {
+      const absl::Time at = process.expelled_after + limits_.expelled_grace;
+      if (!process.running || at == absl::InfiniteFuture()) continue;
+      if (now_ >= at) {
+        Stop(slot, process, /*kill=*/true);
+      } else {
+        AgainBy(at);
+      }
     }
   }
 

@@ -96,6 +96,9 @@ struct Limits {
   // A process that left with exit code 0 while the job goes on (as far as is known) is replaced
   // after this: most often the job's end will have been seen by then.
   absl::Duration left_delay = absl::Seconds(2);
+  // Who is expelled ends by itself once it hears of it. Who was not heard for so long does not
+  // hear: it is frozen, and killed.
+  absl::Duration expelled_grace = absl::Seconds(5);
   // At the end: how long processes may leave by themselves,
   absl::Duration leave_grace = absl::Seconds(10);
   // (a job that its coordinator declared as failed, whose last word is to be read: so long),
@@ -128,6 +131,8 @@ struct ProcessObservation {
   // False: it has its place, but nothing runs there yet (it waits for room, an image, a volume).
   bool begun = true;
   bool running = true;
+  // When the coordinator heard it last, if it has expelled it; else never.
+  absl::Time expelled_after = absl::InfiniteFuture();
   // If not running:
   Exit exit;
   absl::Time ended;

@@ -222,6 +222,29 @@ TEST(PolicyTest, AnExpelledProcessIsStartedAtOnceAndNotCounted) {
   }
 }
 
+TEST(PolicyTest, AnExpelledProcessThatDoesNotHearOfItIsKilledAndReplaced) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  for (const Slot& slot : {kWorker0, kShard0}) {
+    world.started.clear();
+    world.stopped.clear();
+    world.observed.processes.at(slot).expelled_after = world.now;
+    EXPECT_EQ(world.Step().decide_again, world.now + world.limits.expelled_grace);
+    EXPECT_THAT(world.stopped, IsEmpty());
+    world.now += world.limits.expelled_grace;
+    world.Step();
+    world.Step();
+    EXPECT_THAT(world.stopped, ElementsAre(absl::StrCat("kill ", SlotName(slot))));
+    EXPECT_THAT(world.started, IsEmpty());
+    world.End(slot, 0, SIGKILL);
+    const Decision decision = world.Step();
+    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_EQ(decision.memory.restorations, 0u);
+  }
+}
+
 TEST(PolicyTest, AWorkerThatLeftIsReplacedAfterAMoment) {
   World world;
   world.StartAll();

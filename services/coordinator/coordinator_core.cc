@@ -294,6 +294,9 @@ void CoordinatorCore::Impl::OnWorkerMessage(Process& process, const v1::MemberMe
       break;
     case v1::MemberMessage::kWorkerProgress:
       meter_.OnWorkerProgress(process.incarnation(), message.worker_progress());
+      if (message.worker_progress().owing_size() > 0) {
+        OnOwing(process, message.worker_progress(), now);
+      }
       break;
     case v1::MemberMessage::kEvaluationResult:
       if (evaluation_.has_value()) {
@@ -471,6 +474,46 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
   state.leaseholders = progress.leaseholders();
   if (Synchronous()) committed_ = std::max(committed_, progress.committed());
   meter_.OnSamples(Samples(), now);
+  if (progress.awaited_size() > 0) OnAwaited(ProcessName(process.id), progress, now);
+}
+
+// timeouts.gradients. While workers evaluate, no step closes, and nobody is to blame.
+void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardProgress& progress,
+                                      absl::Time now) {
+  const absl::Duration limit = absl::Seconds(options_.job.timeouts().gradients());
+  if (evaluation_.has_value()) evaluated_at_ = now;
+  if (now < evaluated_at_ + limit) return;
+  for (uint64_t incarnation : progress.awaited()) {
+    if (std::optional<Departure> departure = membership_.Expel(
+            incarnation, absl::StrCat("has sent ", shard, " no gradients of step ",
+                                      progress.closed(), " in ", absl::FormatDuration(limit)));
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+  }
+}
+
+// timeouts.weights. A shard that does not have the version and gives signs of life waits for
+// gradients itself.
+void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgress& progress,
+                                    absl::Time now) {
+  if (!change_.has_install() || !Same(progress.view(), view_.id())) return;
+  const std::string name = ProcessName(worker.id);
+  const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());
+  const std::string waits = absl::StrCat("owes ", name, " version ", progress.owed_version(),
+                                         " for ", absl::FormatDuration(limit));
+  for (uint64_t incarnation : progress.owing()) {
+    const auto found = shard_states_.find(incarnation);
+    const Process* const shard = membership_.Find(incarnation);
+    if (found == shard_states_.end() || shard == nullptr) continue;
+    if (found->second.closed < progress.owed_version() && now < shard->heard + limit) {
+      Warn(absl::StrCat(ProcessName(shard->id), " ", waits, ": it waits for gradients itself"),
+           now);
+      continue;
+    }
+    OnGone(*membership_.Expel(incarnation, waits), now);
+    return;  // the attempt is over
+  }
 }
 
 void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {

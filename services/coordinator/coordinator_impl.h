@@ -96,6 +96,8 @@ class CoordinatorCore::Impl {
   void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
   void OnLeave(Process& process, absl::Time now);
   void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnAwaited(const std::string& shard, const v1::ShardProgress& progress, absl::Time now);
+  void OnOwing(const Process& worker, const v1::WorkerProgress& progress, absl::Time now);
   void OnGone(const Departure& departure, absl::Time now);
   void Breach(StreamId stream, const std::string& what, absl::Time now);
   void Refuse(StreamId stream, v1::Refusal refusal);
@@ -263,6 +265,8 @@ class CoordinatorCore::Impl {
   uint64_t last_evaluation_id_ = 0;
   uint64_t cut_lead_ = 1;  // grows while shards say that they are past the step
   std::optional<Evaluation> evaluation_;
+  absl::Time evaluated_at_ =
+      absl::InfinitePast();             // a step waited while an evaluation was under way
   std::deque<SnapshotHold> snapshots_;  // waiting for a cut
   std::optional<v1::Evaluation> last_result_;
   v1::CheckpointStatus checkpoint_status_;

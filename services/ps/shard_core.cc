@@ -548,6 +548,9 @@ void ShardCore::Impl::SendProgress() {
   progress.set_committed(state.committed);
   progress.set_skipped_steps(state.steps_skipped);
   progress.set_dropped_contributions(state.dropped_contributions);
+  if (state.view->synchronous()) {
+    for (uint64_t worker : synchronous.Awaited()) progress.add_awaited(worker);
+  }
   asynchronous.FillProgress(&progress);
   state.Tell(std::move(message));
 }
@@ -555,6 +558,9 @@ void ShardCore::Impl::SendProgress() {
 void ShardCore::Impl::OnTick() {
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
+  if (state.view.has_value() && state.view->synchronous() && !synchronous.Awaited().empty()) {
+    progress_due_ = true;
+  }
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(++heartbeats_);
   state.Tell(std::move(message));

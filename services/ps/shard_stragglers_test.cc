@@ -1,4 +1,4 @@
-// Steps that do not wait for everybody (training.stragglers).
+// Steps that do not wait for everybody (training.stragglers, timeouts.gradients).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 using Values = std::vector<float>;
@@ -215,6 +216,62 @@ TEST_F(StragglersTest, ClippedStepsMeasureTheSetAlone) {
   PushAll(1, 0, 1);
   // 6 elements of 2: their norm is below the bound.
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
+}
+
+// ---- timeouts.gradients
+
+class GradientsTimeoutTest : public ::testing::Test {
+ protected:
+  GradientsTimeoutTest() {
+    shard.job.mutable_timeouts()->set_gradients(15);
+    shard.job.mutable_training()->set_steps(2);
+    shard.Begin({7, 8});
+    one = shard.Open(7);
+    two = shard.Open(8);
+    shard.TakeMessages();
+  }
+  void Push(StreamId stream, uint64_t step) {
+    for (uint32_t partition : {0, 1}) {
+      shard.Push(stream, step, partition, Values(partition == 0 ? 4 : 2, 1),
+                 stream == one ? kMicrobatches(0, 2) : kMicrobatches(2, 4));
+    }
+  }
+  std::vector<uint64_t> Awaited(absl::Duration later) {
+    shard.now += later;
+    shard.core().OnTick(shard.now);
+    std::vector<uint64_t> awaited;
+    for (const v1::ShardProgress& progress : shard.TakeMessages(
+             &v1::MemberMessage::has_shard_progress, &v1::MemberMessage::shard_progress)) {
+      awaited.assign(progress.awaited().begin(), progress.awaited().end());
+    }
+    return awaited;
+  }
+
+  ShardHarness shard;
+  StreamId one = 0;
+  StreamId two = 0;
+};
+
+TEST_F(GradientsTimeoutTest, WhoHasSentNothingForTooLongIsNamed) {
+  Push(one, 0);
+  EXPECT_THAT(Awaited(absl::Seconds(14)), IsEmpty());
+  EXPECT_THAT(Awaited(absl::Seconds(2)), ElementsAre(8));
+}
+
+TEST_F(GradientsTimeoutTest, EachStepBeginsAnew) {
+  shard.now += absl::Seconds(14);
+  Push(one, 0);
+  Push(two, 0);
+  EXPECT_THAT(Awaited(absl::Seconds(14)), IsEmpty());
+  EXPECT_THAT(Awaited(absl::Seconds(2)), ElementsAre(7, 8));
+}
+
+TEST_F(GradientsTimeoutTest, AfterTheLastStepNobodyIsAwaited) {
+  for (uint64_t step : {0, 1}) {
+    Push(one, step);
+    Push(two, step);
+  }
+  EXPECT_THAT(Awaited(absl::Seconds(60)), IsEmpty());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/protocol/sequence.h"
 
 namespace sluice::ps {
 
@@ -210,6 +211,8 @@ void Synchronous::OnInstalled() {
   }
   norms_.Reset(state_.view->proto().first_step());
   set_.Reset(state_.view->proto().first_step());
+  awaited_step_ = state_.view->proto().first_step();
+  awaited_since_ = state_.now;
 }
 
 void Synchronous::TryClose(Partition& partition) {
@@ -318,7 +321,38 @@ void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) 
   AfterClose(partition);
 }
 
+std::vector<uint64_t> Synchronous::Awaited() const {
+  const double limit = state_.job.timeouts().gradients();
+  std::vector<uint64_t> awaited;
+  if (limit <= 0 || !state_.MayChange() || state_.view->owned().empty()) return awaited;
+  if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= LastStep()) {
+    return awaited;
+  }
+  for (size_t member = 0; member < state_.view->members(); ++member) {
+    const bool complete =
+        std::all_of(state_.view->owned().begin(), state_.view->owned().end(), [&](uint32_t number) {
+          const Partition& partition = *state_.partitions[number];
+          return partition.version() > awaited_step_ || partition.HasCompleted(member);
+        });
+    const bool wanted = !set_.active() || set_.Waits(awaited_step_, member);
+    if (!complete && wanted) awaited.push_back(state_.view->MemberIncarnation(member));
+  }
+  return awaited;
+}
+
+uint64_t Synchronous::LastStep() const {
+  const v1::TrainingSpec& training = state_.job.training();
+  if (training.steps() > 0) return training.steps();
+  const absl::StatusOr<StepPlan> plan = StepPlan::Create(
+      {state_.training_samples, training.global_batch_size(), training.microbatch_size()});
+  return plan.ok() ? plan->StepsOfEpochs(training.epochs()) : 0;
+}
+
 void Synchronous::AfterClose(Partition& partition) {
+  if (state_.job.timeouts().gradients() > 0 && state_.LowestVersion() > awaited_step_) {
+    awaited_step_ = state_.LowestVersion();
+    awaited_since_ = state_.now;
+  }
   if (!state_.rules.KeepUndo()) partition.DropUndo();
   AnswerParked(partition);
   events_.closed(partition);

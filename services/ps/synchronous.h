@@ -43,6 +43,10 @@ class Synchronous {
   absl::Status OnNorms(const v1::Norms& norms);
   absl::Status OnStepSet(const v1::StepSet& set);
 
+  // Whom the present step has waited for for longer than timeouts.gradients (incarnations). Nobody
+  // once the job's last step is closed.
+  std::vector<uint64_t> Awaited() const;
+
   // Another shard can be reached (again): it may lack what was sent before.
   void OnShardConnected(uint64_t incarnation);
 
@@ -78,6 +82,7 @@ class Synchronous {
   void Close(Partition& partition, const UpdateArguments& arguments);
   void AfterClose(Partition& partition);
   void AnswerParked(const Partition& partition);
+  uint64_t LastStep() const;
 
   ShardState& state_;
   StreamTable& streams_;
@@ -85,6 +90,9 @@ class Synchronous {
   const Events events_;
   NormExchange norms_;
   StepSet set_;
+  // Since when the step that the lowest partition stands at is waited for.
+  uint64_t awaited_step_ = 0;
+  absl::Time awaited_since_ = absl::InfiniteFuture();
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
 };
 

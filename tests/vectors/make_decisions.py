@@ -71,6 +71,7 @@ class World:
         if stragglers:
             training.stragglers.policy = training.stragglers.DROP
             training.stragglers.backup = 1
+            self.job.timeouts.weights = 1.5
         training.steps = 0 if epochs else 1000
         training.epochs = epochs
         self.job.timeouts.heartbeat = 0.5

@@ -543,7 +543,8 @@ class WorkerCore:
 
     def _send_progress(self):
         progress = self._context.progress
-        if not self._registered or not (progress.steps or progress.recomputed_samples):
+        if not self._registered or not (
+                progress.steps or progress.recomputed_samples or progress.owing):
             return
         progress.view.CopyFrom(self._context.view.id)
         self._tell(worker_progress=progress)

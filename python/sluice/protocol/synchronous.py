@@ -47,6 +47,7 @@ class SynchronousWorker:
         self._results = {}  # of what is held, by first microbatch
         self._push = push_lib.PushSender(context)
         self._times = _Times()
+        self._owed_since = math.inf  # since when nothing but data is waited for
         # The microbatches of the furthest step that were begun: what is begun again is waste.
         self._begun_step = 0
         self._begun = intervals.IntervalSet()
@@ -71,6 +72,7 @@ class SynchronousWorker:
             self._drop_gradients()
             self._push.stop()
             return
+        self._owed_since = math.inf if self._has_current else self._context.now
         if self._has_current:
             self._assign()
             return
@@ -143,6 +145,7 @@ class SynchronousWorker:
         self._push.stop()
         self._has_current = False
         self._step = version
+        self._owed_since = self._context.now
         self._expect_incoming(version)
         for link in self._context.links.values():
             if link.ready:
@@ -185,13 +188,30 @@ class SynchronousWorker:
             self._push.encoder.commit()
         self._step = self._incoming_version
         self._has_current = True
+        self._owed_since = math.inf
         context.actions.append(actions.AdoptVersion(self._step))
         self._drop_gradients()
         self._push.stop()
         self._expect_incoming(self._step + 1)
 
+    def _report_owing(self):
+        """Tells who has owed the incoming version for longer than timeouts.weights."""
+        limit = self._context.job.timeouts.weights
+        if limit <= 0 or self._context.now < self._owed_since + limit:
+            return
+        self._owed_since = self._context.now
+        progress = self._context.progress
+        del progress.owing[:]
+        progress.owed_version = self._incoming_version
+        for shard, partitions in sorted(self._context.owned.items()):
+            if not all(self._incoming.is_whole(partition) for partition in partitions):
+                progress.owing.append(shard)
+
     def proceed(self):
-        if not self._context.member or not self._has_current:
+        if not self._context.member:
+            return
+        self._report_owing()
+        if not self._has_current:
             return
         if not self._assigned and not self.is_finished():
             self._times = _Times()
@@ -201,6 +221,7 @@ class SynchronousWorker:
             return
         if not any(link.queued_bytes for link in self._context.links.values()):
             self._times.pushed = self._context.now
+            self._owed_since = self._context.now
 
     def _assign(self):
         """Computes what the assignment wants and is not held."""
@@ -287,6 +308,8 @@ class SynchronousWorker:
             else:
                 times.pull += gap
         times.last_arrival = self._context.now
+        if math.isfinite(self._owed_since):
+            self._owed_since = self._context.now
 
     def _report_step(self):
         progress = self._context.progress

@@ -40,6 +40,7 @@ void SynchronousWorker::OnView(const v1::View& old) {
   for (auto& [shard, link] : context_->links) {
     if (link.ready() && !has_current_) PullFrom(link);
   }
+  owed_since_ = has_current_ ? absl::InfiniteFuture() : context_->now;
 }
 
 // Before anything of the new view is taken in.
@@ -118,6 +119,7 @@ void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
   push_.Stop();
   has_current_ = false;
   step_ = version;
+  owed_since_ = context_->now;
   ExpectIncoming(version);
   for (auto& [shard, link] : context_->links) {
     if (link.ready()) PullFrom(link, partition);
@@ -165,14 +167,31 @@ void SynchronousWorker::Adopt() {
   }
   step_ = incoming_version_;
   has_current_ = true;
+  owed_since_ = absl::InfiniteFuture();
   context_->actions.push_back(AdoptVersion{step_});
   DropGradients();
   push_.Stop();
   ExpectIncoming(step_ + 1);
 }
 
+void SynchronousWorker::ReportOwing() {
+  const double limit = context_->job.timeouts().weights();
+  if (limit <= 0 || context_->now < owed_since_ + absl::Seconds(limit)) return;
+  owed_since_ = context_->now;
+  v1::WorkerProgress& progress = context_->progress;
+  progress.clear_owing();
+  progress.set_owed_version(incoming_version_);
+  for (const auto& [shard, partitions] : context_->owned) {
+    const bool whole = std::all_of(partitions.begin(), partitions.end(),
+                                   [this](uint32_t p) { return incoming_.IsWhole(p); });
+    if (!whole) progress.add_owing(shard);
+  }
+}
+
 void SynchronousWorker::Proceed() {
-  if (!context_->member || !has_current_) return;
+  if (!context_->member) return;
+  ReportOwing();
+  if (!has_current_) return;
   if (!assigned_ && !Finished()) {
     times_ = Times();
     Assign();
@@ -183,6 +202,7 @@ void SynchronousWorker::Proceed() {
   for (const auto& [shard, link] : context_->links) queued += link.queued_bytes();
   if (queued > 0) return;
   times_.pushed = context_->now;
+  owed_since_ = context_->now;
   if (!context_->rules->KeepGradient())
     gradients_.emplace(&context_->table, tree_, context_->rules);
 }
@@ -285,6 +305,7 @@ void SynchronousWorker::NoteArrival() {
     (gap > kLongestArrivalGap ? times_.wait : times_.pull) += gap;
   }
   times_.last_arrival = context_->now;
+  if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
 }
 
 void SynchronousWorker::ReportStep() {

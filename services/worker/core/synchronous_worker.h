@@ -72,6 +72,8 @@ class SynchronousWorker : public TrainingMode {
   // Accounts for the time since the last arrival, or since there was nothing left to push.
   void NoteArrival();
   void ReportStep();
+  // Tells who has owed the incoming version for longer than timeouts.weights.
+  void ReportOwing();
 
   WorkerContext* const context_;
   const bool tree_;
@@ -87,6 +89,7 @@ class SynchronousWorker : public TrainingMode {
   std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
   PushSender push_;
   Times times_;
+  absl::Time owed_since_ = absl::InfiniteFuture();  // since when nothing but data is waited for
 
   // The microbatches of the furthest step that were begun: what is begun again is waste.
   uint64_t begun_step_ = 0;

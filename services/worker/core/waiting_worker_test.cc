@@ -1,4 +1,4 @@
-// A worker that is behind, because its contributions are dropped.
+// A worker that is behind, because its contributions are dropped, or because nothing comes.
 #include <memory>
 #include <vector>
 
@@ -21,6 +21,7 @@ class WaitingTest : public testing::Test {
   WaitingTest() {
     world_.job_.mutable_training()->mutable_stragglers()->set_policy(
         v1::TrainingSpec::Stragglers::DROP);
+    world_.job_.mutable_timeouts()->set_weights(35);
   }
   void BeginStep() {
     world_.Start();
@@ -29,6 +30,13 @@ class WaitingTest : public testing::Test {
     world_.ReceiveVersion(5);
     world_.TakeSent(kShardA);
     world_.TakeSent(kShardB);
+  }
+  std::vector<v1::WorkerProgress> Owing() {
+    std::vector<v1::WorkerProgress> owing;
+    for (const v1::MemberMessage& message : world_.told_) {
+      if (message.worker_progress().owing_size() > 0) owing.push_back(message.worker_progress());
+    }
+    return owing;
   }
 
   WorkerHarness world_;
@@ -82,6 +90,25 @@ TEST_F(WaitingTest, ALaterVersionMeansNothingWhereNobodyIsDropped) {
   world_.FinishAllComputes();
   world_.ReceiveVersion(9);
   EXPECT_THAT(world_.adopted_, ElementsAre(5));
+}
+
+TEST_F(WaitingTest, TellsWhoOwesItAVersionForTooLong) {
+  BeginStep();
+  world_.FinishAllComputes();
+  world_.Advance(absl::Seconds(34));
+  world_.ReceiveData(kShardA, 6, 0, 6);
+  world_.Advance(absl::Seconds(34));
+  EXPECT_THAT(Owing(), IsEmpty());
+  world_.Advance(absl::Seconds(2));
+  ASSERT_THAT(Owing(), SizeIs(1));
+  EXPECT_THAT(Owing()[0].owing(), ElementsAre(kShardB));
+  EXPECT_EQ(Owing()[0].owed_version(), 6u);
+}
+
+TEST_F(WaitingTest, NobodyOwesAnythingWhileItComputes) {
+  BeginStep();
+  world_.Advance(absl::Seconds(100));
+  EXPECT_THAT(Owing(), IsEmpty());
 }
 
 }  // namespace

@@ -481,8 +481,9 @@ void WorkerCore::Impl::SendLeave() {
 }
 
 void WorkerCore::Impl::SendProgress() {
-  const bool empty =
-      context_.progress.steps_size() == 0 && context_.progress.recomputed_samples() == 0;
+  const bool empty = context_.progress.steps_size() == 0 &&
+                     context_.progress.recomputed_samples() == 0 &&
+                     context_.progress.owing_size() == 0;
   if (empty || !registered_) return;
   v1::MemberMessage message;
   *context_.progress.mutable_view() = context_.view.id();

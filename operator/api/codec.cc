@@ -149,6 +149,7 @@ void ReadData(View view, v1::DataSpec* data) {
     ApplyDefaults(*FindSchema("spec.data.synthetic"), &synthetic);
     ReadSynthetic(View(&synthetic), data->mutable_synthetic());
   }
+  data->set_partitioning(view.Named("partitioning", v1::DataSpec::SHARED));
   data->set_no_shuffle(!view.Bool("shuffle", true));
   data->set_max_samples(view.Uint("maxSamples", 0));
   data->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
@@ -380,7 +381,9 @@ Json WriteText(const v1::DataSpec::Text& text) {
 }
 
 Json WriteData(const v1::DataSpec& data) {
-  Json json = {{"format", NameOf(data.format())}, {"shuffle", !data.no_shuffle()}};
+  Json json = {{"format", NameOf(data.format())},
+               {"partitioning", NameOf(data.partitioning())},
+               {"shuffle", !data.no_shuffle()}};
   if (data.has_source()) json["source"] = WriteSource(data.source());
   if (data.has_normalize()) {
     json["normalize"] = {{"mean", ToList(data.normalize().mean())},

@@ -47,6 +47,11 @@ inline const EnumNames<v1::DataSpec::Text::State>& NamesOf(v1::DataSpec::Text::S
       {"Zero", v1::DataSpec::Text::ZERO}, {"Carried", v1::DataSpec::Text::CARRIED}};
   return names;
 }
+inline const EnumNames<v1::DataSpec::Partitioning>& NamesOf(v1::DataSpec::Partitioning) {
+  static const auto& names = *new EnumNames<v1::DataSpec::Partitioning>{
+      {"Shared", v1::DataSpec::SHARED}, {"PerWorker", v1::DataSpec::PER_WORKER}};
+  return names;
+}
 inline const EnumNames<v1::OptimizerSpec::Name>& NamesOf(v1::OptimizerSpec::Name) {
   static const auto& names = *new EnumNames<v1::OptimizerSpec::Name>{
       {"SGD", v1::OptimizerSpec::SGD},   {"Adagrad", v1::OptimizerSpec::ADAGRAD},

@@ -111,9 +111,10 @@ void AddReplicaBounds(const std::string& role, const std::string& whom, std::vec
 void AddStages(std::vector<Field>* fields);
 void AddExecution(std::vector<Field>* fields);
 void AddExecutionRules(std::vector<Rule>* rules);
-// `training.stragglers`.
+// `training.stragglers`; the rules of it and of `data.partitioning`.
 void AddStragglers(std::vector<Field>* fields);
 void AddStragglerRules(std::vector<Rule>* rules);
+void AddPartitioningRules(std::vector<Rule>* rules);
 // `cpu`, `cuda` or `cuda:<number>`;
 bool IsDeviceName(absl::string_view text);
 // and how a job lives and ends there.

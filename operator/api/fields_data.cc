@@ -195,6 +195,17 @@ void AddDataBasics(std::vector<Field>* fields) {
           .Example("false")
           .Invalid("\"no\"", "must be true or false"));
   fields->push_back(
+      String("spec.data.partitioning",
+             "`Shared`: an epoch is one walk over the data, divided among the workers, and each "
+             "sample is used once. `PerWorker`: every worker walks over all of the data, in an "
+             "order of its own, and joins at any time; an epoch is then as many samples as the "
+             "data has, whoever took them. Not with BitExact.")
+          .Fixed()
+          .Default(R"("Shared")")
+          .OneOf(NamesOf<v1::DataSpec::Partitioning>())
+          .Example("PerWorker")
+          .Invalid("Sharded", "must be one of Shared, PerWorker"));
+  fields->push_back(
       Integer("spec.data.maxSamples", "Use only the first so many samples. Unset: all.")
           .Fixed()
           .Min(1)

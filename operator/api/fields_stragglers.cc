@@ -1,4 +1,4 @@
-// Slow workers.
+// Slow workers, and walks over the data that do not depend on others.
 #include <string>
 #include <vector>
 
@@ -42,6 +42,33 @@ void AddStragglers(std::vector<Field>* fields) {
                         .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
                         .Example("2")
                         .Invalid("0", "at least 1"));
+}
+
+void AddPartitioningRules(std::vector<Rule>* rules) {
+  rules->push_back({"spec",
+                    "data.partitioning",
+                    "self.data.partitioning == 'Shared' || self.training.determinism != 'BitExact'",
+                    [](const Json& self) {
+                      return Is(self["data"], "partitioning", "Shared") ||
+                             !Is(self["training"], "determinism", "BitExact");
+                    },
+                    "which samples a worker takes depends on the worker: not with BitExact",
+                    {R"({"data":{"partitioning":"PerWorker"}})"},
+                    {R"({"data":{"partitioning":"PerWorker"},
+                         "training":{"determinism":"BitExact"}})"}});
+  rules->push_back(
+      {"spec.data",
+       "partitioning",
+       "self.partitioning == 'Shared' || !has(self.text) || self.text.state != 'Carried'",
+       [](const Json& self) {
+         return Is(self, "partitioning", "Shared") || !Has(self, "text") ||
+                !Is(self["text"], "state", "Carried");
+       },
+       "`text.state: Carried` divides the text among the workers' streams",
+       {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","text":{}})"},
+       {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","shuffle":false,
+            "text":{"state":"Carried"}})"},
+       R"({"spec":{"model":{"name":"lstm-lm"}}})"});
 }
 
 // Drop leaves it to time who is in a step: there is nothing to be the same bit by bit.

@@ -902,6 +902,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddStragglerRules(rules);
+    AddPartitioningRules(rules);
     AddJobRules(rules);
     AddExecutionRules(rules);
     AddClusterRules(rules);

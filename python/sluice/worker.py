@@ -197,6 +197,7 @@ class Worker:
         self._training = None
         self._evaluation = None
         self._order = None
+        self._walked = None
         if isinstance(module, dict):
             from sluice import numpy_model
             self._model = numpy_model.NumpyModel(module, loss_fn)
@@ -310,8 +311,13 @@ class Worker:
         self._opened = True
         self._training = dataset
         self._evaluation = evaluation
-        self._order = sequence.SampleOrder(
-            len(dataset), self._job.seed, shuffle=not self._job.spec.data.no_shuffle)
+        data = self._job.spec.data
+        # On a walk of this worker's own: in an order by its index, from wherever it is.
+        self._walked = 0 if data.partitioning == wire.DataSpec_PER_WORKER else None
+        seed = self._job.seed
+        if self._walked is not None:
+            seed = sequence.splitmix64_at(seed, self._job.index)
+        self._order = sequence.SampleOrder(len(dataset), seed, shuffle=not data.no_shuffle)
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -336,6 +342,13 @@ class Worker:
                          request.first_microbatch +
                          (begin - request.begin) // request.microbatch_size)
 
+    def _indices_of(self, piece):
+        if self._walked is None:
+            return self._order.indices_of(piece.begin, piece.end)
+        begin = self._walked
+        self._walked += piece.end - piece.begin
+        return self._order.indices_of(begin, self._walked)
+
     def _compute(self, work):
         request = work.request
         self._result = core_lib.ComputeResult()
@@ -346,7 +359,7 @@ class Worker:
             if work.cancelled:
                 break
             began = time.monotonic()
-            indices = self._order.indices_of(piece.begin, piece.end)
+            indices = self._indices_of(piece)
             content = data_lib.read(self._training, indices, self._collate)
             piece.started = time.monotonic()
             self._result.data_seconds += piece.started - began

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/common/splitmix64.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/worker/data/text_dataset.h"
@@ -61,10 +62,12 @@ Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
       order_(std::move(order)),
+      own_walk_(job.data().partitioning() == v1::DataSpec::PER_WORKER),
       engine_(std::move(engine)),
       ahead_(training_.get(), &order_) {}
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given, int threads,
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given, uint32_t index,
+                                                       int threads,
                                                        const EngineFactory& make_engine) {
   v1::JobSpec job = given;
   if (absl::Status status = KeepVocabularyOf(&job); !status.ok()) return status;
@@ -78,9 +81,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
     if (!opened.ok()) return opened.status();
     evaluation = *std::move(opened);
   }
-  absl::StatusOr<SampleOrder> order = SampleOrder::Create({.samples = (*training)->info().samples,
-                                                           .seed = job.training().seed(),
-                                                           .shuffle = !job.data().no_shuffle()});
+  const bool own_walk = job.data().partitioning() == v1::DataSpec::PER_WORKER;
+  const uint64_t seed = job.training().seed();
+  absl::StatusOr<SampleOrder> order =
+      SampleOrder::Create({.samples = (*training)->info().samples,
+                           .seed = own_walk ? SplitMix64At(seed, index) : seed,
+                           .shuffle = !job.data().no_shuffle()});
   if (!order.ok()) return order.status();
   absl::StatusOr<std::unique_ptr<ComputeEngine>> engine =
       make_engine(job, (*training)->info(), threads);
@@ -93,10 +99,17 @@ uint64_t Trainer::evaluation_samples() const {
   return evaluation_ == nullptr ? 0 : evaluation_->info().samples;
 }
 
+PositionRange Trainer::PositionsOf(const Compute& request) {
+  if (!own_walk_) return request.positions;
+  const uint64_t begin = walked_;
+  walked_ += request.positions.size();
+  return {begin, walked_};
+}
+
 ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& sink) {
   ComputeResult result;
   const absl::Time begin = absl::Now();
-  absl::StatusOr<Batch> batch = ahead_.Read(request.positions);
+  absl::StatusOr<Batch> batch = ahead_.Read(PositionsOf(request));
   const absl::Time read = absl::Now();
   result.data_time = read - begin;
   if (!batch.ok()) {

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SERVICES_WORKER_TRAINER_H_
 #define SLUICE_SERVICES_WORKER_TRAINER_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -20,7 +21,10 @@ class Trainer {
  public:
   // Reads the data and makes the engine: takes its time. Errors name the file and place, or what is
   // wrong with the model. A job with text keeps its vocabulary beside its checkpoints.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const v1::JobSpec& job, int threads,
+  // `index` is the worker's: where each walks over all of the data (data.partitioning: PerWorker)
+  // it gives the order.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const v1::JobSpec& job, uint32_t index,
+                                                       int threads,
                                                        const EngineFactory& make_engine);
 
   ComputeEngine& engine() { return *engine_; }
@@ -43,10 +47,16 @@ class Trainer {
           std::unique_ptr<Dataset> evaluation, SampleOrder order,
           std::unique_ptr<ComputeEngine> engine);
 
+  // Whose samples a request is given: those of its positions, or, on a walk of this worker's own,
+  // of as many on from where it is.
+  PositionRange PositionsOf(const Compute& request);
+
   const Reduction reduction_;
   const std::unique_ptr<Dataset> training_;
   const std::unique_ptr<Dataset> evaluation_;  // null: none
   const SampleOrder order_;
+  const bool own_walk_;
+  uint64_t walked_ = 0;  // on a walk of its own
   const std::unique_ptr<ComputeEngine> engine_;
   ReadAhead ahead_;
 };

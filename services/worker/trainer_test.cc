@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "services/worker/data/testing/data_files.h"
 
@@ -54,7 +57,7 @@ v1::JobSpec JobWithImages() {
 TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {
   v1::JobSpec job = JobWithImages();
   job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
-  const auto trainer = Trainer::Open(job, /*threads=*/1, MakeEmptyEngine);
+  const auto trainer = Trainer::Open(job, /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->training_samples(), 3u);
   EXPECT_EQ((*trainer)->evaluation_samples(), 2u);
@@ -81,33 +84,101 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> NoteWords(const v1::JobSpec&,
 
 TEST(Trainer, TheWordsOfATextAreKeptBesideItsCheckpoints) {
   const std::string folder = MakeTestFolder();
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 1, NoteWords).ok());
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
   std::ifstream file(folder + "/vocabulary.txt");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "<unk>\n<eos>\na\nb\nc\n");
   // The text has changed.
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c d e f\n"), 1, NoteWords).ok());
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c d e f\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
 }
 
 TEST(Trainer, AJobThatBeginsWithAnothersCheckpointHasItsWords) {
   const std::string folder = MakeTestFolder();
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 1, NoteWords).ok());
+  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
   for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
     v1::JobSpec job = JobWithText(MakeTestFolder(), "a b c d e f\n");
     job.mutable_checkpoint()->set_restore_from(folder + origin);
-    ASSERT_TRUE(Trainer::Open(job, 1, NoteWords).ok());
+    ASSERT_TRUE(Trainer::Open(job, 0, 1, NoteWords).ok());
     EXPECT_EQ(words_seen, 5) << origin;
   }
 }
 
 TEST(Trainer, WithoutAFolderOfCheckpointsTheWordsAreTheTexts) {
-  ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 1, NoteWords).ok());
+  ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 6);
 }
 
+// The first pixel of each image that a worker is given: images are 1, 2 and 3.
+class ImagesEngine final : public ComputeEngine {
+ public:
+  explicit ImagesEngine(std::vector<int>* seen) : seen_(seen) {}
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return Nothing(); }
+  absl::Status SetTensorRange(Buffer, uint32_t, uint64_t, const absl::Cord&) override {
+    return Nothing();
+  }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override { return Nothing(); }
+  absl::Status Adopt() override { return absl::OkStatus(); }
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
+                                                GradientSink&) override {
+    for (const float feature : request.batch->features) {
+      seen_->push_back(static_cast<int>(std::lround(feature * 255)));
+    }
+    return BatchMetrics();
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch&) override { return Nothing(); }
+
+ private:
+  static absl::Status Nothing() { return absl::OutOfRangeError("there are no tensors"); }
+  v1::TensorTable table_;
+  std::vector<int>* const seen_;
+};
+
+class NoSink final : public GradientSink {
+ public:
+  void OnGradient(uint32_t, absl::Cord) override {}
+  void OnNoGradient(uint32_t) override {}
+  void OnBufferChange(uint32_t, absl::Cord) override {}
+};
+
+// What the worker sees when it is given these positions.
+std::vector<int> Walk(const v1::JobSpec& job, uint32_t index,
+                      const std::vector<PositionRange>& requests) {
+  std::vector<int> seen;
+  const auto trainer =
+      Trainer::Open(job, index, 1, [&](const v1::JobSpec&, const DatasetInfo&, int) {
+        return absl::StatusOr<std::unique_ptr<ComputeEngine>>(
+            std::make_unique<ImagesEngine>(&seen));
+      });
+  EXPECT_TRUE(trainer.ok()) << trainer.status();
+  NoSink sink;
+  for (const PositionRange& positions : requests) {
+    Compute compute;
+    compute.positions = positions;
+    EXPECT_TRUE((*trainer)->ComputeGradients(compute, sink).status.ok());
+  }
+  return seen;
+}
+
+TEST(Trainer, EveryWorkerWalksOverAllOfTheDataWhateverPositionsItIsGiven) {
+  v1::JobSpec job = JobWithImages();
+  job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
+  for (uint32_t index : {0, 1, 2}) {
+    std::vector<int> seen = Walk(job, index, {{100, 102}, {7, 8}});
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(seen, (std::vector<int>{1, 2, 3})) << index;
+  }
+}
+
+TEST(Trainer, WorkersThatShareTheDataAreGivenWhatStandsAtThePositions) {
+  const v1::JobSpec job = JobWithImages();
+  EXPECT_EQ(Walk(job, 0, {{0, 6}}), Walk(job, 1, {{0, 2}, {2, 6}}));
+  EXPECT_EQ(Walk(job, 0, {{1, 2}, {1, 2}})[0], Walk(job, 0, {{1, 2}, {1, 2}})[1]);
+}
+
 TEST(Trainer, AJobThatAsksForNoEvaluationReadsNoHeldOutData) {
-  const auto trainer = Trainer::Open(JobWithImages(), /*threads=*/1, MakeEmptyEngine);
+  const auto trainer = Trainer::Open(JobWithImages(), /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->evaluation_samples(), 0u);
 }
@@ -116,7 +187,7 @@ TEST(Trainer, EvaluationDataThatIsMissingIsNamed) {
   v1::JobSpec job = JobWithImages();
   const std::string empty = MakeTestFolder();
   job.mutable_data()->mutable_evaluation()->mutable_source()->set_path(empty);
-  const auto trainer = Trainer::Open(job, /*threads=*/1, MakeEmptyEngine);
+  const auto trainer = Trainer::Open(job, /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_FALSE(trainer.ok());
   EXPECT_NE(trainer.status().message().find(empty), std::string::npos) << trainer.status();
 }

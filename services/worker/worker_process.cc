@@ -278,7 +278,7 @@ class WorkerProcess::Impl {
     compute_thread_.Post([this, job = std::move(open.job)] {
       step_delay_ = absl::Seconds(job.training().step_delay_seconds());
       absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-          Trainer::Open(job, Threads(job), options_.make_engine);
+          Trainer::Open(job, options_.core.process.index(), Threads(job), options_.make_engine);
       if (!trainer.ok()) {
         logger_.Error("Model or data cannot be opened", {{"why", trainer.status().ToString()}});
         Event([status = trainer.status()](WorkerCore& core, absl::Time now) {

@@ -56,6 +56,7 @@ spec:
     csv: {labelColumn: "3", numericColumns: ["0", "1"], categoricalColumns: ["2"], header: false,
           delimiter: "\t", categories: Index, standardize: true, regression: true}
     shuffle: false
+    partitioning: Shared
     maxSamples: 100
     classes: 3
     evaluation: {source: {path: /data/test.csv}, intervalSteps: 10, intervalSeconds: 0.5, maxSamples: 5}
@@ -120,6 +121,7 @@ spec:
       mean: [0, 0.5]
       std: [1, 2]
     shuffle: false
+    partitioning: Shared
     maxSamples: 100
     classes: 3
     csv:

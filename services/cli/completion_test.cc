@@ -97,7 +97,7 @@ TEST_F(CompletionTest, BashProposesTheFlagsOfTheCommand) {
 }
 
 TEST_F(CompletionTest, BashProposesTheValuesOfAFlag) {
-  EXPECT_THAT(Proposals({"run", "job.yaml", "--output", ""}), ElementsAre("text", "json"));
+  EXPECT_THAT(Proposals({"run", "job.yaml", "--output", ""}), ElementsAre("text", "json", "plain"));
   EXPECT_THAT(Proposals({"run", "--workers", ""}), IsEmpty());
   EXPECT_THAT(Proposals({"completion", ""}), UnorderedElementsAre("bash", "zsh", "fish"));
 }
@@ -112,11 +112,11 @@ TEST_F(CompletionTest, TheOtherShellsKnowEveryCommandAndFlagToo) {
   const std::string zsh = Script("zsh");
   EXPECT_THAT(zsh, HasSubstr("#compdef sluice"));
   EXPECT_THAT(zsh, HasSubstr("'run:Train a job, on this machine or on a cluster, and look on'"));
-  EXPECT_THAT(zsh, HasSubstr(":value:(text json)'"));
+  EXPECT_THAT(zsh, HasSubstr(":value:(text json plain)'"));
   const std::string fish = Script("fish");
   EXPECT_THAT(fish,
               HasSubstr("-a run -d 'Train a job, on this machine or on a cluster, and look on'"));
-  EXPECT_THAT(fish, HasSubstr("from run' -l output -x -a 'text json'"));
+  EXPECT_THAT(fish, HasSubstr("from run' -l output -x -a 'text json plain'"));
   EXPECT_THAT(fish, HasSubstr("from export' -s o -l output"));
 }
 

@@ -136,6 +136,7 @@ class JsonDisplay final : public RunDisplay {
     json["exitCode"] = exit_code;
     json["reason"] = facts.result.ending.reason;
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);
+    json["trainingSeconds"] = progress.training_seconds();
     json["restarts"] = facts.result.restarts;
     json["recomputedSamples"] = progress.recomputed_samples();
     json["droppedContributions"] = progress.dropped_contributions();

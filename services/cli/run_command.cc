@@ -210,9 +210,13 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   DisplayOptions display_options;
   display_options.job = name;
   display_options.quiet = flags.quiet;
+  if (run.job.spec.training().mode() == v1::BOUNDED_STALENESS) {
+    display_options.iteration_steps = run.job.spec.worker().replicas();
+  }
   const std::unique_ptr<RunDisplay> display =
-      flags.output == "json" ? MakeJsonDisplay(environment, std::move(display_options))
-                             : MakeTextDisplay(environment, std::move(display_options));
+      flags.output == "json"    ? MakeJsonDisplay(environment, std::move(display_options))
+      : flags.output == "plain" ? MakePlainDisplay(environment, std::move(display_options))
+                                : MakeTextDisplay(environment, std::move(display_options));
   if (run.resumed) display->Note(absl::StrCat("Job ", name, " goes on from ", directory->path()));
   for (const local::ManifestChange& change : run.changes) {
     display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
@@ -349,8 +353,10 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   run->add_option("--shards", flags->shards, "number of shards instead of the manifest's");
   run->add_flag("-q,--quiet", flags->quiet, "print only the final metric, and errors");
   run->add_flag("-v,--verbose", flags->verbose, "show the processes' logs too");
-  run->add_option("--output", flags->output, "text, or json: one object on each line")
-      ->check(CLI::IsMember({"text", "json"}))
+  run->add_option("--output", flags->output,
+                  "text, json: one object on each line, or plain: evaluations, the final metric "
+                  "and the time it took")
+      ->check(CLI::IsMember({"text", "json", "plain"}))
       ->capture_default_str();
   run->add_option("--port", flags->port, "of the coordinator (default: any that is free)")
       ->check(CLI::Range(0, 65535));

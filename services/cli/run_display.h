@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,8 @@ class RunDisplay {
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors
+  // Plain: steps of an iteration, in which every worker has its turn.
+  uint64_t iteration_steps = 1;
 };
 
 // Lines of text; on a terminal with a live view below them, redrawn at most five times a second.
@@ -57,6 +60,11 @@ std::unique_ptr<RunDisplay> MakeTextDisplay(const Environment& environment, Disp
 
 // One JSON object on each line.
 std::unique_ptr<RunDisplay> MakeJsonDisplay(const Environment& environment, DisplayOptions options);
+
+// "Iter 10: accuracy is 85.1", "Final accuracy is 90.2", "This took 4.20 seconds", and nothing
+// else; warnings on standard error.
+std::unique_ptr<RunDisplay> MakePlainDisplay(const Environment& environment,
+                                             DisplayOptions options);
 
 }  // namespace sluice::cli
 

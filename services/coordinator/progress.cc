@@ -82,6 +82,8 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
 void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
   if (!samples_.empty() && samples < samples_.back().second) samples_.clear();
   if (!samples_.empty() && samples == samples_.back().second) return;
+  if (!began_.has_value()) began_ = now;
+  newest_ = now;
   samples_.emplace_back(now, samples);
   // One older than the window stays, so that the rate spans it.
   while (samples_.size() > 2 && samples_[1].first + kWindow <= now) samples_.pop_front();
@@ -108,6 +110,7 @@ double TrainingMeter::SamplesPerSecond(absl::Time now) const {
 void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
   progress->set_has_loss(has_loss());
   if (has_loss()) progress->set_loss(loss());
+  progress->set_training_seconds(absl::ToDoubleSeconds(TrainingTime()));
   progress->set_data_seconds(sums_.data_seconds());
   progress->set_compute_seconds(sums_.compute_seconds());
   progress->set_push_seconds(sums_.push_seconds());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,8 @@ class TrainingMeter {
   void OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress);
   void Forget(uint64_t incarnation) { workers_.erase(incarnation); }
 
-  // Samples of the whole job, as they become known. A lower number begins anew (a restoration).
+  // Samples of the whole job, as they become known: first when training begins, then after each
+  // step. A lower number begins anew (a restoration).
   void OnSamples(uint64_t samples, absl::Time now);
 
   bool has_loss() const { return loss_count_ > 0; }
@@ -67,6 +69,8 @@ class TrainingMeter {
   double SpeedOf(uint64_t incarnation) const;
   // Of the job over the last seconds.
   double SamplesPerSecond(absl::Time now) const;
+  // From the first OnSamples to the last that had news.
+  absl::Duration TrainingTime() const { return newest_ - began_.value_or(newest_); }
   void CopyTo(v1::JobProgress* progress) const;
 
  private:
@@ -88,6 +92,8 @@ class TrainingMeter {
   uint64_t loss_count_ = 0;
   absl::flat_hash_map<uint64_t, Worker> workers_;
   std::deque<std::pair<absl::Time, uint64_t>> samples_;
+  std::optional<absl::Time> began_;
+  absl::Time newest_;
   v1::WorkerProgress sums_;
 };
 

@@ -77,6 +77,22 @@ TEST(TrainingMeter, AfterARestorationTheSpeedBeginsAnew) {
   EXPECT_DOUBLE_EQ(meter.SamplesPerSecond(kStart + absl::Seconds(3)), 100);
 }
 
+TEST(TrainingMeter, TrainingLastsFromTheFirstViewToTheNewestStep) {
+  TrainingMeter meter(100);
+  EXPECT_EQ(meter.TrainingTime(), absl::ZeroDuration());
+  meter.OnSamples(0, kStart);
+  meter.OnSamples(0, kStart + absl::Seconds(1));
+  EXPECT_EQ(meter.TrainingTime(), absl::ZeroDuration());
+  meter.OnSamples(100, kStart + absl::Seconds(2));
+  meter.OnSamples(50, kStart + absl::Seconds(60));
+  meter.OnSamples(100, kStart + absl::Seconds(90));
+  meter.OnSamples(100, kStart + absl::Seconds(95));
+  EXPECT_EQ(meter.TrainingTime(), absl::Seconds(90));
+  v1::JobProgress progress;
+  meter.CopyTo(&progress);
+  EXPECT_EQ(progress.training_seconds(), 90);
+}
+
 TEST(TrainingMeter, SumsWhereTheTimeWent) {
   TrainingMeter meter(100);
   meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));

@@ -244,9 +244,10 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
   DisplayOptions options;
   options.job = key.name;
   options.quiet = flags.quiet;
-  const std::unique_ptr<RunDisplay> display = flags.output == "json"
-                                                  ? MakeJsonDisplay(environment, options)
-                                                  : MakeTextDisplay(environment, options);
+  const std::unique_ptr<RunDisplay> display =
+      flags.output == "json"    ? MakeJsonDisplay(environment, options)
+      : flags.output == "plain" ? MakePlainDisplay(environment, options)
+                                : MakeTextDisplay(environment, options);
   const std::optional<policy::Ending> ending = EndingOf(applied.job);
   const bool over = ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
   if (over) return SayEnded(environment, flags, key, applied.job, *ending, display.get());

@@ -1,0 +1,86 @@
+// What the programs print that the examples of docs/reference-systems.md redo: a line for each
+// evaluation, the final one, and how long it took.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/cli/log_follower.h"
+#include "services/cli/run_display.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string MetricText(const v1::Evaluation& evaluation) {
+  if (evaluation.has_accuracy()) return absl::StrFormat("accuracy is %.1f", evaluation.accuracy());
+  if (evaluation.has_perplexity()) {
+    return absl::StrFormat("perplexity is %.2f", evaluation.perplexity());
+  }
+  return absl::StrFormat("loss is %.4g", evaluation.loss());
+}
+
+class PlainDisplay final : public RunDisplay {
+ public:
+  PlainDisplay(const Environment& environment, DisplayOptions options)
+      : environment_(environment), options_(std::move(options)) {}
+
+  void Note(absl::string_view) override {}
+  void Stopping() override { *environment_.err << "Checkpointing and stopping" << std::endl; }
+  void OnProcessStarted(const ProcessLife&) override {}
+  void OnProcessEnded(const ProcessLife&, const policy::Exit&) override {}
+
+  void OnProgress(const v1::JobProgress& progress, const std::string&) override {
+    for (const v1::Event& event : progress.events()) {
+      if (event.kind() == v1::Event::WARNING) {
+        *environment_.err << "Warning: " << event.message() << std::endl;
+      } else if (event.has_evaluation() && !options_.quiet) {
+        Print(IterationText(event.evaluation()));
+      }
+    }
+  }
+
+  void OnLogLine(absl::string_view process, absl::string_view line) override {
+    Print(PrefixedLine(process, line, environment_.color));
+  }
+
+  void OnTick(const std::map<policy::Slot, ProcessState>&) override {}
+
+  void Detached(const std::vector<std::string>& how) override {
+    for (const std::string& line : how) *environment_.err << line << "\n";
+    environment_.err->flush();
+  }
+
+  void Finish(const SummaryFacts& facts, int, const std::vector<std::string>& log_lines) override {
+    const v1::JobProgress& progress = facts.result.progress;
+    if (facts.result.ending.outcome != policy::Outcome::kSucceeded) {
+      for (const std::string& line : log_lines) *environment_.err << "  " << line << "\n";
+      *environment_.err << "sluice: job " << facts.name << ": " << facts.result.ending.reason
+                        << std::endl;
+      return;
+    }
+    if (progress.has_last_evaluation()) {
+      Print(absl::StrCat("Final ", MetricText(progress.last_evaluation())));
+    }
+    Print(absl::StrFormat("This took %.2f seconds", progress.training_seconds()));
+  }
+
+ private:
+  std::string IterationText(const v1::Evaluation& evaluation) const {
+    const uint64_t iteration = evaluation.step() / std::max<uint64_t>(1, options_.iteration_steps);
+    return absl::StrCat("Iter ", std::max<uint64_t>(1, iteration), ": ", MetricText(evaluation));
+  }
+
+  void Print(absl::string_view line) { *environment_.out << line << std::endl; }
+
+  const Environment& environment_;
+  DisplayOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunDisplay> MakePlainDisplay(const Environment& environment,
+                                             DisplayOptions options) {
+  return std::make_unique<PlainDisplay>(environment, std::move(options));
+}
+
+}  // namespace sluice::cli

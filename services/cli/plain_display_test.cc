@@ -1,0 +1,78 @@
+#include <sstream>
+
+#include "gtest/gtest.h"
+#include "services/cli/run_display.h"
+
+namespace sluice::cli {
+namespace {
+
+class PlainDisplayTest : public ::testing::Test {
+ protected:
+  PlainDisplayTest() {
+    environment.out = &out;
+    environment.err = &err;
+    progress.set_total_steps(200);
+  }
+  v1::Evaluation& Evaluate(uint64_t step, double accuracy) {
+    v1::Event& event = *progress.add_events();
+    event.set_kind(v1::Event::EVALUATION);
+    event.mutable_evaluation()->set_step(step);
+    event.mutable_evaluation()->set_has_accuracy(true);
+    event.mutable_evaluation()->set_accuracy(accuracy);
+    return *event.mutable_evaluation();
+  }
+  SummaryFacts Facts() {
+    SummaryFacts facts;
+    facts.name = "job";
+    facts.result.ending.outcome = policy::Outcome::kSucceeded;
+    facts.result.progress = progress;
+    facts.result.progress.set_training_seconds(4.204);
+    return facts;
+  }
+
+  std::ostringstream out, err;
+  Environment environment;
+  v1::JobProgress progress;
+};
+
+TEST_F(PlainDisplayTest, PrintsEvaluationsTheFinalOneAndTheTimeAndNothingElse) {
+  const auto display = MakePlainDisplay(environment, {});
+  Evaluate(10, 85.13);
+  *progress.mutable_last_evaluation() = Evaluate(200, 90.2);
+  v1::Event& info = *progress.add_events();
+  info.set_kind(v1::Event::INFO);
+  info.set_message("training is complete");
+  display->OnProgress(progress, "");
+  display->Note("something");
+  display->Finish(Facts(), 0, {});
+  EXPECT_EQ(out.str(),
+            "Iter 10: accuracy is 85.1\nIter 200: accuracy is 90.2\nFinal accuracy is 90.2\n"
+            "This took 4.20 seconds\n");
+  EXPECT_EQ(err.str(), "");
+}
+
+TEST_F(PlainDisplayTest, AnIterationMayBeAnUpdateOfEachWorker) {
+  DisplayOptions options;
+  options.iteration_steps = 25;
+  const auto display = MakePlainDisplay(environment, std::move(options));
+  Evaluate(51, 40);
+  display->OnProgress(progress, "");
+  EXPECT_EQ(out.str(), "Iter 2: accuracy is 40.0\n");
+}
+
+TEST_F(PlainDisplayTest, WarningsAndFailuresGoToStandardError) {
+  const auto display = MakePlainDisplay(environment, {});
+  v1::Event& warning = *progress.add_events();
+  warning.set_kind(v1::Event::WARNING);
+  warning.set_message("ps-0 is lost");
+  display->OnProgress(progress, "");
+  SummaryFacts facts = Facts();
+  facts.result.ending.outcome = policy::Outcome::kFailed;
+  facts.result.ending.reason = "no memory";
+  display->Finish(facts, 1, {"last words"});
+  EXPECT_EQ(out.str(), "");
+  EXPECT_EQ(err.str(), "Warning: ps-0 is lost\n  last words\nsluice: job job: no memory\n");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -76,6 +76,38 @@ TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
+TEST(CoordinatorStart, WorkersThatComeOneAfterTheOtherBeginTogether) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_worker()->set_replicas(4);
+  FakeJob job(spec);
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  for (uint32_t worker : {0, 1, 2}) {
+    job.AddWorker(worker);
+    job.Pass(absl::Seconds(1.5));
+  }
+  EXPECT_EQ(job.ViewNumber(), 0);
+  job.Pass(absl::Seconds(0.6));
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0, 1, 2));
+}
+
+TEST(CoordinatorStart, WorkersThatComeSlowlyHoldTheFirstUpForHalfAMinuteAtMost) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_worker()->set_replicas(40);
+  spec.mutable_training()->set_global_batch_size(160);
+  FakeJob job(spec);
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  for (uint32_t worker = 0; worker < 20; ++worker) {
+    EXPECT_EQ(job.ViewNumber(), 0) << worker;
+    job.AddWorker(worker);
+    job.Pass(absl::Seconds(1.5));
+  }
+  EXPECT_EQ(job.core->view().workers_size(), 20);
+}
+
 TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
   FakeJob job(FakeJob::Spec());
   job.Pump();

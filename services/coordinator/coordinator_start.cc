@@ -171,9 +171,14 @@ bool CoordinatorCore::Impl::Gathered(absl::Time now) {
   if (shards < wanted_shards_ || workers.empty()) return false;
   if (workers.size() >= wanted_workers_) return true;
   absl::Time first = absl::InfiniteFuture();
-  for (const Process* worker : workers) first = std::min(first, worker->ready_since);
-  if (first + timers_.gather <= now) return true;
-  gather_at_ = first + timers_.gather;
+  absl::Time newest = absl::InfinitePast();
+  for (const Process* worker : workers) {
+    first = std::min(first, worker->ready_since);
+    newest = std::max(newest, worker->ready_since);
+  }
+  const absl::Time until = std::min(newest + timers_.gather, first + timers_.gather_all);
+  if (until <= now) return true;
+  gather_at_ = until;
   return false;
 }
 

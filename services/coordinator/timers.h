@@ -15,8 +15,10 @@ struct Timers {
   absl::Duration birth;               // a worker must bring version 0 within this
   absl::Duration evaluation;          // a member must answer Evaluate within this
   absl::Duration suspend_checkpoint;  // a suspended job's last checkpoint must be there within this
-  // At the start: wanted workers that are not ready this long after the first one join later.
+  // At the start: wanted workers that are not ready this long after the newest one that is, or
+  // `gather_all` after the first one, join later.
   absl::Duration gather = absl::Seconds(2);
+  absl::Duration gather_all = absl::Seconds(30);
   // Joins within this are one view change.
   absl::Duration join = absl::Milliseconds(100);
   // While it waits for others, the claims are read again this often: another coordinator may have

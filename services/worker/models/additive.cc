@@ -1,7 +1,7 @@
 // No learning at all: w <- w + (1e-3 * w + 1) for one vector w, to measure and to check the
 // parameter server. Takes no data; to be used with the optimizer Add. Its "gradient" is
 // AdditiveUpdate. Element i begins as (i mod 1024) / 1024, so that a block in a wrong place shows.
-// Dimension: dim.
+// Dimensions: dim; ramp, in place of the first 1024: with 1 all begin as 0.
 #include "services/worker/models/additive.h"
 
 #include "services/worker/models/architecture.h"
@@ -11,7 +11,7 @@ namespace {
 
 class Additive final : public Architecture {
  public:
-  explicit Additive(int64_t dim) : dim_(dim) {}
+  Additive(int64_t dim, int64_t ramp) : dim_(dim), ramp_(ramp) {}
 
   std::vector<Parameter> Parameters() const override { return {{"w", {dim_}, 0}}; }
 
@@ -26,11 +26,13 @@ class Additive final : public Architecture {
 
   void FillInitial(const Parameter& /*parameter*/, uint64_t /*seed*/, uint64_t offset,
                    absl::Span<double> out) const override {
-    for (double& value : out) value = static_cast<double>(offset++ % 1024) / 1024;
+    const auto period = static_cast<uint64_t>(ramp_);
+    for (double& value : out) value = static_cast<double>(offset++ % period) / 1024;
   }
 
  private:
   const int64_t dim_;
+  const int64_t ramp_;
 };
 
 }  // namespace
@@ -38,7 +40,9 @@ class Additive final : public Architecture {
 ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& /*data*/) {
   const auto dim = dimensions.Take("dim", 0);
   if (!dim.ok()) return dim.status();
-  return std::make_unique<Additive>(*dim);
+  const auto ramp = dimensions.Take("ramp", 1024);
+  if (!ramp.ok()) return ramp.status();
+  return std::make_unique<Additive>(*dim, *ramp);
 }
 
 }  // namespace sluice

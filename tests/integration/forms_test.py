@@ -1,0 +1,130 @@
+"""The forms that well-known parameter servers have, as a user runs them: `sluice run` and the real programs."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+from tools import unittest_main
+
+PROGRAMS = os.path.abspath('.')
+SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+PATIENCE_S = 120
+
+
+def additive(name, steps, training=None, **spec):
+    """A job without learning: each update adds 1e-3 w + 1 to a vector of zeros."""
+    manifest = {
+        'apiVersion': 'sluice.dev/v1alpha1',
+        'kind': 'TrainingJob',
+        'metadata': {'name': name},
+        'spec': {
+            'model': {'name': 'additive', 'dimensions': {'dim': 5, 'ramp': 1}, 'dtype': 'float64'},
+            'data': {'format': 'Synthetic'},
+            'optimizer': {'name': 'Add'},
+            'training': {'steps': steps, 'threads': 1, **(training or {})},
+        },
+    }
+    manifest['spec'].update(spec)
+    return manifest
+
+
+class Forms(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.state = self.folder / 'state'
+
+    def command(self, *arguments):
+        return [SLUICE, *map(str, arguments), '--state-dir', str(self.state)]
+
+    def run_arguments(self, manifest, output):
+        path = self.folder / 'job.yaml'
+        path.write_text(json.dumps(manifest))
+        return self.command('run', path, '--output', output, '--bin-dir', PROGRAMS)
+
+    def train(self, manifest, output='json'):
+        done = subprocess.run(self.run_arguments(manifest, output), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        return done.stdout
+
+    def trained(self, name, tensor='w'):
+        path = self.folder / 'model.safetensors'
+        subprocess.run(self.command('export', name, '-o', path), check=True, capture_output=True)
+        data = path.read_bytes()
+        (length,) = struct.unpack('<Q', data[:8])
+        info = json.loads(data[8:8 + length])[tensor]
+        self.assertEqual(info['dtype'], 'F64')
+        begin, end = info['data_offsets']
+        return struct.unpack(f'<{(end - begin) // 8}d', data[8 + length + begin:8 + length + end])
+
+    def test_in_a_pool_every_update_of_an_iteration_is_computed_from_the_same_snapshot(self):
+        workers, iterations = 25, 5
+        self.train(additive('pool', workers * iterations, {
+            'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 1,
+            'stepDelaySeconds': 1,  # nobody ends an update before everybody has begun the first
+        }, worker={'replicas': workers}, parameterServer={'replicas': 1}))
+        expected = 0.0
+        for _ in range(iterations):
+            expected += workers * (1e-3 * expected + 1)
+        for value in self.trained('pool'):
+            self.assertAlmostEqual(value, expected, delta=1e-9)
+
+    def test_a_synchronous_sum_is_what_is_known_in_advance_for_any_number_of_shards(self):
+        expected = 0.0
+        for _ in range(10):
+            expected += 4 * (1e-3 * expected + 1)
+        for shards in (1, 2, 4):
+            name = f'sharded-{shards}'
+            self.train(additive(name, 10, {'globalBatchSize': 4, 'microbatchSize': 1, 'aggregation': 'Sum'},
+                                worker={'replicas': 2}, parameterServer={'replicas': shards}))
+            for value in self.trained(name):
+                self.assertAlmostEqual(value, expected, delta=1e-9)
+
+    # ---- limits on waiting
+
+    def frozen(self, process, timeouts):
+        """Events and summary of a job one of whose processes is stopped while it trains."""
+        manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1, 'stepDelaySeconds': 0.05},
+                            worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
+                            timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
+        lines, stopped = [], False
+        deadline = time.monotonic() + PATIENCE_S
+        with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as job:
+            try:
+                for text in job.stdout:
+                    self.assertLess(time.monotonic(), deadline, 'the job hangs')
+                    line = json.loads(text)
+                    lines.append(line)
+                    if not stopped and line['type'] == 'progress' and line.get('step', 0) >= 7:
+                        pid = next(l['pid'] for l in lines if l['type'] == 'process' and l['name'] == process)
+                        os.kill(pid, signal.SIGSTOP)
+                        stopped = True
+            finally:
+                job.kill()
+        self.assertTrue(stopped)
+        summary = lines[-1]
+        self.assertEqual(summary['type'], 'summary')
+        self.assertEqual(summary['outcome'], 'Succeeded', lines[-5:])
+        self.assertEqual(summary['step'], 240)
+        return [line.get('message', '') for line in lines], summary
+
+    def test_a_worker_whose_gradients_do_not_come_is_named_and_replaced(self):
+        messages, summary = self.frozen('worker-1', {'gradientsSeconds': 2})
+        self.assertTrue(any(re.search(r'worker-1: has sent ps-0 no gradients of step \d+ in 2s', m) for m in messages), messages)
+        self.assertEqual(summary['restarts'], 1)
+
+    def test_a_shard_whose_weights_do_not_come_is_named_and_replaced(self):
+        messages, summary = self.frozen('ps-0', {'weightsSeconds': 2})
+        self.assertTrue(any(re.search(r'ps-0: owes worker-\d version \d+ for 2s', m) for m in messages), messages)
+        self.assertGreaterEqual(summary['restarts'], 1)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

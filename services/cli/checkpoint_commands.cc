@@ -1,6 +1,4 @@
 // inspect, export.
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "services/cli/jobs.h"
 #include "services/cli/progress_text.h"
 #include "services/cli/run_preparation.h"
+#include "services/cli/run_program.h"
 #include "services/cli/running_snapshot.h"
 #include "services/cli/tensor_text.h"
 #include "services/common/exit_code.h"
@@ -214,19 +213,6 @@ int Inspect(const Environment& environment, const CheckpointFlags& flags) {
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
   if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs->get());
   return InspectCheckpoint(environment, flags);
-}
-
-// Runs a program to its end; its exit code, or 127.
-int RunProgram(const std::vector<std::string>& arguments) {
-  std::vector<char*> raw;
-  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
-  raw.push_back(nullptr);
-  pid_t pid = 0;
-  if (posix_spawn(&pid, raw[0], nullptr, nullptr, raw.data(), environ) != 0) return 127;
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int ExportTorchScript(const Environment& environment, const CheckpointFlags& flags,

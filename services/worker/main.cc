@@ -16,6 +16,7 @@
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/compute/torch_engine.h"
+#include "services/worker/describe.h"
 #include "services/worker/export.h"
 #include "services/worker/remote/remote_engine.h"
 #include "services/worker/remote/stage_channel.h"
@@ -166,6 +167,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "export-torchscript") {
     return sluice::worker::ExportMain(argc, argv);
+  }
+  if (argc > 1 && std::string(argv[1]) == "describe") {
+    return sluice::worker::DescribeMain(argc, argv, sluice::worker::MakeEngine);
   }
   return sluice::worker::Main(argc, argv);
 }

@@ -1,0 +1,226 @@
+#include "services/cli/plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/cli/progress_text.h"
+#include "services/protocol/codec/codec.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/layout.h"
+#include "services/ps/optimizer/optimizer.h"
+
+namespace sluice::cli {
+namespace {
+
+// Staged updates of asynchronous modes; the shard's own bound.
+constexpr uint64_t kMaxStagedBytes = uint64_t{1} << 30;
+
+// Of one block: what it takes in each place.
+struct BlockSizes {
+  uint64_t raw = 0;
+  uint64_t pushed = 0;
+  uint64_t pulled = 0;
+  uint64_t state = 0;     // parameters and optimizer state, one version
+  uint64_t gradient = 0;  // as it is summed
+};
+
+absl::StatusOr<uint64_t> Encoded(const Codec& codec, uint64_t count, const v1::TensorSpec& tensor,
+                                 uint64_t raw) {
+  if (codec.id() == v1::CODEC_RAW || tensor.kind() != v1::PARAMETER) return raw;
+  absl::StatusOr<size_t> bytes = codec.EncodedBytes(count, tensor.dtype());
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.name(), ": ", bytes.status().message()));
+  }
+  return *bytes;
+}
+
+class Planner {
+ public:
+  Planner(const v1::JobSpec& job, const v1::TensorTable& table) : job_(job), table_(table) {}
+
+  absl::Status Open() {
+    const v1::TrainingSpec& training = job_.training();
+    CodecOptions options;
+    options.fraction = training.compression().fraction();
+    if (options.fraction <= 0) options.fraction = CodecOptions().fraction;
+    if (training.compression().threshold() > 0)
+      options.threshold = training.compression().threshold();
+    absl::StatusOr<std::unique_ptr<const Codec>> push = MakeCodec(training.push_codec(), options);
+    if (!push.ok()) return push.status();
+    push_ = *std::move(push);
+    absl::StatusOr<std::unique_ptr<const Codec>> pull = MakeCodec(training.pull_codec(), options);
+    if (!pull.ok()) return pull.status();
+    pull_ = *std::move(pull);
+    const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(job_.optimizer());
+    if (!optimizer.ok()) return optimizer.status();
+    slots_ = (*optimizer)->slots().size();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<BlockSizes> SizesOf(const v1::Block& block) const {
+    const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
+    BlockSizes sizes;
+    sizes.raw = BlockBytes(table_, block);
+    absl::StatusOr<uint64_t> pushed = Encoded(*push_, block.count(), tensor, sizes.raw);
+    if (!pushed.ok()) return pushed.status();
+    absl::StatusOr<uint64_t> pulled = Encoded(*pull_, block.count(), tensor, sizes.raw);
+    if (!pulled.ok()) return pulled.status();
+    const bool counter = tensor.kind() == v1::COUNTER;
+    const uint64_t wide = tensor.dtype() == v1::FLOAT64 ? 8 : 4;
+    sizes.pushed = counter ? 0 : *pushed;
+    sizes.pulled = *pulled;
+    sizes.gradient = counter ? 0 : block.count() * wide;
+    sizes.state = sizes.raw;
+    if (tensor.kind() == v1::PARAMETER) sizes.state += slots_ * block.count() * wide;
+    return sizes;
+  }
+
+ private:
+  const v1::JobSpec& job_;
+  const v1::TensorTable& table_;
+  std::unique_ptr<const Codec> push_, pull_;
+  uint64_t slots_ = 0;
+};
+
+// Gradients that a shard holds at a time, in units of one.
+uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
+  const uint64_t workers = job.worker().replicas();
+  const v1::TrainingSpec& training = job.training();
+  if (training.mode() == v1::SYNCHRONOUS) {
+    return training.stragglers().policy() == v1::TrainingSpec::Stragglers::DROP ? workers : 1;
+  }
+  const uint64_t permits =
+      std::max<uint64_t>(1, kMaxStagedBytes / std::max<uint64_t>(1, gradient_bytes));
+  return std::min(workers, permits);
+}
+
+std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint64_t sent) {
+  return absl::StrFormat("  %-12s %12s %14s %14s", name, BytesText(memory), BytesText(received),
+                         BytesText(sent));
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table) {
+  absl::StatusOr<v1::Layout> layout = MakeLayout(table, job.parameter_server().partitions());
+  if (!layout.ok()) return layout.status();
+  Planner planner(job, table);
+  if (absl::Status opened = planner.Open(); !opened.ok()) return opened;
+  const std::vector<uint32_t> owner =
+      PlacePartitions(LayoutIndex(table, *layout), job.parameter_server().replicas());
+
+  Plan plan;
+  plan.synchronous = job.training().mode() == v1::SYNCHRONOUS;
+  plan.workers = job.worker().replicas();
+  plan.shards.resize(job.parameter_server().replicas());
+  for (const v1::TensorSpec& tensor : table.tensors()) plan.parameters += ElementCount(tensor);
+  std::vector<uint64_t> gradients(plan.shards.size());
+  uint64_t state = 0;
+  const uint64_t contributions = plan.synchronous ? plan.workers : 1;
+  // Synchronous: the version before stays until nobody can want it back.
+  const uint64_t versions = plan.synchronous ? 2 : 1;
+  for (const v1::Block& block : layout->blocks()) {
+    const absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
+    if (!sizes.ok()) return sizes.status();
+    const uint32_t place = owner[block.partition()];
+    Plan::Shard& shard = plan.shards[place];
+    shard.parameter_bytes += sizes->raw;
+    shard.memory_bytes += versions * sizes->state;
+    shard.received_bytes += contributions * sizes->pushed;
+    shard.sent_bytes += contributions * sizes->pulled;
+    gradients[place] += sizes->gradient;
+    plan.parameter_bytes += sizes->raw;
+    plan.worker.received_bytes += sizes->pulled;
+    plan.worker.sent_bytes += sizes->pushed;
+    state += sizes->gradient;
+  }
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    plan.shards[i].memory_bytes += GradientsHeld(job, state) * gradients[i];
+  }
+  // The version that is computed on, the one that comes in, one that is evaluated; and gradients.
+  const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;
+  plan.worker.memory_bytes = buffers * plan.parameter_bytes + state;
+  if (job.training().compression().error_feedback()) plan.worker.memory_bytes += 2 * state;
+  return plan;
+}
+
+absl::Duration Plan::NetworkTime(double bytes_per_second) const {
+  uint64_t busiest = std::max(worker.received_bytes, worker.sent_bytes);
+  for (const Shard& shard : shards) {
+    busiest = std::max({busiest, shard.received_bytes, shard.sent_bytes});
+  }
+  return absl::Seconds(static_cast<double>(busiest) / bytes_per_second);
+}
+
+absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
+  size_t end = 0;
+  while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
+  double value = 0;
+  absl::string_view unit = absl::StripAsciiWhitespace(text.substr(end));
+  const auto wrong = absl::InvalidArgumentError(absl::StrCat(
+      "the bandwidth \"", text, "\" is not understood; write for example 10Gbit or 1.25GB"));
+  if (!absl::SimpleAtod(text.substr(0, end), &value) || value <= 0 || unit.empty()) return wrong;
+  double factor = 1;
+  constexpr absl::string_view kPrefixes = "kKMGT";
+  if (const size_t place = kPrefixes.find(unit[0]); place != absl::string_view::npos) {
+    factor = place < 2 ? 1e3 : place == 2 ? 1e6 : place == 3 ? 1e9 : 1e12;
+    unit.remove_prefix(1);
+  }
+  for (absl::string_view suffix : {"/s", "ps"}) {
+    if (absl::EndsWith(unit, suffix)) unit.remove_suffix(suffix.size());
+  }
+  if (unit == "bit" || unit == "b") return value * factor / 8;
+  if (unit == "byte" || unit == "B") return value * factor;
+  return wrong;
+}
+
+std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
+  std::vector<std::string> lines;
+  lines.push_back(
+      absl::StrCat(CountText(plan.parameters), " parameters, ", BytesText(plan.parameter_bytes)));
+  const std::string unit = plan.synchronous ? "a step" : "an update";
+  lines.push_back(
+      absl::StrFormat("  %-12s %12s %14s %14s", "", "memory", "in " + unit, "out " + unit));
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    const Plan::Shard& shard = plan.shards[i];
+    lines.push_back(
+        Row(absl::StrCat("ps-", i), shard.memory_bytes, shard.received_bytes, shard.sent_bytes));
+  }
+  lines.push_back(Row(plan.workers == 1 ? "the worker" : "each worker", plan.worker.memory_bytes,
+                      plan.worker.received_bytes, plan.worker.sent_bytes));
+  const double seconds = absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second));
+  lines.push_back(absl::StrFormat("at %.3g Gbit/s the network is busy for %.3g s %s",
+                                  bytes_per_second * 8 / 1e9, seconds, unit));
+  return lines;
+}
+
+std::string PlanJson(const Plan& plan, double bytes_per_second) {
+  nlohmann::ordered_json shards = nlohmann::ordered_json::array();
+  for (const Plan::Shard& shard : plan.shards) {
+    shards.push_back({{"parameterBytes", shard.parameter_bytes},
+                      {"memoryBytes", shard.memory_bytes},
+                      {"receivedBytes", shard.received_bytes},
+                      {"sentBytes", shard.sent_bytes}});
+  }
+  const nlohmann::ordered_json json = {
+      {"parameters", plan.parameters},
+      {"parameterBytes", plan.parameter_bytes},
+      {"per", plan.synchronous ? "step" : "update"},
+      {"shards", std::move(shards)},
+      {"workers", plan.workers},
+      {"worker",
+       {{"memoryBytes", plan.worker.memory_bytes},
+        {"receivedBytes", plan.worker.received_bytes},
+        {"sentBytes", plan.worker.sent_bytes}}},
+      {"networkSeconds", absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second))},
+  };
+  return json.dump();
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,59 @@
+// What a job will take, before anything is started: memory, bytes on the wire, time on the wire.
+#ifndef SLUICE_SERVICES_CLI_PLAN_H_
+#define SLUICE_SERVICES_CLI_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+
+namespace sluice::cli {
+
+// A step is a synchronous step, or where the mode is another one worker's update. Bytes are those
+// of tensors as they are encoded; headers add less than a thousandth to all but the smallest
+// models. Memory is that of tensors too: a program itself, what its libraries and the network hold,
+// and what computing takes between forward and backward come on top.
+struct Plan {
+  struct Shard {
+    uint64_t parameter_bytes = 0;
+    uint64_t memory_bytes = 0;
+    uint64_t received_bytes = 0;  // a step
+    uint64_t sent_bytes = 0;
+  };
+  struct Worker {
+    uint64_t memory_bytes = 0;
+    uint64_t received_bytes = 0;  // a step of its own
+    uint64_t sent_bytes = 0;
+  };
+  uint64_t parameters = 0;  // elements, buffers and counters included
+  uint64_t parameter_bytes = 0;
+  bool synchronous = true;
+  uint32_t workers = 0;
+  std::vector<Shard> shards;
+  Worker worker;
+
+  // How long the network is busy with a step, where each process has a link of so many bytes a
+  // second in each direction: as long as its busiest link. Computing comes on top, as far as it
+  // does not overlap.
+  absl::Duration NetworkTime(double bytes_per_second) const;
+};
+
+// `job` must be valid, with its defaults; the table that of its model. INVALID_ARGUMENT if they do
+// not go together (a codec that cannot carry the model's type).
+absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table);
+
+// "10Gbit", "1.25GB", "400 Mbit": bytes a second. Units are decimal; bit, b, byte or B.
+absl::StatusOr<double> ParseBandwidth(absl::string_view text);
+
+// For people, a line each; for programs, one object of JSON. Both with the time at this bandwidth.
+std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second);
+std::string PlanJson(const Plan& plan, double bytes_per_second);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_PLAN_H_

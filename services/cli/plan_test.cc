@@ -1,0 +1,129 @@
+#include "services/cli/plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 1,000,000 float32: 4 MB.
+v1::TensorTable Table(v1::DataType dtype = v1::FLOAT32) {
+  v1::TensorTable table;
+  v1::TensorSpec& tensor = *table.add_tensors();
+  tensor.set_name("w");
+  tensor.add_shape(1'000'000);
+  tensor.set_dtype(dtype);
+  tensor.set_kind(v1::PARAMETER);
+  return table;
+}
+
+v1::JobSpec Job() {
+  v1::JobSpec job;
+  job.mutable_training()->set_mode(v1::SYNCHRONOUS);
+  job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  job.mutable_optimizer()->set_learning_rate(0.1);
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_parameter_server()->set_partitions(64);
+  job.mutable_worker()->set_replicas(3);
+  return job;
+}
+
+TEST(Plan, EveryWorkerPushesAndPullsEverythingInASynchronousStep) {
+  const auto plan = MakePlan(Job(), Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameter_bytes, 4'000'000u);
+  EXPECT_EQ(plan->worker.sent_bytes, 4'000'000u);
+  EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
+  uint64_t received = 0;
+  uint64_t sent = 0;
+  for (const Plan::Shard& shard : plan->shards) {
+    received += shard.received_bytes;
+    sent += shard.sent_bytes;
+    EXPECT_NEAR(shard.parameter_bytes, 2e6, 1e5);
+    // Two versions, and one sum.
+    EXPECT_EQ(shard.memory_bytes, 3 * shard.parameter_bytes);
+  }
+  EXPECT_EQ(received, 12'000'000u);
+  EXPECT_EQ(sent, 12'000'000u);
+}
+
+TEST(Plan, AnAsynchronousUpdateIsOneWorkers) {
+  v1::JobSpec job = Job();
+  job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  job.mutable_parameter_server()->set_replicas(1);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shards[0].received_bytes, 4'000'000u);
+  // One version, and an update staged by each.
+  EXPECT_EQ(plan->shards[0].memory_bytes, 16'000'000u);
+}
+
+TEST(Plan, OptimizerStateIsHeldInEachVersion) {
+  v1::JobSpec job = Job();
+  job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
+  job.mutable_parameter_server()->set_replicas(1);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shards[0].memory_bytes, 2 * 12'000'000u + 4'000'000u);
+}
+
+TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
+  v1::JobSpec job = Job();
+  job.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->worker.sent_bytes, 2'000'000u);
+  EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
+}
+
+TEST(Plan, ACodecThatCannotCarryTheModelIsNamed) {
+  v1::JobSpec job = Job();
+  job.mutable_training()->set_push_codec(v1::CODEC_INT8);
+  const auto plan = MakePlan(job, Table(v1::BFLOAT16));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_THAT(plan.status().message(), HasSubstr("w"));
+}
+
+TEST(Plan, StragglersCostAGradientOfEachWorker) {
+  v1::JobSpec job = Job();
+  job.mutable_parameter_server()->set_replicas(1);
+  job.mutable_training()->mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shards[0].memory_bytes, (2 + 3) * 4'000'000u);
+}
+
+TEST(Plan, TheBusiestLinkDecidesHowLongTheNetworkIsBusy) {
+  v1::JobSpec job = Job();
+  job.mutable_parameter_server()->set_replicas(1);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->NetworkTime(12e6), absl::Seconds(1));
+}
+
+TEST(Plan, ProgramsReadItAsJson) {
+  v1::JobSpec job = Job();
+  job.mutable_parameter_server()->set_replicas(1);
+  const auto plan = MakePlan(job, Table());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(PlanJson(*plan, 12e6),
+            R"({"parameters":1000000,"parameterBytes":4000000,"per":"step","shards":[)"
+            R"({"parameterBytes":4000000,"memoryBytes":12000000,"receivedBytes":12000000,)"
+            R"("sentBytes":12000000}],"workers":3,"worker":{"memoryBytes":12000000,)"
+            R"("receivedBytes":4000000,"sentBytes":4000000},"networkSeconds":1.0})");
+}
+
+TEST(Bandwidth, IsReadAsPeopleWriteIt) {
+  EXPECT_EQ(ParseBandwidth("10Gbit").value(), 1.25e9);
+  EXPECT_EQ(ParseBandwidth("1.25 GB/s").value(), 1.25e9);
+  EXPECT_EQ(ParseBandwidth("400 Mbit").value(), 5e7);
+  EXPECT_EQ(ParseBandwidth("1Gbps").value(), 1.25e8);
+  for (const char* wrong : {"", "fast", "10", "-1Gbit", "0Gbit", "10Gfoo"}) {
+    EXPECT_FALSE(ParseBandwidth(wrong).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,15 @@
+#ifndef SLUICE_SERVICES_WORKER_DESCRIBE_H_
+#define SLUICE_SERVICES_WORKER_DESCRIBE_H_
+
+#include "services/worker/worker_process.h"
+
+namespace sluice::worker {
+
+// `sluice-worker describe --job FILE --output FILE`: opens a job's model and data, as a worker does
+// before it registers, and writes what it would say of them (a Ready message) to a file. Returns
+// the exit code.
+int DescribeMain(int argc, char** argv, const EngineFactory& make_engine);
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_DESCRIBE_H_

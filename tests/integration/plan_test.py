@@ -1,0 +1,131 @@
+"""What `sluice plan` tells is what a run measures."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from tools import unittest_main
+
+PROGRAMS = os.path.abspath('.')
+SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+PATIENCE_S = 120
+STEPS = 300  # measured over at least so many
+
+
+def manifest(**training):
+    return {
+        'apiVersion': 'sluice.dev/v1alpha1',
+        'kind': 'TrainingJob',
+        'metadata': {'name': 'planned'},
+        'spec': {
+            'model': {'name': 'mlp', 'dimensions': {'hidden': 64}},
+            'data': {'format': 'Synthetic', 'synthetic': {'samples': 512, 'shape': [784], 'classes': 10}},
+            'optimizer': {'name': 'Adam', 'learningRate': 1e-3},
+            'training': {'steps': 100000, 'globalBatchSize': 16, 'stepDelaySeconds': 0.01, 'threads': 1, **training},
+            'parameterServer': {'replicas': 2},
+            'worker': {'replicas': 2},
+        },
+    }
+
+
+class PlanTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+
+    def plan(self, spec, *flags):
+        path = self.folder / 'job.yaml'
+        path.write_text(json.dumps(spec))
+        return subprocess.run([SLUICE, 'plan', str(path), '--bin-dir', PROGRAMS, *flags], capture_output=True, text=True)
+
+    def metrics(self, process):
+        """Name -> value of one process's series without labels of their own; nothing while it does not serve."""
+        ports = list((self.folder / 'state').glob(f'*/run/{process}.metrics-port'))
+        if not ports or not ports[0].read_text().strip():
+            return {}
+        with urllib.request.urlopen(f'http://127.0.0.1:{ports[0].read_text().strip()}/metrics', timeout=10) as reply:
+            text = reply.read().decode()
+        return {name: float(value) for name, value in re.findall(r'^(\w+)(?:{[^}]*})? ([-+.\de]+)$', text, flags=re.MULTILINE)}
+
+    def until(self, what, condition):
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.02)
+        return found
+
+    def just_counted(self, process, counter, least):
+        """Metrics at a moment at which `counter`, which is told now and then only, is fresh, and at least so much."""
+        seen = []
+
+        def fresh():
+            now = self.metrics(process)
+            seen.append(now.get(counter, 0))
+            return now if seen[-1] >= least and len(seen) > 1 and seen[-1] != seen[-2] else None
+
+        return self.until(f'{process} trains', fresh)
+
+    def measured(self, spec, processes, counter):
+        """Bytes received and sent by each process for each of what `counter` counts."""
+        path = self.folder / 'job.yaml'
+        path.write_text(json.dumps(spec))
+        command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state'), '--quiet']
+        with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL) as job:
+            try:
+                begins = {process: self.just_counted(process, counter, 5) for process in processes}
+                found = {}
+                for process, begin in begins.items():
+                    end = self.just_counted(process, counter, begin[counter] + STEPS)
+                    count = end[counter] - begin[counter]
+                    found[process] = [(end[name] - begin[name]) / count
+                                      for name in ('sluice_received_bytes_total', 'sluice_sent_bytes_total')]
+                return found
+            finally:
+                job.send_signal(signal.SIGINT)
+                job.send_signal(signal.SIGINT)
+                job.wait(PATIENCE_S)
+
+    def check(self, spec):
+        planned = json.loads(self.plan(spec, '--output', 'json').stdout)
+        measured = self.measured(spec, ['ps-0', 'ps-1'], 'sluice_step')
+        for shard, plan in enumerate(planned['shards']):
+            for name, got in zip(('receivedBytes', 'sentBytes'), measured[f'ps-{shard}']):
+                with self.subTest(shard=shard, name=name):
+                    self.assertAlmostEqual(plan[name] / got, 1, delta=0.05)
+        return planned
+
+    def test_bytes_of_a_synchronous_step(self):
+        planned = self.check(manifest())
+        self.assertEqual(planned['per'], 'step')
+        self.assertEqual(planned['parameters'], 784 * 64 + 64 + 64 * 10 + 10)
+
+    def test_bytes_of_compressed_gradients(self):
+        self.check(manifest(compression={'push': 'Int8', 'pull': 'Float16'}))
+
+    def test_people_read_a_table(self):
+        done = self.plan(manifest(), '--bandwidth', '1Gbit')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r'50,890 parameters, 198.8 KiB')
+        self.assertRegex(done.stdout, r'ps-1 +\S+ KiB +\S+ KiB')
+        self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ s a step')
+
+    def test_what_is_wrong_is_named_before_anything_starts(self):
+        spec = manifest()
+        spec['spec']['model']['dimensions']['kernels'] = 3
+        wrong = self.plan(spec)
+        self.assertNotEqual(wrong.returncode, 0)
+        self.assertIn('model.dimensions.kernels', wrong.stderr)
+        wrong = self.plan(manifest(), '--bandwidth', 'fast')
+        self.assertNotEqual(wrong.returncode, 0)
+        self.assertIn('the bandwidth "fast" is not understood', wrong.stderr)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

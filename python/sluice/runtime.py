@@ -322,6 +322,7 @@ class Runtime:
         def on_frames(frames):
             with self._lock:
                 if is_present():
+                    self._core.on_sent(max(each.sent_at for each in self._streams.values()))
                     self._event('on_shard_frames', shard, frames, life=life)
 
         def on_broken(why):

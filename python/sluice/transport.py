@@ -87,6 +87,11 @@ class FrameStream:
                 self._sharing.greet(header.hello)
         self._outgoing.put(frames)
 
+    @property
+    def sent_at(self):
+        """When all that had been put together was out, by time.monotonic()."""
+        return self._outgoing.sent_at
+
     def close(self):
         """No callback begins after this one returns to its caller's lock."""
         self._closed = True

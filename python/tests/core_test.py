@@ -3,7 +3,9 @@
 from python.testing import requirements
 requirements.need('numpy', 'google.protobuf')
 
+import math
 import random
+import time
 import unittest
 
 import numpy as np
@@ -63,6 +65,19 @@ class Batches(unittest.TestCase):
         frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]
         together, = self.messages(frames, 256)
         self.assertEqual([header.pull.version for header, _ in together], list(range(5)))
+
+    def test_who_asks_for_more_has_sent_what_he_took(self):
+        frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(2)]
+        outgoing = outgoing_lib.Outgoing()
+        outgoing.put(frames)
+        outgoing.end()
+        messages = outgoing.messages()
+        next(messages)
+        next(messages)
+        self.assertEqual(outgoing.sent_at, -math.inf, 'it may still be on its way')
+        began = time.monotonic()
+        self.assertIsNone(next(messages, None))
+        self.assertGreaterEqual(outgoing.sent_at, began)
 
     def test_a_peer_that_takes_no_batches_gets_one_frame_at_a_time(self):
         frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]

@@ -199,6 +199,9 @@ def replay(core, event):
             **{field: event[field] for field in (
                 'samples', 'loss_sum', 'correct', 'data_seconds', 'compute_seconds')})
         return getattr(core, 'on_' + kind)(event['compute'], result, at)
+    if kind == 'sent':
+        core.on_sent(at)
+        return []
     if kind == 'leave':
         return core.on_leave(event['reason'], event['grace'], at)
     return getattr(core, 'on_' + kind)(at)

@@ -142,6 +142,10 @@ WorkerActions Replay(WorkerCore& core, const Json& event) {
   if (kind == "leave") {
     return core.OnLeave(event.at("reason"), absl::Seconds(event.at("grace").get<double>()), now);
   }
+  if (kind == "sent") {
+    core.OnSent(now);
+    return {};
+  }
   EXPECT_EQ(kind, "tick");
   return core.OnTick(now);
 }

@@ -206,7 +206,15 @@ class World:
         self.forget(shard)
         self.event('shard_broken', {'shard': shard}, shard=shard)
 
+    def sent(self):
+        """What was given so far went out between the last event and this one."""
+        at = self.now - 0.125
+        self.core.on_sent(at)
+        self.life['events'].append({'event': 'sent', 'at': at, 'actions': []})
+
     def answer(self):
+        if len(self.requests) % 2 == 1:
+            self.sent()
         shard, header = self.requests.pop(0)
         body = header.WhichOneof('body')
         if body == 'pull':

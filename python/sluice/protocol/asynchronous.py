@@ -7,10 +7,13 @@ The update is kept until every shard has applied it; in a new view it begins aga
 with the same clock. See services/worker/core/asynchronous_worker.h.
 """
 
+import math
+
 from sluice.protocol import actions
 from sluice.protocol import gradients as gradients_lib
 from sluice.protocol import push as push_lib
 from sluice.protocol import receive
+from sluice.protocol import times as times_lib
 from sluice.protocol import wire
 
 _LEASE_SECONDS = 30
@@ -57,6 +60,7 @@ class AsynchronousWorker:
         self._pull_sent = set()  # on the present stream
         self._pull_request = 0
         self._counted = None  # the arbiter's answer to the present pull
+        self._times = times_lib.StepTimes()  # of the update in progress and the pull behind it
         self._samples_per_second = 0.0  # 0: not known yet
 
     def _is_bounded(self):
@@ -80,6 +84,7 @@ class AsynchronousWorker:
         self._pulling = False
         self._pull_sent = set()
         self._counted = None
+        self._times = times_lib.StepTimes()
         same_attempt = old is not None and old.id.attempt == self._context.view.id.attempt
         if not same_attempt or not self._context.member:
             # Restored: leases and what was computed are of another history.
@@ -94,6 +99,8 @@ class AsynchronousWorker:
             self._fresh = False
         if self._update is not None:
             self._update.begin_in_view()
+            if self._update.computing is None:
+                self._times.computed = self._context.now
 
     def on_link_ready(self, link):
         if not self._context.member:
@@ -120,6 +127,8 @@ class AsynchronousWorker:
             return
         self._base_version = self._incoming.version(0)
         context.actions.append(actions.AdoptVersion(self._base_version))
+        self._times.add_to(context.progress)
+        self._times = times_lib.StepTimes()
         self._pulling = False
         self._fresh = True
 
@@ -135,6 +144,7 @@ class AsynchronousWorker:
                 self._ask_for_permit(arbiter)
             self._send_update()
             self._send_applies()
+            self._note_given()
         if arbiter is not None:
             self._ask_for_lease(arbiter)
         may_pull = not self._is_bounded() or self._lease[0] < self._lease[1]
@@ -272,6 +282,14 @@ class AsynchronousWorker:
             if not self._is_bounded():
                 self._pull_sent.add(shard)
 
+    def _note_given(self):
+        """The update, with its Apply, was given to every shard's stream."""
+        update, times = self._update, self._times
+        if update.computing is not None or times.given != math.inf or self._context.queued_bytes():
+            return
+        if all(shard in update.apply_sent for shard in self._shards()):
+            times.given = self._context.now
+
     def _on_applied(self, link, applied):
         update = self._update
         if update is None or applied.clock < update.clock:
@@ -285,6 +303,7 @@ class AsynchronousWorker:
 
     def _finish_update(self):
         update = self._update
+        self._times.on_answered(self._context.now, self._context.sent_at)
         samples = update.end - update.begin
         seconds = self._context.now - update.started
         if seconds > 0:
@@ -324,6 +343,7 @@ class AsynchronousWorker:
             self.on_tensor(compute, tensor, None)
         update.computing = None
         update.result = result
+        self._times.computed = self._context.now
 
     # ---- parameters
 
@@ -368,6 +388,9 @@ class AsynchronousWorker:
         if body == 'data':
             if self._pulling:
                 self._incoming.accept(header.data, payload, self._context.actions)
+                self._times.on_data(self._context.now, self._context.sent_at)
+                if self._incoming.is_whole():
+                    self._times.whole = self._context.now
         elif body == 'pull_answer':
             if header.pull_answer.request == self._pull_request:
                 self._counted = header.pull_answer

@@ -1,5 +1,7 @@
 """What the parts of a WorkerCore share: the job, the view, the streams, the actions so far."""
 
+import math
+
 from sluice.protocol import wire
 
 
@@ -30,6 +32,7 @@ class WorkerContext:
         self.adoptable = True
 
         self.now = 0.0
+        self.sent_at = -math.inf  # when there was last nothing left to send
         self.actions = []
         self.progress = wire.WorkerProgress()  # not sent yet
         self.samples_sent = 0
@@ -39,6 +42,10 @@ class WorkerContext:
     def ready_link(self, shard):
         link = self.links.get(shard)
         return link if link is not None and link.ready else None
+
+    def queued_bytes(self):
+        """Payload that waits for credit."""
+        return sum(link.queued_bytes for link in self.links.values())
 
     def arbiter(self):
         """The owner of partition 0."""

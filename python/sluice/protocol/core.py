@@ -127,6 +127,14 @@ class WorkerCore:
         """[(header, payload)] that came together on one stream, in order."""
         return self._handle(now, self._shard_frames, shard, frames)
 
+    def on_sent(self, at):
+        """At `at` nothing waited to go out of all that was given with SendFrame: the system had it.
+
+        For the times that a step took; does nothing else. May be told late, with the next event,
+        and need not be told at all.
+        """
+        self._context.sent_at = max(self._context.sent_at, at)
+
     def on_model_ready(self, table, training_samples, evaluation_samples, now):
         return self._handle(now, self._model_ready, table, training_samples, evaluation_samples)
 

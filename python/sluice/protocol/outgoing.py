@@ -1,7 +1,9 @@
 """What waits to be sent on one stream of frames."""
 
 import collections
+import math
 import queue
+import time
 
 from sluice.protocol import frame
 
@@ -21,6 +23,7 @@ class Outgoing:
         self.peer_takes = 1  # frames in one message
         self._put = put
         self._added = queue.SimpleQueue()
+        self.sent_at = -math.inf  # when the last message was out, by time.monotonic()
 
     def put(self, frames):
         """[(header, pieces)]. Pieces must stay as they are until they have gone out. Any thread."""
@@ -33,7 +36,10 @@ class Outgoing:
     def messages(self):
         waiting = collections.deque()  # of (header, pieces, bytes of the payload)
         ended = False
+        sent = False  # a message
         while True:
+            if sent and not waiting:
+                self.sent_at = time.monotonic()  # who asks for the next message has sent the last
             while not ended:
                 try:
                     added = self._added.get(block=not waiting)
@@ -46,6 +52,7 @@ class Outgoing:
                                    for header, pieces in added)
             if not waiting:
                 return
+            sent = True
             yield frame.join(self._take(waiting))
 
     def _take(self, waiting):

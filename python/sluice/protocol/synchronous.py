@@ -6,7 +6,6 @@
   new view (m): current stays if it is m; what came in of m stays; everything else is dropped (R9)
 """
 
-import dataclasses
 import math
 
 from sluice.protocol import actions
@@ -14,22 +13,8 @@ from sluice.protocol import gradients as gradients_lib
 from sluice.protocol import intervals
 from sluice.protocol import push as push_lib
 from sluice.protocol import receive
+from sluice.protocol import times as times_lib
 from sluice.protocol import wire
-
-
-# Parts of a version that come one behind the other come within this: a longer time without any was
-# spent waiting for somebody's push.
-_LONGEST_ARRIVAL_GAP_SECONDS = 0.001
-
-
-@dataclasses.dataclass
-class _Times:
-    """Of the step in progress; infinite: not yet."""
-    computed: float = math.inf
-    pushed: float = math.inf
-    last_arrival: float = -math.inf
-    wait: float = 0.0  # for other members' pushes and the close
-    pull: float = 0.0
 
 
 class SynchronousWorker:
@@ -46,7 +31,7 @@ class SynchronousWorker:
         self._computing = {}
         self._results = {}  # of what is held, by first microbatch
         self._push = push_lib.PushSender(context)
-        self._times = _Times()
+        self._times = times_lib.StepTimes()  # of the step in progress
         self._owed_since = math.inf  # since when nothing but data is waited for
         # The microbatches of the furthest step that were begun: what is begun again is waste.
         self._begun_step = 0
@@ -170,7 +155,11 @@ class SynchronousWorker:
         if data.version != self._incoming_version:
             return
         self._incoming.accept(data, payload, self._context.actions)
-        self._note_arrival()
+        self._times.on_data(self._context.now, self._context.sent_at)
+        if self._incoming.is_whole():
+            self._times.whole = self._context.now
+        if self._owed_since != math.inf:
+            self._owed_since = self._context.now
         if self._push.active and self._incoming.is_whole(data.partition):
             self._push.close(data.partition)
 
@@ -183,7 +172,6 @@ class SynchronousWorker:
         if context.outstanding or not context.adoptable:
             return
         if self._has_current:
-            self._note_arrival()
             self._report_step()
             self._push.encoder.commit()
         self._step = self._incoming_version
@@ -214,13 +202,12 @@ class SynchronousWorker:
         if not self._has_current:
             return
         if not self._assigned and not self.is_finished():
-            self._times = _Times()
             self._assign()
         self._push.flush()
-        if not self._push.active or self._times.pushed != math.inf or not self._push.all_sent():
+        if not self._push.active or self._times.given != math.inf or not self._push.all_sent():
             return
-        if not any(link.queued_bytes for link in self._context.links.values()):
-            self._times.pushed = self._context.now
+        if not self._context.queued_bytes():
+            self._times.given = self._context.now
             self._owed_since = self._context.now
 
     def _assign(self):
@@ -237,6 +224,9 @@ class SynchronousWorker:
                 del self._computing[compute]
         for computed in ranges:
             self._issue(computed)
+        self._times = times_lib.StepTimes()
+        if not self._computing:
+            self._times.computed = self._context.now
         self._push.start(self._gradients, self._common_of_step())
 
     def _issue(self, computed):
@@ -297,20 +287,6 @@ class SynchronousWorker:
         if not self._computing:
             self._times.computed = self._context.now
 
-    def _note_arrival(self):
-        """Accounts for the time since the last arrival, or since there was nothing left to push."""
-        times = self._times
-        # Until everything is pushed, what comes in costs no time of its own.
-        if math.isfinite(times.computed) and math.isfinite(times.pushed):
-            gap = self._context.now - max(times.pushed, times.last_arrival)
-            if gap > _LONGEST_ARRIVAL_GAP_SECONDS:
-                times.wait += gap
-            else:
-                times.pull += gap
-        times.last_arrival = self._context.now
-        if math.isfinite(self._owed_since):
-            self._owed_since = self._context.now
-
     def _report_step(self):
         progress = self._context.progress
         step = progress.steps.add(step=self._step)
@@ -321,11 +297,4 @@ class SynchronousWorker:
             progress.data_seconds += result.data_seconds
             progress.compute_seconds += result.compute_seconds
         self._context.samples_sent += step.samples
-
-        def seconds(begin, end):
-            return max(0.0, end - begin) if math.isfinite(begin) and math.isfinite(end) else 0.0
-
-        times = self._times
-        progress.push_seconds += seconds(times.computed, times.pushed)
-        progress.wait_seconds += times.wait
-        progress.pull_seconds += times.pull
+        self._times.add_to(progress)

@@ -25,6 +25,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   pulling_ = false;
   pull_sent_.clear();
   counted_.reset();
+  times_.Begin();
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
     push_.encoder().Reset();
@@ -48,6 +49,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
       fresh_ = false;
       return;
     }
+    if (!update_->computing) times_.OnComputed(context_->now);
     update_->permit_asked = false;
     update_->permit.reset();
     update_->bare_sent.clear();
@@ -85,6 +87,8 @@ void AsynchronousWorker::Adopt() {
   }
   base_version_ = incoming_.version(0);
   context_->actions.push_back(AdoptVersion{base_version_});
+  times_.AddTo(&context_->progress);
+  times_.Begin();
   pulling_ = false;
   fresh_ = true;
 }
@@ -97,6 +101,7 @@ void AsynchronousWorker::Proceed() {
     if (arbiter != nullptr) AskForPermit(*arbiter);
     Push();
     SendApplies();
+    NoteGiven();
   }
   if (arbiter != nullptr) AskForLease(*arbiter);
   const bool may_pull = !bounded() || !lease_.empty() || !context_->rules->AskArbiterFirst();
@@ -245,6 +250,16 @@ void AsynchronousWorker::SendApplies() {
   }
 }
 
+void AsynchronousWorker::NoteGiven() {
+  if (update_->computing || times_.given() || context_->QueuedBytes() > 0) return;
+  const auto& shards = context_->view.shards();
+  const bool everywhere =
+      std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
+        return update_->apply_sent.count(shard.process().incarnation()) != 0;
+      });
+  if (everywhere) times_.OnGiven(context_->now);
+}
+
 void AsynchronousWorker::OnStaged(ShardLink& link, const v1::Staged& staged) {
   if (!update_ || staged.clock() != update_->clock) return;
   update_->staged.insert(link.id());
@@ -269,6 +284,7 @@ void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) 
 }
 
 void AsynchronousWorker::FinishUpdate() {
+  times_.OnAnswered(context_->now, context_->sent_at);
   const double seconds = absl::ToDoubleSeconds(context_->now - update_->started);
   if (seconds > 0) {
     const double speed = static_cast<double>(update_->samples.size()) / seconds;
@@ -310,6 +326,7 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
   }
   update_->computing.reset();
   update_->result = result;
+  times_.OnComputed(context_->now);
   return absl::OkStatus();
 }
 
@@ -359,7 +376,13 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
   switch (header.body_case()) {
     case v1::Header::kData:
       if (!pulling_) return absl::OkStatus();
-      return incoming_.Accept(header.data(), payload, &context_->actions);
+      if (absl::Status status = incoming_.Accept(header.data(), payload, &context_->actions);
+          !status.ok()) {
+        return status;
+      }
+      times_.OnData(context_->now, context_->sent_at);
+      if (incoming_.IsWhole()) times_.OnWhole(context_->now);
+      return absl::OkStatus();
     case v1::Header::kPullAnswer:
       if (header.pull_answer().request() == pull_request_) counted_ = header.pull_answer();
       return absl::OkStatus();

@@ -24,6 +24,7 @@
 #include "services/protocol/interval_set.h"
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/step_gradients.h"
+#include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
@@ -83,6 +84,8 @@ class AsynchronousWorker : public TrainingMode {
   void OnStaged(ShardLink& link, const v1::Staged& staged);
   void OnApplied(ShardLink& link, const v1::Applied& applied);
   void FinishUpdate();
+  // For times_: the update, with its Apply, was given to every shard's stream.
+  void NoteGiven();
 
   void BeginPull();
   void SendPulls();
@@ -96,6 +99,7 @@ class AsynchronousWorker : public TrainingMode {
   bool done_ = false;  // no samples are left and nobody holds any
   std::optional<Update> update_;
   PushSender push_;
+  StepTimes times_;  // of the update in progress and of the pull behind it
 
   bool fresh_ = false;  // the current buffer is for the next update
   uint64_t base_version_ = 0;

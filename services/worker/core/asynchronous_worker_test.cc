@@ -491,5 +491,49 @@ TEST_F(AsynchronousTest, BoundedAnAnswerToAnOlderPullIsIgnored) {
   EXPECT_THAT(Kinds(kShardB), IsEmpty());
 }
 
+TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
+  BeginUpdate();
+  const absl::Time computed = world_->now_;
+  world_->Advance(absl::Seconds(5));
+  Stage(kShardA, 1);
+  Stage(kShardB, 1);
+  world_->core_.OnSent(computed + absl::Seconds(1));  // of the pushes
+  world_->Advance(absl::Seconds(2));
+  world_->core_.OnSent(world_->now_);  // of the Applies
+  Applied(kShardA, 1);
+  Applied(kShardB, 1);
+  world_->Advance(absl::Seconds(3));
+  world_->core_.OnSent(world_->now_);  // of what comes behind
+  world_->ReceiveData(kShardA, 4, 0, 4);
+  world_->Advance(absl::Seconds(4));
+  world_->ReceiveData(kShardB, 4, 1, 4);
+  // Reported with the next update that is applied.
+  world_->FinishAllComputes();
+  GivePermit(2, 8);
+  for (ShardId shard : {kShardA, kShardB}) Stage(shard, 2);
+  for (ShardId shard : {kShardA, kShardB}) Applied(shard, 2);
+  EXPECT_THAT(world_->TimesReported(), ElementsAre(7, 3, 4));
+}
+
+TEST_F(AsynchronousTest, WithOneShardTheTimesAreSplitAlike) {
+  Begin(v1::ASYNCHRONOUS, {kShardA});
+  GiveLease(0, 16);
+  world_->ReceiveData(kShardA, 3, 0, 3);
+  world_->ReceiveData(kShardA, 3, 1, 3);
+  world_->FinishAllComputes();
+  GivePermit(1, 7);
+  world_->Advance(absl::Seconds(2));
+  world_->core_.OnSent(world_->now_);
+  world_->Advance(absl::Seconds(3));
+  world_->ReceiveData(kShardA, 4, 0, 4);
+  world_->Advance(absl::Seconds(4));
+  world_->ReceiveData(kShardA, 4, 1, 4);
+  Applied(kShardA, 1);
+  world_->FinishAllComputes();
+  GivePermit(2, 8);
+  Applied(kShardA, 2);
+  EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 4));
+}
+
 }  // namespace
 }  // namespace sluice::worker

@@ -6,14 +6,6 @@
 #include "services/protocol/ids.h"
 
 namespace sluice::worker {
-namespace {
-
-// Parts of a version that come one behind the other come within this: a longer time without any was
-// spent waiting for somebody's push.
-constexpr absl::Duration kLongestArrivalGap = absl::Milliseconds(1);
-
-}  // namespace
-
 SynchronousWorker::SynchronousWorker(WorkerContext* context)
     : context_(context), tree_(context->job.training().bit_exact()), push_(context) {}
 
@@ -153,7 +145,9 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
   if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
     return status;
   }
-  NoteArrival();
+  times_.OnData(context_->now, context_->sent_at);
+  if (incoming_.IsWhole()) times_.OnWhole(context_->now);
+  if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
   if (push_.active() && incoming_.IsWhole(data.partition())) push_.Close(data.partition());
   return absl::OkStatus();
 }
@@ -161,7 +155,6 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
 void SynchronousWorker::Adopt() {
   if (!context_->member || !incoming_.IsWhole() || !context_->outstanding.empty()) return;
   if (has_current_) {
-    NoteArrival();
     ReportStep();
     push_.encoder().Commit();
   }
@@ -192,16 +185,10 @@ void SynchronousWorker::Proceed() {
   if (!context_->member) return;
   ReportOwing();
   if (!has_current_) return;
-  if (!assigned_ && !Finished()) {
-    times_ = Times();
-    Assign();
-  }
+  if (!assigned_ && !Finished()) Assign();
   push_.Flush();
-  if (!push_.active() || times_.pushed != absl::InfiniteFuture() || !push_.AllSent()) return;
-  uint64_t queued = 0;
-  for (const auto& [shard, link] : context_->links) queued += link.queued_bytes();
-  if (queued > 0) return;
-  times_.pushed = context_->now;
+  if (!push_.active() || times_.given() || !push_.AllSent() || context_->QueuedBytes() > 0) return;
+  times_.OnGiven(context_->now);
   owed_since_ = context_->now;
   if (!context_->rules->KeepGradient())
     gradients_.emplace(&context_->table, tree_, context_->rules);
@@ -221,6 +208,8 @@ void SynchronousWorker::Assign() {
     }
   }
   for (const MicrobatchRange& range : ranges) Issue(range);
+  times_.Begin();
+  if (computing_.empty()) times_.OnComputed(context_->now);
   push_.Start(&*gradients_, CommonOfStep());
 }
 
@@ -294,18 +283,8 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   }
   results_[it->second.begin] = result;
   computing_.erase(it);
-  if (computing_.empty()) times_.computed = context_->now;
+  if (computing_.empty()) times_.OnComputed(context_->now);
   return absl::OkStatus();
-}
-
-void SynchronousWorker::NoteArrival() {
-  // Until everything is pushed, what comes in costs no time of its own.
-  if (times_.computed != absl::InfiniteFuture() && times_.pushed != absl::InfiniteFuture()) {
-    const absl::Duration gap = context_->now - std::max(times_.pushed, times_.last_arrival);
-    (gap > kLongestArrivalGap ? times_.wait : times_.pull) += gap;
-  }
-  times_.last_arrival = context_->now;
-  if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
 }
 
 void SynchronousWorker::ReportStep() {
@@ -324,13 +303,7 @@ void SynchronousWorker::ReportStep() {
   context_->samples_sent += step.samples();
   progress.set_data_seconds(progress.data_seconds() + data);
   progress.set_compute_seconds(progress.compute_seconds() + compute);
-  const auto seconds = [](absl::Time from, absl::Time to) {
-    const bool known = from != absl::InfiniteFuture() && to != absl::InfiniteFuture();
-    return known ? std::max(0.0, absl::ToDoubleSeconds(to - from)) : 0.0;
-  };
-  progress.set_push_seconds(progress.push_seconds() + seconds(times_.computed, times_.pushed));
-  progress.set_wait_seconds(progress.wait_seconds() + absl::ToDoubleSeconds(times_.wait));
-  progress.set_pull_seconds(progress.pull_seconds() + absl::ToDoubleSeconds(times_.pull));
+  times_.AddTo(&progress);
 }
 
 }  // namespace sluice::worker

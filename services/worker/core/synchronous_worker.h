@@ -21,6 +21,7 @@
 #include "services/protocol/interval_set.h"
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/step_gradients.h"
+#include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/version_receiver.h"
 #include "services/worker/core/worker_context.h"
@@ -45,14 +46,6 @@ class SynchronousWorker : public TrainingMode {
   uint64_t Step() const override { return step_; }
 
  private:
-  struct Times {  // of the step in progress; InfiniteFuture: not yet
-    absl::Time computed = absl::InfiniteFuture();
-    absl::Time pushed = absl::InfiniteFuture();
-    absl::Time last_arrival = absl::InfinitePast();
-    absl::Duration wait;  // for other members' pushes and the close
-    absl::Duration pull;
-  };
-
   bool Finished() const;
   void DropGradients();
   void SettleResiduals(const v1::View& old);
@@ -69,8 +62,6 @@ class SynchronousWorker : public TrainingMode {
   static constexpr uint32_t kNone = ~uint32_t{0};
   // All that is not there, but for one partition.
   void PullFrom(ShardLink& link, uint32_t but = kNone);
-  // Accounts for the time since the last arrival, or since there was nothing left to push.
-  void NoteArrival();
   void ReportStep();
   // Tells who has owed the incoming version for longer than timeouts.weights.
   void ReportOwing();
@@ -88,7 +79,7 @@ class SynchronousWorker : public TrainingMode {
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
   PushSender push_;
-  Times times_;
+  StepTimes times_;  // of the step in progress
   absl::Time owed_since_ = absl::InfiniteFuture();  // since when nothing but data is waited for
 
   // The microbatches of the furthest step that were begun: what is begun again is waste.

@@ -474,6 +474,36 @@ TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
   EXPECT_EQ(raw, 2u * 8);
 }
 
+// ---- times
+
+TEST_F(SynchronousTest, AStepsTimeIsSplitIntoPushWaitAndPull) {
+  Begin();
+  world_->ReceiveVersion(5);
+  world_->Advance(absl::Seconds(10));  // computes
+  world_->FinishAllComputes();
+  world_->Advance(absl::Seconds(2));
+  world_->core_.OnSent(world_->now_);
+  world_->Advance(absl::Seconds(3));
+  world_->ReceiveData(kShardA, 6, 0, 6);
+  world_->Advance(absl::Seconds(4));
+  world_->ReceiveData(kShardB, 6, 1, 6);
+  EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 4));
+}
+
+TEST_F(SynchronousTest, AChangeOfTheViewBeginsTheTimesAnew) {
+  Begin();
+  world_->ReceiveVersion(5);
+  world_->FinishAllComputes();
+  world_->Advance(absl::Seconds(100));
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
+  world_->FinishAllComputes();
+  world_->Advance(absl::Seconds(2));
+  world_->core_.OnSent(world_->now_);
+  world_->Advance(absl::Seconds(3));
+  world_->ReceiveVersion(6);
+  EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 0));
+}
+
 // ---- bad frames
 
 TEST_F(SynchronousTest, DataThatBreaksTheContractBreaksTheStreamAndNothingElse) {

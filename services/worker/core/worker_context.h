@@ -43,6 +43,7 @@ struct WorkerContext {
   std::set<ComputeId> outstanding;  // given to the compute thread and not answered
 
   absl::Time now;
+  absl::Time sent_at = absl::InfinitePast();  // when there was last nothing left to send
   WorkerActions actions;
   v1::WorkerProgress progress;  // not sent yet
   uint64_t samples_sent = 0;
@@ -55,6 +56,12 @@ struct WorkerContext {
   ShardLink* ReadyLink(ShardId shard) {
     auto it = links.find(shard);
     return it != links.end() && it->second.ready() ? &it->second : nullptr;
+  }
+  // Payload that waits for credit.
+  uint64_t QueuedBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [shard, link] : links) bytes += link.queued_bytes();
+    return bytes;
   }
   // The owner of partition 0.
   ShardId Arbiter() const {

@@ -69,6 +69,7 @@ class WorkerCore::Impl {
   void OnComputed(ComputeId id, const ComputeResult& result);
   void OnEvaluated(ComputeId id, const ComputeResult& result);
   void OnLeave(std::string reason, absl::Duration grace);
+  void OnSent(absl::Time at) { context_.sent_at = std::max(context_.sent_at, at); }
   void OnCoordinatorBroken() { connected_ = registered_ = false; }
   void Fail(const absl::Status& status);
 
@@ -543,7 +544,7 @@ WorkerStatus WorkerCore::Impl::Status() const {
   status.step = mode_ == nullptr ? 0 : mode_->Step();
   status.samples = context_.samples_sent;
   status.recomputed_samples = context_.samples_recomputed;
-  for (const auto& [shard, link] : context_.links) status.queued_bytes += link.queued_bytes();
+  status.queued_bytes = context_.QueuedBytes();
   status.pending_computes = context_.outstanding.size();
   return status;
 }
@@ -574,6 +575,7 @@ WorkerActions WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, 
                                        absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnShardFrame(shard, header, payload); });
 }
+void WorkerCore::OnSent(absl::Time at) { impl_->OnSent(at); }
 WorkerActions WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                                        uint64_t evaluation_samples, absl::Time now) {
   return impl_->Handle(now,

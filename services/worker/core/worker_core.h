@@ -82,6 +82,11 @@ class WorkerCore {
   WorkerActions OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
                              absl::Time now);
 
+  // At `at` nothing waited to go out of all that was given with SendFrame: the system had it. For
+  // the times that a step took; does nothing else. May be told late, with the next event, and need
+  // not be told at all.
+  void OnSent(absl::Time at);
+
   // ---- model and compute
   WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                              uint64_t evaluation_samples, absl::Time now);

@@ -187,6 +187,17 @@ class WorkerHarness {
   }
 
   // ---- what it did
+  // The time that it reported so far: push, wait, pull.
+  std::vector<double> TimesReported() {
+    Advance(absl::Seconds(1));
+    std::vector<double> times(3);
+    for (const v1::MemberMessage& message : told_) {
+      times[0] += message.worker_progress().push_seconds();
+      times[1] += message.worker_progress().wait_seconds();
+      times[2] += message.worker_progress().pull_seconds();
+    }
+    return times;
+  }
   std::vector<SendFrame> TakeSent(ShardId shard) { return std::exchange(sent_[shard], {}); }
   std::vector<v1::Push> TakePushes(ShardId shard) {
     std::vector<v1::Push> pushes;

@@ -1,0 +1,34 @@
+#include "services/worker/core/step_times.h"
+
+#include <algorithm>
+
+namespace sluice::worker {
+
+void StepTimes::OnAnswered(absl::Time now, absl::Time sent) {
+  if (pushed_ != absl::InfiniteFuture() || !given()) return;
+  pushed_ = std::min(std::max(given_, sent), now);
+}
+
+void StepTimes::OnData(absl::Time now, absl::Time sent) {
+  OnAnswered(now, sent);
+  // Before all is pushed, others' data costs nothing; what there is by then is the first.
+  if (data_ == absl::InfiniteFuture()) data_ = now;
+}
+
+void StepTimes::AddTo(v1::WorkerProgress* progress) const {
+  if (computed_ == absl::InfiniteFuture()) return;
+  // The next mark, not before the one before it; one that never came takes no time, but what was
+  // never wholly given was on its way until the version was whole without it.
+  const auto mark = [](absl::Time at, absl::Time before) {
+    return at == absl::InfiniteFuture() ? before : std::max(at, before);
+  };
+  const absl::Time pushed =
+      mark(pushed_ != absl::InfiniteFuture() ? pushed_ : std::min(given_, whole_), computed_);
+  const absl::Time data = mark(data_, pushed);
+  const absl::Time whole = mark(whole_, data);
+  progress->set_push_seconds(progress->push_seconds() + absl::ToDoubleSeconds(pushed - computed_));
+  progress->set_wait_seconds(progress->wait_seconds() + absl::ToDoubleSeconds(data - pushed));
+  progress->set_pull_seconds(progress->pull_seconds() + absl::ToDoubleSeconds(whole - data));
+}
+
+}  // namespace sluice::worker

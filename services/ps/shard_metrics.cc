@@ -40,6 +40,11 @@ std::vector<MetricDescriptor> ShardMetrics() {
        "Time to encode and write one partition's file.",
        {},
        ExponentialBuckets(0.001, 4, 8)},
+      {"coordinator_latency_seconds",
+       Type::kHistogram,
+       "Time from a heartbeat to the coordinator until its reply.",
+       {},
+       ExponentialBuckets(1e-5, 2, 21)},
   };
 }
 

@@ -83,6 +83,9 @@ class ShardServer::Impl final : public StreamHandler {
     link.address = options_.coordinator;
     link.loop = streams_.loop();
     link.credentials = security::ChannelCredentialsOf(options_.security);
+    link.on_round_trip = [this](absl::Duration duration) {
+      coordinator_latency_.Observe(absl::ToDoubleSeconds(duration));
+    };
     link_ = CoordinatorLink::Start(
         link,
         {.on_connected =
@@ -417,6 +420,7 @@ class ShardServer::Impl final : public StreamHandler {
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
   prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
+  prometheus::Histogram& coordinator_latency_ = metrics_->histogram("coordinator_latency_seconds");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
   ThreadPoolRunner parallel_;
 

@@ -1,5 +1,7 @@
 #include "services/transport/coordinator_link.h"
 
+#include <cstdint>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -34,6 +36,10 @@ class CoordinatorLink::Impl {
   }
 
   void Send(v1::MemberMessage message) {
+    if (message.has_heartbeat() && options_.on_round_trip) {
+      MutexLock lock(&mutex_);
+      heartbeat_ = Heartbeat{message.heartbeat().sequence(), absl::Now()};
+    }
     WithStream([&](Stream& stream) { stream.Send(std::move(message)); });
   }
 
@@ -110,6 +116,9 @@ class CoordinatorLink::Impl {
         Stream::Callbacks{.on_message =
                               [this](v1::CoordinatorMessage message) {
                                 heard_ = true;
+                                if (message.has_heartbeat_reply()) {
+                                  NoteReply(message.heartbeat_reply().sequence());
+                                }
                                 callbacks_.on_message(std::move(message));
                               },
                           .on_broken =
@@ -129,6 +138,18 @@ class CoordinatorLink::Impl {
       retiring_ = false;
     }
     callbacks_.on_connected();
+  }
+
+  // Of the newest heartbeat; an older one's answer comes late and says so by the newest's.
+  void NoteReply(uint64_t sequence) {
+    absl::Time sent;
+    {
+      MutexLock lock(&mutex_);
+      if (!heartbeat_ || heartbeat_->sequence != sequence) return;
+      sent = heartbeat_->sent;
+      heartbeat_.reset();
+    }
+    options_.on_round_trip(absl::Now() - sent);
   }
 
   // False: the link ends.
@@ -151,6 +172,11 @@ class CoordinatorLink::Impl {
     return true;
   }
 
+  struct Heartbeat {
+    uint64_t sequence;
+    absl::Time sent;
+  };
+
   const Options options_;
   const Callbacks callbacks_;
   const std::shared_ptr<grpc::Channel> channel_;
@@ -162,8 +188,9 @@ class CoordinatorLink::Impl {
   Mutex mutex_;  // protects what follows; not held while calling out
   CondVar changed_;
   std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
-  int users_ ABSL_GUARDED_BY(mutex_) = 0;          // of stream_, without the lock
-  bool retiring_ ABSL_GUARDED_BY(mutex_) = false;  // no new users
+  int users_ ABSL_GUARDED_BY(mutex_) = 0;                       // of stream_, without the lock
+  bool retiring_ ABSL_GUARDED_BY(mutex_) = false;               // no new users
+  std::optional<Heartbeat> heartbeat_ ABSL_GUARDED_BY(mutex_);  // the newest, without a reply
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;

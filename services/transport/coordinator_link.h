@@ -26,6 +26,9 @@ class CoordinatorLink {
     EventLoop* loop = nullptr;
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
+    // Told how long each heartbeat took until its reply was here; on the loop's thread, before
+    // on_message. Null: nobody.
+    std::function<void(absl::Duration)> on_round_trip;
     Backoff::Options backoff = {.initial = absl::Milliseconds(50), .max = absl::Seconds(1)};
   };
 

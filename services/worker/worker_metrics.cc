@@ -35,6 +35,16 @@ std::vector<MetricDescriptor> WorkerMetrics() {
        "Updates applied between the pull that an asynchronous update was computed on and itself.",
        {},
        ExponentialBuckets(1, 2, 10)},
+      {"push_latency_seconds",
+       Type::kHistogram,
+       "Time from the last frame of a push to a shard until the shard's answer.",
+       {},
+       ExponentialBuckets(1e-5, 2, 21)},
+      {"coordinator_latency_seconds",
+       Type::kHistogram,
+       "Time from a heartbeat to the coordinator until its reply.",
+       {},
+       ExponentialBuckets(1e-5, 2, 21)},
   };
 }
 

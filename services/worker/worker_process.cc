@@ -47,6 +47,9 @@ class WorkerProcess::Impl {
     link.address = options_.coordinator;
     link.loop = &loop_;
     link.credentials = security::ChannelCredentialsOf(options_.security);
+    link.on_round_trip = [this](absl::Duration duration) {
+      coordinator_latency_.Observe(absl::ToDoubleSeconds(duration));
+    };
     link_ = CoordinatorLink::Start(
         link, {.on_connected =
                    [this] {
@@ -109,6 +112,11 @@ class WorkerProcess::Impl {
     uint64_t life = 0;  // of this stream among all of ours
     std::unique_ptr<StreamClient> stream;
     std::optional<size_t> queued;  // bytes of payload that wait for Flush; unset: no frame does
+    struct Pushed {
+      absl::Time at;
+      uint32_t partition;
+    };
+    std::optional<Pushed> pushed;  // not answered
   };
 
   // Hands gradients to the core as they become final.
@@ -151,6 +159,7 @@ class WorkerProcess::Impl {
     executor_.Run([this, event = std::move(event), worth]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
+      TellWhatWasSent();
       const bool lives = PerformAll(event(core_, now));
       FlushShards(worth);
       if (lives) AfterEvents(now);
@@ -185,6 +194,9 @@ class WorkerProcess::Impl {
     options.credentials = security::ChannelCredentialsOf(options_.security);
     options.on_queued_bytes = [this](int64_t change) {
       queued_send_.Increment(static_cast<double>(change));
+      if (queued_bytes_.fetch_add(change) + change == 0) {
+        sent_at_ = absl::ToUnixNanos(clock_.Now());
+      }
     };
     entry.stream = StreamClient::Connect(
         options, {.on_frames =
@@ -213,8 +225,10 @@ class WorkerProcess::Impl {
     executor_.Run([this, shard, life, frames = std::move(frames)]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
+      TellWhatWasSent();
       for (DecodedFrame& frame : frames) {
         if (!IsPresent(shard, life)) break;
+        NoteAnswer(shards_[shard], frame.header, now);
         if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
           break;
         }
@@ -233,10 +247,36 @@ class WorkerProcess::Impl {
     frames_sent_.Increment();
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
     Shard& shard = it->second;
+    NotePush(shard, send.header);
     shard.queued = shard.queued.value_or(0) + send.payload.size();
     shard.stream->Queue(send.header, std::move(send.payload));
     if (*shard.queued >= kTogetherBytes) Flush(shard);
   }
+  // With the next event, whatever it is: nobody is woken up for it.
+  void TellWhatWasSent() {
+    if (const int64_t at = sent_at_; at != told_sent_at_) {
+      told_sent_at_ = at;
+      core_.OnSent(absl::FromUnixNanos(at));
+    }
+  }
+
+  // The round trip of a push: from the frame that completes a partition to the first data of it, or
+  // to what answers an asynchronous update. A later one begins anew.
+  void NotePush(Shard& shard, const v1::Header& header) {
+    if (!header.has_push() || header.push().complete_size() == 0) return;
+    shard.pushed =
+        Shard::Pushed{clock_.Now(), header.push().complete(header.push().complete_size() - 1)};
+  }
+  void NoteAnswer(Shard& shard, const v1::Header& header, absl::Time now) {
+    if (!shard.pushed) return;
+    const bool answers = header.has_staged() || header.has_applied() ||
+                         (header.has_data() && header.data().cut() == 0 &&
+                          header.data().partition() == shard.pushed->partition);
+    if (!answers) return;
+    push_latency_.Observe(absl::ToDoubleSeconds(now - shard.pushed->at));
+    shard.pushed.reset();
+  }
+
   static void Flush(Shard& shard) {
     shard.queued.reset();
     if (shard.stream != nullptr) shard.stream->Flush();
@@ -440,11 +480,18 @@ class WorkerProcess::Impl {
   prometheus::Counter& pushed_bytes_ = metrics_->counter("pushed_bytes_total");
   prometheus::Counter& gradient_bytes_ = metrics_->counter("pushed_gradient_bytes_total");
   prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
+  prometheus::Histogram& push_latency_ = metrics_->histogram("push_latency_seconds");
+  prometheus::Histogram& coordinator_latency_ = metrics_->histogram("coordinator_latency_seconds");
+
+  // Of all streams; streams' threads.
+  std::atomic<int64_t> queued_bytes_{0};
+  std::atomic<int64_t> sent_at_{0};  // Unix nanoseconds: when there was last nothing queued
 
   // Touched by the executor's tasks only.
   WorkerCore core_;
   std::map<ShardId, Shard> shards_;
   uint64_t last_life_ = 0;
+  int64_t told_sent_at_ = 0;
   absl::Time last_publication_ = absl::InfinitePast();
   std::string last_view_;
   Result result_;  // written before ended_ is notified

@@ -159,7 +159,8 @@ class World:
         birth.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
         self.tell(birth=birth)
 
-    def change_view(self, first_step, attempt=1, skip=False, member=True, others=True):
+    def change_view(self, first_step, attempt=1, skip=False, member=True, others=True,
+                    ranges=None):
         old = self.view
         self.number += 2 if skip else 1
         view = wire.View(mode=self.job.training.mode, first_step=first_step)
@@ -169,9 +170,10 @@ class World:
             view.previous.CopyFrom(old.id)
             if skip:
                 view.previous.number += 1
-        cut = self.random.randint(0, _MICROBATCHES)
-        ranges = [(0, cut), (cut, _MICROBATCHES)]
-        self.random.shuffle(ranges)
+        if ranges is None:
+            cut = self.random.randint(0, _MICROBATCHES)
+            ranges = [(0, cut), (cut, _MICROBATCHES)]
+            self.random.shuffle(ranges)
         for incarnation, (begin, end) in zip((_SELF, _OTHER), ranges):
             if not (member if incarnation == _SELF else others):
                 continue
@@ -288,6 +290,10 @@ class World:
 
     def compute(self):
         work = self.computes.pop(0)
+        self.give_tensors(work)
+        self.end(work)
+
+    def give_tensors(self, work):
         for tensor in (1, 0, 2):
             if tensor == 2 or self.random.random() < 0.9:
                 gradient = self.values(tensor, work.begin + 1)
@@ -296,6 +302,8 @@ class World:
                 gradient, content = None, None
             self.event('tensor', {'compute': work.id, 'tensor': tensor, 'gradient': content},
                        compute=work.id, tensor=tensor, gradient=gradient)
+
+    def end(self, work):
         samples = work.end - work.begin
         self.event('computed', {'compute': work.id, 'samples': samples, 'loss_sum': 0.5 * samples,
                                 'correct': 1.0, 'data_seconds': 0.25, 'compute_seconds': 0.5},
@@ -373,6 +381,20 @@ def lives():
         world.change_view(0)
         life = world.live(31)
         yield life
+    late = World('BitExact, computations that end after the view has changed', 17,
+                 wire.SYNCHRONOUS, bit_exact=True)
+    late.begin()
+    late.change_view(0, ranges=[(0, 4), (4, _MICROBATCHES)])
+    while late.connecting or late.requests:
+        late.now += 0.25
+        late.connect() if late.connecting else late.answer()
+    begun, late.computes = late.computes, []
+    for work in begun:
+        late.give_tensors(work)
+    late.change_view(0, ranges=[(3, 5), (5, _MICROBATCHES)])
+    for work in begun:
+        late.end(work)
+    yield late.live(12)
     end = World('leaving, and the end', 8, wire.SYNCHRONOUS)
     end.begin()
     end.change_view(0)

@@ -219,7 +219,9 @@ class SynchronousWorker:
         self._assigned = True
         ranges = self._gradients.assign(self._context.assignment)
         for compute, computed in list(self._computing.items()):
-            if not self._gradients.wants(computed):
+            # One that is to be computed anew was forgotten, and what this computation has told of
+            # it with it: how it ends says nothing of what is held.
+            if not self._gradients.wants(computed) or computed in ranges:
                 self._context.actions.append(actions.CancelCompute(compute))
                 del self._computing[compute]
         for computed in ranges:

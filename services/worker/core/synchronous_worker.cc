@@ -200,7 +200,10 @@ void SynchronousWorker::Assign() {
   assigned_ = true;
   const std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
   for (auto it = computing_.begin(); it != computing_.end();) {
-    if (gradients_->Wants(it->second)) {
+    // One that is to be computed anew was forgotten, and what this computation has told of it with
+    // it: how it ends says nothing of what is held.
+    const bool anew = std::find(ranges.begin(), ranges.end(), it->second) != ranges.end();
+    if (gradients_->Wants(it->second) && !anew) {
       ++it;
     } else {
       context_->actions.push_back(CancelCompute{it->first});

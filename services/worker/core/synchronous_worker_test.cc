@@ -364,6 +364,30 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
+// Its gradients are in the sum of an older assignment, which is of no use for the new one.
+TEST_F(SynchronousTest, AComputationWhoseEndIsLateSaysNothingOfItsMicrobatchThatIsComputedAnew) {
+  BeginStep(/*bit_exact=*/true);
+  std::vector<ComputeId> ids;
+  for (const auto& [id, compute] : world_->computes_) ids.push_back(id);
+  ASSERT_THAT(ids, SizeIs(4));
+  for (ComputeId id : ids) {
+    world_->Do(world_->core_.OnGradient(id, 0, Number(1), world_->now_));
+    world_->Do(world_->core_.OnGradient(id, 1, Number(1), world_->now_));
+  }
+  world_->TakeSent(kShardA);
+  world_->computes_.clear();
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{3, 5}}}, {kOther, {{0, 3}, {5, 8}}}}, 1));
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(43, 44), Pair(44, 45)));
+  for (ComputeId id : ids) world_->Do(world_->core_.OnComputed(id, ComputeResult(), world_->now_));
+  EXPECT_THAT(world_->TakePushes(kShardA), IsEmpty());
+  world_->FinishAllComputes(1);
+  std::vector<uint64_t> microbatches;
+  for (const v1::Push& push : world_->TakePushes(kShardA)) {
+    if (push.blocks_size() > 0) microbatches.push_back(push.microbatches().begin());
+  }
+  EXPECT_THAT(microbatches, ElementsAre(3, 4));
+}
+
 TEST_F(SynchronousTest, GradientsGoInTheJobsCodec) {
   world_ = std::make_unique<WorkerHarness>();
   world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -636,6 +637,19 @@ TEST_F(CutsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
   shard.Send(one, pull);
   EXPECT_THAT(shard.TakeData(one),
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
+}
+
+TEST_F(CutsTest, AFallBackLetsGoOfWhatWasPinnedOfTheVersionThatItTakesBack) {
+  Begin();
+  const v1::OpenCut cut = Cut(1, 1);
+  Open(cut);
+  Step(0);
+  const std::weak_ptr<const Block> pinned = shard.core().Content(0)->blocks.front().parameters;
+  ASSERT_FALSE(pinned.expired());
+  ChangeView(2, 0, &cut);
+  shard.TakeFrames(one);
+  shard.TakeFrames(two);
+  EXPECT_TRUE(pinned.expired());
 }
 
 TEST_F(CutsTest, AnInstallThatNamesNoCutDropsThemAll) {

@@ -76,12 +76,32 @@ const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 
-// Left out is what cannot show as long as an attempt has one coordinator (terms; replies and
-// Installs of different Pauses; pins lost but not by a fall-back), what costs time alone (an
-// AfterStep that stops too early), and what another rule makes up for: a pin of a version that was
-// taken back is replaced when the version is closed again; a lease raises the clock of who forgot
-// it; an expelled worker sees by the view that it is out; a shard that is whole for another ask
-// refuses the Install.
+// Left out is what cannot show in a simulated job. Each such rule has a unit test that fails
+// without it; rules_test.py sees that a rule has the one or the other.
+//
+// An attempt has one coordinator, which sends a shard one thing after the other:
+//   ShardRules::FenceTerms: ViewsTest.ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped
+//   ShardRules::FenceInstalls: ViewsTest.ALaterPauseIsAnsweredAnewAndOnlyItsInstallCounts
+//   CoordinatorRules::TakeHigherTerm:
+//     CoordinatorRestoration.ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm
+//   CoordinatorRules::MatchReplies: ViewChange.AReplyCountsOnlyForItsOwnPause
+//
+// It costs time or memory alone (a step that is made again; a block that is held for longer):
+//   ShardRules::WaitForEveryPartition: ViewsTest.AfterStepStopsOnceEveryPartitionIsOnePastTheStep
+//   ShardRules::DropPinsAtFallBack:
+//     CutsTest.AFallBackLetsGoOfWhatWasPinnedOfTheVersionThatItTakesBack
+//
+// Another rule makes up for it: the view tells an expelled worker that it is out; a version is the
+// same in each view, and its partitions are pulled again (with stragglers dropped, by SkipTo); a
+// shard that is whole for another ask refuses the Install; a cut that is never complete makes room
+// for the next one that is due; pushes without a permit wait in the shard.
+//   CoordinatorRules::RefuseExpelled:
+//     CoordinatorViews.AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAgain
+//   WorkerRules::DropAllIfSkipped: SynchronousTest.WhoSkippedAViewDropsEverything
+//   CoordinatorRules::MatchAsks: Birth.WholeCountsForItsOwnAskOnly
+//   CoordinatorRules::AbandonIncompleteCuts:
+//     CoordinatorCheckpoints.ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed
+//   WorkerRules::AwaitPermit: AsynchronousTest.NothingIsPushedBeforeThePermit
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.

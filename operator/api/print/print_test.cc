@@ -356,6 +356,13 @@ TEST(ReferenceMarkdown, HasEveryFieldAndEveryRule) {
   EXPECT_THAT(text, HasSubstr("## spec.optimizer.groups[]"));
 }
 
+TEST(ReferenceMarkdown, SaysWhatMeansSomethingOnClustersOnly) {
+  const std::string text = ReferenceMarkdown();
+  EXPECT_THAT(text, HasSubstr("| `progressDeadlineSeconds` | integer |  | *Clusters only.* A job"));
+  EXPECT_THAT(text, HasSubstr("## spec.failurePolicy\n\n*Clusters only.* What the end"));
+  EXPECT_THAT(text, HasSubstr("| `steps` | integer |  | Train for"));
+}
+
 TEST(ExplainField, SaysWhatKubectlExplainSays) {
   EXPECT_EQ(ExplainField("spec.training.steps").value(), R"(KIND:     TrainingJob
 VERSION:  sluice.dev/v1alpha1

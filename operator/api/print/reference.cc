@@ -22,7 +22,8 @@ const SchemaNode* FieldsOf(const SchemaNode& node) {
 
 void AppendRow(const SchemaNode& node, std::string* out) {
   const Field& field = *node.field;
-  std::string text = field.description;
+  std::string text =
+      absl::StrCat(field.cluster_only ? "*Clusters only.* " : "", field.description);
   const std::string bounds = BoundsText(field);
   // The values of an enumeration are mostly explained by the description.
   if (!bounds.empty()) absl::StrAppend(&text, " (", bounds, ")");
@@ -35,7 +36,10 @@ void AppendRow(const SchemaNode& node, std::string* out) {
 void AppendSection(const SchemaNode& node, std::string* out) {
   const std::string path = node.field == nullptr ? "" : node.field->path;
   absl::StrAppend(out, "## ", path.empty() ? "TrainingJob" : path, "\n\n");
-  if (!path.empty()) absl::StrAppend(out, node.field->description, "\n\n");
+  if (!path.empty()) {
+    absl::StrAppend(out, node.field->cluster_only ? "*Clusters only.* " : "",
+                    node.field->description, "\n\n");
+  }
   out->append("| field | type | default | meaning |\n| --- | --- | --- | --- |\n");
   for (const SchemaNode* child : node.children) AppendRow(*child, out);
   out->append("\n");
@@ -59,7 +63,8 @@ std::string ReferenceMarkdown() {
       "All fields of a manifest, made from the table that checks it. Relative paths are relative "
       "to "
       "the manifest's folder; `~` and variables of the environment are not expanded. Times are in "
-      "seconds.\n\n");
+      "seconds. *Clusters only* marks what means something on clusters alone, with all below it: "
+      "`sluice run` sets it aside.\n\n");
   AppendSection(Schema(), &text);
   return text;
 }

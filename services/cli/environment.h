@@ -42,8 +42,8 @@ struct Environment {
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
   ClusterAccess cluster;
-  // From now on `handler(n)` is called for the n-th SIGINT or SIGTERM, on a thread of its own. An
-  // empty handler: nobody is told.
+  // From now on `handler(n)` is called for the n-th SIGINT, SIGTERM or SIGHUP, on a thread of its
+  // own. An empty handler: nobody is told.
   std::function<void(std::function<void(int)>)> set_interrupt_handler =
       [](const std::function<void(int)>&) {};
 };

@@ -1,6 +1,7 @@
 // sluice: what a user types.
 
 #include <curl/curl.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -86,6 +87,8 @@ int Main(int argc, char** argv) {
   }
   if (stop != nullptr) {
     environment.set_interrupt_handler = [&](std::function<void(int)> handler) {
+    // A reader of the output that goes away is no reason to leave a job without a checkpoint.
+    signal(SIGPIPE, SIG_IGN);
       stop->SetHandler(std::move(handler));
     };
   }

@@ -27,6 +27,11 @@ sigset_t WatchedSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // Under nohup it is ignored, and stays so; blocked it would come all the same.
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) {
+    sigaddset(&signals, SIGHUP);
+  }
   return signals;
 }
 
@@ -102,6 +107,7 @@ void SignalWatcher::Loop() {
 void UnblockSignalsInChild() {
   const sigset_t signals = WatchedSignals();
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_DFL);
 }
 
 }  // namespace sluice

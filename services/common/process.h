@@ -27,12 +27,13 @@ uint64_t RandomIncarnation();
 // there.
 absl::Status WritePortFile(const std::string& path, int port);
 
-// Calls back on a thread of its own for each SIGTERM and SIGINT, in place of dying of it. To be
+// Calls back on a thread of its own for each SIGTERM and SIGINT, and for SIGHUP (the terminal is
+// gone) unless the process was started with that ignored, in place of dying of it. To be
 // made in main before any other thread (threads inherit the blocked signals), and once in a
 // process. Signals stay blocked after it is gone.
 class SignalWatcher {
  public:
-  // `on_signal(SIGTERM or SIGINT)` may block and lock: it is a normal thread.
+  // `on_signal(the signal)` may block and lock: it is a normal thread.
   explicit SignalWatcher(std::function<void(int)> on_signal);
   // Waits for a running callback.
   ~SignalWatcher();
@@ -49,7 +50,7 @@ class SignalWatcher {
   std::thread thread_;
 };
 
-// Gives the signals that SignalWatcher blocks back to a child between fork and exec.
+// Gives the signals that SignalWatcher blocks, and SIGPIPE, back to a child between fork and exec.
 // Async-signal-safe.
 void UnblockSignalsInChild();
 

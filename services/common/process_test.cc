@@ -58,7 +58,22 @@ TEST(ProcessTest, AChildDiesWithItsParent) {
   close(alive[0]);
 }
 
+TEST(SignalWatcherTest, AHangupThatIsIgnoredStaysIgnored) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGHUP, SIG_IGN);
+    SignalWatcher watcher([](int signal) { _exit(signal == SIGTERM ? 0 : 1); });
+    kill(getpid(), SIGHUP);
+    kill(getpid(), SIGTERM);
+    while (true) pause();
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 TEST(SignalWatcherTest, SignalsBecomeCallsOnANormalThread) {
+  signal(SIGHUP, SIG_DFL);
   Mutex mutex;
   CondVar changed;
   std::vector<int> seen;
@@ -67,12 +82,12 @@ TEST(SignalWatcherTest, SignalsBecomeCallsOnANormalThread) {
     seen.push_back(signal);
     changed.SignalAll();
   });
-  for (int signal : {SIGTERM, SIGINT}) {
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) {
     ASSERT_EQ(kill(getpid(), signal), 0);
     MutexLock lock(&mutex);
     while (seen.empty() || seen.back() != signal) changed.Wait(&mutex);
   }
-  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen.size(), 3u);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& 
   return server;
 }
 
-StopRequests::StopRequests() : watcher_([this](int) { OnSignal(); }) {}
+StopRequests::StopRequests() : watcher_([this](int signal) { OnSignal(signal); }) {}
 
 void StopRequests::SetHandler(std::function<void(int)> handler) {
   MutexLock lock(&mutex_);
@@ -70,8 +70,9 @@ void StopRequests::SetHandler(std::function<void(int)> handler) {
   while (handler_ != nullptr && handled_ < received_) handler_(++handled_);
 }
 
-void StopRequests::OnSignal() {
+void StopRequests::OnSignal(int signal) {
   MutexLock lock(&mutex_);
+  if (signal == SIGHUP && received_ > 0) return;
   ++received_;
   if (handler_ != nullptr) handler_(++handled_);
 }

@@ -49,7 +49,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& 
                                                             const Metrics* metrics,
                                                             std::function<absl::Status()> ready);
 
-// Tells about SIGTERM and SIGINT. To be made in main before any other thread, once in a process.
+// Tells about SIGTERM, SIGINT and SIGHUP. A SIGHUP counts only as the first: a terminal that goes
+// away may send several, and none of them is somebody's impatience. To be made in main before any
+// other thread, once in a process.
 class StopRequests {
  public:
   StopRequests();
@@ -60,7 +62,7 @@ class StopRequests {
   void SetHandler(std::function<void(int)> handler);
 
  private:
-  void OnSignal();
+  void OnSignal(int signal);
 
   Mutex mutex_;  // held while the handler runs, so that SetHandler waits for it
   std::function<void(int)> handler_ ABSL_GUARDED_BY(mutex_);

@@ -253,7 +253,20 @@ absl::StatusOr<Found> FindRunning(const Environment& environment, const Checkpoi
   return found;
 }
 
+// What to write: --format, or what the file's name says.
+absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
+  if (!flags.format.empty()) return flags.format == "torchscript";
+  if (absl::EndsWith(flags.output, ".safetensors")) return false;
+  if (absl::EndsWith(flags.output, ".pt") || absl::EndsWith(flags.output, ".pth")) return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flags.output,
+                   ": what to write cannot be told from the name; end it with .safetensors, or "
+                   "with .pt or .pth (TorchScript), or say --format"));
+}
+
 int Export(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<bool> script = IsTorchScript(flags);
+  if (!script.ok()) return Complain(environment, script.status());
   const absl::StatusOr<Found> found =
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
@@ -266,10 +279,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
       WriteSafetensors(*tensors, {{"format", "pt"},
                                   {"job", found->manifest.job()},
                                   {"step", absl::StrCat(found->manifest.checkpoint().step())}});
-  const bool script = flags.format.empty() ? absl::EndsWith(flags.output, ".pt") ||
-                                                 absl::EndsWith(flags.output, ".pth")
-                                           : flags.format == "torchscript";
-  if (script) {
+  if (*script) {
     const int code = ExportTorchScript(environment, flags,
                                        flags.model.empty() ? found->model : flags.model, file);
     if (code != kExitOk) return code;
@@ -280,7 +290,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   }
   *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
                    << CountText(found->manifest.checkpoint().step()) << ". In Python:\n\n";
-  if (script) {
+  if (*script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {
     *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
@@ -322,8 +332,9 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       ->required();
   exporter->add_option("-o,--output", flags->output, "the file to write")->required();
   exporter
-      ->add_option("--format", flags->format,
-                   "safetensors, or torchscript (default: by the file's name, .pt)")
+      ->add_option(
+          "--format", flags->format,
+          "safetensors, or torchscript (default: by the file's name, .safetensors, .pt or .pth)")
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
   exporter->add_option("--model", flags->model,
                        "the TorchScript file to fill (default: the job's)");

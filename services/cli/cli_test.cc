@@ -251,6 +251,30 @@ TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
 }
 
+TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {
+  EXPECT_EQ(Run({"export", "example", "-o", folder_ + "/model.foo", "--state-dir", State()}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("model.foo"));
+  EXPECT_THAT(err_.str(), HasSubstr(".safetensors"));
+  EXPECT_THAT(err_.str(), HasSubstr(".pth"));
+  EXPECT_EQ(Run({"export", "example", "-o", folder_ + "/model.foo", "--format", "safetensors",
+                 "--state-dir", State()}),
+            2);
+  EXPECT_THAT(err_.str(), HasSubstr("neither a checkpoint's folder nor a job"));
+}
+
+TEST_F(CliTest, LogsOfTwoProcessesAtOnceAreRefused) {
+  WritePrograms("exit 1");
+  RunJob({});
+  EXPECT_EQ(Run({"logs", "example", "coordinator", "--role", "ps-0", "--state-dir", State()}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("give one of them"));
+  for (const std::vector<std::string>& one :
+       {std::vector<std::string>{"coordinator"}, {"--role", "coordinator"}}) {
+    std::vector<std::string> arguments = {"logs", "example", "--state-dir", State()};
+    arguments.insert(arguments.end(), one.begin(), one.end());
+    EXPECT_EQ(Run(arguments), 0) << err_.str();
+  }
+}
+
 TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
   WritePrograms("exit 1");
   RunJob({});
@@ -259,7 +283,7 @@ TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
     EXPECT_THAT(err_.str(), HasSubstr("there are: example")) << command;
   }
   EXPECT_EQ(Run({"inspect", "other", "--state-dir", State()}), 2);
-  EXPECT_EQ(Run({"export", "other", "-o", folder_ + "/x", "--state-dir", State()}), 2);
+  EXPECT_EQ(Run({"export", "other", "-o", folder_ + "/x.pt", "--state-dir", State()}), 2);
 }
 
 TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {

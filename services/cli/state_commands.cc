@@ -18,6 +18,7 @@ struct StateFlags {
   ClusterFlags cluster;
   std::string name;
   std::string process;
+  std::string role;
   size_t tail = LogFollower::kAll;
   bool follow = false;
   bool now = false;
@@ -49,8 +50,13 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
 }
 
 int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  if (!flags.process.empty() && !flags.role.empty()) {
+    return Complain(environment, absl::InvalidArgumentError(
+                                     absl::StrCat("PROCESS (", flags.process, ") and --role (",
+                                                  flags.role, ") say the same; give one of them")));
+  }
   Jobs::LogOptions options;
-  options.process = flags.process;
+  options.process = flags.process.empty() ? flags.role : flags.process;
   options.tail = flags.tail;
   options.follow = flags.follow;
   const absl::Status status =
@@ -109,7 +115,7 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
                                        "  sluice logs fashion-mnist --cluster -f\n");
   logs->add_option("NAME", flags->name, "a job's name")->required();
   logs->add_option("PROCESS", flags->process, "one process only: coordinator, ps-0, worker-1");
-  logs->add_option("--role", flags->process, "the same as PROCESS");
+  logs->add_option("--role", flags->role, "the same as PROCESS");
   logs->add_flag("-f,--follow", flags->follow, "go on until the job ends");
   logs->add_option("--tail", flags->tail, "begin with the last lines of each process only");
   AddStateCommand(logs, environment, flags, Logs, action);

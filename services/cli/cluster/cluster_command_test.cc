@@ -661,7 +661,7 @@ TEST_F(ClusterCommandTest, WithoutKubectlThereIsNoWayToARunningJob) {
   Json status = StatusOf("Succeeded", 1000, "Succeeded");
   status["checkpoint"]["location"] = "/var/lib/sluice/checkpoints/attempt-1";
   SetStatus(status);
-  EXPECT_EQ(Run({"export", "mnist", "--cluster", "-o", folder_ + "/x"}), 2);
+  EXPECT_EQ(Run({"export", "mnist", "--cluster", "-o", folder_ + "/x.pt"}), 2);
   EXPECT_THAT(Err(), HasSubstr("does not run"));
   EXPECT_THAT(Err(), HasSubstr("/var/lib/sluice/checkpoints/attempt-1"));
 }

@@ -272,6 +272,10 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
     storage_errors_ = 0;
     attempt_ = highest_claim_ = attempt;
     storage_.claims.push_back(*claim_);
+    if (claim_->has_parent()) {
+      Info(absl::StrCat("attempt ", attempt, " goes on from ", CheckpointName(claim_->parent())),
+           now);
+    }
     claim_unused_ = true;
     claim_.reset();
     stage_ = Stage::kGathering;
@@ -551,9 +555,9 @@ bool CoordinatorCore::Impl::SpendRestoration(const std::string& why, absl::Time 
     return false;
   }
   ++restorations_;
-  Warn(absl::StrCat("the job is restored (", restorations_, " of at most ",
-                    options_.job.backoff_limit(), "): ", why),
-       now);
+  // Which attempt it becomes, from where, is told with its claim: this coordinator does not know
+  // how often those before it restored the job.
+  Warn(absl::StrCat(why, "; the job is restored"), now);
   return true;
 }
 

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "services/common/splitmix64.h"
 #include "services/protocol/codec/codec.h"
@@ -51,6 +53,26 @@ absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   return KeepVocabulary(directory / kName, job->mutable_data());
 }
 
+// Built-in models that tell classes apart; their last tensor is the bias of the classes.
+constexpr absl::string_view kClassifiers[] = {"convnet", "mnist-net", "mlp", "lstm-lm"};
+
+// A label that the model cannot give is found here, by its place, and not at the step that happens
+// to draw it. What a TorchScript model gives is known only when it has run.
+absl::Status CheckClasses(const v1::ModelSpec& model, const v1::TensorTable& table,
+                          const DatasetInfo& data) {
+  const bool classifier =
+      model.type() == v1::ModelSpec::BUILTIN && absl::c_linear_search(kClassifiers, model.name());
+  if (!classifier || data.label_kind != LabelKind::kClass || table.tensors().empty()) {
+    return absl::OkStatus();
+  }
+  const v1::TensorSpec& bias = *table.tensors().rbegin();
+  const int64_t classes = bias.shape_size() == 1 ? bias.shape(0) : 0;
+  if (classes == 0 || data.largest.value < classes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(data.largest.place, ": label ", data.largest.value,
+                                                 " is not in [0, ", classes, "), the classes that ",
+                                                 model.name(), " tells apart"));
+}
+
 }  // namespace
 
 Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
@@ -91,6 +113,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
   absl::StatusOr<std::unique_ptr<ComputeEngine>> engine =
       make_engine(job, (*training)->info(), threads);
   if (!engine.ok()) return engine.status();
+  absl::Status classes = CheckClasses(job.model(), (*engine)->Describe(), (*training)->info());
+  if (!classes.ok()) return classes;
   return std::unique_ptr<Trainer>(new Trainer(job, *std::move(training), std::move(evaluation),
                                               *std::move(order), *std::move(engine)));
 }

@@ -16,9 +16,10 @@
 namespace sluice::worker {
 namespace {
 
-// A model without tensors: these tests are about data.
+// A model that computes nothing: these tests are about data.
 class EmptyEngine final : public ComputeEngine {
  public:
+  explicit EmptyEngine(v1::TensorTable table = {}) : table_(std::move(table)) {}
   const v1::TensorTable& Describe() const override { return table_; }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return Nothing(); }
   absl::Status SetTensorRange(Buffer, uint32_t, uint64_t, const absl::Cord&) override {
@@ -52,6 +53,31 @@ v1::JobSpec JobWithImages() {
   job.mutable_data()->set_format(v1::DataSpec::IDX);
   job.mutable_data()->mutable_source()->set_path(folder);
   return job;
+}
+
+// Tells three classes apart.
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeClassifier(const v1::JobSpec&,
+                                                              const DatasetInfo&, int) {
+  v1::TensorTable table;
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 1}, {3}}) {
+    v1::TensorSpec* tensor = table.add_tensors();
+    for (int64_t dimension : shape) tensor->add_shape(dimension);
+  }
+  return std::make_unique<EmptyEngine>(std::move(table));
+}
+
+TEST(Trainer, ALabelThatTheModelCannotGiveIsNamedByFileAndRow) {
+  v1::JobSpec job = JobWithImages();
+  job.mutable_model()->set_name("convnet");
+  EXPECT_TRUE(Trainer::Open(job, 0, 1, MakeClassifier).ok());
+  const std::string folder = job.data().source().path();
+  WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 3, 2}));
+  const absl::Status refused = Trainer::Open(job, 0, 1, MakeClassifier).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_EQ(refused.message(),
+            folder +
+                "/train-labels-idx1-ubyte: row 1: label 3 is not in [0, 3), the classes that "
+                "convnet tells apart");
 }
 
 TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {

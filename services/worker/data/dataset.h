@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,6 +27,14 @@ struct DatasetInfo {
   int64_t outputs = 0;  // number of classes, or of numbers in a target; 0 with kNone
   // Samples are sequences of tokens below `outputs`, with a class label for each.
   bool tokens = false;
+
+  struct Label {
+    int64_t value = -1;
+    std::string place;  // "labels.gz: row 7"
+  };
+  // The first of the largest class labels that there are, where the format knows it; `value` -1
+  // where it does not. `outputs` is larger where the job says how many classes there are.
+  Label largest;
 };
 
 // Immutable once open. Every sample was checked then, so reading cannot fail for the data's sake.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -34,9 +35,10 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+// What must not be looked at counts: reading it says why.
 bool Exists(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0;
+  return stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 absl::StatusOr<std::string> FirstThatExists(const std::vector<std::string>& candidates,
@@ -87,6 +89,9 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
       split == Split::kTraining || borrowed ? "data.source" : "data.evaluation.source";
   if (source.path().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".path is not set"));
+  }
+  if (!Exists(source.path())) {
+    return absl::NotFoundError(absl::StrCat(source.path(), ": no such file or folder"));
   }
   IdxFiles files;
   if (IsFolder(source.path())) {
@@ -182,6 +187,15 @@ absl::Status CheckLabels(const IdxArray& labels, uint64_t rows, int64_t classes)
                                                    " is not in [0, ", classes, ")"));
   }
   return absl::OkStatus();
+}
+
+// Of the first `rows` labels, of which there is one.
+DatasetInfo::Label LargestLabel(const IdxArray& labels, uint64_t rows) {
+  uint64_t largest = 0;
+  for (uint64_t row = 1; row < rows; ++row) {
+    if (labels.At(row) > labels.At(largest)) largest = row;
+  }
+  return {static_cast<int64_t>(labels.At(largest)), absl::StrCat(labels.name(), ": row ", largest)};
 }
 
 absl::Status CheckFinite(const IdxArray& samples, uint64_t rows) {
@@ -291,6 +305,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec
   absl::Status status = CheckLabels(*labels, info.samples, info.outputs);
   if (status.ok()) status = CheckFinite(*samples, info.samples);
   if (!status.ok()) return status;
+  if (info.label_kind == LabelKind::kClass) info.largest = LargestLabel(*labels, info.samples);
   absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), info.sample_shape);
   if (!normalizer.ok()) return normalizer.status();
   return std::make_unique<IdxDataset>(std::move(info), *std::move(samples), *std::move(labels),

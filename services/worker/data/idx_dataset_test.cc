@@ -138,8 +138,9 @@ TEST(IdxDatasetTest, MaxSamplesKeepsTheFirst) {
 
 TEST(IdxDatasetTest, MissingDataNamesWhatWasLookedFor) {
   ExpectRefused(IdxSpec(""), absl::StatusCode::kInvalidArgument, "data.source.path is not set");
-  ExpectRefused(IdxSpec("/nowhere/images-idx3"), absl::StatusCode::kNotFound,
-                "/nowhere/labels-idx1.gz");
+  const std::string images = MakeTestFolder();
+  ExpectRefused(IdxSpec(WriteTestFile(images, "images-idx3", IdxOfBytes({1, 1, 1}, {0}))),
+                absl::StatusCode::kNotFound, images + "/labels-idx1.gz");
   const std::string empty = MakeTestFolder();
   ExpectRefused(IdxSpec(empty), absl::StatusCode::kNotFound, empty + "/train-images-idx3-ubyte.gz");
   v1::DataSpec spec = IdxSpec(FolderOfImages());
@@ -150,6 +151,20 @@ TEST(IdxDatasetTest, MissingDataNamesWhatWasLookedFor) {
   ExpectRefused(IdxSpec(FolderOfImages() + "/train-images-idx3-ubyte"),
                 absl::StatusCode::kInvalidArgument, "data.evaluation.source.path is not set",
                 Split::kEvaluation);
+}
+
+TEST(IdxDatasetTest, APathWhereNothingIsSaysSo) {
+  ExpectRefused(IdxSpec("/nonexistent/dir"), absl::StatusCode::kNotFound,
+                "/nonexistent/dir: no such file or folder");
+}
+
+TEST(IdxDatasetTest, TheLargestLabelIsKnownByItsPlace) {
+  const std::string folder = FolderOfImages();
+  WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 7, 7}));
+  const auto dataset = Open(IdxSpec(folder));
+  ASSERT_NE(dataset, nullptr);
+  EXPECT_EQ(dataset->info().largest.value, 7);
+  EXPECT_EQ(dataset->info().largest.place, folder + "/train-labels-idx1-ubyte: row 1");
 }
 
 TEST(IdxDatasetTest, CountsThatDifferAreRefusedNamingBothFiles) {

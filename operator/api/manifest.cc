@@ -1,5 +1,6 @@
 #include "operator/api/manifest.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -149,6 +150,28 @@ absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
   absl::StatusOr<ParsedManifest> parsed = Read(path, true);
   if (!parsed.ok()) return parsed.status();
   return std::move(parsed->job);
+}
+
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
+                                         absl::Span<const Override> overrides) {
+  absl::StatusOr<ParsedManifest> parsed = Read(path, true);
+  if (!parsed.ok()) return parsed.status();
+  if (overrides.empty()) return std::move(parsed->job);
+  nlohmann::json changed = std::move(parsed->written);
+  for (const Override& override : overrides) {
+    std::string pointer = absl::StrCat("/", override.field);
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    changed[nlohmann::json::json_pointer(pointer)] = override.value;
+  }
+  ParsedManifest again = ParseManifest(changed.dump(), {path, ""});
+  if (again.ok()) return std::move(again.job);
+  const std::string flags =
+      absl::StrJoin(overrides, " ",
+                    [](std::string* out, const Override& override) { out->append(override.flag); });
+  const auto format = [&](std::string* out, const Problem& problem) {
+    absl::StrAppend(out, path, ": ", problem.path, ": ", problem.message, " (with ", flags, ")");
+  };
+  return absl::InvalidArgumentError(absl::StrJoin(again.problems, "\n", format));
 }
 
 absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path) {

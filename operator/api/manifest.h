@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "operator/api/problem.h"
 #include "operator/api/training_job.h"
 
@@ -53,6 +54,19 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
 // or another code of the file system, naming the file; INVALID_ARGUMENT with one line for each
 // problem ("job.yaml:7:3: spec.training.stpes: ...").
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path);
+
+// A field that a flag sets in place of the manifest.
+struct Override {
+  std::string flag;   // as it was given, "--shards 3"; goes behind what is wrong with the result
+  std::string field;  // with dots, "spec.parameterServer.replicas"
+  nlohmann::json value;
+};
+
+// As above, with these fields' values instead of what the manifest says of them. What follows from
+// them follows from the new values, and the same rules hold. A problem that the manifest itself has
+// not is told with the flags instead of a place.
+absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
+                                         absl::Span<const Override> overrides);
 
 // The same for a cluster: paths stay as they are, for they are those of pods.
 absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path);

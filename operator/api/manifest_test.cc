@@ -301,6 +301,25 @@ TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
   EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
 }
 
+TEST(ReadManifest, TakesValuesOfFlagsInsteadUnderTheSameRules) {
+  const std::string folder = Folder();
+  const std::string path = folder + "/flags.yaml";
+  std::ofstream(path) << With("path: /data", "path: data");
+  const std::vector<Override> three = {{"--shards 3", "spec.parameterServer.replicas", 3},
+                                       {"--workers 5", "spec.worker.replicas", 5}};
+  const absl::StatusOr<TrainingJob> job = ReadManifest(path, three);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.parameter_server().replicas(), 3u);
+  EXPECT_EQ(job->spec.worker().replicas(), 5u);
+  EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
+
+  const std::vector<Override> many = {{"--shards 70", "spec.parameterServer.replicas", 70}};
+  const absl::Status refused = ReadManifest(path, many).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(path + ": spec.parameterServer"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("(with --shards 70)"));
+}
+
 TEST(ReadManifest, SaysWhatIsWrongWithTheFile) {
   const std::string folder = Folder();
   const absl::Status missing = ReadManifest(folder + "/none.yaml").status();

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -40,6 +41,12 @@ absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& pa
 
 absl::Status WriteJson(FileSystem* files, const std::string& path, const nlohmann::json& json) {
   return AtomicWriteFile(files, path, absl::Cord(json.dump(2) + "\n"), absl::StrCat(getpid()));
+}
+
+nlohmann::json MessageJson(const google::protobuf::Message& message) {
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text);
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
 // The value if it is there and of that type.
@@ -143,10 +150,14 @@ absl::Status JobDirectory::WriteResult(const JobResult& result) {
                          {"reason", result.reason},
                          {"time", result.time},
                          {"step", result.step},
-                         {"totalSteps", result.total_steps}};
+                         {"totalSteps", result.total_steps},
+                         {"samples", result.samples},
+                         {"totalSamples", result.total_samples},
+                         {"epoch", result.epoch}};
   if (result.has_accuracy) json["accuracy"] = result.accuracy;
   if (result.has_perplexity) json["perplexity"] = result.perplexity;
   if (result.has_loss) json["loss"] = result.loss;
+  if (result.evaluation.has_value()) json["evaluation"] = MessageJson(*result.evaluation);
   return WriteJson(files_, JoinPath(path_, "result.json"), json);
 }
 
@@ -167,12 +178,21 @@ absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
   result.time = Get<std::string>(*json, "time", "");
   result.step = Get<uint64_t>(*json, "step", 0);
   result.total_steps = Get<uint64_t>(*json, "totalSteps", 0);
+  result.samples = Get<uint64_t>(*json, "samples", 0);
+  result.total_samples = Get<uint64_t>(*json, "totalSamples", 0);
+  result.epoch = Get<double>(*json, "epoch", 0);
   result.has_accuracy = json->contains("accuracy");
   result.accuracy = Get<double>(*json, "accuracy", 0);
   result.has_perplexity = json->contains("perplexity");
   result.perplexity = Get<double>(*json, "perplexity", 0);
   result.has_loss = json->contains("loss");
   result.loss = Get<double>(*json, "loss", 0);
+  if (const auto found = json->find("evaluation"); found != json->end()) {
+    v1::Evaluation evaluation;
+    if (google::protobuf::util::JsonStringToMessage(found->dump(), &evaluation).ok()) {
+      result.evaluation = std::move(evaluation);
+    }
+  }
   return result;
 }
 

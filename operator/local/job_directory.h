@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/common/file_util.h"
 
 namespace sluice::local {
@@ -32,12 +33,16 @@ struct JobResult {
   std::string time;  // RFC 3339
   uint64_t step = 0;
   uint64_t total_steps = 0;
+  uint64_t samples = 0;
+  uint64_t total_samples = 0;
+  double epoch = 0;
   bool has_accuracy = false;
   double accuracy = 0;  // percent
   bool has_perplexity = false;
   double perplexity = 0;
   bool has_loss = false;
   double loss = 0;
+  std::optional<v1::Evaluation> evaluation;  // the last
 };
 
 // Held until it is destroyed, or the process ends.

@@ -127,6 +127,12 @@ TEST_F(JobDirectoryTest, ResultsAreReadBack) {
   result.accuracy = 98.5;
   result.has_perplexity = true;
   result.perplexity = 162.5;
+  result.samples = 448;
+  result.total_samples = 4480;
+  result.epoch = 0.5;
+  result.evaluation.emplace();
+  result.evaluation->set_step(6);
+  result.evaluation->set_loss(0.25);
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
   ASSERT_TRUE(read.ok()) << read.status();
@@ -137,6 +143,12 @@ TEST_F(JobDirectoryTest, ResultsAreReadBack) {
   EXPECT_TRUE(read->has_perplexity);
   EXPECT_DOUBLE_EQ(read->perplexity, 162.5);
   EXPECT_FALSE(read->has_loss);
+  EXPECT_EQ(read->samples, 448u);
+  EXPECT_EQ(read->total_samples, 4480u);
+  EXPECT_DOUBLE_EQ(read->epoch, 0.5);
+  ASSERT_TRUE(read->evaluation.has_value());
+  EXPECT_EQ(read->evaluation->step(), 6u);
+  EXPECT_DOUBLE_EQ(read->evaluation->loss(), 0.25);
   ASSERT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(absl::IsNotFound(directory_.ReadResult().status()));

@@ -15,12 +15,14 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "operator/local/job_directory.h"
 
 namespace sluice::cli {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -28,6 +30,16 @@ metadata: {name: example}
 spec:
   model: {name: mlp}
   data: {format: Synthetic, synthetic: {samples: 100, shape: [4], classes: 2}}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 10}
+)";
+
+constexpr char kIdxManifest[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {name: mlp}
+  data: {format: IDX, source: {path: data/digits}}
   optimizer: {name: SGD, learningRate: 0.1}
   training: {steps: 10}
 )";
@@ -76,6 +88,7 @@ class CliTest : public ::testing::Test {
     environment.out = &out_;
     environment.err = &err_;
     environment.program_directories = {folder_ + "/bin"};
+    environment.data_directory = data_directory_;
     environment.files = files_.get();
     environment.clock = &clock_;
     return RunCommandLine(arguments, environment);
@@ -86,9 +99,25 @@ class CliTest : public ::testing::Test {
     return Run(std::move(arguments));
   }
   std::string State() const { return folder_ + "/state"; }
+  // As if the job had trained up to a checkpoint.
+  std::string WriteCheckpoint() {
+    const std::string folder = State() + "/example/checkpoints/attempt-0001-step-000000000005";
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/manifest.json") << "{}";
+    return folder + "/manifest.json";
+  }
+  // The objects that were printed.
+  std::vector<nlohmann::json> Objects() const {
+    std::vector<nlohmann::json> objects;
+    std::istringstream lines(out_.str());
+    std::string line;
+    while (std::getline(lines, line)) objects.push_back(nlohmann::json::parse(line));
+    return objects;
+  }
 
   const std::string folder_;
   const std::unique_ptr<FileSystem> files_;
+  std::string data_directory_;
   const RealClock clock_;
   std::istringstream in_;
   std::ostringstream out_;
@@ -239,6 +268,7 @@ TEST_F(CliTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
 TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
+  WriteCheckpoint();
   Write("job.yaml", std::string(kManifest) + "  worker: {replicas: 3}\n  loss: crossEntropy\n");
   EXPECT_EQ(RunJob({}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("spec.loss: "));
@@ -249,6 +279,129 @@ TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   EXPECT_EQ(RunJob({"--fresh"}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("removes what is trained"));
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+}
+
+TEST_F(CliTest, AJobThatHasTrainedNothingTakesAnyChange) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  Write("job.yaml", std::string(kManifest) + "  loss: crossEntropy\n");
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("changed        spec.loss"));
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("Changed: spec.loss (unset) -> \"crossEntropy\""));
+  EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), Not(HasSubstr("spec.loss")));
+}
+
+TEST_F(CliTest, FreshRemovesNothingWhereTheDataIsMissing) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  const std::string checkpoint = WriteCheckpoint();
+  Write("job.yaml", kIdxManifest);
+  EXPECT_EQ(RunJob({"--fresh"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("spec.data.source.path: " + folder_ +
+                                    "/data/digits: no such file or folder"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint));
+  Write("job.yaml", kManifest);
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("(goes on)"));
+}
+
+TEST_F(CliTest, CheckpointsOfNobodyKnowsWhatJobAreNotRemoved) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  const std::string checkpoint = WriteCheckpoint();
+  std::filesystem::remove(State() + "/example/job.json");
+  EXPECT_EQ(RunJob({}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr(State() + "/example/checkpoints holds checkpoints"));
+  EXPECT_THAT(err_.str(), HasSubstr("--fresh"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint));
+  EXPECT_EQ(RunJob({"--fresh"}), 1);
+  EXPECT_FALSE(std::filesystem::exists(checkpoint));
+}
+
+TEST_F(CliTest, DataIsTakenFromTheDataDirectoryAndSaid) {
+  WritePrograms("exit 1");
+  Write("job.yaml", kIdxManifest);
+  data_directory_ = folder_ + "/kept";
+  std::filesystem::create_directories(data_directory_ + "/digits");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
+                                    "/data/digits is not there; taken from " + data_directory_ +
+                                    "/digits (SLUICE_DATA)"));
+  EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+}
+
+TEST_F(CliTest, WhatFlagsSayIsHeldToTheRules) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({"--shards", "70", "--dry-run"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("must be at least `replicas`"));
+  EXPECT_THAT(err_.str(), HasSubstr("(with --shards 70)"));
+}
+
+TEST_F(CliTest, ADryRunIsAnObjectWhereJsonIsWanted) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({"--dry-run", "--output", "json", "--workers", "3"}), 0) << err_.str();
+  ASSERT_EQ(Objects().size(), 1u) << out_.str();
+  nlohmann::json plan = Objects()[0];
+  EXPECT_EQ(plan["type"], "dryRun");
+  EXPECT_EQ(plan["state"], "new");
+  EXPECT_EQ(plan["processes"][2]["role"], "worker");
+  EXPECT_EQ(plan["processes"][2]["count"], 3);
+  EXPECT_TRUE(plan["changes"].empty());
+
+  EXPECT_EQ(RunJob({}), 1);
+  WriteCheckpoint();
+  Write("job.yaml", std::string(kManifest) + "  loss: crossEntropy\n");
+  EXPECT_EQ(RunJob({"--dry-run", "--output", "json"}), 2);
+  plan = Objects()[0];
+  EXPECT_EQ(plan["state"], "goes on");
+  EXPECT_EQ(plan["changes"][0]["field"], "spec.loss");
+  EXPECT_EQ(plan["changes"][0]["allowed"], false);
+  EXPECT_EQ(plan["exitCode"], 2);
+}
+
+TEST_F(CliTest, ASuspendedJobSaysSoInJsonToo) {
+  WritePrograms("exit 1");
+  Write("job.yaml", std::string(kManifest) + "  suspend: true\n");
+  EXPECT_EQ(RunJob({}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("is suspended (spec.suspend): nothing runs"));
+  EXPECT_EQ(RunJob({"--output", "json"}), 0);
+  const std::vector<nlohmann::json> objects = Objects();
+  ASSERT_EQ(objects.size(), 2u) << out_.str();
+  EXPECT_EQ(objects[0]["type"], "note");
+  EXPECT_EQ(objects[1]["type"], "summary");
+  EXPECT_EQ(objects[1]["outcome"], "Suspended");
+}
+
+TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10,
+      "samples":320,"totalSamples":320,"epoch":3.2,"accuracy":98.5,"loss":0.5,
+      "evaluation":{"step":"10","hasAccuracy":true,"accuracy":98.5,"loss":0.25,"samples":"100"}})");
+  EXPECT_EQ(RunJob({}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("with an accuracy of 98.50 %"));
+  EXPECT_EQ(RunJob({"--output", "json"}), 0);
+  const nlohmann::json summary = Objects().back();
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["samples"], 320);
+  EXPECT_EQ(summary["totalSamples"], 320);
+  EXPECT_EQ(summary["loss"], 0.5);
+  EXPECT_EQ(summary["evaluation"]["accuracy"], 98.5);
+  EXPECT_EQ(summary["evaluation"]["samples"], 100);
+}
+
+TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  local::JobDirectory directory(files_.get(), State(), "example");
+  const auto lock = directory.Lock();
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(RunJob({"--fresh"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("the job is being run already"));
+  EXPECT_THAT(err_.str(), Not(HasSubstr("removes")));
 }
 
 TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {

@@ -39,6 +39,8 @@ struct Environment {
   std::function<int()> columns = [] { return 80; };
   // Where the programs of a job may be, best first.
   std::vector<std::string> program_directories;
+  // $SLUICE_DATA: where data that is not beside its manifest may be; may be empty.
+  std::string data_directory;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
   ClusterAccess cluster;

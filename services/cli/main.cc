@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
   environment.color = environment.live && VariableOr("NO_COLOR", "").empty();
   environment.columns = TerminalColumns;
   environment.program_directories = ProgramDirectories();
+  environment.data_directory = VariableOr("SLUICE_DATA", "");
   environment.files = files.get();
   environment.clock = &clock;
   environment.cluster.kubeconfig = VariableOr("KUBECONFIG", "");
@@ -86,9 +87,9 @@ int Main(int argc, char** argv) {
     if (argument.empty() || argument[0] != '-') break;
   }
   if (stop != nullptr) {
-    environment.set_interrupt_handler = [&](std::function<void(int)> handler) {
     // A reader of the output that goes away is no reason to leave a job without a checkpoint.
     signal(SIGPIPE, SIG_IGN);
+    environment.set_interrupt_handler = [&](std::function<void(int)> handler) {
       stop->SetHandler(std::move(handler));
     };
   }

@@ -12,6 +12,7 @@
 #include "proto/control.pb.h"
 #include "services/cli/command.h"
 #include "services/cli/job_json.h"
+#include "services/cli/job_paths.h"
 #include "services/cli/plan.h"
 #include "services/cli/run_preparation.h"
 #include "services/cli/run_program.h"
@@ -68,10 +69,14 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
     Complain(environment, bandwidth.status());
     return kExitUsage;
   }
-  const absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
+  absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
+  }
+  for (const std::string& taken :
+       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec)) {
+    *environment.err << "Note: " << taken << "\n";
   }
   if (job->spec.model().type() == v1::ModelSpec::CUSTOM) {
     Complain(environment, absl::InvalidArgumentError(

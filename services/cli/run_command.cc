@@ -15,6 +15,8 @@
 #include "operator/local/local_job.h"
 #include "services/cli/cluster/cluster_run.h"
 #include "services/cli/command.h"
+#include "services/cli/dry_run.h"
+#include "services/cli/job_paths.h"
 #include "services/cli/local_states.h"
 #include "services/cli/log_follower.h"
 #include "services/cli/run_display.h"
@@ -109,47 +111,11 @@ std::vector<std::string> ProgramDirectories(const Environment& environment, cons
   return environment.program_directories;
 }
 
-int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job) {
-  const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags), job.spec);
-  if (!programs.ok()) return Complain(environment, programs.status());
-  const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
-  std::ostream& out = *environment.out;
-  out << "Job " << job.spec.name() << " would start\n"
-      << "  1 coordinator  " << programs->coordinator << "\n"
-      << "  " << job.spec.parameter_server().replicas() << " shards       " << programs->shard
-      << "\n"
-      << "  " << job.spec.worker().replicas() << " workers      "
-      << (job.spec.worker().command_size() > 0 ? absl::StrJoin(job.spec.worker().command(), " ")
-                                               : programs->worker)
-      << "\n"
-      << "  state          " << directory.path();
-  if (const auto pid = directory.LockedBy(); pid.has_value()) {
-    out << " (runs already as process " << *pid << ")\n";
-    return kExitOk;
-  }
-  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
-  if (!before.ok() || flags.fresh) {
-    out << " (new)\n";
-    return kExitOk;
-  }
-  const auto result = directory.ReadResult();
-  const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
-  out << (finished ? " (has finished; nothing to do)\n" : " (goes on)\n");
-  bool refused = false;
-  for (const local::ManifestChange& change : local::CompareJobs(*before, job)) {
-    out << "  " << (change.allowed ? "changed        " : "not allowed    ") << change.path << ": "
-        << change.before << " -> " << change.after << "\n";
-    refused = refused || !change.allowed;
-  }
-  if (refused) out << "  --fresh would start over\n";
-  return refused ? kExitUsage : kExitOk;
-}
-
 // Whether to go on. What is removed is said in any case.
 bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
                   const local::JobDirectory& directory) {
-  if (!directory.ReadJob().ok()) return true;
+  // Of a job that runs nothing is removed: it is refused.
+  if (!directory.ReadJob().ok() || directory.LockedBy().has_value()) return true;
   *environment.err << "--fresh removes what is trained already, in " << directory.path() << "\n";
   if (flags.yes || !environment.in_is_terminal) return true;
   *environment.err << "Remove it? [y/N] " << std::flush;
@@ -157,6 +123,35 @@ bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
   std::getline(*environment.in, answer);
   answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
   return answer == "y" || answer == "yes";
+}
+
+std::unique_ptr<RunDisplay> MakeDisplay(const Environment& environment, const RunFlags& flags,
+                                        DisplayOptions options) {
+  if (flags.output == "json") return MakeJsonDisplay(environment, std::move(options));
+  if (flags.output == "plain") return MakePlainDisplay(environment, std::move(options));
+  return MakeTextDisplay(environment, std::move(options));
+}
+
+// One sentence; of JSON also the summary, which everybody waits for.
+int SayNothingRuns(const Environment& environment, const RunFlags& flags, const std::string& name,
+                   const std::string& text, policy::Outcome outcome,
+                   const v1::JobProgress& progress) {
+  DisplayOptions options;
+  options.job = name;
+  if (flags.output == "plain") {
+    *environment.out << text << "\n";
+    return kExitOk;
+  }
+  const std::unique_ptr<RunDisplay> display = MakeDisplay(environment, flags, options);
+  display->Note(text);
+  if (flags.output == "json") {
+    SummaryFacts facts;
+    facts.name = name;
+    facts.result.ending.outcome = outcome;
+    facts.result.progress = progress;
+    display->Finish(facts, kExitOk, {});
+  }
+  return kExitOk;
 }
 
 int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
@@ -170,22 +165,19 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
     absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
   }
   absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
-  DisplayOptions options;
-  options.job = name;
-  const std::unique_ptr<RunDisplay> display = flags.output == "json"
-                                                  ? MakeJsonDisplay(environment, options)
-                                                  : MakeTextDisplay(environment, options);
-  display->Note(text);
-  if (flags.output == "json") {
-    SummaryFacts facts;
-    facts.name = name;
-    facts.result.ending.outcome = policy::Outcome::kSucceeded;
-    facts.result.progress.set_phase(v1::JobProgress::SUCCEEDED);
-    facts.result.progress.set_step(run.finished->step);
-    facts.result.progress.set_total_steps(run.finished->total_steps);
-    display->Finish(facts, kExitOk, {});
+  v1::JobProgress progress;
+  progress.set_phase(v1::JobProgress::SUCCEEDED);
+  progress.set_step(run.finished->step);
+  progress.set_total_steps(run.finished->total_steps);
+  progress.set_epoch(run.finished->epoch);
+  progress.set_samples(run.finished->samples);
+  progress.set_total_samples(run.finished->total_samples);
+  progress.set_has_loss(run.finished->has_loss);
+  progress.set_loss(run.finished->loss);
+  if (run.finished->evaluation.has_value()) {
+    *progress.mutable_last_evaluation() = *run.finished->evaluation;
   }
-  return kExitOk;
+  return SayNothingRuns(environment, flags, name, text, policy::Outcome::kSucceeded, progress);
 }
 
 local::JobResult ResultOf(const RunResult& result, absl::Time now) {
@@ -195,6 +187,10 @@ local::JobResult ResultOf(const RunResult& result, absl::Time now) {
   kept.time = absl::FormatTime(absl::RFC3339_sec, now, absl::UTCTimeZone());
   kept.step = result.progress.step();
   kept.total_steps = result.progress.total_steps();
+  kept.samples = result.progress.samples();
+  kept.total_samples = result.progress.total_samples();
+  kept.epoch = result.progress.epoch();
+  if (result.progress.has_last_evaluation()) kept.evaluation = result.progress.last_evaluation();
   kept.has_accuracy = result.progress.last_evaluation().has_accuracy();
   kept.accuracy = result.progress.last_evaluation().accuracy();
   kept.has_perplexity = result.progress.last_evaluation().has_perplexity();
@@ -214,9 +210,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     display_options.iteration_steps = run.job.spec.worker().replicas();
   }
   const std::unique_ptr<RunDisplay> display =
-      flags.output == "json"    ? MakeJsonDisplay(environment, std::move(display_options))
-      : flags.output == "plain" ? MakePlainDisplay(environment, std::move(display_options))
-                                : MakeTextDisplay(environment, std::move(display_options));
+      MakeDisplay(environment, flags, std::move(display_options));
   if (run.resumed) display->Note(absl::StrCat("Job ", name, " goes on from ", directory->path()));
   for (const local::ManifestChange& change : run.changes) {
     display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
@@ -276,20 +270,29 @@ void SaySetAside(const Environment& environment, const api::TrainingJob& job) {
 }
 
 int Run(const Environment& environment, const RunFlags& flags) {
-  const absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
+  absl::StatusOr<api::TrainingJob> job = LoadJob(flags);
   if (!job.ok()) {
     *environment.err << job.status().message() << "\n";
     return kExitUsage;
   }
-  if (!flags.quiet) SaySetAside(environment, *job);
-  if (flags.dry_run) return DryRun(environment, flags, *job);
-  if (job->suspend) {
-    *environment.out << "Job " << job->spec.name()
-                     << " is suspended (spec.suspend): nothing runs\n";
-    return kExitOk;
+  const std::vector<std::string> found =
+      FindData(flags.manifest, environment.data_directory, environment.files, &job->spec);
+  if (!flags.quiet) {
+    SaySetAside(environment, *job);
+    for (const std::string& taken : found) *environment.err << "Note: " << taken << "\n";
+  }
+  if (job->suspend && !flags.dry_run) {
+    return SayNothingRuns(
+        environment, flags, job->spec.name(),
+        absl::StrCat("Job ", job->spec.name(), " is suspended (spec.suspend): nothing runs"),
+        policy::Outcome::kSuspended, v1::JobProgress());
   }
   const absl::StatusOr<local::Programs> programs =
       FindPrograms(ProgramDirectories(environment, flags), job->spec);
+  if (flags.dry_run) {
+    return programs.ok() ? DryRun(environment, flags, *job, *programs)
+                         : Complain(environment, programs.status());
+  }
   if (!programs.ok()) {
     *environment.err << "sluice: " << programs.status().message() << "\n";
     return kExitFailed;

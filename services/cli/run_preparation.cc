@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/manifest.h"
+#include "services/cli/job_paths.h"
 #include "services/common/process.h"
 
 namespace sluice::cli {
@@ -54,6 +55,34 @@ absl::Status CheckStorageIsNew(const std::string& folder, FileSystem* files) {
       absl::StrCat("spec.checkpoint.storage.path: ", folder,
                    " holds the checkpoints of an earlier job; remove the folder, or name another "
                    "(spec.checkpoint.restoreFrom begins with another job's checkpoint)"));
+}
+
+// Checkpoints without the record of their job: whose they are, and whether this manifest fits them,
+// cannot be told.
+absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSystem* files) {
+  const std::string folder = directory.checkpoints();
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(folder, files);
+  if (!holds.ok()) return holds.status();
+  if (!*holds) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder, " holds checkpoints, and ", directory.path(),
+      "/job.json, which says what job they are of, is missing. Move the folder away to keep them "
+      "(spec.checkpoint.restoreFrom begins with one), or use --fresh to remove them and start "
+      "over."));
+}
+
+// Removes what was there of the job. `before`: as which it has begun, without training anything.
+absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
+                       local::JobDirectory* directory, FileSystem* files) {
+  const std::string& folder = job.spec.checkpoint().directory();
+  if (before.ok() && !folder.empty() && before->spec.checkpoint().directory() == folder) {
+    // Its claims stay. Words may be those of another text.
+    const absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  } else if (!folder.empty()) {
+    if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
+  }
+  return directory->Clear();
 }
 
 struct Program {
@@ -98,15 +127,30 @@ absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& director
 }  // namespace
 
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
-  absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
-  if (!job.ok()) return job;
   for (const absl::Status& status :
        {CheckReplicas("--workers", flags.workers), CheckReplicas("--shards", flags.shards)}) {
     if (!status.ok()) return status;
   }
-  if (flags.workers.has_value()) job->spec.mutable_worker()->set_replicas(*flags.workers);
-  if (flags.shards.has_value()) job->spec.mutable_parameter_server()->set_replicas(*flags.shards);
-  return job;
+  std::vector<api::Override> overrides;
+  if (flags.workers.has_value()) {
+    overrides.push_back(
+        {absl::StrCat("--workers ", *flags.workers), "spec.worker.replicas", *flags.workers});
+  }
+  if (flags.shards.has_value()) {
+    overrides.push_back(
+        {absl::StrCat("--shards ", *flags.shards), "spec.parameterServer.replicas", *flags.shards});
+  }
+  return api::ReadManifest(flags.manifest, overrides);
+}
+
+bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
+                FileSystem* files) {
+  const absl::StatusOr<local::JobResult> result = directory.ReadResult();
+  if (result.ok() && result->outcome == policy::Outcome::kSucceeded) return true;
+  const std::string& own = before.spec.checkpoint().directory();
+  const absl::StatusOr<bool> holds =
+      HoldsCheckpoint(own.empty() ? directory.checkpoints() : own, files);
+  return !holds.ok() || *holds;
 }
 
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
@@ -162,26 +206,32 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
+  bool anew = !before.ok();
   if (before.ok()) {
-    run.resumed = true;
     run.changes = local::CompareJobs(*before, job);
-    if (absl::Status status = Refuse(job, *directory, run.changes); !status.ok()) return status;
-    run.job.spec.set_uid(before->spec.uid());
+    const absl::Status refused = Refuse(job, *directory, run.changes);
+    anew = !refused.ok() && !HasTrained(*before, *directory, files);
+    if (!refused.ok() && !anew) return refused;
+    run.resumed = !anew;
     const absl::StatusOr<local::JobResult> result = directory->ReadResult();
     if (result.ok() && result->outcome == policy::Outcome::kSucceeded) {
       run.finished = *result;
       return run;
     }
-  } else if (absl::IsNotFound(before.status())) {
-    run.job.spec.set_uid(NewUid());
-    if (const std::string& folder = job.spec.checkpoint().directory(); !folder.empty()) {
-      if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
-    }
-    if (absl::Status status = directory->Clear(); !status.ok()) return status;
-  } else {
+  } else if (!absl::IsNotFound(before.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
         before.status().message(), "; use --fresh to start over, which removes what is trained"));
+  } else if (!fresh) {
+    if (absl::Status orphaned = CheckNothingIsOrphaned(*directory, files); !orphaned.ok()) {
+      return orphaned;
+    }
   }
+  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  if (anew) {
+    absl::Status status = BeginAnew(job, before, directory, files);
+    if (!status.ok()) return status;
+  }
+  run.job.spec.set_uid(before.ok() ? before->spec.uid() : NewUid());
   if (absl::Status status = directory->Prepare(); !status.ok()) return status;
   if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
   if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;

@@ -39,6 +39,11 @@ struct RunFlags {
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 
+// Whether a job that has begun, as `before`, holds anything that a changed manifest would make
+// worthless: a checkpoint, or the result of training to the end. What cannot be looked at counts.
+bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
+                FileSystem* files);
+
 // The programs of these roles; others' paths stay empty. NOT_FOUND names what is missing, and where
 // it was looked for.
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
@@ -66,8 +71,10 @@ struct PreparedRun {
 };
 
 // Takes the lock, removes the old state if that is asked for, compares with what the job began
-// with, and records it. FAILED_PRECONDITION: the job runs already, or has changed (each field is
-// named), or its checkpoint folder belongs to an earlier life of it. Nothing is changed on errors.
+// with, and records it. A job that has trained nothing yet takes any change. FAILED_PRECONDITION:
+// the job runs already, or has changed (each field is named), or its checkpoint folder belongs to
+// an earlier life of it, or holds checkpoints of which nobody knows the job. NOT_FOUND: something
+// that it reads is not there. Nothing is changed on errors.
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files);
 

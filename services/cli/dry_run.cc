@@ -1,0 +1,117 @@
+#include "services/cli/dry_run.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "operator/local/job_directory.h"
+#include "operator/local/resume.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Plan {
+  const char* state = "new";  // "new", "running", "finished", "goes on"
+  std::optional<pid_t> pid;   // whose it is, where it runs
+  std::vector<local::ManifestChange> changes;
+  bool refused = false;
+};
+
+Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
+            const local::JobDirectory& directory) {
+  Plan plan;
+  plan.pid = directory.LockedBy();
+  if (plan.pid.has_value()) {
+    plan.state = "running";
+    return plan;
+  }
+  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
+  if (flags.fresh || !before.ok()) return plan;
+  plan.changes = local::CompareJobs(*before, job);
+  const auto result = directory.ReadResult();
+  const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
+  plan.state = finished ? "finished" : "goes on";
+  const bool bound = HasTrained(*before, directory, environment.files);
+  for (local::ManifestChange& change : plan.changes) {
+    if (!bound) change.allowed = true;
+    plan.refused = plan.refused || !change.allowed;
+  }
+  return plan;
+}
+
+std::string StateText(const Plan& plan) {
+  if (plan.pid.has_value()) return absl::StrCat("runs already as process ", *plan.pid);
+  const std::string state = plan.state;
+  return state == "finished" ? "has finished; nothing to do" : state;
+}
+
+Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
+              const local::JobDirectory& directory, const Plan& plan) {
+  Json worker = programs.worker;
+  if (job.spec.worker().command_size() > 0) {
+    worker = std::vector<std::string>(job.spec.worker().command().begin(),
+                                      job.spec.worker().command().end());
+  }
+  Json json = {{"type", "dryRun"},
+               {"job", job.spec.name()},
+               {"processes",
+                {{{"role", "coordinator"}, {"count", 1}, {"program", programs.coordinator}},
+                 {{"role", "ps"},
+                  {"count", job.spec.parameter_server().replicas()},
+                  {"program", programs.shard}},
+                 {{"role", "worker"},
+                  {"count", job.spec.worker().replicas()},
+                  {"program", std::move(worker)}}}},
+               {"directory", directory.path()},
+               {"state", plan.state},
+               {"changes", Json::array()},
+               {"exitCode", plan.refused ? kExitUsage : kExitOk}};
+  if (plan.pid.has_value()) json["pid"] = *plan.pid;
+  for (const local::ManifestChange& change : plan.changes) {
+    json["changes"].push_back({{"field", change.path},
+                               {"before", change.before},
+                               {"after", change.after},
+                               {"allowed", change.allowed}});
+  }
+  return json;
+}
+
+}  // namespace
+
+int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
+           const local::Programs& programs) {
+  const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
+  const Plan plan = PlanOf(environment, flags, job, directory);
+  const int code = plan.refused ? kExitUsage : kExitOk;
+  std::ostream& out = *environment.out;
+  if (flags.output == "json") {
+    Json json = PlanJson(job, programs, directory, plan);
+    json["time"] =
+        absl::FormatTime(absl::RFC3339_full, environment.clock->Now(), absl::UTCTimeZone());
+    out << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+    return code;
+  }
+  out << "Job " << job.spec.name() << " would start\n"
+      << "  1 coordinator  " << programs.coordinator << "\n"
+      << "  " << job.spec.parameter_server().replicas() << " shards       " << programs.shard
+      << "\n"
+      << "  " << job.spec.worker().replicas() << " workers      "
+      << (job.spec.worker().command_size() > 0 ? absl::StrJoin(job.spec.worker().command(), " ")
+                                               : programs.worker)
+      << "\n"
+      << "  state          " << directory.path() << " (" << StateText(plan) << ")\n";
+  for (const local::ManifestChange& change : plan.changes) {
+    out << "  " << (change.allowed ? "changed        " : "not allowed    ") << change.path << ": "
+        << change.before << " -> " << change.after << "\n";
+  }
+  if (plan.refused) out << "  --fresh would start over\n";
+  return code;
+}
+
+}  // namespace sluice::cli

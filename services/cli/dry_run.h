@@ -1,0 +1,19 @@
+// sluice run --dry-run: what would start.
+#ifndef SLUICE_SERVICES_CLI_DRY_RUN_H_
+#define SLUICE_SERVICES_CLI_DRY_RUN_H_
+
+#include "operator/api/training_job.h"
+#include "operator/local/local_job.h"
+#include "services/cli/environment.h"
+#include "services/cli/run_preparation.h"
+
+namespace sluice::cli {
+
+// Prints it, as text or as one JSON object, and changes nothing. Returns the exit code: kExitUsage
+// if the job could not go on with this manifest.
+int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
+           const local::Programs& programs);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_SERVICES_CLI_DRY_RUN_H_

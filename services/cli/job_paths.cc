@@ -1,0 +1,135 @@
+#include "services/cli/job_paths.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/storage.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct NamedPath {
+  const char* field;
+  std::string* path;
+};
+
+// Data only.
+std::vector<NamedPath> DataPaths(v1::DataSpec* data) {
+  std::vector<NamedPath> paths;
+  if (data->format() == v1::DataSpec::CUSTOM) return paths;
+  if (data->has_source()) {
+    paths.push_back({"spec.data.source.path", data->mutable_source()->mutable_path()});
+    paths.push_back({"spec.data.source.labels", data->mutable_source()->mutable_labels()});
+  }
+  if (data->has_text()) {
+    paths.push_back({"spec.data.text.vocabulary", data->mutable_text()->mutable_vocabulary()});
+  }
+  if (data->evaluation().has_source()) {
+    v1::DataSource* source = data->mutable_evaluation()->mutable_source();
+    paths.push_back({"spec.data.evaluation.source.path", source->mutable_path()});
+    paths.push_back({"spec.data.evaluation.source.labels", source->mutable_labels()});
+  }
+  return paths;
+}
+
+// What cannot be looked at counts as there: whoever opens it says more.
+bool Exists(FileSystem* files, const std::string& path) {
+  const absl::StatusOr<bool> exists = files->Exists(path);
+  return !exists.ok() || *exists;
+}
+
+// Empty: none.
+std::string SharedDataBeside(fs::path folder, FileSystem* files) {
+  for (; !folder.empty(); folder = folder.parent_path()) {
+    if (Exists(files, (folder / ".git").string())) {
+      return (folder.parent_path() / "shared" / "data").string();
+    }
+    if (folder == folder.parent_path()) break;
+  }
+  return "";
+}
+
+struct Place {
+  std::string folder;  // empty: there is none
+  const char* name;
+};
+
+// Where `relative` is in one of the places. Nothing: nowhere.
+std::optional<std::pair<std::string, const char*>> FindIn(absl::Span<const Place> places,
+                                                          absl::string_view relative,
+                                                          FileSystem* files) {
+  for (const Place& place : places) {
+    if (place.folder.empty()) continue;
+    for (absl::string_view path : {relative, absl::StripPrefix(relative, "data/")}) {
+      std::error_code error;
+      const std::string candidate = fs::absolute(JoinPath(place.folder, path), error).string();
+      if (!error && Exists(files, candidate)) return std::make_pair(candidate, place.name);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::string> FindData(const std::string& manifest, const std::string& data_directory,
+                                  FileSystem* files, v1::JobSpec* job) {
+  std::vector<std::string> taken;
+  std::error_code error;
+  const fs::path base = fs::absolute(manifest, error).lexically_normal().parent_path();
+  if (error) return taken;
+  const Place places[] = {{data_directory, "SLUICE_DATA"},
+                          {SharedDataBeside(base, files), "beside the repository"}};
+  for (const NamedPath& named : DataPaths(job->mutable_data())) {
+    // Relative paths were joined to the manifest's folder.
+    const std::string relative = fs::path(*named.path).lexically_relative(base).string();
+    if (named.path->empty() || relative.empty() || absl::StartsWith(relative, "..") ||
+        Exists(files, *named.path)) {
+      continue;
+    }
+    const auto found = FindIn(places, relative, files);
+    if (!found.has_value()) continue;
+    taken.push_back(absl::StrCat(named.field, ": ", *named.path, " is not there; taken from ",
+                                 found->first, " (", found->second, ")"));
+    *named.path = found->first;
+  }
+  return taken;
+}
+
+absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
+  v1::JobSpec copy = job;
+  std::vector<NamedPath> paths = DataPaths(copy.mutable_data());
+  if (job.model().type() == v1::ModelSpec::TORCH_SCRIPT) {
+    paths.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
+  }
+  paths.push_back(
+      {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
+  for (const NamedPath& named : paths) {
+    if (named.path->empty() || Exists(files, *named.path)) continue;
+    return absl::NotFoundError(
+        absl::StrCat(named.field, ": ", *named.path, ": no such file or folder"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files) {
+  const std::unique_ptr<CheckpointStorage> storage =
+      MakeLocalStorage(files, folder, absl::StrCat("cli-", getpid()));
+  const absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage->ListCheckpoints();
+  if (!checkpoints.ok()) return checkpoints.status();
+  return !checkpoints->empty();
+}
+
+}  // namespace sluice::cli

@@ -24,6 +24,7 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "operator/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/file_util.h"
@@ -92,7 +93,8 @@ class RunTest : public ::testing::Test {
     std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
   }
 
-  pid_t Start(std::vector<std::string> arguments) {
+  // `output`: instead of a new file, this end of a pipe.
+  pid_t Start(std::vector<std::string> arguments, int output = -1) {
     output_ = absl::StrCat(folder_, "/output-", ++runs_);
     arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
     arguments.insert(arguments.end(), {"--state-dir", folder_ + "/state"});
@@ -101,8 +103,12 @@ class RunTest : public ::testing::Test {
     raw.push_back(nullptr);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                     0644);
+    if (output >= 0) {
+      posix_spawn_file_actions_adddup2(&files, output, 1);
+    } else {
+      posix_spawn_file_actions_addopen(&files, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                       0644);
+    }
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     pid_t pid = 0;
     EXPECT_EQ(posix_spawn(&pid, raw[0], &files, nullptr, raw.data(), environ), 0);
@@ -267,6 +273,106 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 80);
   EXPECT_EQ(summary["restarts"], 1);
+}
+
+TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
+  WriteManifest(150, 0.05);
+  StartRun();
+  const auto said = [&](const std::string& text) {
+    return ReadAll(run_output_).find(text) != std::string::npos;
+  };
+  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 12; }));
+  kill(PidOf("coordinator"), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return said("attempt 2 goes on from the checkpoint of attempt 1"); }))
+      << ReadAll(run_output_);
+  ASSERT_TRUE(WaitUntil([&] {
+    const std::vector<Json> progress = Objects(run_output_, "progress");
+    return progress.back()["attempt"] == 2 && progress.back()["phase"] == "TRAINING";
+  }));
+  kill(PidOf("ps-0"), SIGKILL);
+  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
+  EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
+  EXPECT_TRUE(said("attempt 3 goes on from the checkpoint of attempt ")) << ReadAll(run_output_);
+  const Json summary = Summary(run_output_);
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["step"], 150);
+  EXPECT_EQ(summary["attempt"], 3);
+  EXPECT_EQ(summary["restarts"], 2);
+}
+
+TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
+  WriteManifest(20, 0);
+  const auto text = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run", folder_ + "/job.yaml", "--bin-dir", programs_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(Sluice(arguments), 0) << ReadAll(output_);
+    return ReadAll(output_);
+  };
+  const std::string quiet = text({"--quiet"});
+  EXPECT_THAT(quiet, ::testing::StartsWith("Trained example: accuracy "));
+  EXPECT_EQ(std::count(quiet.begin(), quiet.end(), '\n'), 1) << quiet;
+  const std::string verbose = text({"--fresh", "--verbose"});
+  for (const char* process : {"coordinator", "ps-1", "worker-0"}) {
+    EXPECT_THAT(verbose, ::testing::ContainsRegex(absl::StrCat("\n", process, " +\\| ")))
+        << process;
+  }
+}
+
+TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
+  WriteManifest(40, 0.05);
+  StartRun();
+  const pid_t follower = Start({"logs", "example", "--follow"});
+  const std::string followed = output_;
+  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
+  EXPECT_EQ(Wait(follower), 0) << ReadAll(followed);
+  for (const std::string process : {"coordinator", "ps-0", "worker-1"}) {
+    const std::vector<std::string> last =
+        local::LastLines(absl::StrCat(folder_, "/state/example/logs/", process, ".log"), 1);
+    ASSERT_EQ(last.size(), 1u);
+    EXPECT_THAT(ReadAll(followed), HasSubstr(last[0])) << process;
+  }
+}
+
+TEST_F(RunTest, TwoJobsRunSideBySide) {
+  std::string manifest = absl::Substitute(kManifest, 40, 0.02);
+  std::ofstream(folder_ + "/job.yaml") << manifest;
+  manifest.replace(manifest.find("name: example"), 13, "name: another");
+  std::ofstream(folder_ + "/another.yaml") << manifest;
+  StartRun();
+  EXPECT_EQ(Sluice({"run", folder_ + "/another.yaml", "--output", "json", "--bin-dir", programs_}),
+            0)
+      << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 40);
+  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
+  EXPECT_EQ(Summary(run_output_)["step"], 40);
+  EXPECT_EQ(Sluice({"status"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("example "));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("another "));
+}
+
+TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  // As a terminal and its shell send it.
+  kill(running_, SIGHUP);
+  kill(running_, SIGHUP);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  ExpectEachEndedWell();
+  EXPECT_NE(Summary(run_output_)["reason"], "stopped at once") << ReadAll(run_output_);
+}
+
+TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
+  WriteManifest(40, 0.02);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  running_ = Start(RunArguments(), ends[1]);
+  close(ends[1]);
+  char byte;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  close(ends[0]);
+  EXPECT_EQ(FinishRun(), 0);
+  EXPECT_EQ(Sluice({"status", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("Succeeded at step 40"));
 }
 
 TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {

@@ -4,8 +4,9 @@
 namespace sluice::worker {
 
 // The rules of the protocol that the worker keeps, each as a question that it asks itself where the
-// rule decides. Every answer is yes. The simulator derives from it, answers one question with no,
-// and must then find what goes wrong; no shipped program does.
+// rule decides. Every answer is yes; no shipped program says anything else. A simulator derives
+// from it, answers one question with no, and must then find what goes wrong. What cannot show in a
+// simulated job has a unit test that fails without it; tests/simulation/mutations.cc names it.
 class WorkerRules {
  public:
   virtual ~WorkerRules() = default;

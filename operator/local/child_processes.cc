@@ -28,9 +28,10 @@ struct ChildError {
 
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeProgram(char* const* arguments, int log, int null_input, int error_pipe,
-                                pid_t parent) {
+                                pid_t parent, const ProcessGuard& guard) {
   ChildError error;
   setpgid(0, 0);
+  guard.Add(getpid());
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || dup2(null_input, STDIN_FILENO) < 0 ||
       dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) {
     error.error = errno;
@@ -50,7 +51,7 @@ absl::Status ErrorOf(int error, const std::string& what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command) {
+absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const ProcessGuard& guard) {
   std::vector<char*> arguments;
   arguments.reserve(command.arguments.size() + 1);
   for (const std::string& argument : command.arguments) {
@@ -70,7 +71,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   const int fork_error = errno;
-  if (pid == 0) BecomeProgram(arguments.data(), log, null_input, error_pipe[1], parent);
+  if (pid == 0) BecomeProgram(arguments.data(), log, null_input, error_pipe[1], parent, guard);
   close(log);
   close(null_input);
   close(error_pipe[1]);
@@ -84,6 +85,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command) {
   close(error_pipe[0]);
   if (pid < 0) return ErrorOf(fork_error, "a process could not be started");
   if (got == 0) return pid;
+  guard.Remove(pid);
   waitpid(pid, nullptr, 0);
   return ErrorOf(error.error, error.exec ? command.arguments[0] : "a process could not be started");
 }
@@ -148,7 +150,7 @@ void ChildProcesses::Loop() {
       for (const auto& [pid, fd] : pid_fds_) waits.push_back({fd, POLLIN, 0});
     }
     for (Request* request : requests) {
-      request->result = Spawn(*request->command);
+      request->result = Spawn(*request->command, guard_);
       if (request->result.ok()) {
         const int fd = OpenPidFd(*request->result);
         SLUICE_CHECK(fd >= 0, "no pidfd of an own child");
@@ -182,6 +184,7 @@ void ChildProcesses::Reap() {
         continue;
       }
       kill(-pid, SIGKILL);
+      guard_.Remove(pid);
       waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
       close(fd);
       const bool exited = info.si_code == CLD_EXITED;

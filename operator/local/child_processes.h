@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "operator/local/process_guard.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 
 namespace sluice::local {
 
 // Starts, signals and reaps children. However this process ends, they end with it: the kernel kills
-// them (PR_SET_PDEATHSIG). Linux ties that to the thread that forked, so one thread, which lives as
-// long as this object, starts all of them.
+// them (PR_SET_PDEATHSIG), and a ProcessGuard what they have started. Linux ties that to the thread
+// that forked, so one thread, which lives as long as this object, starts all of them.
 //
 // A child is the leader of a process group of its own: the terminal's Ctrl-C does not reach it. It
 // has no standard input, and what it prints is appended to its log file. What is left of its group
@@ -69,6 +70,7 @@ class ChildProcesses {
 
   const std::function<void(const End&)> on_end_;
   int wake_fd_ = -1;
+  const ProcessGuard guard_;
   mutable Mutex mutex_;  // protects what follows; not held while calling out or forking
   std::vector<Request*> requests_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of the living

@@ -192,5 +192,29 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
 }
 
+TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled) {
+  const std::string file = TestFile("left-grandchild");
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    ChildProcesses own([](const ChildProcesses::End&) {});
+    (void)own.Start({{"/bin/sh", "-c", absl::StrCat("sleep 1000 & echo $! > ", file, "; wait")},
+                     TestFile("left-log")});
+    pause();
+    _exit(0);
+  }
+  const pid_t grandchild = ReadPid(file);
+  ASSERT_GT(grandchild, 0);
+  ASSERT_FALSE(IsGone(grandchild));
+  kill(parent, SIGKILL);
+  const absl::Time killed = absl::Now();
+  EXPECT_EQ(waitpid(parent, nullptr, 0), parent);
+  // It is an orphan of this process.
+  int status = 0;
+  EXPECT_EQ(waitpid(grandchild, &status, 0), grandchild);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+}
+
 }  // namespace
 }  // namespace sluice::local

@@ -1,0 +1,79 @@
+#include "operator/local/process_guard.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace sluice::local {
+namespace {
+
+// More processes than a job can have: one coordinator, 1,024 shards, 1,024 workers.
+constexpr size_t kMaxGroups = 4096;
+
+// After a fork of a process with threads: async-signal-safe calls only, and no memory but this.
+[[noreturn]] void Guard(int socket) {
+  static pid_t groups[kMaxGroups];
+  size_t count = 0;
+  // What the terminal sends, or `kill` to a group, is not for it.
+  setpgid(0, 0);
+  for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(ignored, SIG_IGN);
+  prctl(PR_SET_NAME, "sluice-guard");
+  // Locks, pipes and terminals must not live on in it. The socket is moved to 0.
+  if (dup2(socket, 0) != 0) _exit(1);
+  close_range(1, ~0U, 0);
+  while (true) {
+    pid_t word = 0;
+    const ssize_t got = recv(0, &word, sizeof(word), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof(word)) break;
+    if (word > 0 && count < kMaxGroups) groups[count++] = word;
+    if (word < 0) {
+      pid_t* const found = std::find(groups, groups + count, -word);
+      if (found != groups + count) *found = groups[--count];
+    }
+  }
+  for (size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
+  _exit(0);
+}
+
+}  // namespace
+
+ProcessGuard::ProcessGuard() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
+  pid_ = fork();
+  if (pid_ == 0) {
+    close(ends[1]);
+    Guard(ends[0]);
+  }
+  close(ends[0]);
+  if (pid_ > 0) {
+    socket_ = ends[1];
+  } else {
+    close(ends[1]);
+  }
+}
+
+ProcessGuard::~ProcessGuard() {
+  if (socket_ < 0) return;
+  close(socket_);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void ProcessGuard::Add(pid_t group) const { Tell(group); }
+void ProcessGuard::Remove(pid_t group) const { Tell(-group); }
+
+void ProcessGuard::Tell(pid_t word) const {
+  if (socket_ < 0) return;
+  while (send(socket_, &word, sizeof(word), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace sluice::local

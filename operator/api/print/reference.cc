@@ -22,8 +22,7 @@ const SchemaNode* FieldsOf(const SchemaNode& node) {
 
 void AppendRow(const SchemaNode& node, std::string* out) {
   const Field& field = *node.field;
-  std::string text =
-      absl::StrCat(field.cluster_only ? "*Clusters only.* " : "", field.description);
+  std::string text = absl::StrCat(field.cluster_only ? "*Clusters only.* " : "", field.description);
   const std::string bounds = BoundsText(field);
   // The values of an enumeration are mostly explained by the description.
   if (!bounds.empty()) absl::StrAppend(&text, " (", bounds, ")");

@@ -79,7 +79,7 @@ class SynchronousWorker : public TrainingMode {
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
   PushSender push_;
-  StepTimes times_;  // of the step in progress
+  StepTimes times_;                                 // of the step in progress
   absl::Time owed_since_ = absl::InfiniteFuture();  // since when nothing but data is waited for
 
   // The microbatches of the furthest step that were begun: what is begun again is waste.

@@ -1,13 +1,13 @@
 #include "operator/local/process_guard.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstddef>
 
 namespace sluice::local {

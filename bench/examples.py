@@ -134,6 +134,9 @@ def main():
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one example")
     options = parser.parse_args()
+    # The optimizer of `lion`, as it was built beside the command.
+    built = options.sluice.absolute().parents[2] / "examples" / "plugins" / "lion"
+    os.environ["SLUICE_PLUGIN_PATH"] = f"{built}:{os.environ.get('SLUICE_PLUGIN_PATH', '')}"
     options.data = options.data if options.data.is_dir() else None
     examples = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
     unknown = set(options.only or []) - set(examples)

@@ -15,7 +15,7 @@ absl::Status InNewFolder(const std::string& benchmark,
       (std::filesystem::temp_directory_path() / absl::StrCat("sluice-", benchmark, "-", getpid()))
           .string();
   std::filesystem::create_directories(folder);
-  const absl::Status status = run(folder);
+  absl::Status status = run(folder);
   if (status.ok()) {
     std::filesystem::remove_all(folder);
     return status;

@@ -195,7 +195,7 @@ check_tidy() {
       exit 0
     fi
     # Prints findings only; the counts of what system headers would have given are noise.
-    clang-tidy-14 --quiet "$unit" -- -x c++ -std=c++17 -iquote . -iquote "$2" \
+    clang-tidy-14 --quiet "$unit" -- -x c++ -std=c++17 -iquote . -Iinclude -iquote "$2" \
       -isystem /usr/include/torch/csrc/api/include 2>&1 |
       grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter"
     exit $((PIPESTATUS[0] ? 1 : 0))

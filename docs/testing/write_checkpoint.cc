@@ -114,6 +114,6 @@ int main(int argc, char** argv) {
   }
   const absl::Status status = sluice::ps::Write(argv[1]);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "write_checkpoint: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "write_checkpoint: %s\n", status.ToString().c_str());
   return 1;
 }

@@ -42,7 +42,7 @@ class PluginTest : public testing::Test {
     const auto optimizer = MakeOptimizer(spec);
     if (optimizer.ok()) return "it is taken";
     EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(optimizer.status().message());
+    return absl::StrCat(optimizer.status().message());
   }
 
   std::string folder_;

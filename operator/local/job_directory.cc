@@ -1,12 +1,12 @@
 #include "operator/local/job_directory.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <google/protobuf/util/json_util.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,10 @@
 #include "operator/local/local_job.h"
 
 #include <google/protobuf/util/json_util.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <thread>
 #include <utility>
 

@@ -1,9 +1,8 @@
 #include "services/cli/local_jobs.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <map>
 #include <thread>
 #include <utility>

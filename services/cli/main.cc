@@ -1,10 +1,10 @@
 // sluice: what a user types.
 
 #include <curl/curl.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

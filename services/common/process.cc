@@ -1,17 +1,17 @@
 #include "services/common/process.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 

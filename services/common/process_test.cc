@@ -1,11 +1,11 @@
 #include "services/common/process.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>

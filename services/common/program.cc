@@ -1,7 +1,6 @@
 #include "services/common/program.h"
 
-#include <signal.h>
-
+#include <csignal>
 #include <iostream>
 
 #include "services/common/exit_code.h"

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <set>
@@ -143,11 +141,6 @@ class ExactlyOnceTest : public ::testing::Test {
     const auto counts = FinalTensor(processes_->checkpoints(), "counts");
     ASSERT_TRUE(counts.ok()) << counts.status();
     EXPECT_THAT(*counts, Each(static_cast<double>(kEpochs)));
-  }
-
-  static std::string Contents(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
 
   std::unique_ptr<JobProcesses> processes_;

@@ -12,7 +12,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -28,24 +27,6 @@ namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A small linear regression; `delay` seconds a step.
-v1::JobSpec LinearJob(uint64_t steps, double delay) {
-  v1::JobSpec job = BaseJob();
-  job.mutable_model()->set_name("linear");
-  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
-  job.mutable_data()->mutable_synthetic()->set_samples(1024);
-  job.mutable_data()->mutable_synthetic()->add_shape(16);
-  job.mutable_training()->set_steps(steps);
-  job.mutable_training()->set_step_delay_seconds(delay);
-  job.mutable_worker()->set_replicas(2);
-  return job;
-}
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 class FailuresTest : public ::testing::Test {
  protected:

@@ -6,8 +6,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
@@ -28,24 +26,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A small linear regression with two shards and two workers; `delay` seconds a step.
-v1::JobSpec LinearJob(uint64_t steps, double delay) {
-  v1::JobSpec job = BaseJob();
+// With two shards, which all speak TLS.
+v1::JobSpec TlsJob(uint64_t steps, double delay) {
+  v1::JobSpec job = LinearJob(steps, delay);
   job.set_tls(v1::JobSpec::TLS_ENABLED);
-  job.mutable_model()->set_name("linear");
-  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
-  job.mutable_data()->mutable_synthetic()->set_samples(1024);
-  job.mutable_data()->mutable_synthetic()->add_shape(16);
-  job.mutable_training()->set_steps(steps);
-  job.mutable_training()->set_step_delay_seconds(delay);
   job.mutable_parameter_server()->set_replicas(2);
-  job.mutable_worker()->set_replicas(2);
   return job;
-}
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 class TlsTest : public ::testing::Test {
@@ -105,7 +91,7 @@ absl::Status AskInPlainText(const std::string& address) {
 }
 
 TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
-  Prepare(LinearJob(150, 0.02), "trains");
+  Prepare(TlsJob(150, 0.02), "trains");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
   EXPECT_EQ(AskInPlainText(processes_->coordinator_address()).code(),
@@ -120,7 +106,7 @@ TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
 }
 
 TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
-  Prepare(LinearJob(1500, 0.02), "read");
+  Prepare(TlsJob(1500, 0.02), "read");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
   const auto progress = processes_->Progress();
@@ -145,7 +131,7 @@ TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
 // A worker dies after the certificates, and their authority, were renewed; its next life has only
 // the new ones, and all that it connects to must have taken up theirs.
 TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
-  Prepare(LinearJob(1500, 0.02), "renewed");
+  Prepare(TlsJob(1500, 0.02), "renewed");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
   MakeCredentials("next");
@@ -173,7 +159,7 @@ TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
 }
 
 TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
-  Prepare(LinearJob(1500, 0.02), "another");
+  Prepare(TlsJob(1500, 0.02), "another");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(1);
   // By itself, before it connects.
@@ -189,7 +175,7 @@ TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
 TEST_F(TlsTest, ACoordinatorOfAJobWithTlsDoesNotStartWithoutACertificate) {
   folder_ = NewFolder("without");
   processes_ = std::make_unique<JobProcesses>(
-      JobProcesses::Options{.job = LinearJob(10, 0), .folder = folder_});
+      JobProcesses::Options{.job = TlsJob(10, 0), .folder = folder_});
   EXPECT_FALSE(processes_->StartCoordinator().ok());
   EXPECT_THAT(Contents(folder_ + "/coordinator.stderr"), HasSubstr("give --tls-directory"));
 }

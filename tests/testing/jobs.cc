@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,6 +31,23 @@ v1::JobSpec BaseJob() {
   timeouts.set_birth(60);
   timeouts.set_suspend_checkpoint(30);
   return job;
+}
+
+v1::JobSpec LinearJob(uint64_t steps, double delay) {
+  v1::JobSpec job = BaseJob();
+  job.mutable_model()->set_name("linear");
+  job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
+  job.mutable_data()->mutable_synthetic()->set_samples(1024);
+  job.mutable_data()->mutable_synthetic()->add_shape(16);
+  job.mutable_training()->set_steps(steps);
+  job.mutable_training()->set_step_delay_seconds(delay);
+  job.mutable_worker()->set_replicas(2);
+  return job;
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::string NewFolder(const std::string& name) {

@@ -87,6 +87,34 @@ TEST_F(PluginTest, TheLibrarysRuleIsAppliedWithTheJobsParametersAndItsStateIsKep
   EXPECT_EQ(tensor.mean, (std::vector<double>{0.5, 5.5, 0}));
 }
 
+TEST_F(PluginTest, TheNextVersionIsWrittenBesideTheOneThatItIsMadeOf) {
+  const auto optimizer = MakeOptimizer(SpecOf("three_slots"));
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  const std::vector<float> before = {1, 2}, gradient = {10, 20};
+  const std::vector<std::vector<float>> slots = {{100, 101}, {200, 201}, {300, 301}};
+  std::vector<float> after(2);
+  std::vector<std::vector<float>> slots_after(3, std::vector<float>(2));
+  StepRange<float> range;
+  range.parameters = before;
+  range.gradient = gradient;
+  range.parameters_out = absl::MakeSpan(after);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    range.slots[i] = slots[i];
+    range.slots_out[i] = absl::MakeSpan(slots_after[i]);
+  }
+  StepArguments arguments;
+  arguments.learning_rate = 0.5;
+  arguments.count = 7;
+  arguments.gradient_scale = 0.25;
+  (*optimizer)->Step(arguments, range);
+  EXPECT_EQ(after, (std::vector<float>{11, 22}));
+  EXPECT_EQ(slots_after[0], (std::vector<float>{100.5, 101.5}));
+  EXPECT_EQ(slots_after[1], (std::vector<float>{207, 208}));
+  EXPECT_EQ(slots_after[2], (std::vector<float>{300.25, 301.25}));
+  EXPECT_EQ(before, (std::vector<float>{1, 2}));
+  EXPECT_EQ(slots[0], (std::vector<float>{100, 101}));
+}
+
 TEST_F(PluginTest, HalfPrecisionParametersAreUpdatedInFloat) {
   const auto optimizer = MakeOptimizer(SpecOf("lion"));
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();

@@ -52,7 +52,7 @@ std::string Contents(const std::string& path) {
 
 std::string NewFolder(const std::string& name) {
   const char* const root = std::getenv("TEST_TMPDIR");
-  const std::string folder = absl::StrCat(
+  std::string folder = absl::StrCat(
       root != nullptr ? root : std::filesystem::temp_directory_path().string(), "/", name);
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);

@@ -5,7 +5,7 @@ import json
 import unittest
 
 from tests.cluster.testing.api_client import ApiError, History
-from tests.cluster.testing.cluster import Cluster, conditions, wait_for
+from tests.cluster.testing.cluster import Cluster, conditions, has_failed, wait_for
 from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, install_chart, kubeconfig
 
 API_SERVER = 'https://10.88.0.1:6443'  # as the control plane's network namespace knows it
@@ -58,8 +58,7 @@ class OperatorCase(unittest.TestCase):
         self.addCleanup(self.show_if_failed)
 
     def show_if_failed(self):
-        result = self._outcome.result
-        if not any(test is self for test, _ in result.failures + result.errors):
+        if not has_failed(self):
             return
         for job in self.api.list('trainingjobs', self.namespace):
             print(json.dumps(job.get('status'), indent=1))

@@ -3,7 +3,7 @@
 import unittest
 
 from tests.cluster.testing import images, volumes
-from tests.cluster.testing.cluster import ROOT, Cluster, conditions, say, wait_for
+from tests.cluster.testing.cluster import ROOT, Cluster, conditions, has_failed, say, wait_for
 from tests.cluster.testing.metrics import scrape
 from tests.cluster.testing.operator_process import NAMESPACE, RELEASE
 
@@ -19,10 +19,18 @@ class NodeCase(unittest.TestCase):
         archives = images.build(*cls.IMAGES)
         cls.cluster = cls.enterClassContext(Cluster(nodes=2, images=archives))
         cls.api = cls.cluster.api
-        cls.cluster.helm('install', RELEASE, ROOT / 'helm/sluice', '--namespace', NAMESPACE, '--create-namespace', '--set',
-                         f'image.registry={images.PREFIX.rstrip("/")},image.tag={images.TAG},image.pullPolicy=Never',
-                         '--wait', '--timeout', '2m')
+        cls.install()
         say('the chart is installed, its operators are ready')
+
+    @classmethod
+    def install(cls):
+        try:
+            cls.cluster.helm('install', RELEASE, ROOT / 'helm/sluice', '--namespace', NAMESPACE, '--create-namespace', '--set',
+                             f'image.registry={images.PREFIX.rstrip("/")},image.tag={images.TAG},image.pullPolicy=Never',
+                             '--wait', '--timeout', '5m', timeout=330)
+        except BaseException:
+            cls.cluster.show_pods(NAMESPACE)
+            raise
 
     def setUp(self):
         self.namespace = self.enterContext(
@@ -34,6 +42,13 @@ class NodeCase(unittest.TestCase):
         self.kubectl('apply', '-f', SAMPLES / 'claims.yaml')
         for claim in ('datasets', 'checkpoints'):
             volumes.wait_until_bound(self.cluster, self.namespace, claim)
+        self.addCleanup(self.show_if_failed)
+
+    def show_if_failed(self):
+        if has_failed(self):
+            say(self.kubectl('describe', 'stj'))
+            self.cluster.show_pods(self.namespace)
+            self.cluster.show_pods(NAMESPACE, lines=40)
 
     def kubectl(self, *arguments, **more):
         return self.cluster.kubectl('-n', self.namespace, *arguments, **more)
@@ -69,9 +84,3 @@ class NodeCase(unittest.TestCase):
 
     def wait_for_steps(self, job, steps, seconds=120):
         wait_for(f'{job} is at step {steps}', lambda: (self.metric(f'{job}-coordinator', 'sluice_step') or 0) >= steps, seconds)
-
-    def show(self, job):
-        """What a person would look at when a job does not do what it should."""
-        say(self.kubectl('describe', 'stj', job))
-        for pod in self.pods(job):
-            say(f'--- {pod}\n' + self.kubectl('logs', pod, '--tail=15'))

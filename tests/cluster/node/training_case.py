@@ -81,11 +81,7 @@ class TrainingCase(NodeCase):
         self.cluster.apply(job)
 
     def wait_until_succeeded(self, job, seconds=300):
-        try:
-            self.kubectl('wait', f'stj/{job}', '--for=condition=Succeeded', f'--timeout={seconds}s', timeout=seconds + 10)
-        except BaseException:
-            self.show(job)
-            raise
+        self.kubectl('wait', f'stj/{job}', '--for=condition=Succeeded', f'--timeout={seconds}s', timeout=seconds + 10)
 
     def parameters(self, job):
         """The final parameters: their table and their bytes."""

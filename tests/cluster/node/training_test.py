@@ -15,18 +15,14 @@ class TrainingTest(NodeCase):
         say(f'{name} from {source}; at least {threshold} % are expected')
         volumes.copy_images(source, self.folders['datasets'] / 'mnist')
         self.sample('mnist.yaml')
-        try:
-            wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
-            say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
-            say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
-            nodes = {pod['spec']['nodeName'] for pod in self.pods('mnist').values()}
-            self.assertEqual(len(nodes), 2, 'pods are on both nodes')
-            self.assertIn('The shard listens', self.kubectl('logs', 'mnist-ps-0'))
-            self.assertRegex(self.kubectl('exec', 'mnist-coordinator', '--', '/usr/bin/sluice', '--version'), r'\d+\.\d+')
-            self.kubectl('wait', 'stj/mnist', '--for=condition=Succeeded', '--timeout=900s', timeout=910)
-        except BaseException:
-            self.show('mnist')
-            raise
+        wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
+        say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
+        say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
+        nodes = {pod['spec']['nodeName'] for pod in self.pods('mnist').values()}
+        self.assertEqual(len(nodes), 2, 'pods are on both nodes')
+        self.assertIn('The shard listens', self.kubectl('logs', 'mnist-ps-0'))
+        self.assertRegex(self.kubectl('exec', 'mnist-coordinator', '--', '/usr/bin/sluice', '--version'), r'\d+\.\d+')
+        self.kubectl('wait', 'stj/mnist', '--for=condition=Succeeded', '--timeout=900s', timeout=910)
         status = self.status('mnist')
         say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
         accuracy = float(re.search(r'accuracy ([\d.]+) %', status['training']['metric'])[1])
@@ -43,19 +39,15 @@ class TrainingTest(NodeCase):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
         self.kubectl('apply', '-f', '-', stdin=manifest)
-        try:
-            wait_for('it trains', lambda: self.status('tls').get('summary') == 'Training', 120)
-            self.wait_for_steps('tls', 20)
-            self.assertEqual(self.status('tls')['tls'], 'Enabled')
-            self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
-            # The old certificates are gone; the new worker has one of the new.
-            self.kubectl('delete', 'secret', 'tls-tls-worker')
-            self.kubectl('scale', 'stj/tls', '--replicas=3')
-            wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
-            self.kubectl('wait', 'stj/tls', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
-        except BaseException:
-            self.show('tls')
-            raise
+        wait_for('it trains', lambda: self.status('tls').get('summary') == 'Training', 120)
+        self.wait_for_steps('tls', 20)
+        self.assertEqual(self.status('tls')['tls'], 'Enabled')
+        self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
+        # The old certificates are gone; the new worker has one of the new.
+        self.kubectl('delete', 'secret', 'tls-tls-worker')
+        self.kubectl('scale', 'stj/tls', '--replicas=3')
+        wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
+        self.kubectl('wait', 'stj/tls', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
         say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
     def test_layers_are_computed_by_the_shards_for_workers_that_speak_tls_with_them(self):
@@ -63,11 +55,7 @@ class TrainingTest(NodeCase):
                                   'shape: [1, 28, 28], classes: 10}', (SAMPLES / 'server-execution.yaml').read_text())
         self.assertEqual(count, 1)
         self.kubectl('apply', '-f', '-', stdin=manifest)
-        try:
-            self.kubectl('wait', 'stj/mnist-server', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
-        except BaseException:
-            self.show('mnist-server')
-            raise
+        self.kubectl('wait', 'stj/mnist-server', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
         self.assertEqual(self.status('mnist-server')['tls'], 'Enabled')
         self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
         say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())

@@ -164,6 +164,23 @@ class Cluster:
             lines = log.read_text(errors='replace').splitlines()[-8:]
             print('\n'.join([f'--- {log.name}', *lines]), flush=True)
 
+    def show_pods(self, namespace, lines=12):
+        """What a person would look at first when the pods of a namespace do not do what they should."""
+        for command in (('get', 'pods', '-o', 'wide'), ('get', 'events', '--sort-by=.metadata.creationTimestamp')):
+            say(f'--- kubectl {" ".join(command)}\n' + '\n'.join(self._answer('-n', namespace, *command).splitlines()[-40:]))
+        for pod in self.api.list('pods', namespace):
+            status, name = pod['status'], pod['metadata']['name']
+            states = [one.get('state') for one in status.get('containerStatuses', [])]
+            say(f'--- {name}: {status.get("phase")} {status.get("reason", "")} {json.dumps(states)}\n' +
+                self._answer('-n', namespace, 'logs', name, '--all-containers', f'--tail={lines}'))
+
+    def _answer(self, *arguments):
+        """Of kubectl, be it an error."""
+        try:
+            return self.kubectl(*arguments, timeout=30)
+        except (CommandFailed, subprocess.TimeoutExpired) as error:
+            return str(error)
+
     def client(self, port=None):
         """Another connection of the administrator's; one is for one thread."""
         pki = self.folder / 'pki'
@@ -222,6 +239,12 @@ class Cluster:
 def conditions(value):
     """{type: status} of an object."""
     return {one['type']: one['status'] for one in (value.get('status') or {}).get('conditions') or []}
+
+
+def has_failed(test):
+    """Whether an assertion of a unittest.TestCase has failed by now: for what is shown of it in its cleanup."""
+    result = test._outcome.result
+    return any(getattr(one, 'test_case', one) is test for one, _ in result.failures + result.errors)
 
 
 def plain(text):

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,36 @@ TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows)
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
   for (const auto& [name, uid] : uids) EXPECT_EQ(cluster_.UidOf(name), uid) << name;
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"restarts", "total"}), 0);
+}
+
+TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
+  Mutex mutex;
+  std::vector<std::string> made;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    if (MakesPod(request)) {
+      MutexLock lock(&mutex);
+      made.push_back(GetString(Json::parse(request.body), {"metadata", "name"}));
+    }
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 60}}}}}}));
+  cluster_.Create(FakeCluster::Job("b"));
+  ASSERT_TRUE(cluster_.Settle());
+  const auto last = [&](const std::string& job) {
+    size_t at = 0;
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (absl::StartsWith(made[i], job)) at = i;
+    }
+    return at;
+  };
+  EXPECT_LT(last("b-"), 30u) << "one turn of the large job is all that the small one waits for";
+  EXPECT_GT(last("a-"), 60u);
+  EXPECT_EQ(std::set<std::string>(made.begin(), made.end()).size(), made.size());
+  EXPECT_EQ(cluster_.PodNames().size(), made.size());
+  for (const char* job : {"a", "b"}) {
+    EXPECT_EQ(cluster_.Condition(job, "Ready"), "True/AllReady") << job;
+    EXPECT_EQ(GetInt(cluster_.Status(job), {"restarts", "total"}), 0) << job;
+  }
 }
 
 TEST_F(OperatorManyPodsTest, PodsThatGetReadyAreLookedAtTogetherAndOneThatEndsAtOnce) {

@@ -270,7 +270,11 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
     absl::Status status = DeletePod(world.job.key.ns, deletion, trail);
     if (!status.ok()) return status;
   }
-  if (absl::Status status = CreatePods(world, plan.creations, trail); !status.ok()) return status;
+  std::vector<policy::Slot> creations = plan.creations;
+  if (creations.size() > options_.creations_in_a_turn) {
+    creations.resize(options_.creations_in_a_turn);
+  }
+  if (absl::Status status = CreatePods(world, creations, trail); !status.ok()) return status;
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;
@@ -348,6 +352,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   // What was found is to be said at once.
   if (news) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
+  if (plan.creations.size() > options_.creations_in_a_turn) return Result::RequeueAfter({});
   again = std::min(again, NextLook(*trail));
   // Its coordinator need not say more than that steps are made.
   if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);

@@ -53,6 +53,8 @@ class JobReconciler final : public runtime::Reconciler {
     absl::Duration write_lag = absl::Seconds(10);
     // So many of a job's pods are asked for at a time, where `pool` has threads for it.
     int creations_at_once = 8;
+    // And so many in one reconciliation: the rest follows when other jobs have had their turn.
+    size_t creations_in_a_turn = 16;
     runtime::TaskPool* pool = nullptr;  // outlives the reconciler; null: one after the other
     // Where the coordinator with this pod IP listens.
     std::function<std::string(const std::string& ip)> control_address;

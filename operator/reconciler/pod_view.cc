@@ -55,8 +55,13 @@ bool IsConfigTrouble(absl::string_view reason) {
 Trouble WaitingOf(const Json& pod, absl::string_view container) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (scheduled != nullptr && GetString(*scheduled, {"status"}) == "False") {
-    return {"Unschedulable",
-            absl::StrCat("no node takes the pod: ", GetString(*scheduled, {"message"}))};
+    const std::string message = GetString(*scheduled, {"message"});
+    const bool claim = absl::StrContains(absl::AsciiStrToLower(message), "persistentvolumeclaim");
+    return {
+        "Unschedulable",
+        absl::StrCat("no node takes the pod: ", message,
+                     claim ? "; make the claim, or a volume for it, or correct its name in the job"
+                           : "; ask for less or for other nodes in the template, or add nodes")};
   }
   for (const Json* status : {ContainerStatus(pod, "initContainerStatuses", ""),
                              ContainerStatus(pod, "containerStatuses", container)}) {
@@ -69,7 +74,9 @@ Trouble WaitingOf(const Json& pod, absl::string_view container) {
                            "; correct spec.image, or give the pods imagePullSecrets")};
     }
     if (IsConfigTrouble(reason)) {
-      return {"ContainerConfigError", absl::StrCat(reason, ": ", message)};
+      return {"ContainerConfigError",
+              absl::StrCat(reason, ": ", message,
+                           "; make what the template names, or correct the template")};
     }
   }
   return {};

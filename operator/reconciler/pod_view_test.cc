@@ -1,5 +1,6 @@
 #include "operator/reconciler/pod_view.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,6 +11,7 @@ namespace sluice::reconciler {
 namespace {
 
 using kube::Json;
+using ::testing::HasSubstr;
 
 Json Pod(const std::string& role, const Json& status) {
   return {{"metadata",
@@ -83,6 +85,24 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsNamed) {
       {"phase", "Pending"},
       {"conditions", Json::array({Condition("PodScheduled", "False", "2026-01-01T00:00:01Z")})}};
   EXPECT_EQ(ReadPod(Pod("worker", pending))->waiting.reason, "Unschedulable");
+}
+
+TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
+  EXPECT_THAT(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.message,
+              HasSubstr("correct spec.image"));
+  EXPECT_THAT(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.message,
+              HasSubstr("make what the template names"));
+  Json unscheduled = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
+  const auto told = [&](const char* message) {
+    unscheduled["message"] = message;
+    return ReadPod(
+               Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({unscheduled})}}))
+        ->waiting.message;
+  };
+  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("ask for less"));
+  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("make the claim"));
+  EXPECT_THAT(told("pod has unbound immediate PersistentVolumeClaims"),
+              HasSubstr("or a volume for it"));
 }
 
 TEST(PodViewTest, AReadyPodWhoseNodeFellSilentIsLost) {

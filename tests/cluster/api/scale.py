@@ -1,5 +1,6 @@
 """Many jobs at once on simulated nodes: what is measured, for the test and for the benchmark."""
 
+import collections
 import concurrent.futures
 import http.client
 import json
@@ -9,14 +10,21 @@ import time
 
 from tests.cluster.api.operator_case import JOB_LABEL, training_job
 from tests.cluster.testing.api_client import path_of
-from tests.cluster.testing.cluster import conditions, say
+from tests.cluster.testing.cluster import conditions, say, wait_for
 from tests.cluster.testing.metrics import scrape_text
 
 METRICS_PORT = 9099
 PODS_OF_A_NODE = 100
 CONNECTIONS = 8
-# No claim: nodes are simulated, and what is measured is pods.
-STORAGE = {'storage': {'type': 'Local', 'path': '/scratch'}}
+SPEC = {
+    # No claim: nodes are simulated, and what is measured is pods.
+    'checkpoint': {'storage': {'type': 'Local', 'path': '/scratch'}},
+    # Whoever simulates the nodes may be late with their leases on a busy machine: that is not to cost pods.
+    'nodeFailure': {'tolerationSeconds': 3600, 'forceDeleteAfterSeconds': 3600},
+}
+# What the operator may take with 1,000 jobs of which 20 train.
+MOST_MIB = 150
+MOST_CORES = 0.05
 
 
 def nodes_for(pods):
@@ -131,13 +139,39 @@ def pod_spec_like(pod):
 
 def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
     """Jobs of so many pods each, all applied at once, until every pod runs."""
+    # The API server takes two seconds for the first object of a kind that it has just learned.
+    cluster.api.create('trainingjobs', training_job('first', namespace, suspend=True, **SPEC), namespace)
+    cluster.api.delete('trainingjobs', namespace, 'first')
     began = time.monotonic()
     in_parallel(cluster, range(jobs), lambda client, index: client.create(
-        'trainingjobs', training_job(f'job-{index}', namespace, workers=pods - 3, shards=2, checkpoint=STORAGE), namespace))
+        'trainingjobs', training_job(f'job-{index}', namespace, workers=pods - 3, shards=2, **SPEC), namespace))
     applied = time.monotonic()
     last = wait_for_running(watcher, jobs * pods, seconds)
     say(f'{jobs} jobs were applied in {applied - began:.1f} s, their {jobs * pods} pods ran {last - began:.1f} s after the first')
     return jobs * pods / (last - began)
+
+
+def ends_of_pods(cluster, namespace):
+    """How many pods of the namespace's jobs ended, by what the newest failures of each say."""
+    return dict(collections.Counter(failure['reason'] for job in cluster.api.list('trainingjobs', namespace)
+                                    for failure in job.get('status', {}).get('lastFailures', [])))
+
+
+def footprint(cluster, namespace, pid, jobs, training, seconds):
+    """(MiB, cores) of the operator with so many jobs, of which some train and the others are suspended."""
+
+    def create(client, index):
+        client.create('trainingjobs', training_job(f'job-{index}', namespace, suspend=index >= training, **SPEC), namespace)
+
+    in_parallel(cluster, range(jobs), create)
+    # A job trains when its coordinator says so: what it costs to talk with coordinators is counted.
+    wait_for('all jobs train or are suspended', lambda: sum(
+        one.get('status', {}).get('summary') in ('Training', 'Suspended')
+        for one in cluster.api.list('trainingjobs', namespace)) == jobs, 600, every=2)
+    time.sleep(15)  # what follows a change is over
+    began, before = time.monotonic(), cpu_seconds(pid)
+    time.sleep(seconds)
+    return memory_mib(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
 class OperatorMetrics:

@@ -2,17 +2,17 @@
 
     bazel run //tests/cluster/api:scale_bench -- [--jobs 100] [--pods 100] [--idle 1000] [--training 20] [--seconds 120]
 
-It brings up a cluster of simulated nodes of its own. 100 jobs of 100 pods take several minutes on two cores; other programs on the
+It ends with 1 if idle jobs cost more than they may. It brings up a cluster of simulated nodes of its own. 100 jobs of 100 pods take several minutes on two cores; other programs on the
 machine slow all of it down, so the load is printed with the figures.
 """
 
 import argparse
 import contextlib
 import os
-import time
+import sys
 
 from tests.cluster.api import scale
-from tests.cluster.api.operator_case import API_SERVER, training_job
+from tests.cluster.api.operator_case import API_SERVER
 from tests.cluster.testing.cluster import Cluster, conditions, say, wait_for
 from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, Operator, install_chart, kubeconfig
 
@@ -29,6 +29,7 @@ def measure_rates(cluster, operator, jobs, pods):
         'trainingjobs', 'rates')), 600, every=2)
     metrics = scale.OperatorMetrics(cluster)
     say(f'jobs: {jobs * pods} pods, {watcher.made} made, {len(watcher.doubled)} doubled, {rate:.1f} pods/s; {load()}')
+    say(f'  pods that ended: {scale.ends_of_pods(cluster, "rates") or "none"}')
     for what in ('reconcile_seconds', 'queue_wait_seconds'):
         say(f'  {what}: 50 in 100 at most {metrics.quantile(f"sluice_operator_{what}", 0.5):.3f}, 99 in 100 at most '
             f'{metrics.quantile(f"sluice_operator_{what}", 0.99):.3f}')
@@ -49,26 +50,12 @@ def measure_rates(cluster, operator, jobs, pods):
 
 
 def measure_idle(cluster, operator, jobs, training, seconds):
+    """Whether the operator takes as little as it should."""
     cluster.api.create('namespaces', {'metadata': {'name': 'idle'}})
-
-    def create(client, index):
-        job = training_job(f'job-{index}', 'idle', checkpoint=scale.STORAGE)
-        job['spec']['suspend'] = index >= training
-        client.create('trainingjobs', job, 'idle')
-
-    scale.in_parallel(cluster, range(jobs), create)
-
-    def settled():
-        found = cluster.api.list('trainingjobs', 'idle')
-        return sum(one.get('status', {}).get('summary') in ('Training', 'Suspended') for one in found) == jobs
-
-    wait_for('all jobs train or are suspended', settled, 600, every=2)
-    time.sleep(20)  # what follows a change is over
-    before = scale.cpu_seconds(operator.process.pid)
-    time.sleep(seconds)
-    used = scale.cpu_seconds(operator.process.pid) - before
-    say(f'{jobs} jobs of which {training} train: {scale.memory_mib(operator.process.pid):.0f} MiB, {used / seconds:.3f} cores '
+    mib, cores = scale.footprint(cluster, 'idle', operator.process.pid, jobs, training, seconds)
+    say(f'{jobs} jobs of which {training} train: {mib:.0f} MiB (at most {scale.MOST_MIB}), {cores:.3f} cores (at most {scale.MOST_CORES}) '
         f'over {seconds} s; {load()}')
+    return mib <= scale.MOST_MIB and cores <= scale.MOST_CORES
 
 
 def main():
@@ -86,11 +73,11 @@ def main():
         config = kubeconfig(cluster, 'operator', API_SERVER, token)
         stack.enter_context(Coordinators(cluster))
         operator = stack.enter_context(Operator(cluster, config, metrics_port=scale.METRICS_PORT))
-        if arguments.idle:
-            measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
+        small = not arguments.idle or measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
         if arguments.jobs:
             measure_rates(cluster, operator, arguments.jobs, arguments.pods)
+    return 0 if small else 1
 
 
 if __name__ == '__main__':
-    main()
+    sys.exit(main())

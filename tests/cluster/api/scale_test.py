@@ -1,4 +1,4 @@
-"""Ten jobs of twenty pods each, applied at once: every pod is made, once, and every job trains. scale_bench.py measures more."""
+"""Many jobs: ten of twenty pods each, applied at once, get every pod once; two hundred cost the operator little. scale_bench.py measures more."""
 
 import pathlib
 
@@ -10,6 +10,8 @@ from tools import unittest_main
 
 JOBS = 10
 PODS = 20
+IDLE_JOBS = 200
+TRAINING_JOBS = 10
 
 
 class ScaleTest(OperatorCase):
@@ -33,12 +35,21 @@ class ScaleTest(OperatorCase):
         # A creation that is sent twice would be found, and would not make a second pod; yet there is no reason for one.
         self.assertEqual(metrics.total('sluice_operator_api_requests_total', verb='create', resource='pods', code='201'), JOBS * PODS)
         self.assertEqual(metrics.total('sluice_operator_reconcile_errors_total'), 0)
+        self.assertEqual(scale.ends_of_pods(self.cluster, self.namespace), {})
         like = scale.pod_spec_like(self.pods('job-0', 'worker')['job-0-worker-0'])
         plain = scale.plain_pods_per_second(self.cluster, self.namespace, JOBS * PODS, like, seconds=300)
         p99 = metrics.quantile('sluice_operator_reconcile_seconds', 0.99)
-        say(f'{rate:.0f} pods/s of jobs, {plain:.0f} pods/s of the cluster alone; reconciliations: 99 in 100 take at most {p99:.3f} s; '
+        say(f'{rate:.0f} pods/s of jobs, {plain:.0f} pods/s of the cluster alone; reconciliations: 99 in 100 take at most {p99:.3f} s, '
+            f'a pod is made in {1000 * metrics.mean_seconds("create"):.0f} ms in the mean; '
             f'the operator has {scale.memory_mib(operator.process.pid):.0f} MiB; '
             f'load {pathlib.Path("/proc/loadavg").read_text().split()[0]}')
+
+    def test_many_jobs_that_do_nothing_cost_next_to_nothing(self):
+        operator = self.enterContext(Operator(self.cluster, self.kubeconfig, 'idle-operator'))
+        mib, cores = scale.footprint(self.cluster, self.namespace, operator.process.pid, IDLE_JOBS, TRAINING_JOBS, seconds=20)
+        say(f'{IDLE_JOBS} jobs of which {TRAINING_JOBS} train: {mib:.0f} MiB, {cores:.3f} cores')
+        self.assertLessEqual(mib, scale.MOST_MIB)
+        self.assertLessEqual(cores, scale.MOST_CORES)
 
 
 if __name__ == '__main__':

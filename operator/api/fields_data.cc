@@ -157,7 +157,8 @@ void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.data.source.path",
              "A file, or a folder that holds files of the usual names (`train-images-idx3-ubyte`, "
-             "`train-labels-idx1-ubyte`, with or without .gz).")
+             "`train-labels-idx1-ubyte`, with or without .gz), or the address of a file with its "
+             "checksum, https://HOST/FILE#sha256=CHECKSUM, which is downloaded once per machine.")
           .Required()
           .Path()
           .Example("/usr/share/datasets/fashion-mnist")
@@ -165,7 +166,8 @@ void AddDataBasics(std::vector<Field>* fields) {
           .Invalid("\"\"", "must not be empty"));
   fields->push_back(
       String("spec.data.source.labels",
-             "IDX: the file of the labels. Unset: found beside the images by its usual name.")
+             "IDX: the file of the labels, or its address. Unset: found beside the images by its "
+             "usual name.")
           .Path()
           .Example("/data/train-labels-idx1-ubyte.gz"));
   AddDataVolume(fields);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
+#include "services/common/web_address.h"
 
 namespace sluice::api {
 namespace {
@@ -89,6 +90,109 @@ void AddModelRules(std::vector<Rule>* rules) {
                     "the model `additive` needs its size, e.g. `dimensions: {dim: 10}`",
                     {R"({"name":"additive","dimensions":{"dim":10}})"},
                     {R"({"name":"additive"})", R"({"name":"additive","dimensions":{"in":10}})"}});
+}
+
+// An address, as services/common/web_address.h reads it, in the words of CEL.
+std::string AddressCel(const std::string& value) {
+  return absl::StrCat("!", value, ".contains('://') || ", value,
+                      ".matches('^https?://[^/#[:space:]]+/([^#[:space:]]*[^#/"
+                      "[:space:]])?#sha256=[0-9a-fA-F]{64}$')");
+}
+constexpr char kAddressMessage[] =
+    "an address is http://HOST/FILE#sha256=CHECKSUM, or the same with https, with the 64 digits "
+    "that `sha256sum FILE` prints";
+
+bool IsPathOrAddress(const Json& text) {
+  return !IsWebAddress(text.get<std::string>()) || ParseWebAddress(text.get<std::string>()).ok();
+}
+bool IsAddress(const Json& data) {
+  return Has(data, "source") && IsWebAddress(data["source"]["path"].get<std::string>());
+}
+
+// What may be an address instead of a path.
+void AddAddressRules(std::vector<Rule>* rules) {
+  const std::string good =
+      absl::StrCat("https://h/a.gz#sha256=", std::string(64, 'a'));  // of nothing
+  const std::string context =
+      R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+          "text":{"vocabulary":"/v"},"evaluation":{"source":{"path":"/e"},"intervalSteps":5}}}})";
+  const std::vector<std::string> bad = {"http://h/a.gz", "ftp://h/a.gz#sha256=00",
+                                        absl::StrCat("http://h#sha256=", std::string(64, 'a'))};
+  const auto add = [&](const char* scope, const char* field, const std::string& cel,
+                       bool (*holds)(const Json&), const std::string& extra) {
+    const auto example = [&](const std::string& value) {
+      return absl::StrCat("{", extra, "\"", field, "\":\"", value, "\"}");
+    };
+    Rule rule = {scope, field, cel, holds, kAddressMessage, {example(good)}, {}, context};
+    for (const std::string& value : bad) rule.failing.push_back(example(value));
+    rules->push_back(std::move(rule));
+  };
+  const auto path_holds = [](const Json& self) { return IsPathOrAddress(self["path"]); };
+  const auto labels_hold = [](const Json& self) {
+    return !Has(self, "labels") || IsPathOrAddress(self["labels"]);
+  };
+  for (const char* scope : {"spec.data.source", "spec.data.evaluation.source"}) {
+    add(scope, "path", AddressCel("self.path"), path_holds, "");
+    Rule rule = {scope,
+                 "labels",
+                 absl::StrCat("!has(self.labels) || ", AddressCel("self.labels")),
+                 labels_hold,
+                 kAddressMessage,
+                 {absl::StrCat(R"({"labels":")", good, R"("})")},
+                 {R"({"labels":"http://h/a.gz"})"},
+                 R"({"spec":{"data":{"evaluation":{"source":{"path":"/e"},"intervalSteps":5}}}})"};
+    rules->push_back(std::move(rule));
+  }
+  add(
+      "spec.data.text", "vocabulary",
+      absl::StrCat("!has(self.vocabulary) || ", AddressCel("self.vocabulary")),
+      [](const Json& self) {
+        return !Has(self, "vocabulary") || IsPathOrAddress(self["vocabulary"]);
+      },
+      "");
+}
+
+// IDX data is in several files: what is beside a file of this machine is not beside an address.
+void AddIdxAddressRules(std::vector<Rule>* rules) {
+  const std::string source =
+      absl::StrCat(R"("source":{"path":"http://h/i#sha256=)", std::string(64, 'a'), R"(")");
+  const std::string labels = R"(,"labels":"/labels")";
+  rules->push_back(
+      {"spec.data",
+       "source.labels",
+       "self.format != 'IDX' || !has(self.source) || !self.source.path.contains('://') || "
+       "has(self.source.labels)",
+       [](const Json& self) {
+         return !Is(self, "format", "IDX") || !IsAddress(self) || Has(self["source"], "labels");
+       },
+       "IDX data at an address needs `labels`, the address of the file of labels",
+       {absl::StrCat("{", source, labels, "}}")},
+       {absl::StrCat("{", source, "}}")}});
+  rules->push_back(
+      {"spec.data",
+       "evaluation.source.labels",
+       "self.format != 'IDX' || !has(self.evaluation) || !has(self.evaluation.source) || "
+       "!self.evaluation.source.path.contains('://') || has(self.evaluation.source.labels)",
+       [](const Json& self) {
+         return !Is(self, "format", "IDX") || !Has(self, "evaluation") ||
+                !IsAddress(self["evaluation"]) || Has(self["evaluation"]["source"], "labels");
+       },
+       "IDX data at an address needs `labels`, the address of the file of labels",
+       {absl::StrCat(R"({"evaluation":{"intervalSteps":5,)", source, labels, "}}}")},
+       {absl::StrCat(R"({"evaluation":{"intervalSteps":5,)", source, "}}}")}});
+  rules->push_back(
+      {"spec.data",
+       "evaluation.source",
+       "self.format != 'IDX' || !has(self.source) || !self.source.path.contains('://') || "
+       "!has(self.evaluation) || has(self.evaluation.source)",
+       [](const Json& self) {
+         return !Is(self, "format", "IDX") || !IsAddress(self) || !Has(self, "evaluation") ||
+                Has(self["evaluation"], "source");
+       },
+       "beside an address no evaluation data is looked for: name it in `source`",
+       {absl::StrCat("{", source, labels,
+                     R"(},"evaluation":{"intervalSteps":5,"source":{"path":"/e"}}})")},
+       {absl::StrCat("{", source, labels, R"(},"evaluation":{"intervalSteps":5}})")}});
 }
 
 void AddDataRules(std::vector<Rule>* rules) {
@@ -899,6 +1003,8 @@ const std::vector<Rule>& Rules() {
     auto* rules = new std::vector<Rule>;
     AddModelRules(rules);
     AddDataRules(rules);
+    AddAddressRules(rules);
+    AddIdxAddressRules(rules);
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddStragglerRules(rules);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
 #include "operator/api/suggest.h"
+#include "services/common/web_address.h"
 
 namespace sluice::api {
 namespace {
@@ -308,7 +309,7 @@ class Validator {
     if (field.matches != nullptr && !field.matches(node.text)) {
       return Refuse(node, path, absl::StrCat(field.pattern_message, "; this is ", node.Describe()));
     }
-    if (field.is_path && !base_directory_.empty()) {
+    if (field.is_path && !base_directory_.empty() && !IsWebAddress(node.text)) {
       const std::filesystem::path joined = std::filesystem::path(base_directory_) / node.text;
       return Json(joined.lexically_normal().string());
     }

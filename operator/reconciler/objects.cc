@@ -12,6 +12,7 @@
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
 #include "services/common/crc32c.h"
+#include "services/common/web_address.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -23,6 +24,9 @@ std::string JobIdentity(const JobView& job) {
 }
 
 // ---- the container
+
+constexpr char kCacheVariable[] = "SLUICE_CACHE";
+constexpr char kCacheFolder[] = "/tmp/sluice-cache";
 
 // CPUs of the template's container, rounded up; 0 if it says nothing.
 int Cpus(const Json& container) {
@@ -99,6 +103,22 @@ Json Probe(const char* path, int period, int failures) {
           {"periodSeconds", period},
           {"timeoutSeconds", 5},
           {"failureThreshold", failures}};
+}
+
+// Whether workers download data.
+bool HasAddresses(const v1::DataSpec& data) {
+  return IsWebAddress(data.source().path()) || IsWebAddress(data.source().labels()) ||
+         IsWebAddress(data.text().vocabulary()) ||
+         IsWebAddress(data.evaluation().source().path()) ||
+         IsWebAddress(data.evaluation().source().labels());
+}
+
+bool HasVariable(const Json& container, absl::string_view name) {
+  const Json* variables = kube::Find(container, {"env"});
+  if (variables == nullptr || !variables->is_array()) return false;
+  return std::any_of(variables->begin(), variables->end(), [&](const Json& variable) {
+    return kube::GetString(variable, {"name"}) == name;
+  });
 }
 
 Json Ports(v1::Role role) {
@@ -178,6 +198,11 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
     container["command"] = {
         absl::StrCat("/usr/bin/sluice-", RoleName(slot.role), computes ? "-torch" : "")};
     container["args"] = Arguments(job, defaults, slot, theirs);
+    // The root of a pod's files cannot be written.
+    if (slot.role == v1::WORKER && HasAddresses(job.job.spec.data()) &&
+        !HasVariable(theirs, kCacheVariable)) {
+      container["env"].push_back(Variable(kCacheVariable, kCacheFolder));
+    }
     container["readinessProbe"] = Probe("/readyz", 2, 1);
     container["livenessProbe"] = Probe("/healthz", 10, 6);
   }

@@ -117,6 +117,21 @@ TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
   EXPECT_FALSE(Container(pod).contains("readinessProbe"));
 }
 
+TEST(ObjectsTest, WorkersThatDownloadAreGivenAFolderForItUnlessTheyHaveOne) {
+  const std::string address = absl::StrCat("http://h/words#sha256=", std::string(64, 'a'));
+  const Json data = {{"data", {{"format", "Text"}, {"source", {{"path", address}}}}}};
+  EXPECT_THAT(Container(MakePod(Job(data), kDefaults, kWorker))["env"].dump(),
+              HasSubstr(R"({"name":"SLUICE_CACHE","value":"/tmp/sluice-cache"})"));
+  EXPECT_EQ(Container(MakePod(Job(data), kDefaults, kShard))["env"].size(), 1u);
+  EXPECT_EQ(Container(MakePod(Job(), kDefaults, kWorker))["env"].size(), 1u);
+  Json own = data;
+  own["worker"] = Json::parse(R"({"template": {"spec": {"containers": [
+      {"name": "worker", "env": [{"name": "SLUICE_CACHE", "value": "/big"}]}]}}})");
+  const std::string env = Container(MakePod(Job(own), kDefaults, kWorker))["env"].dump();
+  EXPECT_THAT(env, HasSubstr("/big"));
+  EXPECT_THAT(env, ::testing::Not(HasSubstr("/tmp/sluice-cache")));
+}
+
 TEST(ObjectsTest, ProcessesAreToldWhereTheirCertificatesAre) {
   for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
     const Json pod = MakePod(Job(), kDefaults, slot);

@@ -13,6 +13,7 @@
 #include "operator/kube/http.h"
 #include "services/common/clock.h"
 #include "services/common/file_util.h"
+#include "services/download/http_get.h"
 
 namespace sluice::cli {
 
@@ -41,6 +42,9 @@ struct Environment {
   std::vector<std::string> program_directories;
   // $SLUICE_DATA: where data that is not beside its manifest may be; may be empty.
   std::string data_directory;
+  // Where downloads are kept, and what downloads; null: data at addresses is refused.
+  std::string cache_directory;
+  HttpGet* http = nullptr;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
   ClusterAccess cluster;

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
+#include "services/common/web_address.h"
 
 namespace sluice::cli {
 namespace {
@@ -95,8 +96,8 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   for (const NamedPath& named : DataPaths(job->mutable_data())) {
     // Relative paths were joined to the manifest's folder.
     const std::string relative = fs::path(*named.path).lexically_relative(base).string();
-    if (named.path->empty() || relative.empty() || absl::StartsWith(relative, "..") ||
-        Exists(files, *named.path)) {
+    if (named.path->empty() || IsWebAddress(*named.path) || relative.empty() ||
+        absl::StartsWith(relative, "..") || Exists(files, *named.path)) {
       continue;
     }
     const auto found = FindIn(places, relative, files);
@@ -117,7 +118,7 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   paths.push_back(
       {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
   for (const NamedPath& named : paths) {
-    if (named.path->empty() || Exists(files, *named.path)) continue;
+    if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(
         absl::StrCat(named.field, ": ", *named.path, ": no such file or folder"));
   }

@@ -25,7 +25,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
 
 // NOT_FOUND with the field and path of the first thing that the job reads and that is not there:
 // data, labels, vocabulary, a TorchScript file, restoreFrom. What a program of the job's own reads
-// is its business.
+// is its business, and what is at an address (DownloadData) is not looked for.
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files);
 
 // Whether a folder of checkpoints holds one, i.e. something was trained. Errors of the file system.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -16,6 +17,8 @@
 #include "services/cli/cli.h"
 #include "services/common/program.h"
 #include "services/common/version.h"
+#include "services/download/curl_get.h"
+#include "services/download/download_cache.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice::cli {
@@ -65,6 +68,12 @@ int Main(int argc, char** argv) {
   environment.columns = TerminalColumns;
   environment.program_directories = ProgramDirectories();
   environment.data_directory = VariableOr("SLUICE_DATA", "");
+  environment.cache_directory =
+      CacheDirectory([](const char* name) { return VariableOr(name, ""); });
+  CurlGet::Options download_options;
+  download_options.user_agent = absl::StrCat("sluice/", Version());
+  CurlGet http(std::move(download_options));
+  environment.http = &http;
   environment.files = files.get();
   environment.clock = &clock;
   environment.cluster.kubeconfig = VariableOr("KUBECONFIG", "");

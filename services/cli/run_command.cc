@@ -15,6 +15,7 @@
 #include "operator/local/local_job.h"
 #include "services/cli/cluster/cluster_run.h"
 #include "services/cli/command.h"
+#include "services/cli/data_download.h"
 #include "services/cli/dry_run.h"
 #include "services/cli/job_paths.h"
 #include "services/cli/local_states.h"
@@ -301,6 +302,10 @@ int Run(const Environment& environment, const RunFlags& flags) {
     if (absl::Status status = CheckPortIsFree(flags.port); !status.ok()) {
       return Complain(environment, status);
     }
+  }
+  if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
+      !status.ok()) {
+    return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
   }
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMaxJobBytes = size_t{1} << 20;
 
 absl::Status Describe(const std::string& job_file, const std::string& output,
-                      const EngineFactory& make_engine) {
+                      const EngineFactory& make_engine, const DataFetcher& fetch_data) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const absl::StatusOr<std::string> json = files->Read(job_file, kMaxJobBytes);
   if (!json.ok()) return json.status();
@@ -30,6 +30,8 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(job_file, " is no job: ", parsed.ToString()));
   }
+  const absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
+  if (!fetched.ok()) return fetched;
   absl::StatusOr<std::unique_ptr<Trainer>> trainer =
       Trainer::Open(job, /*index=*/0, /*threads=*/1, make_engine);
   if (!trainer.ok()) return trainer.status();
@@ -42,7 +44,8 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
 
 }  // namespace
 
-int DescribeMain(int argc, char** argv, const EngineFactory& make_engine) {
+int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
+                 const DataFetcher& fetch_data) {
   std::string job;
   std::string output;
   CLI::App app{"Writes the tensors of a job's model, and how many samples its data has.",
@@ -51,7 +54,7 @@ int DescribeMain(int argc, char** argv, const EngineFactory& make_engine) {
   app.add_option("--output", output, "the file to write: a Ready message")->required();
   // The command's name is in front of the flags.
   if (const int code = ParseFlags(&app, argc - 1, argv + 1); code >= 0) return code;
-  const absl::Status status = Describe(job, output, make_engine);
+  const absl::Status status = Describe(job, output, make_engine, fetch_data);
   return status.ok() ? +kExitOk : ExitWith("sluice-worker", status);
 }
 

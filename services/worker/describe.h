@@ -8,7 +8,8 @@ namespace sluice::worker {
 // `sluice-worker describe --job FILE --output FILE`: opens a job's model and data, as a worker does
 // before it registers, and writes what it would say of them (a Ready message) to a file. Returns
 // the exit code.
-int DescribeMain(int argc, char** argv, const EngineFactory& make_engine);
+int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
+                 const DataFetcher& fetch_data);
 
 }  // namespace sluice::worker
 

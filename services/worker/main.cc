@@ -1,16 +1,24 @@
 // sluice-worker: computes gradients for a job.
 
+#include <curl/curl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/clock.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/version.h"
+#include "services/download/curl_get.h"
+#include "services/download/download_cache.h"
+#include "services/download/job_data.h"
 #include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
@@ -66,6 +74,23 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
   return CreateTorchEngine(options);
 }
 
+// Downloads what a job's data names by addresses, into this machine's cache.
+DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
+  return [say = std::move(say)](v1::DataSpec* data, const std::function<bool()>& cancelled) {
+    const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+    const RealClock clock;
+    CurlGet::Options options;
+    options.user_agent = absl::StrCat("sluice/", Version());
+    CurlGet http(std::move(options));
+    const DownloadMeans means{CacheDirectory([](const char* name) {
+                                const char* value = std::getenv(name);
+                                return std::string(value == nullptr ? "" : value);
+                              }),
+                              &http, files.get(), &clock};
+    return FetchData(means, {say, cancelled}, data);
+  };
+}
+
 int ExitCodeOf(ExitReason reason) {
   switch (reason) {
     case ExitReason::kFinished:
@@ -117,6 +142,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
                ? MakeRemoteEngine(job, data, worker, connect, logger)
                : MakeEngine(job, data, threads);
   };
+  options.fetch_data = MakeFetcher([logger](const std::string& text) {
+    logger.Info("Data", {{"what", text}});
+  });
   logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
@@ -165,11 +193,14 @@ int Main(int argc, char** argv) {
 }  // namespace sluice::worker
 
 int main(int argc, char** argv) {
+  curl_global_init(CURL_GLOBAL_DEFAULT);
   if (argc > 1 && std::string(argv[1]) == "export-torchscript") {
     return sluice::worker::ExportMain(argc, argv);
   }
   if (argc > 1 && std::string(argv[1]) == "describe") {
-    return sluice::worker::DescribeMain(argc, argv, sluice::worker::MakeEngine);
+    return sluice::worker::DescribeMain(
+        argc, argv, sluice::worker::MakeEngine,
+        sluice::worker::MakeFetcher([](const std::string& text) { std::cerr << text << "\n"; }));
   }
   return sluice::worker::Main(argc, argv);
 }

@@ -314,11 +314,24 @@ class WorkerProcess::Impl {
     return std::max(1u, std::thread::hardware_concurrency());
   }
 
+  bool Stopping() {
+    MutexLock lock(&cancel_mutex_);
+    return stopping_;
+  }
+
+  absl::StatusOr<std::unique_ptr<Trainer>> OpenTrainer(v1::JobSpec job) {
+    if (options_.fetch_data) {
+      const absl::Status fetched =
+          options_.fetch_data(job.mutable_data(), [this] { return Stopping(); });
+      if (!fetched.ok()) return fetched;
+    }
+    return Trainer::Open(job, options_.core.process.index(), Threads(job), options_.make_engine);
+  }
+
   void Perform(OpenModel& open) {
     compute_thread_.Post([this, job = std::move(open.job)] {
       step_delay_ = absl::Seconds(job.training().step_delay_seconds());
-      absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-          Trainer::Open(job, options_.core.process.index(), Threads(job), options_.make_engine);
+      absl::StatusOr<std::unique_ptr<Trainer>> trainer = OpenTrainer(job);
       if (!trainer.ok()) {
         logger_.Error("Model or data cannot be opened", {{"why", trainer.status().ToString()}});
         Event([status = trainer.status()](WorkerCore& core, absl::Time now) {

@@ -27,6 +27,11 @@ namespace sluice::worker {
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine>>(
     const v1::JobSpec& job, const DatasetInfo& data, int threads)>;
 
+// Puts files of this machine in the place of what a job's data names by addresses; blocks, until
+// `cancelled` says yes.
+using DataFetcher =
+    std::function<absl::Status(v1::DataSpec* data, const std::function<bool()>& cancelled)>;
+
 class WorkerProcess {
  public:
   struct Options {
@@ -36,6 +41,8 @@ class WorkerProcess {
     std::shared_ptr<const security::TransportSecurity> security;
     int threads = 0;  // 0: as the job says; else the machine's cores
     EngineFactory make_engine;
+    // Empty: all data is in files of this machine.
+    DataFetcher fetch_data;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.
     bool shared_memory = true;
   };

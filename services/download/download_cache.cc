@@ -1,0 +1,187 @@
+#include "services/download/download_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/download/sha256.h"
+
+namespace sluice {
+namespace {
+
+// How often a lock that somebody else holds is tried.
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+
+std::string SizeText(uint64_t bytes) {
+  if (bytes < 10'000'000) return absl::StrFormat("%.2g MB", static_cast<double>(bytes) / 1e6);
+  return absl::StrFormat("%.0f MB", static_cast<double>(bytes) / 1e6);
+}
+
+std::string ProgressText(const std::string& url, uint64_t bytes, uint64_t total) {
+  if (total == 0) return absl::StrCat("Downloading ", url, ": ", SizeText(bytes));
+  return absl::StrFormat("Downloading %s: %d %% of %s", url, bytes * 100 / total, SizeText(total));
+}
+
+absl::Status With(const absl::Status& status, absl::string_view advice) {
+  return absl::Status(status.code(), absl::StrCat(status.message(), ". ", advice));
+}
+
+// What a user can do about an error.
+absl::Status Advise(const absl::Status& status, const std::string& url,
+                    const std::string& directory) {
+  const std::string by_hand =
+      "or download the file by hand and name its path in the manifest in place of the address";
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDataLoss:
+      return status;
+    case absl::StatusCode::kResourceExhausted:
+      return With(absl::ResourceExhaustedError(absl::StrCat(url, ": ", status.message())),
+                  absl::StrCat("Make room in ", directory,
+                               ", or name a folder on another disk with SLUICE_CACHE"));
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return With(status, absl::StrCat("Is the network there, and is a proxy needed "
+                                       "(https_proxy)? Try again, ",
+                                       by_hand));
+    default:
+      return With(status, absl::StrCat("Check the address, ", by_hand));
+  }
+}
+
+bool IsTransient(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+// Of the cache's own folder, as opposed to the network.
+absl::Status OfDirectory(const absl::Status& status, const std::string& url) {
+  return absl::Status(status.code(),
+                      absl::StrCat(url, " cannot be kept: ", status.message(),
+                                   ". Name a folder that can be written with SLUICE_CACHE"));
+}
+
+}  // namespace
+
+DownloadCache::DownloadCache(Options options, FileSystem* files, HttpGet* http, const Clock* clock)
+    : options_(std::move(options)), files_(files), http_(http), clock_(clock) {}
+
+absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
+  if (options_.directory.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(address.url,
+                     " cannot be kept: there is no home folder; name a folder for "
+                     "downloads with SLUICE_CACHE"));
+  }
+  const std::string folder = JoinPath(options_.directory, address.sha256);
+  const std::string file = JoinPath(folder, address.file_name);
+  if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
+  if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) {
+    return OfDirectory(status, address.url);
+  }
+  const absl::StatusOr<LockHandle> lock = Lock(address, file);
+  if (!lock.ok()) return lock.status();
+  // While this process waited, the other may have made it.
+  if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
+  const absl::Status status = Download(address, file);
+  if (!status.ok()) return Advise(status, address.url, options_.directory);
+  return file;
+}
+
+absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& address,
+                                                              const std::string& file) {
+  const std::string path = absl::StrCat(JoinPath(options_.directory, address.sha256), ".lock");
+  bool said = false;
+  while (true) {
+    absl::StatusOr<LockHandle> lock = options_.try_lock(path);
+    if (!lock.ok()) return OfDirectory(lock.status(), address.url);
+    if (*lock != nullptr) return lock;
+    if (options_.cancelled()) {
+      return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
+    }
+    if (!said) {
+      options_.say(absl::StrCat("Another process downloads ", address.url, " to ", file));
+      said = true;
+    }
+    options_.sleep(kPoll);
+  }
+}
+
+absl::Status DownloadCache::Download(const WebAddress& address, const std::string& file) {
+  const std::string part = absl::StrCat(file, ".part");
+  absl::Status status;
+  for (int tries = 1;; ++tries) {
+    status = DownloadOnce(address, part);
+    if (!IsTransient(status) || tries >= options_.max_tries || options_.cancelled()) break;
+    options_.say(
+        absl::StrCat("Tried ", tries, " of ", options_.max_tries, " times: ", status.message()));
+    options_.sleep(absl::Seconds(tries));
+  }
+  if (status.ok()) status = files_->Rename(part, file);
+  if (status.ok()) status = files_->SyncDirectory(DirectoryOf(file));
+  if (!status.ok()) (void)files_->Remove(part);
+  return status;
+}
+
+absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::string& part) {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(part, /*exclusive=*/false);
+  if (!file.ok()) return file.status();
+  options_.say(absl::StrCat("Downloading ", address.url, " to ", DirectoryOf(part)));
+  Sha256 checksum;
+  uint64_t bytes = 0;
+  absl::Time said = clock_->Now();
+  const auto sink = [&](absl::string_view piece, uint64_t total) {
+    checksum.Append(piece);
+    bytes += piece.size();
+    if (const absl::Time now = clock_->Now(); now - said >= options_.say_every) {
+      options_.say(ProgressText(address.url, bytes, total));
+      said = now;
+    }
+    return (*file)->Append(piece);
+  };
+  if (absl::Status status = http_->Get(address.url, sink, options_.cancelled); !status.ok()) {
+    return status;
+  }
+  if (const std::string found = checksum.Finish(); found != address.sha256) {
+    return absl::DataLossError(absl::StrCat(
+        address.url, " has the SHA-256 checksum ", found, " (", bytes,
+        " bytes), and the job asks for ", address.sha256,
+        ". The file there is not the one that was meant. If it is right, put the checksum that it "
+        "has into the manifest"));
+  }
+  if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
+  return (*file)->Close();
+}
+
+absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::ErrnoToStatus(errno, path);
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    return std::shared_ptr<int>(new int(fd), [](const int* held) {
+      close(*held);
+      delete held;
+    });
+  }
+  const int error = errno;
+  close(fd);
+  if (error == EWOULDBLOCK) return DownloadCache::LockHandle();
+  return absl::ErrnoToStatus(error, path);
+}
+
+std::string CacheDirectory(const std::function<std::string(const char*)>& variable) {
+  if (std::string chosen = variable("SLUICE_CACHE"); !chosen.empty()) return chosen;
+  if (const std::string caches = variable("XDG_CACHE_HOME"); !caches.empty()) {
+    return JoinPath(caches, "sluice");
+  }
+  if (const std::string home = variable("HOME"); !home.empty() && home != "/") {
+    return JoinPath(home, ".cache/sluice");
+  }
+  return "";
+}
+
+}  // namespace sluice

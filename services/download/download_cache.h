@@ -1,0 +1,73 @@
+// Files that are downloaded once per machine.
+#ifndef SLUICE_SERVICES_DOWNLOAD_DOWNLOAD_CACHE_H_
+#define SLUICE_SERVICES_DOWNLOAD_DOWNLOAD_CACHE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/common/clock.h"
+#include "services/common/file_util.h"
+#include "services/common/web_address.h"
+#include "services/download/http_get.h"
+
+namespace sluice {
+
+// A folder of files, each in a folder that is named by its checksum: <directory>/<sha256>/<name>.
+//
+// A file gets its name when it is whole, on the disk, and has its checksum: what is there can be
+// used, by any process, at any time. Until then it is <name>.part, which only the holder of
+// <directory>/<sha256>.lock writes, from the beginning. The kernel gives the lock back when its
+// holder dies; a .part that it leaves is overwritten by the next.
+class DownloadCache {
+ public:
+  // Holds a lock as long as it lives. Null: somebody else has it.
+  using LockHandle = std::shared_ptr<void>;
+  using TryLock = std::function<absl::StatusOr<LockHandle>(const std::string& path)>;
+
+  struct Options {
+    std::string directory;
+    TryLock try_lock;                             // FlockFile
+    std::function<void(absl::Duration)> sleep;    // absl::SleepFor
+    std::function<bool()> cancelled;              // asked while it waits, and between pieces
+    std::function<void(const std::string&)> say;  // sentences: what is done, and how far it is
+    absl::Duration say_every = absl::Seconds(5);
+    int max_tries = 3;  // of what fails by Unavailable and DeadlineExceeded
+  };
+
+  // What it is given outlives it.
+  DownloadCache(Options options, FileSystem* files, HttpGet* http, const Clock* clock);
+
+  // The path of the file, which is downloaded unless it is there. Blocks for it, and while another
+  // process downloads it. Not two threads at once.
+  //
+  // FailedPrecondition: there is no folder. DataLoss: what lies at the address has another
+  // checksum. ResourceExhausted: the disk is full. Else as HttpGet::Get and FileSystem. Each
+  // message names the URL, and says what can be done.
+  absl::StatusOr<std::string> Fetch(const WebAddress& address);
+
+ private:
+  absl::StatusOr<LockHandle> Lock(const WebAddress& address, const std::string& file);
+  absl::Status Download(const WebAddress& address, const std::string& file);
+  absl::Status DownloadOnce(const WebAddress& address, const std::string& part);
+
+  const Options options_;
+  FileSystem* const files_;
+  HttpGet* const http_;
+  const Clock* const clock_;
+};
+
+// The lock of a file (flock), which is made if it is not there.
+absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path);
+
+// Where downloads are kept: $SLUICE_CACHE; else sluice in $XDG_CACHE_HOME; else .cache/sluice in
+// $HOME; else nowhere (empty). `variable` gives a variable of the environment, empty where it is
+// not set.
+std::string CacheDirectory(const std::function<std::string(const char*)>& variable);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_DOWNLOAD_DOWNLOAD_CACHE_H_

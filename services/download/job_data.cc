@@ -1,0 +1,65 @@
+#include "services/download/job_data.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/common/web_address.h"
+#include "services/download/download_cache.h"
+
+namespace sluice {
+namespace {
+
+struct NamedPath {
+  const char* field;
+  std::string* path;
+};
+
+std::vector<NamedPath> PathsOf(v1::DataSpec* data) {
+  std::vector<NamedPath> paths;
+  if (data->has_source()) {
+    paths.push_back({"spec.data.source.path", data->mutable_source()->mutable_path()});
+    paths.push_back({"spec.data.source.labels", data->mutable_source()->mutable_labels()});
+  }
+  if (data->has_text()) {
+    paths.push_back({"spec.data.text.vocabulary", data->mutable_text()->mutable_vocabulary()});
+  }
+  if (data->evaluation().has_source()) {
+    v1::DataSource* source = data->mutable_evaluation()->mutable_source();
+    paths.push_back({"spec.data.evaluation.source.path", source->mutable_path()});
+    paths.push_back({"spec.data.evaluation.source.labels", source->mutable_labels()});
+  }
+  return paths;
+}
+
+absl::Status At(const char* field, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::Status FetchData(const DownloadMeans& means, const DownloadListener& listener,
+                       v1::DataSpec* data) {
+  DownloadCache::Options options;
+  options.directory = means.directory;
+  options.try_lock = FlockFile;
+  options.sleep = absl::SleepFor;
+  options.cancelled = listener.cancelled;
+  options.say = listener.say;
+  DownloadCache cache(std::move(options), means.files, means.http, means.clock);
+  for (const NamedPath& named : PathsOf(data)) {
+    if (!IsWebAddress(*named.path)) continue;
+    const absl::StatusOr<WebAddress> address = ParseWebAddress(*named.path);
+    if (!address.ok()) return At(named.field, address.status());
+    if (means.http == nullptr) {
+      return At(named.field, absl::UnimplementedError("nothing is downloaded here"));
+    }
+    absl::StatusOr<std::string> file = cache.Fetch(*address);
+    if (!file.ok()) return At(named.field, file.status());
+    *named.path = *std::move(file);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

@@ -72,6 +72,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   Action action;
   AddRunCommand(&app, environment, &action);
   AddPlanCommand(&app, environment, &action);
+  AddBenchCommand(&app, environment, &action);
   AddManifestCommands(&app, environment, &action);
   AddStateCommands(&app, environment, &action);
   AddCheckpointCommands(&app, environment, &action);

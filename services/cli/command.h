@@ -23,6 +23,7 @@ using Action = std::function<int()>;
 // Each adds its commands to `app`. `environment` and `action` must outlive it.
 void AddManifestCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action);
+void AddBenchCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);

@@ -108,6 +108,11 @@ class JsonDisplay final : public RunDisplay {
     for (const v1::Event& event : progress.events()) {
       Json json = {
           {"type", "event"}, {"kind", KindName(event.kind())}, {"message", event.message()}};
+      if (event.time() > 0) {
+        json["at"] =
+            absl::FormatTime(absl::RFC3339_full, absl::UnixEpoch() + absl::Seconds(event.time()),
+                             absl::UTCTimeZone());
+      }
       if (event.has_evaluation()) json["evaluation"] = EvaluationJson(event.evaluation());
       Write(std::move(json));
     }

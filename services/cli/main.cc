@@ -88,11 +88,11 @@ int Main(int argc, char** argv) {
     options.user_agent = absl::StrCat("sluice/", Version());
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
-  // Signals are watched in `run` only, which stops in order; elsewhere they end the process. They
+  // Signals are watched in `run` and `bench` only, which stop in order; elsewhere they end the process. They
   // are blocked in threads that start later, so this is the place.
   std::unique_ptr<StopRequests> stop;
   for (const std::string& argument : arguments) {
-    if (argument == "run") stop = std::make_unique<StopRequests>();
+    if (argument == "run" || argument == "bench") stop = std::make_unique<StopRequests>();
     if (argument.empty() || argument[0] != '-') break;
   }
   if (stop != nullptr) {

@@ -1,0 +1,156 @@
+// sluice bench
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "operator/api/codec.h"
+#include "operator/api/manifest.h"
+#include "services/cli/cli.h"
+#include "services/cli/command.h"
+#include "services/cli/data_download.h"
+#include "services/cli/job_paths.h"
+#include "services/cli/mode_comparison.h"
+#include "services/cli/mode_plot.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+
+namespace sluice::cli {
+namespace {
+
+struct BenchFlags {
+  std::string what;
+  std::string manifest;
+  std::string output = "text";
+  std::string plot;
+  std::string program_directory;
+  std::optional<double> target;
+  ModeOptions options;
+};
+
+// Runs the job in a mode, in `folder`. What went wrong is said where it was not found before.
+absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags& flags,
+                                const nlohmann::json& job, const std::string& mode,
+                                const std::string& folder) {
+  const std::string file = JoinPath(folder, absl::StrCat(mode, ".json"));
+  const absl::Status written =
+      AtomicWriteFile(environment.files, file,
+                      absl::Cord(ManifestForMode(job, mode, flags.options).dump(2)), "bench");
+  if (!written.ok()) return written;
+  std::ostringstream out;
+  std::ostringstream err;
+  Environment inner = environment;
+  inner.out = &out;
+  inner.err = &err;
+  std::vector<std::string> arguments = {
+      "run", file, "--output", "json", "--state-dir", JoinPath(folder, mode), "--quiet"};
+  if (!flags.program_directory.empty()) {
+    arguments.insert(arguments.end(), {"--bin-dir", flags.program_directory});
+  }
+  const int code = RunCommandLine(arguments, inner);
+  if (code == kExitInterrupted) return absl::CancelledError("interrupted");
+  if (out.str().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(mode, ": ", err.str()));
+  }
+  return ParseModeRun(mode, out.str());
+}
+
+absl::Status Tell(const Environment& environment, const BenchFlags& flags,
+                  const std::vector<ModeRun>& runs) {
+  const std::optional<double> target = flags.target.has_value() ? flags.target : CommonTarget(runs);
+  if (flags.output == "json") {
+    *environment.out << ComparisonJson(runs, target) << "\n";
+  } else {
+    for (const std::string& line : ComparisonLines(runs, target)) {
+      *environment.out << line << "\n";
+    }
+  }
+  if (flags.plot.empty()) return absl::OkStatus();
+  return AtomicWriteFile(environment.files, flags.plot, absl::Cord(PlotModes(runs)), "bench");
+}
+
+int BenchModes(const Environment& environment, const BenchFlags& flags) {
+  absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
+  if (!job.ok()) {
+    *environment.err << job.status().message() << "\n";
+    return kExitUsage;
+  }
+  for (const std::string& taken :
+       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec)) {
+    *environment.err << "Note: " << taken << "\n";
+  }
+  if (absl::Status status = DownloadData(environment, /*quiet=*/false, job->spec.data());
+      !status.ok()) {
+    return Complain(environment, status);
+  }
+  // Where it saves is nobody's business but its own.
+  job->spec.mutable_checkpoint()->clear_directory();
+  const std::string folder =
+      absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-bench-", getpid());
+  if (absl::Status status = environment.files->CreateDirectories(folder); !status.ok()) {
+    return Complain(environment, status);
+  }
+  const auto remove = absl::MakeCleanup([&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  });
+  std::vector<ModeRun> runs;
+  for (const char* mode : kModes) {
+    *environment.err << mode << " trains" << std::endl;
+    absl::StatusOr<ModeRun> run = RunMode(environment, flags, api::ToJson(*job), mode, folder);
+    if (absl::IsCancelled(run.status())) return kExitInterrupted;
+    if (!run.ok()) return Complain(environment, run.status());
+    runs.push_back(*std::move(run));
+  }
+  if (absl::Status status = Tell(environment, flags, runs); !status.ok()) {
+    return Complain(environment, status);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* bench = app->add_subcommand(
+      "bench",
+      "Train a job in each mode, one after the other, and compare\n\n"
+      "  sluice bench modes job.yaml\n"
+      "  sluice bench modes job.yaml --samples 60000 --target 90 --plot modes.svg\n\n"
+      "Each mode trains on as many samples, in batches of the same size per worker. Nothing is\n"
+      "kept of what is trained.\n");
+  bench->add_option("WHAT", flags->what, "modes: Synchronous, BoundedStaleness, Asynchronous")
+      ->required()
+      ->check(CLI::IsMember({"modes"}));
+  bench->add_option("FILE", flags->manifest, "the manifest")->required();
+  bench
+      ->add_option("--samples", flags->options.samples,
+                   "to train on in each mode (default: what the manifest says)")
+      ->check(CLI::PositiveNumber);
+  bench
+      ->add_option("--max-staleness", flags->options.max_staleness,
+                   "of BoundedStaleness, where the manifest has no bound")
+      ->capture_default_str();
+  bench->add_option("--target", flags->target,
+                    "value of the metric to which time is measured (default: the worst of the "
+                    "modes' final ones)");
+  bench->add_option("--output", flags->output, "text: a table, or json: one object")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  bench->add_option("--plot", flags->plot, "file to draw the metric into, as SVG");
+  bench->add_option("--bin-dir", flags->program_directory,
+                    "folder of the programs (default: beside sluice; SLUICE_BIN_DIR)");
+  bench->callback([=, &environment] {
+    *action = [=, &environment] { return BenchModes(environment, *flags); };
+  });
+}
+
+}  // namespace sluice::cli

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "operator/reconciler/names.h"
 
 namespace sluice::reconciler {

@@ -88,8 +88,8 @@ int Main(int argc, char** argv) {
     options.user_agent = absl::StrCat("sluice/", Version());
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
-  // Signals are watched in `run` and `bench` only, which stop in order; elsewhere they end the process. They
-  // are blocked in threads that start later, so this is the place.
+  // Signals are watched in `run` and `bench` only, which stop in order; elsewhere they end the
+  // process. They are blocked in threads that start later, so this is the place.
   std::unique_ptr<StopRequests> stop;
   for (const std::string& argument : arguments) {
     if (argument == "run" || argument == "bench") stop = std::make_unique<StopRequests>();

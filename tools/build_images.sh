@@ -32,7 +32,7 @@ declare -rA TARGETS=(
 readonly SERVER=(sluice-coordinator sluice-ps sluice)
 # Python's own packages and those that the package sluice needs.
 readonly PYTHON_PACKAGES=(python3-minimal python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
-  python3-grpcio python3-numpy python3-protobuf python3-six)
+  python3-grpcio python3-numpy python3-protobuf)
 readonly CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 
 output=images/out
@@ -83,7 +83,8 @@ build_programs() {
 # The files of the Python packages, as a tree under $1.
 lay_out_python() {
   local root=$1
-  dpkg -L "${PYTHON_PACKAGES[@]}" 2>/dev/null |
+  dpkg -L "${PYTHON_PACKAGES[@]}" >/dev/null || die "these packages are missing (tools/install_dependencies.sh installs them)"
+  dpkg -L "${PYTHON_PACKAGES[@]}" |
     grep -E '^/usr/(bin/python3|lib/python3|lib/x86_64-linux-gnu)' |
     grep -vE '/(tests?|testing/tests|idlelib|tkinter|ensurepip|lib2to3|pydoc_data|f2py|distutils/tests)/' |
     while IFS= read -r path; do

@@ -31,7 +31,10 @@ class CliTest(NodeCase):
         return done.stdout
 
     def test_the_first_sample_is_followed_to_its_end_by_run_on_the_cluster(self):
-        run, shown = self.start('run', SAMPLES / 'first-job.yaml', '--namespace', self.namespace)
+        # It is to last until it has been looked at, on any machine.
+        manifest = self.cluster.folder / 'first-job.yaml'
+        manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.01'))
+        run, shown = self.start('run', manifest, '--namespace', self.namespace)
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)
         logs, told = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
@@ -55,7 +58,7 @@ class CliTest(NodeCase):
 
     def test_a_job_in_plain_text_is_looked_into_too(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
-        for before, after in (('spec:\n  model:', 'spec:\n  tls: Disabled\n  model:'), ('name: first-job', 'name: plain')):
+        for before, after in (('spec:\n  model:', 'spec:\n  tls: Disabled\n  model:'), ('name: first-job', 'name: plain'), ('steps: 2000', 'steps: 20000')):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
         self.kubectl('apply', '-f', '-', stdin=manifest)

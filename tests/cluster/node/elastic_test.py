@@ -31,7 +31,9 @@ class ElasticTest(TrainingCase):
 
     def test_workers_and_shards_scale_while_training_to_the_same_parameters(self):
         steps = 3000
-        self.apply(bit_exact_job('scaled', steps, slow=0.005))
+        job = bit_exact_job('scaled', steps, slow=0.005)
+        job['spec']['parameterServer']['replicas'] = 1
+        self.apply(job)
         self.wait_for_steps('scaled', 200)
         for replicas in (6, 1):
             self.kubectl('scale', 'stj/scaled', f'--replicas={replicas}')

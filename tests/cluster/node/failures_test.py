@@ -7,6 +7,11 @@ from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
 
 STEPS = 5000
+# Bounds on a machine of which each core has one process to run; see TrainingCase.assert_within.
+REPLACED = 5  # until a new worker contributes, beyond its pod's own start
+STOPPED = 1.5  # for which the others stand
+STOPPED_BY_A_LOST_NODE = 6
+RESTORED = 10  # until steps go on after the loss of a shard or the coordinator, beyond its pod's own start
 
 
 class FailuresTest(TrainingCase):
@@ -17,6 +22,7 @@ class FailuresTest(TrainingCase):
         self.apply(job)
         self.wait_for_steps('disturbed', 200)
         worker = 'disturbed-worker-1'
+        own_start = self.own_start(worker)
         times = {}
         for what, act in {
             'pod deleted': lambda: self.kubectl('delete', 'pod', worker, '--wait=false'),
@@ -26,20 +32,21 @@ class FailuresTest(TrainingCase):
             times[what] = self.disturb(what, 'disturbed', worker, act, 'worker-0')
         with self.memory_taken(worker):
             times['out of memory'] = self.disturb('out of memory', 'disturbed', worker, lambda: None, 'worker-0')
+        for what, (replaced, stopped) in times.items():
+            with self.subTest(what):
+                self.assert_within(replaced, REPLACED, own_start)
+                self.assert_within(stopped, STOPPED)
         ends = [(one['reason'], one.get('exitCode')) for one in self.status('disturbed')['lastFailures']]
         self.assertEqual(ends[:3], [('OOMKilled', 137), ('Killed', 137), ('Error', 1)])
         self.assertEqual([reason for reason, _ in ends[3:]], ['Deleted'])
         self.wait_until_succeeded('disturbed')
         self.assertEqual(self.parameters('disturbed'), self.undisturbed(STEPS))
-        for what, (replaced, stopped) in times.items():
-            with self.subTest(what):
-                self.assertLess(replaced, 25)
-                self.assertLess(stopped, 10)
 
     def test_a_shard_and_the_coordinator_are_replaced_in_a_new_attempt(self):
         self.apply(bit_exact_job('job', STEPS, slow=0.002))
         self.wait_for_steps('job', 1200)  # there is a checkpoint
         attempt = self.status('job').get('attempt', 1)
+        own_start = self.own_start('job-ps-1')
         for pod in ('job-ps-1', 'job-coordinator'):
             before = self.pod(pod)['metadata']['uid']
             began, clock = time.monotonic(), time.time()
@@ -50,8 +57,11 @@ class FailuresTest(TrainingCase):
                      (self.metric('job-worker-0', 'sluice_member') or 0) > 0, 90)
             here = self.metric('job-coordinator', 'sluice_step') or 0
             wait_for('steps go on', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)
-            say(f'{pod} deleted: steps go on after {time.monotonic() - began:.1f} s (its container began after '
+            took = time.monotonic() - began
+            say(f'{pod} deleted: steps go on after {took:.1f} s (its container began after '
                 f'{self.started(pod) - clock:.0f} s)')
+            with self.subTest(pod):
+                self.assert_within(took, RESTORED, own_start)
             wait_for('the status has the attempt', lambda: self.status('job').get('attempt') == attempt, 60)
         self.wait_until_succeeded('job')
         self.assertEqual(self.parameters('job'), self.undisturbed(STEPS))
@@ -93,7 +103,7 @@ class FailuresTest(TrainingCase):
         finally:
             self.cluster.script('node-power.sh', 2, 'on')
         self.assertLess(replaced, 60)
-        self.assertLess(stopped, 15)
+        self.assert_within(stopped, STOPPED_BY_A_LOST_NODE)
         self.kubectl('delete', 'stj', 'power')
         self.wait_for_node()
 
@@ -102,6 +112,8 @@ class FailuresTest(TrainingCase):
         try:
             replaced, stopped = self.disturb('node cut off', 'cut', victim,
                                              lambda: self.cluster.script('node-link.sh', 2, 'down'), other)
+            self.assertLess(replaced, 60)
+            self.assert_within(stopped, STOPPED_BY_A_LOST_NODE)
             self.assertEqual(self.pod(victim)['spec']['nodeName'], f'{self.cluster.name}-n1')
         finally:
             # What ran there all the time comes back, and finds that its place is taken.
@@ -112,8 +124,6 @@ class FailuresTest(TrainingCase):
         self.wait_until_succeeded('cut')
         self.assertEqual(self.status('cut')['restarts']['total'], 1)
         self.assertEqual(self.parameters('cut'), self.undisturbed(STEPS))
-        self.assertLess(replaced, 60)
-        self.assertLess(stopped, 15)
 
 
 if __name__ == '__main__':

@@ -2,8 +2,11 @@
 
 import calendar
 import contextlib
+import copy
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +15,7 @@ import time
 from tests.cluster.node.node_case import NodeCase
 from tests.cluster.testing import images
 from tests.cluster.testing.cluster import run, say, wait_for
-from tests.cluster.testing.metrics import Progress
+from tests.cluster.testing.metrics import Progress, scrape
 
 SMALL = {
     'coordinator': {'cpu': '20m', 'memory': '48Mi'},
@@ -138,6 +141,32 @@ class TrainingCase(NodeCase):
                 hog.kill()
 
     # ---- what is measured
+
+    @staticmethod
+    def slowness():
+        """How much longer than on a free machine things may take: how many processes want each of its cores."""
+        return max(1.0, os.getloadavg()[0] / os.cpu_count())
+
+    def own_start(self, like):
+        """How long a pod like that one takes until its program answers, without any part of a job: it has no coordinator."""
+        spec = copy.deepcopy(self.pod(like)['spec'])
+        for assigned in ('nodeName', 'hostname', 'subdomain'):
+            spec.pop(assigned, None)
+        container = spec['containers'][0]
+        container['args'] = [re.sub('^--coordinator=.*', '--coordinator=127.0.0.1:1', one) for one in container['args']]
+        began = time.monotonic()
+        self.api.create('pods', {'metadata': {'name': 'alone'}, 'spec': spec}, self.namespace)
+        wait_for('a pod alone answers', lambda: (address := self.pod('alone')['status'].get('podIP')) and
+                 scrape(self.cluster, address), every=0.05)
+        took = time.monotonic() - began
+        self.api.delete('pods', self.namespace, 'alone', grace_seconds=0)
+        say(f'a pod like {like}, alone, answers after {took:.1f} s')
+        return took
+
+    def assert_within(self, took, seconds, own_start=0.0):
+        """In so many seconds, and the pod's own start; or in the time that this takes on a machine with so much to do."""
+        slowness = self.slowness()
+        self.assertLessEqual(took, own_start + seconds * slowness, f'{slowness:.1f} processes want each core')
 
     def first_contribution(self, pod, before, seconds=90):
         """Waits for the first step of the pod's next life; when that was."""

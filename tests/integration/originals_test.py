@@ -1,0 +1,71 @@
+"""bench/originals.py: every workload's job file fits this version, and runs and table are right beside a stand-in for the originals."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from tools import unittest_main
+
+ROOT = pathlib.Path(os.environ.get('TEST_SRCDIR', '.')).absolute() / 'sluice'
+sys.path.insert(0, str(ROOT / 'bench'))
+
+import examples  # noqa: E402
+import originals  # noqa: E402
+
+RATE = 0.001
+SECONDS = 1e6
+
+
+class Originals(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+
+    def test_every_workloads_job_is_valid_and_its_original_is_there(self):
+        for name, case in originals.CASES.items():
+            for quick in ({}, case.quick):
+                manifest = examples.read(ROOT / 'examples' / f'{case.example}.yaml')
+                for field, value in {**case.changes, **quick}.items():
+                    examples.set_field(manifest['spec'], field, value)
+                path = self.folder / f'{name}.yaml'
+                path.write_text(json.dumps(manifest))
+                done = subprocess.run([ROOT / 'services/cli/sluice', 'validate', path], capture_output=True, text=True)
+                with self.subTest(workload=name, quick=bool(quick)):
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertTrue((ROOT / 'bench' / 'peers' / case.theirs[0]).exists(), name)
+
+    def test_each_workload_has_a_row_with_what_was_measured_on_both_sides(self):
+        python = self.folder / 'python'
+        python.write_text(f'#!/bin/sh\necho \'{{"gradients_per_second": {RATE}, "seconds": {SECONDS}}}\'\n')
+        python.chmod(0o755)
+        command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--sluice', str(ROOT / 'services/cli/sluice'),
+                   '--programs', str(ROOT), '--rounds', '1', '--quick', '--only', 'mlp', 'mlp-asynchronous', 'ray-vector', '--json', str(self.folder / 'values')]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = [line for line in done.stdout.splitlines() if line.startswith('| ') and 'met' in line]
+        self.assertEqual(len(rows), 3, done.stdout)  # all beat the stand-in
+        values = json.loads((self.folder / 'values').read_text())
+        self.assertEqual(values['mlp']['theirs'], [RATE])
+        self.assertEqual(values['ray-vector']['theirs'], [SECONDS])
+        for name, steps, per_step in (('mlp', 100, 2), ('mlp-asynchronous', 100, 1), ('ray-vector', 20, None)):
+            (ours,), (summary,) = values[name]['ours'], values[name]['summaries']
+            self.assertEqual(summary['step'], steps, name)
+            expected = summary['trainingSeconds'] if per_step is None else steps * per_step / summary['trainingSeconds']
+            self.assertAlmostEqual(ours, expected)
+
+    def test_an_original_that_fails_is_said_with_its_words(self):
+        python = self.folder / 'python'
+        python.write_text('#!/bin/sh\necho no such module >&2\nexit 1\n')
+        python.chmod(0o755)
+        command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--only', 'mlp']
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn('no such module', done.stderr)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,101 @@
+"""What only shows when a job runs on real nodes: it is told, with what can be done, and mostly ends by itself when it is mended."""
+
+from tests.cluster.node.node_case import SAMPLES
+from tests.cluster.node.training_case import TrainingCase, bit_exact_job
+from tests.cluster.testing import images, volumes
+from tests.cluster.testing.cluster import say, wait_for
+from tools import unittest_main
+
+STEPS = 200
+NO_EVALUATION = ('    evaluation:\n      intervalSteps: 300\n', '')
+
+
+class TroublesTest(TrainingCase):
+
+    def condition(self, job, kind):
+        return next((one for one in self.status(job).get('conditions', []) if one['type'] == kind), {})
+
+    def wait_until_told(self, job, reason, *words):
+        """The reason is in the condition Degraded, with these words; an event has the first of them too."""
+        told = wait_for(f'{reason} is told', lambda: self.condition(job, 'Degraded').get('reason') == reason and
+                        self.condition(job, 'Degraded'), 120)
+        say(f'{reason}: {told["message"]}')
+        self.assertEqual(told['status'], 'True')
+        for word in words:
+            self.assertIn(word, told['message'])
+        wait_for('an event says it', lambda: any(
+            one['regarding']['name'] == job and one['type'] == 'Warning' and words[0] in one.get('note', '')
+            for one in self.api.list('events', self.namespace)))
+        self.assertNotEqual(self.condition(job, 'Failed').get('status'), 'True')
+
+    def assert_recovers(self, job):
+        self.wait_until_succeeded(job)
+        wait_for('nothing is amiss any more', lambda: self.condition(job, 'Degraded').get('status') == 'False')
+
+    def test_an_image_that_is_not_there(self):
+        job = bit_exact_job('image', STEPS)
+        job['spec']['image'] = 'localhost/sluice-worker:not-there'
+        self.apply(job)
+        self.wait_until_told('image', 'ImagePullFailed', 'localhost/sluice-worker:not-there', 'correct spec.image')
+        self.api.merge('trainingjobs', self.namespace, 'image', {'spec': {'image': images.reference('sluice-worker')}})
+        self.assert_recovers('image')
+
+    def test_a_volume_that_is_not_there(self):
+        job = bit_exact_job('volume', STEPS)
+        job['spec']['checkpoint']['storage']['claimName'] = 'later'
+        self.apply(job)
+        self.wait_until_told('volume', 'Unschedulable', '"later" not found', 'make the claim')
+        volumes.provide(self.cluster, self.namespace, 'later')
+        self.addCleanup(volumes.remove, self.cluster, self.namespace, 'later')
+        claim = self.api.get('persistentvolumeclaims', self.namespace, 'checkpoints')
+        self.api.create('persistentvolumeclaims', {'metadata': {'name': 'later'}, 'spec': {
+            name: claim['spec'][name] for name in ('accessModes', 'resources')}}, self.namespace)
+        self.assert_recovers('volume')
+
+    def test_data_that_is_not_there_fails_the_job_and_is_named(self):
+        # What a worker meets when it opens its data is told by the coordinator, as on one machine, and ends the job.
+        def begin():
+            self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
+
+        begin()
+        self.kubectl('wait', 'stj/mnist', '--for=condition=Failed', '--timeout=120s', timeout=130)
+        failed = self.condition('mnist', 'Failed')
+        say(f'{failed["reason"]}: {failed["message"]}')
+        self.assertEqual(failed['reason'], 'TrainingFailed')
+        self.assertIn('/data/mnist: no such file or folder', failed['message'])
+        self.kubectl('delete', 'stj', 'mnist')
+        volumes.copy_images(volumes.FASHION, self.folders['datasets'] / 'mnist')
+        begin()
+        self.wait_until_succeeded('mnist')
+        self.assertEqual(self.status('mnist')['training']['step'], 10)
+
+    def test_a_secret_that_a_template_names_is_not_there(self):
+        job = bit_exact_job('secret', STEPS)
+        job['spec']['worker']['template']['spec']['containers'][0]['env'] = [
+            {'name': 'TOKEN', 'valueFrom': {'secretKeyRef': {'name': 'token', 'key': 'token'}}}]
+        self.apply(job)
+        self.wait_until_told('secret', 'ContainerConfigError', '"token" not found', 'make what the template names')
+        self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
+        self.assert_recovers('secret')
+
+    def edited(self, sample, *changes):
+        manifest = (SAMPLES / sample).read_text()
+        for before, after in changes:
+            self.assertIn(before, manifest)
+            manifest = manifest.replace(before, after)
+        return manifest
+
+    def test_a_job_begins_where_another_one_ended(self):
+        volumes.copy_images(volumes.FASHION, self.folders['datasets'] / 'mnist')
+        self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
+        self.wait_until_succeeded('mnist')
+        self.kubectl('apply', '-f', '-', stdin=self.edited('restored.yaml', ('epochs: 5', 'steps: 15'), NO_EVALUATION))
+        self.wait_until_succeeded('mnist-tuned')
+        status = self.status('mnist-tuned')
+        self.assertEqual(status['training']['step'], 15)
+        self.assertEqual(status['checkpoint']['restoredFromStep'], 10)
+        self.assertEqual(status.get('restarts', {}).get('total', 0), 0)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,6 +1,8 @@
 """The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
 
-from tests.cluster.api.operator_case import JOB_LABEL, OperatorCase, training_job
+import copy
+
+from tests.cluster.api.operator_case import JOB_LABEL, ON_SIMULATED_NODES, OperatorCase, training_job
 from tests.cluster.testing.api_client import ApiError
 from tests.cluster.testing.cluster import wait_for
 from tests.cluster.testing.operator_process import Operator
@@ -205,6 +207,25 @@ class OperatorTest(OperatorCase):
             'hostPath': {'path': '/nowhere'}}})
         self.addCleanup(self.cluster.kubectl, 'delete', 'pv', f'{self.namespace}-later', '--wait=false')
         self.wait_for_pods(seconds=90)
+
+    def test_what_the_namespaces_policy_forbids_is_told_and_its_mending_noticed(self):
+        def enforce(level):
+            self.api.merge('namespaces', None, self.namespace, {'metadata': {'labels': {
+                'pod-security.kubernetes.io/enforce': level}}})
+
+        enforce('restricted')
+        worker = copy.deepcopy(ON_SIMULATED_NODES)
+        worker['spec']['containers'] = [{'name': 'worker', 'securityContext': {'capabilities': {'add': ['SYS_ADMIN']}}}]
+        self.create(worker={'replicas': 2, 'template': worker})
+        wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'PodSecurityRefused', 60)
+        self.assertIn('SYS_ADMIN', self.condition('Degraded')['message'])
+        self.assertIn('correct the templates', self.condition('Degraded')['message'])
+        wait_for('an event says it', lambda: any(one['reason'] == 'PodSecurityRefused' and one['regarding']['name'] == 'job'
+                                                 for one in self.api.list('events', self.namespace)))
+        enforce('privileged')
+        self.wait_for_pods(seconds=90)
+        self.wait_for_condition('Running')
+        self.wait_for_condition('Degraded', 'False')
 
     def test_a_lost_node_costs_its_pods_a_new_place_and_no_count(self):
         self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})

@@ -11,6 +11,7 @@
 #include "services/protocol/codec/int8.h"
 #include "services/protocol/codec/one_bit.h"
 #include "services/protocol/codec/raw.h"
+#include "services/protocol/codec/rows.h"
 #include "services/protocol/codec/sign_threshold.h"
 #include "services/protocol/codec/top_k.h"
 
@@ -49,6 +50,8 @@ absl::StatusOr<std::unique_ptr<const Codec>> MakeCodec(v1::Codec id, const Codec
       return MakeOneBit();
     case v1::CODEC_SIGN_THRESHOLD:
       return MakeSignThreshold(static_cast<float>(options.threshold));
+    case v1::CODEC_ROWS:
+      return MakeRows();
     default:
       return absl::InvalidArgumentError(absl::StrCat("a payload in codec ", static_cast<int>(id),
                                                      ", which this build does not know"));

@@ -31,7 +31,7 @@ absl::Status Asynchronous::OnFrame(Stream& stream, const v1::Header& header,
     case v1::Header::kApply:
       return OnApply(stream, header.apply(), /*combine=*/false);
     case v1::Header::kPull:
-      return OnPull(stream, header.pull());
+      return OnPull(stream, header.pull(), payload);
     case v1::Header::kLeaseRequest:
       OnLeaseRequest(stream, header.lease_request());
       return absl::OkStatus();
@@ -278,12 +278,14 @@ void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
   header.mutable_applied()->set_clock(apply.clock());
   header.mutable_applied()->set_version(state_.updates);
   state_.Send(stream.id, std::move(header));
-  if (apply.pull_next()) SendLive(stream, state_.view->owned(), 0);
+  if (apply.pull_next()) SendLive(stream, state_.view->owned(), 0, nullptr);
 }
 
 // ---------------------------------------------------------------- pulls
 
-absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull) {
+absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
+  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, pull, payload);
+  if (!rows.ok()) return rows.status();
   for (uint32_t number : pull.partitions()) {
     if (state_.Find(number) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -292,14 +294,14 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull) {
   }
   arbiter_.Reached(stream.incarnation(), pull.clock());
   if (MayAnswer(stream, pull)) {
-    AnswerPull(stream, pull);
+    AnswerPull(stream, pull, rows->get());
   } else {
     if (stream.parked_pulls >= state_.options.max_parked_pulls) {
       return absl::ResourceExhaustedError(
           absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
     }
     ++stream.parked_pulls;
-    parked_.push_back({stream.id, pull});
+    parked_.push_back({stream.id, pull, *std::move(rows)});
   }
   AnswerWaiting();
   return absl::OkStatus();
@@ -322,7 +324,7 @@ bool Asynchronous::MayAnswer(const Stream& stream, const v1::Pull& pull) const {
   return true;
 }
 
-void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull) {
+void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull, const RowSelections* rows) {
   if (state_.view->proto().mode() == v1::BOUNDED_STALENESS && state_.view->is_arbiter()) {
     v1::Header header = state_.NewHeader();
     v1::PullAnswer& answer = *header.mutable_pull_answer();
@@ -336,15 +338,15 @@ void Asynchronous::AnswerPull(Stream& stream, const v1::Pull& pull) {
     state_.Send(stream.id, std::move(header));
   }
   const std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
-  SendLive(stream, wanted.empty() ? state_.view->owned() : wanted, pull.request());
+  SendLive(stream, wanted.empty() ? state_.view->owned() : wanted, pull.request(), rows);
 }
 
 void Asynchronous::SendLive(Stream& stream, const std::vector<uint32_t>& partitions,
-                            uint64_t request) {
+                            uint64_t request, const RowSelections* rows) {
   for (uint32_t number : partitions) {
     KeepPulled(stream.incarnation(), number);
     sender_.SendLive(stream.id, number, state_.updates, state_.partitions[number]->blocks(),
-                     request);
+                     request, rows);
   }
 }
 
@@ -408,7 +410,7 @@ void Asynchronous::AnswerWaiting() {
     if (stream == nullptr) continue;
     if (MayAnswer(*stream, waiting.pull)) {
       --stream->parked_pulls;
-      AnswerPull(*stream, waiting.pull);
+      AnswerPull(*stream, waiting.pull, waiting.rows.get());
     } else {
       parked_.push_back(std::move(waiting));
     }

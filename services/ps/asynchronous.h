@@ -69,13 +69,14 @@ class Asynchronous {
   struct Parked {
     StreamId stream = 0;
     v1::Pull pull;
+    SharedSelections rows;
   };
 
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status Stage(Staged& staged, const v1::Push& push,
                      const std::vector<ReceivedBlock>& blocks);
   absl::Status OnApply(Stream& stream, const v1::Apply& apply, bool combine);
-  absl::Status OnPull(Stream& stream, const v1::Pull& pull);
+  absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
   void OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
   void OnPermitRequest(Stream& stream, const v1::PermitRequest& request);
 
@@ -86,8 +87,9 @@ class Asynchronous {
   uint64_t AppliedClock(uint64_t worker) const;
   void SetVersions();
   bool MayAnswer(const Stream& stream, const v1::Pull& pull) const;
-  void AnswerPull(Stream& stream, const v1::Pull& pull);
-  void SendLive(Stream& stream, const std::vector<uint32_t>& partitions, uint64_t request);
+  void AnswerPull(Stream& stream, const v1::Pull& pull, const RowSelections* rows);
+  void SendLive(Stream& stream, const std::vector<uint32_t>& partitions, uint64_t request,
+                const RowSelections* rows);
   void SendStaged(Stream& stream, uint64_t clock, const Staged* staged);
   void SendApplied(Stream& stream, const v1::Apply& apply);
   void AnswerWaiting();

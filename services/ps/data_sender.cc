@@ -3,9 +3,21 @@
 #include <utility>
 
 #include "services/protocol/codec/codec.h"
+#include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
+
+absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, const v1::Pull& pull,
+                                              const absl::Cord& payload) {
+  if (pull.rows().empty() && payload.empty()) return SharedSelections();
+  if (state.ByReference()) {
+    return absl::InvalidArgumentError("rows are wanted of blocks that do not leave the shard");
+  }
+  absl::StatusOr<RowSelections> rows = ReadSelections(pull, payload, state.model->table());
+  if (!rows.ok()) return rows.status();
+  return std::make_shared<const RowSelections>(*std::move(rows));
+}
 
 uint64_t DataSender::Referring(StreamId stream) const {
   if (!state_.ByReference()) return 0;
@@ -33,6 +45,18 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   return encoded.piece;
 }
 
+// The whole block, where that is less.
+DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
+                                             const std::vector<uint64_t>& selected) const {
+  const v1::TensorSpec& tensor = state_.model->table().tensors(static_cast<int>(info.tensor));
+  const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), info.offset, info.count};
+  const absl::Span<const uint64_t> rows = RowsIn(cut, selected);
+  if (RowsBytes(cut, rows, info.dtype) >= info.bytes) {
+    return {v1::CODEC_RAW, CordOver(parameters)};
+  }
+  return {v1::CODEC_ROWS, EncodeRowsOfBlock(cut, rows, info.dtype, parameters->bytes())};
+}
+
 void DataSender::SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                             std::vector<Piece> pieces) {
   const uint32_t first = model.FirstBlock(common.partition());
@@ -57,7 +81,8 @@ void DataSender::SendFrames(StreamId stream, const v1::Data& common, const Shard
 }
 
 void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
-                          const std::vector<BlockState>& blocks, uint64_t request) {
+                          const std::vector<BlockState>& blocks, uint64_t request,
+                          const RowSelections* rows) {
   v1::Data common;
   common.set_version(version);
   common.set_partition(partition);
@@ -68,7 +93,11 @@ void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
   pieces.reserve(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
     const BlockInfo& info = state_.model->block(first + i);
-    if (worker != 0) {
+    const auto selected =
+        rows != nullptr ? rows->find(info.tensor) : RowSelections::const_iterator();
+    if (rows != nullptr && selected != rows->end()) {
+      pieces.push_back(EncodeSelected(info, blocks[i].parameters, selected->second));
+    } else if (worker != 0) {
       pieces.push_back(
           {v1::CODEC_RAW, state_.options.references->Hold(worker, *state_.model, info,
                                                           CordOver(blocks[i].parameters))});

@@ -2,17 +2,27 @@
 #define SLUICE_SERVICES_PS_DATA_SENDER_H_
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/protocol/row_selection.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 
 namespace sluice::ps {
+
+// Of a pull; null: everything is wanted whole.
+using SharedSelections = std::shared_ptr<const RowSelections>;
+
+// What ReadSelections says of a worker's pull. INVALID_ARGUMENT also where workers get references.
+absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, const v1::Pull& pull,
+                                              const absl::Cord& payload);
 
 // Sends versions of partitions: frames of whole blocks over the blocks' own memory.
 //
@@ -23,8 +33,9 @@ class DataSender {
  public:
   DataSender(ShardState* state, StreamTable* streams) : state_(*state), streams_(*streams) {}
 
+  // Of the tensors that `rows` names, the blocks' rows among those, raw; null: of none.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
-                const std::vector<BlockState>& blocks, uint64_t request);
+                const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut, uint64_t request);
 
   // Forgets encoded blocks: a version number may come to mean something else.
@@ -43,6 +54,8 @@ class DataSender {
   // The worker behind a stream, if it gets references; else 0.
   uint64_t Referring(StreamId stream) const;
   Piece Encode(const BlockInfo& info, uint64_t version, const BlockRef& parameters);
+  Piece EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
+                       const std::vector<uint64_t>& selected) const;
   void SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                   std::vector<Piece> pieces);
 

@@ -481,7 +481,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
   } else if (!state.view->synchronous()) {
     status = asynchronous.OnFrame(stream, header, payload);
   } else if (is_pull) {
-    status = synchronous.OnPull(stream, header.pull());
+    status = synchronous.OnPull(stream, header.pull(), payload);
   } else if (header.body_case() == v1::Header::kPush) {
     status = synchronous.OnPush(stream, header.push(), payload);
   } else {

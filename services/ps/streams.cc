@@ -71,6 +71,7 @@ absl::Status StreamTable::Greet(Entry& entry, const v1::Hello& hello) {
   body.set_wire_version(std::min(kWireVersion, hello.max_wire_version()));
   *body.mutable_shard() = self;
   body.set_window_bytes(state_.options.window_bytes);
+  body.set_takes_rows(!state_.ByReference());
   state_.Send(entry.stream.id, std::move(reply));
   return absl::OkStatus();
 }

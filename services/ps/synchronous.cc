@@ -70,7 +70,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   if (absl::Status taken = Contribute(member, push, blocks); !taken.ok()) return taken;
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
-      absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0);
+      absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr);
       if (!wanted.ok()) return wanted;
     }
   }
@@ -111,7 +111,9 @@ absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
   return absl::OkStatus();
 }
 
-absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull) {
+absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
+  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, pull, payload);
+  if (!rows.ok()) return rows.status();
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state_.view->owned();
   for (uint32_t number : wanted) {
@@ -121,21 +123,23 @@ absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull) {
     }
   }
   for (uint32_t number : wanted) {
-    absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request());
+    absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request(), *rows);
     if (!taken.ok()) return taken;
   }
   return absl::OkStatus();
 }
 
 absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint64_t version,
-                               uint64_t request) {
+                               uint64_t request, const SharedSelections& rows) {
   if (const std::vector<BlockState>* blocks = partition.At(version); blocks != nullptr) {
-    sender_.SendLive(stream.id, partition.id(), version, *blocks, request);
+    sender_.SendLive(stream.id, partition.id(), version, *blocks, request, rows.get());
     return absl::OkStatus();
   }
   if (version < partition.version() && set_.active()) {
-    // Whose contribution was dropped may be behind by any number of steps: it goes on here.
-    sender_.SendLive(stream.id, partition.id(), partition.version(), partition.blocks(), request);
+    // Whose contribution was dropped may be behind by any number of steps: it goes on here. The
+    // rows that it named are of the step that is gone.
+    sender_.SendLive(stream.id, partition.id(), partition.version(), partition.blocks(), request,
+                     nullptr);
     return absl::OkStatus();
   }
   if (version < partition.version()) {
@@ -162,7 +166,7 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
         absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
   }
   ++stream.parked_pulls;
-  parked.push_back({stream.id, version, request});
+  parked.push_back({stream.id, version, request, rows});
   return absl::OkStatus();
 }
 
@@ -178,7 +182,7 @@ void Synchronous::AnswerParked(const Partition& partition) {
       continue;
     }
     --stream->parked_pulls;
-    sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request);
+    sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request, p.rows.get());
   }
   parked = std::move(later);
 }

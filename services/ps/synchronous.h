@@ -39,7 +39,7 @@ class Synchronous {
 
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
-  absl::Status OnPull(Stream& stream, const v1::Pull& pull);
+  absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
   absl::Status OnNorms(const v1::Norms& norms);
   absl::Status OnStepSet(const v1::StepSet& set);
 
@@ -65,13 +65,15 @@ class Synchronous {
     StreamId stream = 0;
     uint64_t version = 0;
     uint64_t request = 0;
+    SharedSelections rows;
   };
 
   absl::Status CheckPush(const Stream& stream, size_t member, const v1::Push& push) const;
   absl::Status CheckRange(size_t member, const v1::Push& push) const;
   absl::Status Contribute(size_t member, const v1::Push& push,
                           const std::vector<ReceivedBlock>& blocks);
-  absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request);
+  absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request,
+                    const SharedSelections& rows);
   void TryClose(Partition& partition);
   void TryCloseAll();
   // Whether what the partition's next version is made of is there, and nothing else.

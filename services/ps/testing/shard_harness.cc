@@ -277,6 +277,11 @@ std::vector<v1::Header> ShardHarness::TakeFrames(StreamId stream) {
   return headers;
 }
 
+std::vector<SendFrame> ShardHarness::TakeSent(StreamId stream) {
+  Collect();
+  return std::exchange(frames_[stream], {});
+}
+
 std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> ShardHarness::TakeData(
     StreamId stream) {
   Collect();

@@ -78,6 +78,7 @@ class ShardHarness {
 
   // ---- what came of it, since the last Take
   std::vector<v1::Header> TakeFrames(StreamId stream);
+  std::vector<SendFrame> TakeSent(StreamId stream);
   // Data frames only: (partition, version) -> values.
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> TakeData(StreamId stream);
   std::vector<v1::MemberMessage> TakeMessages();

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "services/common/splitmix64.h"
 #include "services/protocol/codec/codec.h"
+#include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 #include "services/worker/data/text_dataset.h"
 
@@ -156,6 +157,26 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
   return result;
 }
 
+std::vector<uint32_t> Trainer::RowTensors() const {
+  return own_walk_ ? std::vector<uint32_t>() : engine_->RowTensors();
+}
+
+absl::StatusOr<RowSelections> Trainer::FindRows(const std::vector<PositionRange>& positions) {
+  RowSelections all;
+  for (const PositionRange& range : positions) {
+    const absl::StatusOr<const Batch*> batch = ahead_.Peek(range);
+    if (!batch.ok()) return batch.status();
+    absl::StatusOr<RowSelections> rows = engine_->RowsOf(**batch);
+    if (!rows.ok()) return rows.status();
+    for (auto& [tensor, selected] : *rows) {
+      std::vector<uint64_t>& of_tensor = all[tensor];
+      of_tensor.insert(of_tensor.end(), selected.begin(), selected.end());
+    }
+  }
+  for (auto& [tensor, selected] : all) SortRows(&selected);
+  return all;
+}
+
 ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
   ComputeResult result;
   if (evaluation_ == nullptr || request.samples.end > evaluation_->info().samples) {
@@ -190,10 +211,31 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
   return result;
 }
 
+// Leaves all other rows as they are.
+absl::Status Trainer::StoreRows(const StoreBlock& block) {
+  const v1::TensorTable& table = engine_->Describe();
+  if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
+    return absl::OutOfRangeError(absl::StrCat("there is no tensor ", block.tensor));
+  }
+  const v1::DataType dtype = table.tensors(static_cast<int>(block.tensor)).dtype();
+  const absl::StatusOr<RowParts> rows = SplitRows(block.payload, dtype, block.count);
+  if (!rows.ok()) return rows.status();
+  absl::Cord::CharIterator at = block.payload.char_begin();
+  absl::Cord::Advance(&at, rows->values_at);
+  for (const RowPart& part : rows->parts) {
+    absl::Status stored =
+        engine_->SetTensorRange(block.buffer, block.tensor, block.offset + part.offset,
+                                absl::Cord::AdvanceAndRead(&at, part.count * ElementBytes(dtype)));
+    if (!stored.ok()) return stored;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Store(const StoreBlock& block) {
   if (block.codec == v1::CODEC_RAW) {
     return engine_->SetTensorRange(block.buffer, block.tensor, block.offset, block.payload);
   }
+  if (block.codec == v1::CODEC_ROWS) return StoreRows(block);
   const absl::StatusOr<const Codec*> codec = FindCodec(block.codec);
   if (!codec.ok()) return codec.status();
   const v1::TensorTable& table = engine_->Describe();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,12 @@ class Trainer {
   ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);
   ComputeResult Evaluate(const EvaluateSamples& request);
 
+  // Tables of which a worker may pull the rows that its samples name alone. None where it cannot be
+  // said ahead which samples come: on a walk of the worker's own.
+  std::vector<uint32_t> RowTensors() const;
+  // Those rows. On the compute thread: the samples are read, and kept for ComputeGradients.
+  absl::StatusOr<RowSelections> FindRows(const std::vector<PositionRange>& positions);
+
   // On the compute thread, when it has nothing else to do: reads samples that the next request for
   // gradients is likely to name.
   void PrepareNext() { ahead_.Prepare(); }
@@ -50,6 +57,8 @@ class Trainer {
   // Whose samples a request is given: those of its positions, or, on a walk of this worker's own,
   // of as many on from where it is.
   PositionRange PositionsOf(const Compute& request);
+
+  absl::Status StoreRows(const StoreBlock& block);
 
   const Reduction reduction_;
   const std::unique_ptr<Dataset> training_;

@@ -6,11 +6,14 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "services/protocol/codec/rows.h"
+#include "services/protocol/row_selection.h"
 #include "services/worker/data/testing/data_files.h"
 
 namespace sluice::worker {
@@ -135,6 +138,91 @@ TEST(Trainer, WithoutAFolderOfCheckpointsTheWordsAreTheTexts) {
   EXPECT_EQ(words_seen, 6);
 }
 
+// A table of words of two numbers each, of which it notes what is stored.
+class TableEngine final : public ComputeEngine {
+ public:
+  TableEngine() {
+    v1::TensorSpec& tensor = *table_.add_tensors();
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.add_shape(100);
+    tensor.add_shape(2);
+  }
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return absl::Cord(); }
+  absl::Status SetTensorRange(Buffer, uint32_t, uint64_t offset, const absl::Cord& bytes) override {
+    stored[offset] = bytes;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override { return absl::Cord(); }
+  absl::Status Adopt() override { return absl::OkStatus(); }
+  std::vector<uint32_t> RowTensors() const override { return {0}; }
+  absl::StatusOr<RowSelections> RowsOf(const Batch& batch) const override {
+    RowSelections rows;
+    rows[0].assign(batch.tokens.begin(), batch.tokens.end());
+    return rows;
+  }
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest&, GradientSink&) override {
+    return BatchMetrics();
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch&) override { return BatchMetrics(); }
+
+  std::map<uint64_t, absl::Cord> stored;
+
+ private:
+  v1::TensorTable table_;
+};
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeTable(const v1::JobSpec&, const DatasetInfo&,
+                                                         int) {
+  return std::make_unique<TableEngine>();
+}
+
+TEST(Trainer, TheRowsOfSomeSamplesAreTheirWordsEachOnce) {
+  v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
+  job.mutable_data()->set_no_shuffle(true);
+  const auto trainer = Trainer::Open(job, 0, 1, MakeTable);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ((*trainer)->RowTensors(), std::vector<uint32_t>{0});
+  // Two words a sample: "a b", "c d", "a b".
+  const auto some = (*trainer)->FindRows({{0, 1}, {2, 3}});
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->at(0).size(), 2u);
+  const auto all = (*trainer)->FindRows({{0, 3}});
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->at(0).size(), 4u);
+  EXPECT_TRUE(std::is_sorted(all->at(0).begin(), all->at(0).end()));
+}
+
+TEST(Trainer, OnAWalkOfItsOwnAWorkerCannotSayItsRowsAhead) {
+  v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
+  job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
+  const auto trainer = Trainer::Open(job, 0, 1, MakeTable);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_TRUE((*trainer)->RowTensors().empty());
+}
+
+TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsAsTheyAre) {
+  const auto trainer = Trainer::Open(JobWithText("", "a b c d a b c d e\n"), 0, 1, MakeTable);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  // Elements [3, 9) of the table: the second of row 1, rows 2 and 3, and the first of row 4.
+  const std::vector<float> block = {3, 4, 5, 6, 7, 8};
+  const std::vector<uint64_t> rows = {1, 3};
+  StoreBlock store;
+  store.offset = 3;
+  store.count = 6;
+  store.codec = v1::CODEC_ROWS;
+  store.payload = EncodeRowsOfBlock({2, 3, 6}, rows, v1::FLOAT32,
+                                    {reinterpret_cast<const char*>(block.data()), 24});
+  ASSERT_TRUE((*trainer)->Store(store).ok());
+  const auto& stored = static_cast<TableEngine&>((*trainer)->engine()).stored;
+  ASSERT_EQ(stored.size(), 2u);
+  EXPECT_EQ(stored.at(3), absl::Cord(absl::string_view(reinterpret_cast<const char*>(block.data()),
+                                                       sizeof(float))));
+  EXPECT_EQ(stored.at(6).size(), 2 * sizeof(float));
+  store.payload = absl::Cord("nonsense");
+  EXPECT_TRUE(absl::IsInvalidArgument((*trainer)->Store(store)));
+}
+
 // The first pixel of each image that a worker is given: images are 1, 2 and 3.
 class ImagesEngine final : public ComputeEngine {
  public:
@@ -164,6 +252,7 @@ class ImagesEngine final : public ComputeEngine {
 class NoSink final : public GradientSink {
  public:
   void OnGradient(uint32_t, absl::Cord) override {}
+  void OnRowGradient(uint32_t, std::vector<uint64_t>, absl::Cord) override {}
   void OnNoGradient(uint32_t) override {}
   void OnBufferChange(uint32_t, absl::Cord) override {}
 };

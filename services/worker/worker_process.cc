@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/clock.h"
@@ -129,6 +130,14 @@ class WorkerProcess::Impl {
           [id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
                                                              absl::Time now) mutable {
             return core.OnGradient(id, tensor, std::move(gradient), now);
+          },
+          kWorthAMessage);
+    }
+    void OnRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values) override {
+      process_->Event(
+          [id = id_, tensor, rows = std::move(rows), values = std::move(values)](
+              WorkerCore& core, absl::Time now) mutable {
+            return core.OnRowGradient(id, tensor, std::move(rows), std::move(values), now);
           },
           kWorthAMessage);
     }
@@ -345,6 +354,7 @@ class WorkerProcess::Impl {
                     {"evaluation_samples", (*trainer)->evaluation_samples()}});
       trainer_ = *std::move(trainer);
       Event([this](WorkerCore& core, absl::Time now) {
+        core.SetRowTensors(trainer_->RowTensors());
         return core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
                                  trainer_->evaluation_samples(), now);
       });
@@ -388,6 +398,15 @@ class WorkerProcess::Impl {
         return core.OnComputed(id, result, now);
       });
       trainer_->PrepareNext();
+    });
+  }
+
+  void Perform(FindRows& find) {
+    compute_thread_.Post([this, find = std::move(find)] {
+      absl::StatusOr<RowSelections> rows = trainer_->FindRows(find.positions);
+      Event([id = find.id, rows = std::move(rows)](WorkerCore& core, absl::Time now) mutable {
+        return core.OnRows(id, std::move(rows), now);
+      });
     });
   }
 

@@ -72,7 +72,7 @@ class Checker {
   void OnRelease(uint64_t shard) { promises_.erase(shard); }
 
   // A worker begins to compute. `tag` is what its gradient will carry.
-  void OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
+  void OnSynchronousCompute(const v1::ViewId& view, uint64_t step, const PositionRange& positions,
                             const std::vector<Elements3>& tensors);
   void OnUpdate(double tag, const PositionRange& positions);
   void OnContribution(double tag, uint64_t step, const PositionRange& positions);

@@ -28,6 +28,8 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   scenario.samples = 20 + random.Below(40);
   scenario.faults = static_cast<uint32_t>(random.Below(10));
 
+  scenario.rows = options.rows;
+
   v1::JobSpec& job = scenario.job;
   job.set_name("job");
   job.set_namespace_("default");
@@ -71,11 +73,12 @@ std::string Describe(const Scenario& scenario) {
   const v1::TrainingSpec& training = scenario.job.training();
   return absl::StrCat("seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
                       training.bit_exact() ? " BitExact" : "",
-                      training.has_stragglers() ? " without stragglers" : "", ", ", scenario.shards,
-                      " shards, ", scenario.workers, " workers, ",
-                      scenario.job.parameter_server().partitions(), " partitions, ",
-                      scenario.tensors, " tensors, ", training.steps(), " steps of ",
-                      training.global_batch_size(), " samples, ", scenario.faults, " faults");
+                      training.has_stragglers() ? " without stragglers" : "",
+                      scenario.rows ? " by rows" : "", ", ", scenario.shards, " shards, ",
+                      scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
+                      " partitions, ", scenario.tensors, " tensors, ", training.steps(),
+                      " steps of ", training.global_batch_size(), " samples, ", scenario.faults,
+                      " faults");
 }
 
 Cluster::Cluster(Scenario scenario, Tracing tracing)
@@ -83,7 +86,8 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       tracing_(tracing),
       random_(scenario_.seed),
       network_(&scheduler_, &random_),
-      model_(scenario_.seed, scenario_.tensors, scenario_.samples, scenario_.job.training()),
+      model_(scenario_.seed, scenario_.tensors, scenario_.rows, scenario_.samples,
+             scenario_.job.training()),
       checker_(&model_, scenario_.job,
                *MakeLayout(model_.table(), scenario_.job.parameter_server().partitions())),
       wanted_workers_(scenario_.workers),

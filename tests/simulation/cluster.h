@@ -31,6 +31,7 @@ struct Scenario {
   v1::JobSpec job;
   uint32_t tensors = 4;
   uint64_t samples = 0;
+  bool rows = false;
   uint32_t shards = 1;
   uint32_t workers = 1;
   uint32_t faults = 0;
@@ -51,6 +52,7 @@ struct ScenarioOptions {
   v1::Mode mode = v1::SYNCHRONOUS;
   bool bit_exact = false;
   bool drop_stragglers = false;
+  bool rows = false;  // workers pull the rows that their samples name
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".

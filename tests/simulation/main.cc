@@ -12,7 +12,8 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, stragglers, bitexact, asynchronous, bounded, or all");
+          "synchronous, stragglers, bitexact, asynchronous, bounded, each of them behind `rows` "
+          "(synchronous: alone), or all");
 ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
 ABSL_FLAG(bool, messages, false, "tell all messages as well");
 ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
@@ -24,9 +25,16 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("simulates whole jobs with faults, by seed");
   absl::ParseCommandLine(argc, argv);
   const std::vector<std::pair<std::string, ScenarioOptions>> modes = {
-      {"synchronous", {v1::SYNCHRONOUS, false}},   {"stragglers", {v1::SYNCHRONOUS, false, true}},
-      {"bitexact", {v1::SYNCHRONOUS, true}},       {"asynchronous", {v1::ASYNCHRONOUS, false}},
+      {"synchronous", {v1::SYNCHRONOUS, false}},
+      {"stragglers", {v1::SYNCHRONOUS, false, true}},
+      {"bitexact", {v1::SYNCHRONOUS, true}},
+      {"asynchronous", {v1::ASYNCHRONOUS, false}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
+      {"rows", {v1::SYNCHRONOUS, false, false, true}},
+      {"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
+      {"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
+      {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
+      {"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
   };
   const uint64_t first = absl::GetFlag(FLAGS_first);
   const Cluster::Tracing tracing = absl::GetFlag(FLAGS_messages) ? Cluster::Tracing::kMessages

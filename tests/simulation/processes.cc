@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/storage.h"
+#include "services/protocol/row_selection.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::simulation {
@@ -621,6 +622,7 @@ void WorkerProcess::On(const worker::OpenModel&) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
         self->Handle([self] {
           ToyModel& model = self->cluster_.model();
+          self->core_.SetRowTensors(model.RowTensors());
           self->Do(self->core_.OnModelReady(model.table(), model.samples(), 20,
                                             self->cluster_.scheduler().now()));
         });
@@ -641,7 +643,26 @@ void WorkerProcess::On(const worker::ReadInitialTensor& action) {
 
 void WorkerProcess::On(const worker::StoreBlock& action) {
   Buffer& buffer = action.buffer == ComputeEngine::Buffer::kEvaluation ? evaluation_ : incoming_;
-  buffer[action.tensor] = FromCord(action.payload);
+  // The table's row, where it was wanted, comes as the whole block, which is less.
+  if (action.codec != v1::CODEC_ROWS) buffer[action.tensor] = FromCord(action.payload);
+}
+
+void WorkerProcess::On(const worker::FindRows& action) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Milliseconds(2)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          const ToyModel& model = self->cluster_.model();
+          RowSelections rows;
+          for (uint32_t tensor : model.RowTensors()) {
+            const bool named = std::any_of(
+                action.positions.begin(), action.positions.end(),
+                [&](const PositionRange& positions) { return model.Names(positions, tensor); });
+            if (named) rows[tensor] = {0};
+          }
+          self->Do(self->core_.OnRows(action.id, rows, self->cluster_.scheduler().now()));
+        });
+      });
 }
 
 void WorkerProcess::On(const worker::AdoptVersion& action) {
@@ -653,7 +674,8 @@ void WorkerProcess::On(const worker::AdoptVersion& action) {
 void WorkerProcess::On(const worker::Compute& action) {
   if (cluster_.scenario().job.training().mode() == v1::SYNCHRONOUS) {
     if (action.step != adopted_) cluster_.checker().Fail("a worker computes on another version");
-    cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, current_);
+    cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, action.positions,
+                                            current_);
   }
   Job job;
   job.compute = action;
@@ -716,8 +738,10 @@ void WorkerProcess::Gradient(size_t place, double tag) {
   if (model.IsSilent(tensor)) {
     Do(core_.OnNoGradient(compute.id, tensor, now));
   } else {
-    Do(core_.OnGradient(compute.id, tensor, ToCord(model.Gradient(compute.positions, tensor, tag)),
-                        now));
+    absl::Cord gradient = ToCord(model.Gradient(compute.positions, tensor, tag));
+    const bool table = model.table().tensors(static_cast<int>(tensor)).shape_size() == 2;
+    Do(table ? core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now)
+             : core_.OnGradient(compute.id, tensor, std::move(gradient), now));
   }
   if (!alive()) return;
   cluster_.scheduler().After(

@@ -171,6 +171,7 @@ class WorkerProcess : public Member {
   void On(const worker::StoreBlock& action);
   void On(const worker::AdoptVersion& action);
   void On(const worker::Compute& action);
+  void On(const worker::FindRows& action);
   void On(const worker::CancelCompute& action);
   void On(const worker::EvaluateSamples& action);
   void On(const worker::Exit& action);

@@ -23,23 +23,39 @@ Elements3 FromBytes(const char* bytes) {
   return elements;
 }
 
-ToyModel::ToyModel(uint64_t seed, uint32_t tensors, uint64_t samples,
+ToyModel::ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
                    const v1::TrainingSpec& training)
     : seed_(seed),
       tensors_(tensors),
       samples_(samples),
+      rows_(rows),
       bit_exact_(training.bit_exact()),
       plan_(
           *StepPlan::Create({samples, training.global_batch_size(), training.microbatch_size()})) {
   for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
     v1::TensorSpec& spec = *table_.add_tensors();
     spec.set_name(absl::StrCat("t", tensor));
+    if (rows && tensor % 2 == 0) spec.add_shape(1);
     spec.add_shape(3);
     spec.set_dtype(v1::FLOAT64);
   }
 }
 
 bool ToyModel::IsSilent(uint32_t tensor) const { return tensors_ > 3 && tensor + 1 == tensors_; }
+
+std::vector<uint32_t> ToyModel::RowTensors() const {
+  std::vector<uint32_t> tensors;
+  for (uint32_t tensor = 0; rows_ && tensor < tensors_; tensor += 2) tensors.push_back(tensor);
+  return tensors;
+}
+
+bool ToyModel::Names(const PositionRange& positions, uint32_t tensor) const {
+  if (!rows_ || tensor % 2 != 0) return true;
+  for (uint64_t p = positions.begin; p < positions.end; ++p) {
+    if (SplitMix64At(SplitMix64At(seed_ + 3, p), tensor) % 3 == 0) return true;
+  }
+  return false;
+}
 
 Elements3 ToyModel::Initial(uint32_t tensor) const {
   const double value = static_cast<double>(SplitMix64At(seed_ + 1, tensor) >> 40);

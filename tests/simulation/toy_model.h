@@ -9,6 +9,8 @@
 //            differ: what is mixed from two histories shows
 //   2  real  numbers whose sum depends on the order of addition: what must be BitExact shows
 //
+// With `rows`, every other tensor is a table of one row, which some samples name and others do not.
+//
 // The last tensor never has a gradient and must never change, if there are more than three.
 #ifndef SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
 #define SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
@@ -35,7 +37,8 @@ Elements3 FromBytes(const char* bytes);
 
 class ToyModel {
  public:
-  ToyModel(uint64_t seed, uint32_t tensors, uint64_t samples, const v1::TrainingSpec& training);
+  ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
+           const v1::TrainingSpec& training);
 
   const v1::TensorTable& table() const { return table_; }
   const StepPlan& plan() const { return plan_; }
@@ -43,6 +46,9 @@ class ToyModel {
 
   Elements3 Initial(uint32_t tensor) const;
   bool IsSilent(uint32_t tensor) const;
+  std::vector<uint32_t> RowTensors() const;
+  // Whether a computation of these positions reads the tensor.
+  bool Names(const PositionRange& positions, uint32_t tensor) const;
 
   // The integer of a position of the job's sample sequence.
   double Contribution(uint64_t position, uint32_t tensor) const;
@@ -62,6 +68,7 @@ class ToyModel {
   const uint64_t seed_;
   const uint32_t tensors_;
   const uint64_t samples_;
+  const bool rows_;
   const bool bit_exact_;
   v1::TensorTable table_;
   StepPlan plan_;

@@ -80,6 +80,8 @@ Json Describe(const Compute& a) {
   return {"Compute",         a.id,           a.step, a.first_microbatch, a.microbatch_size,
           a.positions.begin, a.positions.end};
 }
+// Python workers pull whole tables.
+Json Describe(const FindRows& a) { return Json::array({"FindRows", a.id}); }
 Json Describe(const CancelCompute& a) { return Json::array({"CancelCompute", a.id}); }
 Json Describe(const EvaluateSamples& a) {
   return {"EvaluateSamples", a.id, Name(a.buffer), a.samples.begin, a.samples.end};

@@ -178,7 +178,7 @@ TEST(ValueVectorsTest, WhatIsLeftOutComesBackAsTheFileSays) {
       block.set_count(gradient.size() / ElementBytes(tensor.dtype()));
       for (int time = 0; time < 2; ++time) {
         const worker::EncodedBlock encoded =
-            encoder.Encode({0, 4}, 0, block, tensor, absl::Cord(gradient));
+            encoder.Encode({0, 4}, 0, block, tensor, absl::Cord(gradient), /*as_rows=*/false);
         EXPECT_EQ(Hex(encoded.payload), row.at("payloads").at(step))
             << row.at("codec") << " in step " << step;
       }

@@ -388,6 +388,7 @@ class AsynchronousWorker:
         if body == 'data':
             if self._pulling:
                 self._incoming.accept(header.data, payload, self._context.actions)
+                self._context.count_pulled(header.data, payload)
                 self._times.on_data(self._context.now, self._context.sent_at)
                 if self._incoming.is_whole():
                     self._times.whole = self._context.now

@@ -61,6 +61,11 @@ class WorkerContext:
         self.outstanding.add(self._last_compute)
         return self._last_compute
 
+    def count_pulled(self, data, payload):
+        """Parameters that came for training."""
+        self.progress.pulled_bytes += len(payload)
+        self.progress.parameter_bytes += sum(self.index.bytes[block.block] for block in data.blocks)
+
     def count_recomputed(self, samples):
         self.samples_recomputed += samples
         self.progress.recomputed_samples += samples

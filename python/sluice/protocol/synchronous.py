@@ -155,6 +155,7 @@ class SynchronousWorker:
         if data.version != self._incoming_version:
             return
         self._incoming.accept(data, payload, self._context.actions)
+        self._context.count_pulled(data, payload)
         self._times.on_data(self._context.now, self._context.sent_at)
         if self._incoming.is_whole():
             self._times.whole = self._context.now

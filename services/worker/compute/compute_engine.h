@@ -18,18 +18,21 @@
 #define SLUICE_SERVICES_WORKER_COMPUTE_COMPUTE_ENGINE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/model.pb.h"
+#include "services/protocol/row_selection.h"
 #include "services/worker/data/batch.h"
 
 namespace sluice {
 
 // Receives what a step brings forth. Called inside ComputeGradients, by one thread at a time: hand
-// over and return. Each tensor of kind PARAMETER is named exactly once, by OnGradient or
-// OnNoGradient. If ComputeGradients fails, what was received before must be dropped.
+// over and return. Each tensor of kind PARAMETER is named exactly once, by OnGradient,
+// OnRowGradient or OnNoGradient. If ComputeGradients fails, what was received before must be
+// dropped.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
@@ -38,6 +41,10 @@ class GradientSink {
   // them. The memory stays as it is until the last reference to the cord is gone, from whatever
   // thread, also after the engine.
   virtual void OnGradient(uint32_t tensor, absl::Cord gradient) = 0;
+
+  // In place of OnGradient, of a matrix: the gradient's rows, ascending and each once; all others
+  // are zeros. `values` are those rows, row-major, in the tensor's dtype.
+  virtual void OnRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values) = 0;
 
   // The loss does not depend on the parameter: it is not to be touched. After the last gradient.
   virtual void OnNoGradient(uint32_t tensor) = 0;
@@ -100,6 +107,16 @@ class ComputeEngine {
   // Swaps kCurrent and kIncoming, in microseconds. What was current is then the incoming
   // buffer's content, to be overwritten whole before the next Adopt. Initially both hold zeros.
   virtual absl::Status Adopt() = 0;
+
+  // Matrices of which ComputeGradients reads the rows that the batch names and no others: embedding
+  // tables. Constant.
+  virtual std::vector<uint32_t> RowTensors() const { return {}; }
+
+  // Those rows, of each of RowTensors(). InvalidArgument if the batch names one that is not there.
+  // Any thread.
+  virtual absl::StatusOr<RowSelections> RowsOf(const Batch& /*batch*/) const {
+    return RowSelections();
+  }
 
   // Forward and backward in training mode over kCurrent, which is unchanged afterwards, buffers and
   // counters included: the same request gives the same result. Where the batch has places, a

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/protocol/elements.h"
 #include "services/worker/compute/compute_engine.h"
 #include "services/worker/compute/testing/recording_sink.h"
 #include "services/worker/compute/torch_engine.h"
@@ -93,6 +94,18 @@ Computed Compute(ComputeEngine& engine, const Batch& batch) {
   EXPECT_TRUE(sink.without.empty());
   Computed computed;
   computed.loss = metrics.value_or(BatchMetrics()).loss_sum;
+  // The embedding's gradient holds the rows of the batch alone.
+  EXPECT_EQ(sink.row_gradients.size(), 1u);
+  const v1::TensorSpec& table = engine.Describe().tensors(0);
+  const size_t row_bytes = static_cast<size_t>(table.shape(1)) * ElementBytes(table.dtype());
+  std::string whole(static_cast<size_t>(table.shape(0)) * row_bytes, '\0');
+  const auto& [rows, values] = sink.row_gradients[0];
+  const std::string bytes(values);
+  EXPECT_EQ(bytes.size(), rows.size() * row_bytes);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    whole.replace(rows[i] * row_bytes, row_bytes, bytes, i * row_bytes, row_bytes);
+  }
+  computed.gradients.emplace_back(whole);
   for (auto& [tensor, gradient] : sink.gradients) computed.gradients.push_back(gradient);
   return computed;
 }

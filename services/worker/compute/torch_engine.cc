@@ -26,6 +26,7 @@
 #include "services/worker/compute/carried_state.h"
 #include "services/worker/compute/memory_pool.h"
 #include "services/worker/compute/objective.h"
+#include "services/worker/compute/row_sums.h"
 #include "services/worker/compute/tensor_buffers.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/additive.h"
@@ -119,6 +120,13 @@ class TorchEngine final : public ComputeEngine {
       return absl::OkStatus();
     });
   }
+
+  std::vector<uint32_t> RowTensors() const override {
+    const std::vector<size_t> tensors = model_->RowTensors();
+    return {tensors.begin(), tensors.end()};
+  }
+
+  absl::StatusOr<RowSelections> RowsOf(const Batch& batch) const override;
 
   absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
                                                 GradientSink& sink) override;
@@ -265,6 +273,33 @@ at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
   return output;
 }
 
+void ReportRows(uint32_t tensor, const at::Tensor& gradient, GradientSink& sink) {
+  const at::Tensor named = gradient._indices()[0].to(at::kCPU).contiguous();
+  const at::Tensor values = gradient._values().to(at::kCPU).contiguous();
+  RowSums sums = SumRows(DataTypeOfTensor(values),
+                         {named.data_ptr<int64_t>(), static_cast<size_t>(named.numel())},
+                         values.data_ptr(), static_cast<uint64_t>(gradient.size(1)));
+  sink.OnRowGradient(tensor, std::move(sums.rows), std::move(sums.values));
+}
+
+absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
+  RowSelections selections;
+  for (uint32_t tensor : RowTensors()) {
+    const int64_t rows = table_.tensors(static_cast<int>(tensor)).shape(0);
+    std::vector<uint64_t>& selected = selections[tensor];
+    for (int64_t token : batch.tokens) {
+      if (token < 0 || token >= rows) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token ", token, " is not in [0, ", rows, "), the rows of '",
+                         table_.tensors(static_cast<int>(tensor)).name(), "'"));
+      }
+      selected.push_back(static_cast<uint64_t>(token));
+    }
+    SortRows(&selected);
+  }
+  return selections;
+}
+
 void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
   struct Hooked {
     size_t tensor;
@@ -281,8 +316,12 @@ void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
     entry.tensor = i;
     entry.node = torch::autograd::impl::grad_accumulator(tensor.value);
     auto hook = std::make_unique<TakeGradient>(tensor.value, [&sink, &entry](at::Tensor gradient) {
-      if (gradient.is_sparse()) gradient = gradient.to_dense();
       entry.delivered = true;
+      if (gradient.is_sparse() && gradient.sparse_dim() == 1 && gradient.dim() == 2) {
+        ReportRows(entry.tensor, gradient, sink);
+        return;
+      }
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
       sink.OnGradient(entry.tensor, CordOf(gradient.to(at::kCPU)));
     });
     entry.hook = entry.node->add_post_hook(std::move(hook));

@@ -14,7 +14,7 @@ constexpr MicrobatchRange kWholeUpdate = {0, 1};
 }  // namespace
 
 AsynchronousWorker::AsynchronousWorker(WorkerContext* context)
-    : context_(context), push_(context) {}
+    : context_(context), push_(context), rows_(context) {}
 
 // ---- views and streams
 
@@ -104,9 +104,28 @@ void AsynchronousWorker::Proceed() {
     NoteGiven();
   }
   if (arbiter != nullptr) AskForLease(*arbiter);
-  const bool may_pull = !bounded() || !lease_.empty() || !context_->rules->AskArbiterFirst();
+  if (rows_.active()) FindNextRows();
+  const bool may_pull = MayPull();
   if (!update_ && !fresh_ && !pulling_ && may_pull) BeginPull();
   if (pulling_ && may_pull) SendPulls();
+}
+
+bool AsynchronousWorker::MayPull() const {
+  if (rows_.active()) return !lease_.empty() && rows_.known();
+  return !bounded() || !lease_.empty() || !context_->rules->AskArbiterFirst();
+}
+
+Interval AsynchronousWorker::NextSamples() const {
+  const uint64_t batch = context_->job.training().global_batch_size();
+  return {lease_.begin, std::min(lease_.end, lease_.begin + batch)};
+}
+
+void AsynchronousWorker::FindNextRows() {
+  if (lease_.empty() || fresh_) return;
+  const Interval next = NextSamples();
+  rows_.Want({{next.begin, next.end}});
+  // What is on its way is for other samples.
+  if (pulling_ && !pull_sent_.empty() && !(pulled_rows_ == rows_.positions())) BeginPull();
 }
 
 // ---- leases
@@ -146,10 +165,14 @@ void AsynchronousWorker::OnLease(const v1::Lease& lease) {
 // ---- an update
 
 void AsynchronousWorker::StartUpdate() {
-  const uint64_t batch = context_->job.training().global_batch_size();
+  const Interval next = NextSamples();
+  if (rows_.active() && !Contains(pulled_rows_, {{next.begin, next.end}})) {
+    fresh_ = false;
+    return;
+  }
   update_.emplace(&context_->table, context_->rules);
   update_->clock = clock_ + 1;
-  update_->samples = {lease_.begin, std::min(lease_.end, lease_.begin + batch)};
+  update_->samples = next;
   lease_.begin = update_->samples.end;
   update_->base_version = base_version_;
   update_->started = context_->now;
@@ -182,7 +205,7 @@ v1::Apply AsynchronousWorker::MakeApply() const {
     apply.set_ordinal(update_->permit->ordinal());
     apply.set_staleness(update_->permit->staleness());
   }
-  apply.set_pull_next(!bounded());
+  apply.set_pull_next(PullsByApply());
   for (const auto& [partition, norm] : update_->norms) {
     apply.set_square_sum(apply.square_sum() + norm.square_sum());
     apply.set_non_finite(apply.non_finite() || norm.non_finite());
@@ -210,7 +233,7 @@ void AsynchronousWorker::Push() {
   if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
   if (!update_->apply_sent.insert(only).second) return;
   if (!pulling_) BeginPull();
-  if (!bounded()) pull_sent_.insert(only);
+  if (PullsByApply()) pull_sent_.insert(only);
 }
 
 // A shard without content keeps the record of each update like any other, and so has to stage it.
@@ -246,7 +269,7 @@ void AsynchronousWorker::SendApplies() {
     v1::Header header;
     *header.mutable_apply() = MakeApply();
     context_->Send(*link, std::move(header));
-    if (!bounded()) pull_sent_.insert(shard);
+    if (PullsByApply()) pull_sent_.insert(shard);
   }
 }
 
@@ -310,7 +333,7 @@ void AsynchronousWorker::FinishUpdate() {
 }
 
 absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
-                                          std::optional<absl::Cord> gradient) {
+                                          std::optional<Gradient> gradient) {
   if (!update_ || update_->computing != id) return absl::OkStatus();
   auto unit = update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient));
   if (!unit.ok()) return unit.status();
@@ -367,7 +390,14 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
     pull.mutable_counted()->CopyFrom(counted_->counted());
     pull.mutable_counted_from()->CopyFrom(counted_->counted_from());
   }
-  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+  if (pull.partitions_size() == 0) return;
+  absl::Cord payload;
+  if (rows_.active()) {
+    payload = rows_.AddTo(link, &pull);
+    incoming_.ExpectRows(&context_->table, &rows_.rows());
+    pulled_rows_ = rows_.positions();
+  }
+  context_->Send(link, std::move(header), std::move(payload));
 }
 
 absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
@@ -376,10 +406,13 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
   switch (header.body_case()) {
     case v1::Header::kData:
       if (!pulling_) return absl::OkStatus();
+      // Rows are of one pull's samples.
+      if (rows_.active() && header.data().request() != pull_request_) return absl::OkStatus();
       if (absl::Status status = incoming_.Accept(header.data(), payload, &context_->actions);
           !status.ok()) {
         return status;
       }
+      context_->CountPulled(header.data(), payload.size());
       times_.OnData(context_->now, context_->sent_at);
       if (incoming_.IsWhole()) times_.OnWhole(context_->now);
       return absl::OkStatus();

@@ -20,9 +20,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "services/protocol/interval_set.h"
 #include "services/worker/core/push_sender.h"
+#include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
@@ -39,8 +41,9 @@ class AsynchronousWorker : public TrainingMode {
   void OnLinkReady(ShardLink& link) override;
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
-  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) override;
+  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  void OnRows(RowsId id, RowSelections rows) override { rows_.OnRows(id, std::move(rows)); }
   void Adopt() override;
   void Proceed() override;
   std::optional<uint64_t> CurrentVersion() const override { return std::nullopt; }
@@ -87,6 +90,14 @@ class AsynchronousWorker : public TrainingMode {
   // For times_: the update, with its Apply, was given to every shard's stream.
   void NoteGiven();
 
+  // The samples of the update after the one in progress; empty: none are leased.
+  Interval NextSamples() const;
+  // With rows of tables: finds those of the next update.
+  void FindNextRows();
+  // Whether it is known what to pull.
+  bool MayPull() const;
+  // Whether each Apply pulls as well.
+  bool PullsByApply() const { return !bounded() && !rows_.active(); }
   void BeginPull();
   void SendPulls();
   void PullFrom(ShardLink& link);
@@ -101,7 +112,9 @@ class AsynchronousWorker : public TrainingMode {
   PushSender push_;
   StepTimes times_;  // of the update in progress and of the pull behind it
 
-  bool fresh_ = false;  // the current buffer is for the next update
+  RowPuller rows_;
+  Positions pulled_rows_;  // of whose rows the present pull, or the current buffer, is
+  bool fresh_ = false;     // the current buffer is for the next update
   uint64_t base_version_ = 0;
   bool pulling_ = false;
   VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};

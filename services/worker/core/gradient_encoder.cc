@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
 namespace {
@@ -21,6 +24,29 @@ std::unique_ptr<const Codec> CodecOf(const v1::TrainingSpec& training) {
   }
   auto codec = MakeCodec(training.push_codec(), options);
   return codec.ok() ? *std::move(codec) : nullptr;
+}
+
+// Nothing, if the whole block takes no more.
+std::optional<EncodedBlock> EncodeAsRows(const v1::Block& block, const v1::TensorSpec& tensor,
+                                         const Gradient& gradient) {
+  const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
+  const absl::Span<const uint64_t> all = *gradient.rows;
+  const absl::Span<const uint64_t> rows = RowsIn(cut, all);
+  const uint64_t element = ElementBytes(tensor.dtype());
+  if (RowsBytes(cut, rows, tensor.dtype()) >= block.count() * element) return std::nullopt;
+  // What an engine or a sum made lies in one piece.
+  std::string copy;
+  absl::string_view values;
+  if (const auto flat = gradient.values.TryFlat(); flat.has_value()) {
+    values = *flat;
+  } else {
+    copy = std::string(gradient.values);
+    values = copy;
+  }
+  const auto first = static_cast<uint64_t>(rows.data() - all.data());
+  return EncodedBlock{v1::CODEC_ROWS, EncodeRows(cut, rows, tensor.dtype(), [&](size_t i) {
+                        return values.data() + (first + i) * cut.row_elements * element;
+                      })};
 }
 
 template <typename T>
@@ -49,14 +75,16 @@ GradientEncoder::GradientEncoder(const v1::TrainingSpec& training)
 
 EncodedBlock GradientEncoder::Encode(const MicrobatchRange& unit, uint32_t number,
                                      const v1::Block& block, const v1::TensorSpec& tensor,
-                                     const absl::Cord& gradient) {
+                                     const Gradient& gradient, bool as_rows) {
   EncodedBlock raw;
   if (by_reference_) {
-    raw.payload = gradient;
+    raw.payload = gradient.values;
     return raw;
   }
-  const uint64_t element = ElementBytes(tensor.dtype());
-  raw.payload = gradient.Subcord(block.offset() * element, block.count() * element);
+  if (as_rows && gradient.rows != nullptr) {
+    if (std::optional<EncodedBlock> rows = EncodeAsRows(block, tensor, gradient)) return *rows;
+  }
+  raw.payload = DenseElements(tensor, gradient, block.offset(), block.count());
   if (codec_ == nullptr || tensor.kind() != v1::PARAMETER ||
       !codec_->Supports(tensor.dtype()).ok()) {
     return raw;

@@ -31,6 +31,7 @@
 #include "proto/model.pb.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
+#include "services/worker/core/gradient.h"
 #include "services/worker/core/step_gradients.h"
 
 namespace sluice::worker {
@@ -47,11 +48,13 @@ class GradientEncoder {
   explicit GradientEncoder(const v1::TrainingSpec& training);
 
   // A block of a unit's gradient of `tensor`; `number` is its index in the layout, `gradient` the
-  // whole tensor's. Raw blocks refer to the gradient's memory. Units of one step that share a block
-  // hand its residual on in the order in which they are first encoded. Buffers always go raw: their
-  // changes are no gradients, and nothing would make up for an error.
+  // whole tensor's. One of rows goes as rows, whatever the job's codec, if `as_rows` and that is
+  // less than the whole block: nothing is left out, so it has no residual. Raw blocks refer to the
+  // gradient's memory. Units of one step that share a block hand its residual on in the order in
+  // which they are first encoded. Buffers always go raw: their changes are no gradients, and
+  // nothing would make up for an error.
   EncodedBlock Encode(const MicrobatchRange& unit, uint32_t number, const v1::Block& block,
-                      const v1::TensorSpec& tensor, const absl::Cord& gradient);
+                      const v1::TensorSpec& tensor, const Gradient& gradient, bool as_rows);
 
   void Commit();
   void Rollback();

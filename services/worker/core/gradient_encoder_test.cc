@@ -36,7 +36,7 @@ class GradientEncoderTest : public testing::Test {
                       uint32_t number = 3) {
     v1::Block block;
     block.set_count(gradient.size());
-    return encoder_->Encode(unit, number, block, tensor_, CordOf(gradient));
+    return encoder_->Encode(unit, number, block, tensor_, CordOf(gradient), /*as_rows=*/false);
   }
 
   Floats Decoded(const EncodedBlock& encoded, size_t count) {
@@ -61,7 +61,8 @@ TEST_F(GradientEncoderTest, AReferenceGoesAsItIsForEachBlock) {
   v1::Block block;
   block.set_offset(1000);
   block.set_count(500);
-  const EncodedBlock encoded = encoder_->Encode(kUnit, 3, block, tensor_, absl::Cord("reference"));
+  const EncodedBlock encoded =
+      encoder_->Encode(kUnit, 3, block, tensor_, absl::Cord("reference"), /*as_rows=*/false);
   EXPECT_EQ(encoded.codec, v1::CODEC_RAW);
   EXPECT_EQ(encoded.payload, "reference");
 }
@@ -153,7 +154,8 @@ TEST_F(GradientEncoderTest, Float64GradientsHaveResidualsToo) {
   const auto sent = [&](std::vector<double> values) {
     const absl::Cord gradient(
         absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 8));
-    const EncodedBlock encoded = encoder_->Encode(kUnit, 0, block, tensor_, gradient);
+    const EncodedBlock encoded =
+        encoder_->Encode(kUnit, 0, block, tensor_, gradient, /*as_rows=*/false);
     EXPECT_TRUE((*FindCodec(encoded.codec))->Decode(encoded.payload, absl::MakeSpan(values)).ok());
     return values;
   };

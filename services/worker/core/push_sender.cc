@@ -31,21 +31,28 @@ void PushSender::ResetPartition(uint32_t partition) {
         ++state.unresolved;
       } else if (tensor.gradient) {
         state.pending.push_back({unit, block});
-        state.pending_bytes += context_->index->bytes(block);
+        state.pending_bytes += BytesOf(*tensor.gradient, block);
       }
     }
   }
 }
 
+// About what it will take to send.
+uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
+  const uint64_t whole = context_->index->bytes(block);
+  if (gradient.rows == nullptr || !context_->RowsTravel()) return whole;
+  return std::min<uint64_t>(whole, gradient.values.size());
+}
+
 void PushSender::OnResolved(const MicrobatchRange& unit, uint32_t tensor) {
   if (!active()) return;
-  const bool has_gradient = gradients_->Get(unit, tensor).gradient.has_value();
+  const std::optional<Gradient>& gradient = gradients_->Get(unit, tensor).gradient;
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
     if (state.unresolved > 0) --state.unresolved;
-    if (!has_gradient) continue;
+    if (!gradient) continue;
     state.pending.push_back({unit, block});
-    state.pending_bytes += context_->index->bytes(block);
+    state.pending_bytes += BytesOf(*gradient, block);
   }
 }
 
@@ -72,7 +79,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     const bool complete = state.unresolved == 0;
     if (!complete && state.pending_bytes < kEagerBytes) continue;
     const bool had_blocks = !state.pending.empty();
-    AppendFrames(partition, &frames);
+    AppendFrames(partition, link.takes_rows() && context_->RowsTravel(), &frames);
     if (!complete) continue;
     state.named = true;
     if (had_blocks) {
@@ -110,7 +117,7 @@ PushSender::Frame PushSender::NewFrame() const {
   return frame;
 }
 
-void PushSender::AppendFrames(uint32_t partition, std::vector<Frame>* frames) {
+void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames) {
   Partition& state = state_[partition];
   // By unit, each in the order of the layout: that is how a shard likes to find them.
   std::sort(state.pending.begin(), state.pending.end(), [](const Pending& a, const Pending& b) {
@@ -122,7 +129,7 @@ void PushSender::AppendFrames(uint32_t partition, std::vector<Frame>* frames) {
     const auto& tensor = gradients_->Get(pending.unit, block.tensor());
     const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
     EncodedBlock encoded =
-        encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient);
+        encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient, as_rows);
     if (unit == nullptr || !(*unit == pending.unit) ||
         frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
       unit = &pending.unit;

@@ -77,7 +77,9 @@ class PushSender {
 
   void ResetPartition(uint32_t partition);
   void FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions);
-  void AppendFrames(uint32_t partition, std::vector<Frame>* frames);
+  // `as_rows`: the shard takes rows of tables.
+  void AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames);
+  uint64_t BytesOf(const Gradient& gradient, uint32_t block) const;
   Frame NewFrame() const;
 
   WorkerContext* const context_;

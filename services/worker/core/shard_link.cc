@@ -36,6 +36,7 @@ bool ShardLink::OnHelloReply(const v1::HelloReply& reply) {
   ++generation_;
   failures_ = 0;
   window_ = credit_ = reply.window_bytes();
+  takes_rows_ = reply.takes_rows();
   return true;
 }
 

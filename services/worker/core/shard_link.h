@@ -27,6 +27,8 @@ class ShardLink {
   ShardId id() const { return id_; }
   const std::string& address() const { return address_; }
   bool ready() const { return state_ == State::kReady; }
+  // Whether the shard, as it said on this stream, takes rows of tables.
+  bool takes_rows() const { return takes_rows_; }
   // Counts the times it became ready.
   uint64_t generation() const { return generation_; }
 
@@ -67,6 +69,7 @@ class ShardLink {
   int failures_ = 0;
   uint64_t generation_ = 0;
   uint64_t window_ = 0;
+  bool takes_rows_ = false;
   uint64_t credit_ = 0;
   std::deque<Queued> queue_;
   uint64_t queued_bytes_ = 0;

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "services/protocol/interval_set.h"
-#include "services/worker/core/gradient_sum.h"
 
 namespace sluice::worker {
 namespace {
@@ -111,7 +110,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
 }
 
 absl::StatusOr<std::optional<MicrobatchRange>> StepGradients::Resolve(
-    const MicrobatchRange& computed, uint32_t tensor, std::optional<absl::Cord> gradient) {
+    const MicrobatchRange& computed, uint32_t tensor, std::optional<Gradient> gradient) {
   auto it = nodes_.find(Key(computed));
   if (it == nodes_.end() || tensor >= it->second.tensors.size()) return std::nullopt;
   TensorState& state = it->second.tensors[tensor];
@@ -146,8 +145,8 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
     const TensorState& left = is_left ? it->second.tensors[tensor] : other->second.tensors[tensor];
     const TensorState& right = is_left ? other->second.tensors[tensor] : it->second.tensors[tensor];
     if (left.gradient && right.gradient) {
-      auto added = AddGradients(table_->tensors(static_cast<int>(tensor)).dtype(), *left.gradient,
-                                *right.gradient);
+      auto added =
+          AddGradients(table_->tensors(static_cast<int>(tensor)), *left.gradient, *right.gradient);
       if (!added.ok()) return added.status();
       sum.tensors[tensor].gradient = *std::move(added);
     } else {

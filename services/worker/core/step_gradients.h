@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "proto/model.pb.h"
 #include "services/protocol/sequence.h"
+#include "services/worker/core/gradient.h"
 #include "services/worker/core/worker_rules.h"
 
 namespace sluice::worker {
@@ -41,7 +41,7 @@ class StepGradients {
   // A tensor of a unit: unresolved, without gradient, or with one.
   struct TensorState {
     bool resolved = false;
-    std::optional<absl::Cord> gradient;
+    std::optional<Gradient> gradient;
   };
 
   // `table` and `rules` must outlive it. `tree`: BitExact.
@@ -60,7 +60,7 @@ class StepGradients {
   // ignored. Returns the unit that has the tensor now, if one has.
   absl::StatusOr<std::optional<MicrobatchRange>> Resolve(const MicrobatchRange& computed,
                                                          uint32_t tensor,
-                                                         std::optional<absl::Cord> gradient);
+                                                         std::optional<Gradient> gradient);
 
   // Ascending, disjoint; together the assignment.
   const std::vector<MicrobatchRange>& units() const { return units_; }

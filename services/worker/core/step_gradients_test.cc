@@ -86,7 +86,7 @@ TEST_F(StepGradientsTest, AUnitIsCompleteWhenEveryTensorIsResolved) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 2)}));
   EXPECT_TRUE(gradients.IsComplete());
-  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 3);
+  EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 3);
 }
 
 TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesTheRest) {
@@ -117,8 +117,8 @@ TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpw
   EXPECT_THAT(leaves, ElementsAre(Range(0, 1), Range(1, 2), Range(2, 3)));
   Compute(gradients, leaves);
   EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 3)));
-  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 3);
-  EXPECT_EQ(ValueOf(*gradients.Get(Range(2, 3), 0).gradient), 4);
+  EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 3);
+  EXPECT_EQ(ValueOf(gradients.Get(Range(2, 3), 0).gradient->values), 4);
 }
 
 TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnWhoSums) {
@@ -134,7 +134,7 @@ TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnWhoSums) {
     ASSERT_TRUE(whole.Resolve(Range(m, m + 1), 0, number(values[m])).ok());
   }
   const float expected = (values[0] + values[1]) + (values[2] + values[3]);
-  EXPECT_EQ(*whole.Get(Range(0, 4), 0).gradient, number(expected));
+  EXPECT_EQ(whole.Get(Range(0, 4), 0).gradient->values, number(expected));
 }
 
 TEST_F(StepGradientsTest, ATensorWithoutGradientInOneHalfIsTheOtherHalf) {
@@ -142,7 +142,7 @@ TEST_F(StepGradientsTest, ATensorWithoutGradientInOneHalfIsTheOtherHalf) {
   gradients.Assign({Range(0, 2)});
   ASSERT_TRUE(gradients.Resolve(Range(0, 1), 0, std::nullopt).ok());
   ASSERT_TRUE(gradients.Resolve(Range(1, 2), 0, Number(2)).ok());
-  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 2), 0).gradient), 2);
+  EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 2);
 }
 
 TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfALargerOne) {
@@ -151,7 +151,7 @@ TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfALargerOne) {
   const auto rest = gradients.Assign({Range(0, 4)});
   EXPECT_THAT(rest, ElementsAre(Range(2, 3), Range(3, 4)));
   Compute(gradients, rest);
-  EXPECT_EQ(ValueOf(*gradients.Get(Range(0, 4), 0).gradient), 15);
+  EXPECT_EQ(ValueOf(gradients.Get(Range(0, 4), 0).gradient->values), 15);
 }
 
 TEST_F(StepGradientsTest, ASubtreePartlyOutsideTheNewAssignmentIsNeverSent) {
@@ -195,7 +195,7 @@ TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatc
         EXPECT_EQ(gradients.units(), MaximalSubtrees({second}));
         ASSERT_TRUE(gradients.IsComplete());
         for (const MicrobatchRange& unit : gradients.units()) {
-          EXPECT_EQ(ValueOf(*gradients.Get(unit, 0).gradient), Bits(unit));
+          EXPECT_EQ(ValueOf(gradients.Get(unit, 0).gradient->values), Bits(unit));
         }
       }
     }

@@ -7,12 +7,15 @@
 
 namespace sluice::worker {
 SynchronousWorker::SynchronousWorker(WorkerContext* context)
-    : context_(context), tree_(context->job.training().bit_exact()), push_(context) {}
+    : context_(context),
+      tree_(context->job.training().bit_exact()),
+      rows_(context),
+      push_(context) {}
 
-bool SynchronousWorker::Finished() const {
+uint64_t SynchronousWorker::LastStep() const {
   const v1::TrainingSpec& training = context_->job.training();
-  return step_ >= (training.steps() != 0 ? training.steps()
-                                         : context_->plan->StepsOfEpochs(training.epochs()));
+  return training.steps() != 0 ? training.steps()
+                               : context_->plan->StepsOfEpochs(training.epochs());
 }
 
 void SynchronousWorker::OnView(const v1::View& old) {
@@ -29,9 +32,8 @@ void SynchronousWorker::OnView(const v1::View& old) {
     DropGradients();
     push_.Stop();
   }
-  for (auto& [shard, link] : context_->links) {
-    if (link.ready() && !has_current_) PullFrom(link);
-  }
+  rows_sent_.clear();
+  if (!has_current_) PullFromAll();
   owed_since_ = has_current_ ? absl::InfiniteFuture() : context_->now;
 }
 
@@ -56,9 +58,12 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
   const bool skipped = !same_attempt || !Same(view.previous(), old.id());
   const bool drop_all = !context_->member || !same_attempt || (skipped && rules.DropAllIfSkipped());
   const uint64_t first = view.first_step();
+  // Rows are those of the older assignment.
+  const bool has_rows = !rows_.active() || Contains(held_rows_, AssignedPositions(first));
   const bool keep_current =
-      !drop_all && has_current_ && (step_ == first || !rules.DropOlderVersions());
-  const bool keep_incoming = !drop_all && incoming_version_ == first && !keep_current;
+      !drop_all && has_current_ && has_rows && (step_ == first || !rules.DropOlderVersions());
+  const bool keep_incoming =
+      !drop_all && incoming_version_ == first && !keep_current && !rows_.active();
   if (keep_current) {
     // R9: what came of the next version is of the older view.
     if (rules.DropOlderVersions()) {
@@ -80,6 +85,26 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
 void SynchronousWorker::ExpectIncoming(uint64_t version) {
   incoming_version_ = version;
   incoming_.Reset(&context_->layout, &*context_->index, context_->ByReference());
+  rows_sent_.clear();
+}
+
+Positions SynchronousWorker::AssignedPositions(uint64_t step) const {
+  Positions positions;
+  if (step >= LastStep()) return positions;
+  for (const MicrobatchRange& range : context_->assignment) {
+    const PositionRange assigned = context_->plan->PositionsOf(step, range);
+    if (!assigned.empty()) positions.push_back(assigned);
+  }
+  return positions;
+}
+
+void SynchronousWorker::PullRows() {
+  if (incoming_version_ > LastStep()) return;
+  rows_.Want(AssignedPositions(incoming_version_));
+  if (!rows_.known()) return;
+  for (auto& [shard, link] : context_->links) {
+    if (link.ready() && rows_sent_.insert(shard).second) PullFrom(link);
+  }
 }
 
 void SynchronousWorker::DropGradients() {
@@ -95,9 +120,10 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
   for (uint32_t partition : owned->second) incoming_.ForgetPartial(partition);
+  rows_sent_.erase(link.id());
   if (has_current_) {
     if (context_->rules->SendAgainAfterReconnect()) push_.SendAgain(link.id());
-  } else {
+  } else if (!rows_.active()) {
     PullFrom(link);
   }
 }
@@ -113,8 +139,13 @@ void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
   step_ = version;
   owed_since_ = context_->now;
   ExpectIncoming(version);
+  PullFromAll(partition);
+}
+
+void SynchronousWorker::PullFromAll(uint32_t but) {
+  if (rows_.active()) return;  // when its rows are known
   for (auto& [shard, link] : context_->links) {
-    if (link.ready()) PullFrom(link, partition);
+    if (link.ready()) PullFrom(link, but);
   }
 }
 
@@ -127,7 +158,13 @@ void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
   for (uint32_t partition : owned->second) {
     if (partition != but && !incoming_.IsWhole(partition)) pull.add_partitions(partition);
   }
-  if (pull.partitions_size() > 0) context_->Send(link, std::move(header));
+  if (pull.partitions_size() == 0) return;
+  absl::Cord payload;
+  if (rows_.active()) {
+    payload = rows_.AddTo(link, &pull);
+    incoming_.ExpectRows(&context_->table, &rows_.rows());
+  }
+  context_->Send(link, std::move(header), std::move(payload));
 }
 
 absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& header,
@@ -145,6 +182,7 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
   if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
     return status;
   }
+  context_->CountPulled(data, payload.size());
   times_.OnData(context_->now, context_->sent_at);
   if (incoming_.IsWhole()) times_.OnWhole(context_->now);
   if (owed_since_ != absl::InfiniteFuture()) owed_since_ = context_->now;
@@ -160,6 +198,7 @@ void SynchronousWorker::Adopt() {
   }
   step_ = incoming_version_;
   has_current_ = true;
+  held_rows_ = rows_.positions();
   owed_since_ = absl::InfiniteFuture();
   context_->actions.push_back(AdoptVersion{step_});
   DropGradients();
@@ -184,8 +223,9 @@ void SynchronousWorker::ReportOwing() {
 void SynchronousWorker::Proceed() {
   if (!context_->member) return;
   ReportOwing();
+  if (has_current_ && !assigned_ && !Finished()) Assign();
+  if (rows_.active()) PullRows();
   if (!has_current_) return;
-  if (!assigned_ && !Finished()) Assign();
   push_.Flush();
   if (!push_.active() || times_.given() || !push_.AllSent() || context_->QueuedBytes() > 0) return;
   times_.OnGiven(context_->now);
@@ -255,7 +295,7 @@ void SynchronousWorker::CountIfRecomputed(const MicrobatchRange& range, uint64_t
 PushSender::Common SynchronousWorker::CommonOfStep() const {
   PushSender::Common common;
   common.step = step_;
-  common.pull_next = true;
+  common.pull_next = !rows_.active();
   const uint64_t microbatches = context_->plan->MicrobatchesOfStep(step_);
   for (const MicrobatchRange& range : context_->assignment) {
     common.samples += context_->plan->PositionsOf(step_, range).size();
@@ -267,7 +307,7 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
 }
 
 absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
-                                         std::optional<absl::Cord> gradient) {
+                                         std::optional<Gradient> gradient) {
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
   auto unit = gradients_->Resolve(it->second, tensor, std::move(gradient));

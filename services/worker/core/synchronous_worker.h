@@ -9,6 +9,7 @@
 //   no current version --Pull(m)--> incoming m whole --adopt--> current s
 //   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
 //   stragglers dropped: what comes in is above s + 1 --Pull--> no current version, incoming that
+//   rows of tables: Pull(s + 1, rows) beside Push(s), in place of pull_next
 //   new view (m): current stays if it is m; what came in of m stays; everything else is dropped
 #ifndef SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
 #define SLUICE_SERVICES_WORKER_CORE_SYNCHRONOUS_WORKER_H_
@@ -17,9 +18,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "services/protocol/interval_set.h"
 #include "services/worker/core/push_sender.h"
+#include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/step_times.h"
 #include "services/worker/core/training_mode.h"
@@ -36,17 +39,21 @@ class SynchronousWorker : public TrainingMode {
   void OnLinkReady(ShardLink& link) override;
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
-  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) override;
+  absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  void OnRows(RowsId id, RowSelections rows) override { rows_.OnRows(id, std::move(rows)); }
   void Adopt() override;
   void Proceed() override;
   std::optional<uint64_t> CurrentVersion() const override {
-    return has_current_ ? std::optional<uint64_t>(step_) : std::nullopt;
+    // Of tables it holds some rows only.
+    return has_current_ && !rows_.active() ? std::optional<uint64_t>(step_) : std::nullopt;
   }
   uint64_t Step() const override { return step_; }
 
  private:
-  bool Finished() const;
+  // The version after which there is nothing to compute.
+  uint64_t LastStep() const;
+  bool Finished() const { return step_ >= LastStep(); }
   void DropGradients();
   void SettleResiduals(const v1::View& old);
   void KeepOrDropVersions(const v1::View& old);
@@ -59,9 +66,14 @@ class SynchronousWorker : public TrainingMode {
   void Issue(const MicrobatchRange& range);
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;
+  // With rows of tables: what this member computes of a step; nothing behind the last one.
+  Positions AssignedPositions(uint64_t step) const;
+  // Finds the rows of the incoming version, and pulls it where that was not done yet.
+  void PullRows();
   static constexpr uint32_t kNone = ~uint32_t{0};
   // All that is not there, but for one partition.
   void PullFrom(ShardLink& link, uint32_t but = kNone);
+  void PullFromAll(uint32_t but = kNone);
   void ReportStep();
   // Tells who has owed the incoming version for longer than timeouts.weights.
   void ReportOwing();
@@ -73,6 +85,10 @@ class SynchronousWorker : public TrainingMode {
   uint64_t step_ = 0;  // current version, or the one that is being pulled to become it
   VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};
   uint64_t incoming_version_ = 0;
+
+  RowPuller rows_;
+  Positions held_rows_;          // of whose rows the current version holds
+  std::set<ShardId> rows_sent_;  // asked for the incoming version, on the present stream
 
   bool assigned_ = false;
   std::optional<StepGradients> gradients_;

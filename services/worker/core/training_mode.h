@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/protocol/row_selection.h"
+#include "services/worker/core/gradient.h"
 #include "services/worker/core/shard_link.h"
 #include "services/worker/core/worker_core.h"
 
@@ -26,8 +28,11 @@ class TrainingMode {
                                const absl::Cord& payload) = 0;
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
-                                std::optional<absl::Cord> gradient) = 0;
+                                std::optional<Gradient> gradient) = 0;
   virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
+
+  // Of a FindRows.
+  virtual void OnRows(RowsId id, RowSelections rows) = 0;
 
   // Two halves of what is done after each event. First: makes a version current that has come
   // whole. Then: computes, sends and asks for what is due. Evaluations get their turn in between.

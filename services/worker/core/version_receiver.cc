@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
 
@@ -10,6 +11,7 @@ void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index, 
   layout_ = layout;
   index_ = index;
   by_reference_ = by_reference;
+  rows_ = nullptr;
   whole_ = 0;
   state_.assign(index->partitions(), Partition());
   for (uint32_t partition = 0; partition < index->partitions(); ++partition) {
@@ -54,6 +56,11 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
                                                      block.payload_bytes(), " bytes, not ",
                                                      index_->bytes(block.block())));
     }
+    if (block.codec() == v1::CODEC_ROWS) {
+      absl::Status rows = CheckRows(layout_->blocks(static_cast<int>(block.block())),
+                                    payload.Subcord(bytes, block.payload_bytes()));
+      if (!rows.ok()) return rows;
+    }
     bytes += block.payload_bytes();
   }
   if (bytes != payload.size()) {
@@ -61,6 +68,29 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
         absl::StrCat("a payload of ", payload.size(), " bytes holds blocks of ", bytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord& payload) const {
+  const auto wanted =
+      rows_ != nullptr ? rows_->find(block.tensor()) : RowSelections::const_iterator();
+  if (rows_ == nullptr || wanted == rows_->end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows of tensor ", block.tensor(), ", of which none were asked for"));
+  }
+  const v1::TensorSpec& tensor = table_->tensors(static_cast<int>(block.tensor()));
+  const absl::StatusOr<RowParts> parts = SplitRows(payload, tensor.dtype(), block.count());
+  if (!parts.ok()) return parts.status();
+  const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
+  const absl::Span<const uint64_t> rows = RowsIn(cut, wanted->second);
+  const bool same = rows.size() == parts->parts.size() &&
+                    std::equal(rows.begin(), rows.end(), parts->parts.begin(),
+                               [&](uint64_t row, const RowPart& part) {
+                                 const RowPart asked = PartOf(cut, row);
+                                 return asked.offset == part.offset && asked.count == part.count;
+                               });
+  if (same) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rows of '", tensor.name(), "' are not the ",
+                                                 rows.size(), " that were asked for"));
 }
 
 absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& payload,

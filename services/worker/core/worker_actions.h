@@ -19,6 +19,9 @@ namespace sluice::worker {
 // A shard, by incarnation: another life of the same index is another shard.
 using ShardId = uint64_t;
 
+// A FindRows. Never used twice in a process.
+using RowsId = uint64_t;
+
 // Work for the compute thread (gradients or an evaluation). Never used twice in a process.
 using ComputeId = uint64_t;
 
@@ -93,6 +96,13 @@ struct Compute {
   PositionRange positions;  // never empty
 };
 
+// Find the rows of embedding tables that computing these positions reads (ComputeEngine::RowsOf);
+// OnRows follows. Behind the computations given before: while they run, nothing waits for it.
+struct FindRows {
+  RowsId id = 0;
+  std::vector<PositionRange> positions;  // ascending, none empty
+};
+
 // The result is not wanted any more. The shell may skip or stop the work, or not; OnComputed must
 // come in any case, and until it has come the current buffer is not touched.
 struct CancelCompute {
@@ -124,7 +134,7 @@ struct Exit {
 
 using WorkerAction = std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator,
                                   OpenModel, ReadInitialTensor, StoreBlock, AdoptVersion, Compute,
-                                  CancelCompute, EvaluateSamples, Exit>;
+                                  FindRows, CancelCompute, EvaluateSamples, Exit>;
 using WorkerActions = std::vector<WorkerAction>;
 
 }  // namespace sluice::worker

@@ -28,6 +28,7 @@ struct WorkerContext {
   uint64_t incarnation = 0;
   v1::JobSpec job;
   uint64_t training_samples = 0;
+  std::vector<uint32_t> row_tensors;  // of which samples name the rows that they use
   v1::TensorTable table;
   v1::Layout layout;
   std::optional<LayoutIndex> index;  // set with table and layout
@@ -51,6 +52,9 @@ struct WorkerContext {
 
   // Whether parameters and gradients stay on the shards (server-side execution).
   bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
+
+  // Whether rows of embedding tables travel alone, to and from shards that take them.
+  bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }
 
   // Null if there is no such stream or it is not ready.
   ShardLink* ReadyLink(ShardId shard) {
@@ -78,6 +82,14 @@ struct WorkerContext {
     outstanding.insert(++last_compute_);
     return last_compute_;
   }
+  RowsId NewRows() { return ++last_rows_; }
+  // Parameters that came for training.
+  void CountPulled(const v1::Data& data, size_t payload_bytes) {
+    uint64_t whole = 0;
+    for (const v1::BlockHeader& block : data.blocks()) whole += index->bytes(block.block());
+    progress.set_pulled_bytes(progress.pulled_bytes() + payload_bytes);
+    progress.set_parameter_bytes(progress.parameter_bytes() + whole);
+  }
   void CountRecomputed(uint64_t samples) {
     samples_recomputed += samples;
     progress.set_recomputed_samples(progress.recomputed_samples() + samples);
@@ -85,6 +97,7 @@ struct WorkerContext {
 
  private:
   ComputeId last_compute_ = 0;
+  RowsId last_rows_ = 0;
 };
 
 }  // namespace sluice::worker

@@ -65,7 +65,9 @@ class WorkerCore::Impl {
   void OnShardConnected(ShardId shard);
   void OnModelReady(const v1::TensorTable& table, uint64_t training, uint64_t evaluation);
   void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::StatusOr<absl::Cord> content);
-  void OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient);
+  void SetRowTensors(std::vector<uint32_t> tensors) { context_.row_tensors = std::move(tensors); }
+  void OnRows(RowsId id, absl::StatusOr<RowSelections> rows);
+  void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
   void OnComputed(ComputeId id, const ComputeResult& result);
   void OnEvaluated(ComputeId id, const ComputeResult& result);
   void OnLeave(std::string reason, absl::Duration grace);
@@ -434,15 +436,25 @@ void WorkerCore::Impl::Fail(const absl::Status& status) {
   ExitNow(ExitReason::kFailed, std::string(status.message()));
 }
 
-void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<absl::Cord> gradient) {
+void WorkerCore::Impl::OnRows(RowsId id, absl::StatusOr<RowSelections> rows) {
+  if (!rows.ok()) return Fail(rows.status());
+  for (const auto& [tensor, selected] : *rows) {
+    if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) continue;
+    const v1::TensorSpec& spec = context_.table.tensors(static_cast<int>(tensor));
+    if (selected.empty() || selected.back() < static_cast<uint64_t>(spec.shape(0))) continue;
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat("a sample names row ", selected.back(), " of '",
+                                                spec.name(), "', which has ", spec.shape(0))));
+  }
+  if (mode_ != nullptr) mode_->OnRows(id, *std::move(rows));
+}
+
+void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) {
   if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
-  const v1::TensorSpec& spec = context_.table.tensors(static_cast<int>(tensor));
-  if (gradient && !context_.ByReference() &&
-      gradient->size() != ElementCount(spec) * ElementBytes(spec.dtype())) {
-    return Fail(
-        absl::InternalError(absl::StrCat("the gradient of ", spec.name(), " has ", gradient->size(),
-                                         " bytes, which does not fit its shape")));
+  if (gradient && !context_.ByReference()) {
+    absl::Status fits = CheckGradient(context_.table.tensors(static_cast<int>(tensor)), *gradient);
+    if (!fits.ok()) return Fail(fits);
   }
   absl::Status status = mode_->OnTensor(id, tensor, std::move(gradient));
   if (!status.ok()) Fail(status);
@@ -576,6 +588,9 @@ WorkerActions WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, 
   return impl_->Handle(now, [&] { impl_->OnShardFrame(shard, header, payload); });
 }
 void WorkerCore::OnSent(absl::Time at) { impl_->OnSent(at); }
+void WorkerCore::SetRowTensors(std::vector<uint32_t> tensors) {
+  impl_->SetRowTensors(std::move(tensors));
+}
 WorkerActions WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                                        uint64_t evaluation_samples, absl::Time now) {
   return impl_->Handle(now,
@@ -591,6 +606,14 @@ WorkerActions WorkerCore::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
 WorkerActions WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient,
                                      absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(gradient)); });
+}
+WorkerActions WorkerCore::OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
+                                        absl::Cord values, absl::Time now) {
+  return impl_->Handle(
+      now, [&] { impl_->OnTensor(id, tensor, Gradient(std::move(rows), std::move(values))); });
+}
+WorkerActions WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnRows(id, std::move(rows)); });
 }
 WorkerActions WorkerCore::OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::nullopt); });

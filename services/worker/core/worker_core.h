@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,7 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
+#include "services/protocol/row_selection.h"
 #include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_rules.h"
 
@@ -88,6 +90,9 @@ class WorkerCore {
   void OnSent(absl::Time at);
 
   // ---- model and compute
+  // Tensors, matrices, of which a computation reads the rows that its samples name and no others:
+  // these are found by FindRows. To be told before OnModelReady; none, if it is not.
+  void SetRowTensors(std::vector<uint32_t> tensors);
   WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                              uint64_t evaluation_samples, absl::Time now);
   WorkerActions OnModelFailed(const absl::Status& status, absl::Time now);
@@ -96,9 +101,14 @@ class WorkerCore {
   // Of the Compute in progress, in the order in which the engine reports them (GradientSink). The
   // cord's memory must stay as it is for as long as it is referred to.
   WorkerActions OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
+  // Of a matrix: `values` of these rows, ascending; all others are zeros.
+  WorkerActions OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
+                              absl::Cord values, absl::Time now);
   WorkerActions OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
   WorkerActions OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
   WorkerActions OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
+  // Of a FindRows: of each of the row tensors, or an error of the data, which fails the job.
+  WorkerActions OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
   WorkerActions OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
 
   // ---- the rest

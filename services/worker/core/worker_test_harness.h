@@ -52,6 +52,10 @@ class WorkerHarness {
       tensor.add_shape(1);
       tensor.set_dtype(v1::FLOAT64);
     }
+    CutTable();
+  }
+  // After a change of the table, which keeps to one block for each tensor.
+  void CutTable() {
     layout_ = *MakeLayout(table_, 2);
     for (int block = 0; block < layout_.blocks_size(); ++block) {
       block_of_[layout_.blocks(block).partition()] = static_cast<uint32_t>(block);
@@ -123,6 +127,7 @@ class WorkerHarness {
     sent_[shard].clear();
     v1::Header header;
     header.mutable_hello_reply()->set_window_bytes(window);
+    header.mutable_hello_reply()->set_takes_rows(takes_rows_);
     Receive(shard, header);
   }
   void Break(ShardId shard) {
@@ -217,6 +222,7 @@ class WorkerHarness {
     for (const WorkerAction& action : actions) std::visit([this](const auto& a) { On(a); }, action);
   }
 
+  bool takes_rows_ = false;  // what shards say of themselves
   v1::JobSpec job_;
   v1::TensorTable table_;
   v1::Layout layout_;
@@ -229,6 +235,7 @@ class WorkerHarness {
   std::map<ShardId, std::vector<SendFrame>> sent_;
   std::vector<v1::MemberMessage> told_;
   std::map<ComputeId, Compute> computes_;  // not answered
+  std::vector<FindRows> row_requests_;
   std::vector<ComputeId> cancelled_;
   std::vector<EvaluateSamples> evaluations_;
   std::vector<StoreBlock> stored_;
@@ -261,6 +268,7 @@ class WorkerHarness {
     adopted_.push_back(action.version);
   }
   void On(const Compute& action) { computes_[action.id] = action; }
+  void On(const FindRows& action) { row_requests_.push_back(action); }
   void On(const CancelCompute& action) { cancelled_.push_back(action.id); }
   void On(const EvaluateSamples& action) { evaluations_.push_back(action); }
   void On(const Exit& action) { exits_.push_back(action); }

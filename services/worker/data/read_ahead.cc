@@ -16,6 +16,16 @@ absl::StatusOr<Batch> ReadAhead::Read(PositionRange positions) {
   return data_->Read(order_->IndicesOf(positions));
 }
 
+absl::StatusOr<const Batch*> ReadAhead::Peek(PositionRange positions) {
+  if (!ahead_.has_value() || !(ahead_positions_ == positions)) {
+    absl::StatusOr<Batch> batch = data_->Read(order_->IndicesOf(positions));
+    if (!batch.ok()) return batch.status();
+    ahead_positions_ = positions;
+    ahead_ = *std::move(batch);
+  }
+  return &*ahead_;
+}
+
 void ReadAhead::Prepare() {
   if (!steady_ || ahead_.has_value()) return;
   const PositionRange next = {last_.begin + stride_, last_.end + stride_};

@@ -26,6 +26,10 @@ class ReadAhead {
   // The samples at these positions; errors as Dataset::Read.
   absl::StatusOr<Batch> Read(PositionRange positions);
 
+  // The same, to be looked at: a Read of these positions that comes next costs nothing. Valid until
+  // the next call.
+  absl::StatusOr<const Batch*> Peek(PositionRange positions);
+
   // Reads what the next Read will ask for, if it is known. Errors are left to that.
   void Prepare();
 

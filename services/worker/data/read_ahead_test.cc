@@ -77,6 +77,16 @@ TEST_F(ReadAheadTest, UnequalStridesAreNotGuessed) {
   EXPECT_EQ(data_.reads, 8);
 }
 
+TEST_F(ReadAheadTest, WhatWasLookedAtIsNotReadAgain) {
+  const absl::StatusOr<const Batch*> peeked = ahead_.Peek({4, 6});
+  ASSERT_TRUE(peeked.ok());
+  EXPECT_EQ((*peeked)->classes, (std::vector<int64_t>{4, 5}));
+  ASSERT_TRUE(ahead_.Peek({4, 6}).ok());
+  EXPECT_EQ(data_.reads, 1);
+  EXPECT_EQ(Step({4, 6}), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(data_.reads, 1);
+}
+
 TEST_F(ReadAheadTest, AnErrorAheadIsTheNextReadsOwn) {
   Step({0, 2});
   Step({2, 4});

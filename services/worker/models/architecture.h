@@ -57,6 +57,10 @@ class Architecture {
   // Whether the input is tokens, [n, length] of int64, instead of numbers.
   virtual bool TakesTokens() const { return false; }
 
+  // Embedding tables, by place in Parameters(): the rows that a forward pass reads are the input's
+  // tokens, and the gradient is sparse.
+  virtual std::vector<size_t> RowParameters() const { return {}; }
+
   // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
   virtual int64_t StateSize() const { return 0; }
 

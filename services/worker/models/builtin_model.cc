@@ -70,6 +70,10 @@ class BuiltinModel final : public Model {
 
   bool TakesData() const override { return architecture_->OwnLoss() != LossKind::kNone; }
 
+  std::vector<size_t> RowTensors() const override {
+    return range_.all ? architecture_->RowParameters() : std::vector<size_t>();
+  }
+
   std::vector<int64_t> InputShape() const override {
     if (range_.all || range_.first == 0) return architecture_->InputShape();
     return layers_[range_.first].input_shape;

@@ -50,7 +50,7 @@ class LstmLm final : public Architecture {
       return state->narrow(1, begin, hidden_).contiguous().unsqueeze(0);
     };
     const auto [output, hidden, cell] =
-        at::lstm(at::embedding(p[0], input), {part(0), part(hidden_)}, {p[1], p[2], p[3], p[4]},
+        at::lstm(LookUp(p[0], input), {part(0), part(hidden_)}, {p[1], p[2], p[3], p[4]},
                  /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0, training,
                  /*bidirectional=*/false, /*batch_first=*/true);
     *state = at::cat({hidden[0], cell[0]}, 1).detach();
@@ -63,7 +63,15 @@ class LstmLm final : public Architecture {
     Architecture::FillInitial(parameter, seed, offset, out);
   }
 
+  std::vector<size_t> RowParameters() const override { return {0}; }
+
  private:
+  // Its gradient holds the rows of the input alone.
+  static at::Tensor LookUp(const at::Tensor& table, const at::Tensor& input) {
+    return at::embedding(table, input, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
+                         /*sparse=*/true);
+  }
+
   static constexpr char kEmbedding[] = "embedding.weight";
 
   const int64_t embedding_;

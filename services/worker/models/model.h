@@ -42,6 +42,10 @@ class Model {
   // (additive.h).
   virtual bool TakesData() const = 0;
 
+  // Embedding tables, by place in tensors(): of each, a forward pass reads the rows that are the
+  // input's tokens and no others.
+  virtual std::vector<size_t> RowTensors() const { return {}; }
+
   // Shape that each sample is given; empty: as the data has it.
   virtual std::vector<int64_t> InputShape() const = 0;
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
@@ -35,6 +36,11 @@ class RecordingSink final : public GradientSink {
     EXPECT_TRUE(gradients.emplace(tensor, gradient).second) << "tensor " << tensor << " again";
     order.push_back(tensor);
   }
+  void OnRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values) override {
+    EXPECT_TRUE(row_gradients.emplace(tensor, std::make_pair(std::move(rows), values)).second)
+        << "tensor " << tensor << " again";
+    order.push_back(tensor);
+  }
   void OnNoGradient(uint32_t tensor) override {
     EXPECT_EQ(gradients.count(tensor), 0u) << "tensor " << tensor;
     without.push_back(tensor);
@@ -44,6 +50,7 @@ class RecordingSink final : public GradientSink {
   }
 
   std::map<uint32_t, absl::Cord> gradients;
+  std::map<uint32_t, std::pair<std::vector<uint64_t>, absl::Cord>> row_gradients;
   std::vector<uint32_t> order;  // of the gradients
   std::vector<uint32_t> without;
   std::map<uint32_t, absl::Cord> changes;

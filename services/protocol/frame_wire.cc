@@ -344,6 +344,15 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
       ++count;
     }
   }
+  for (const v1::RowSelection& rows : header.pull().rows()) {
+    constexpr uint64_t kRowBytes = sizeof(uint64_t);
+    if (rows.count() > rest / kRowBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("malformed frame: ", rows.count(), " rows of tensor ", rows.tensor(),
+                       " are wanted, whose numbers have ", rest, " bytes in the payload"));
+    }
+    rest -= rows.count() * kRowBytes;
+  }
   if (rest == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("malformed frame: a payload of ", payload_bytes,
                                                  " bytes, of which ", payload_bytes - rest,

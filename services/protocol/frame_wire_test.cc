@@ -174,6 +174,20 @@ TEST(FrameWireTest, APayloadThatIsNotItsBlocksIsRefused) {
   EXPECT_FALSE(CheckPayloadSize(pull, 1).ok());
 }
 
+TEST(FrameWireTest, APullsPayloadIsTheNumbersOfTheRowsThatItWants) {
+  const auto refusal = [](uint64_t count, size_t bytes) {
+    v1::Header header;
+    header.mutable_pull()->add_rows()->set_count(1);
+    header.mutable_pull()->add_rows()->set_count(count);
+    return std::string(CheckPayloadSize(header, bytes).message());
+  };
+  EXPECT_EQ(refusal(2, 24), "");
+  EXPECT_EQ(refusal(0, 8), "");
+  EXPECT_THAT(refusal(2, 23), HasSubstr("2 rows of tensor 0 are wanted, whose numbers have 15"));
+  EXPECT_THAT(refusal(~uint64_t{0}, 24), HasSubstr("rows of tensor 0 are wanted"));
+  EXPECT_THAT(refusal(1, 24), HasSubstr("of which 16 belong"));
+}
+
 // A batch as generated code writes it.
 std::string Batch(size_t frames) {
   v1::Frame batch;

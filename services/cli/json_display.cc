@@ -153,6 +153,8 @@ class JsonDisplay final : public RunDisplay {
                              {"pull", progress.pull_seconds()}};
     json["pushedBytes"] = progress.pushed_bytes();
     json["gradientBytes"] = progress.gradient_bytes();
+    json["pulledBytes"] = progress.pulled_bytes();
+    json["parameterBytes"] = progress.parameter_bytes();
     if (progress.has_staleness()) {
       json["staleness"] = {{"updates", progress.staleness().updates()},
                            {"median", progress.staleness().median()},

@@ -97,6 +97,7 @@ class LocalJobs final : public Jobs {
     };
     add("of the workers' time", TimeSplitText(*progress));
     add("pushed", PushedText(*progress));
+    add("pulled", PulledText(*progress));
     add("staleness", StalenessText(*progress));
     if (progress->checkpoint().has_last()) {
       add("newest checkpoint", progress->checkpoint().folder());

@@ -288,20 +288,33 @@ std::string TimeSplitText(const v1::JobProgress& progress) {
   return absl::StrJoin(texts, ", ");
 }
 
-std::string PushedText(const v1::JobProgress& progress) {
-  if (progress.gradient_bytes() == 0) return "";
-  std::string text = absl::StrCat(BytesText(progress.pushed_bytes()), " of gradients");
+namespace {
+
+// "2 KiB of gradients a step, 2 % of their size".
+std::string TravelledText(const v1::JobProgress& progress, absl::string_view what, uint64_t sent,
+                          uint64_t whole) {
+  if (whole == 0) return "";
+  std::string text = absl::StrCat(BytesText(sent), " of ", what);
   // Of a job that was restored, the coordinator does not know what its predecessors counted.
   if (progress.step() > 0 && !progress.restored()) {
-    text =
-        absl::StrCat(BytesText(progress.pushed_bytes() / progress.step()), " of gradients a step");
+    text = absl::StrCat(BytesText(sent / progress.step()), " of ", what, " a step");
   }
-  if (progress.pushed_bytes() < progress.gradient_bytes()) {
+  if (sent < whole) {
     absl::StrAppendFormat(&text, ", %.3g %% of their size",
-                          100 * static_cast<double>(progress.pushed_bytes()) /
-                              static_cast<double>(progress.gradient_bytes()));
+                          100 * static_cast<double>(sent) / static_cast<double>(whole));
   }
   return text;
+}
+
+}  // namespace
+
+std::string PushedText(const v1::JobProgress& progress) {
+  return TravelledText(progress, "gradients", progress.pushed_bytes(), progress.gradient_bytes());
+}
+
+std::string PulledText(const v1::JobProgress& progress) {
+  if (progress.pulled_bytes() >= progress.parameter_bytes()) return "";
+  return TravelledText(progress, "parameters", progress.pulled_bytes(), progress.parameter_bytes());
 }
 
 std::string StalenessText(const v1::JobProgress& progress) {
@@ -349,6 +362,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
     add("samples/s", CountText(static_cast<uint64_t>(std::llround(speed))));
   }
   if (const std::string pushed = PushedText(progress); !pushed.empty()) add("pushed", pushed);
+  if (const std::string pulled = PulledText(progress); !pulled.empty()) add("pulled", pulled);
   if (const std::string text = StalenessText(progress); !text.empty()) add("staleness", text);
   if (facts.result.restarts > 0) {
     add("restarts",

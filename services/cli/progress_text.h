@@ -87,6 +87,8 @@ std::string TimeSplitText(const v1::JobProgress& progress);
 
 // "33.1 KiB of gradients a step, 2.01 % of their size"; empty if nothing was pushed.
 std::string PushedText(const v1::JobProgress& progress);
+// The same of the parameters that workers pulled; empty if all came as they are.
+std::string PulledText(const v1::JobProgress& progress);
 
 // "median 1, 95 % at most 3, largest 7 updates"; empty if nothing is known.
 std::string StalenessText(const v1::JobProgress& progress);

@@ -47,6 +47,16 @@ TEST(ProgressTextTest, BytesPushedAreToldForAStepAndInProportion) {
   EXPECT_EQ(PushedText(progress), "2.0 MiB of gradients");
 }
 
+TEST(ProgressTextTest, BytesPulledAreToldWhereTheyAreFewerThanTheParameters) {
+  v1::JobProgress progress = Training();
+  progress.set_step(10);
+  progress.set_pulled_bytes(2048 * 10);
+  progress.set_parameter_bytes(2048 * 10);
+  EXPECT_EQ(PulledText(progress), "");
+  progress.set_parameter_bytes(2048 * 40);
+  EXPECT_EQ(PulledText(progress), "2.0 KiB of parameters a step, 25 % of their size");
+}
+
 TEST(ProgressTextTest, StalenessIsToldByItsQuantiles) {
   v1::JobProgress progress = Training();
   EXPECT_EQ(StalenessText(progress), "");

@@ -37,6 +37,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
             "Where the workers' time went, summed over workers, by part of a step.", {"part"}),
       gauge("pushed_bytes", "Payload of the gradients that workers reported as pushed."),
       gauge("pushed_gradient_bytes", "The same as it were raw."),
+      gauge("pulled_bytes", "Payload of the parameters that workers reported as pulled to train."),
+      gauge("pulled_parameter_bytes", "The same as it were raw and whole."),
       gauge("staleness_quantile_updates", "Staleness of asynchronous updates, by quantile.",
             {"quantile"}),
       counter("view_changes_total", "Views decided by this process."),

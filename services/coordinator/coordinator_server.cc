@@ -343,6 +343,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
     set("pushed_bytes", static_cast<double>(progress.pushed_bytes()));
     set("pushed_gradient_bytes", static_cast<double>(progress.gradient_bytes()));
+    set("pulled_bytes", static_cast<double>(progress.pulled_bytes()));
+    set("pulled_parameter_bytes", static_cast<double>(progress.parameter_bytes()));
     if (progress.has_staleness()) {
       const v1::JobProgress::Staleness& staleness = progress.staleness();
       const std::pair<const char*, uint64_t> quantiles[] = {{"0.5", staleness.median()},

@@ -77,6 +77,8 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
   sums_.set_recomputed_samples(sums_.recomputed_samples() + progress.recomputed_samples());
   sums_.set_pushed_bytes(sums_.pushed_bytes() + progress.pushed_bytes());
   sums_.set_gradient_bytes(sums_.gradient_bytes() + progress.gradient_bytes());
+  sums_.set_pulled_bytes(sums_.pulled_bytes() + progress.pulled_bytes());
+  sums_.set_parameter_bytes(sums_.parameter_bytes() + progress.parameter_bytes());
 }
 
 void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
@@ -119,6 +121,8 @@ void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
   progress->set_recomputed_samples(sums_.recomputed_samples());
   progress->set_pushed_bytes(sums_.pushed_bytes());
   progress->set_gradient_bytes(sums_.gradient_bytes());
+  progress->set_pulled_bytes(sums_.pulled_bytes());
+  progress->set_parameter_bytes(sums_.parameter_bytes());
   if (stalenesses_.count() > 0) {
     v1::JobProgress::Staleness* staleness = progress->mutable_staleness();
     staleness->set_updates(stalenesses_.count());

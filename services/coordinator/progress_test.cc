@@ -108,12 +108,16 @@ TEST(TrainingMeter, BytesPushedAreAddedUp) {
   v1::WorkerProgress pushed;
   pushed.set_pushed_bytes(10);
   pushed.set_gradient_bytes(400);
+  pushed.set_pulled_bytes(30);
+  pushed.set_parameter_bytes(600);
   meter.OnWorkerProgress(1, pushed);
   meter.OnWorkerProgress(2, pushed);
   v1::JobProgress progress;
   meter.CopyTo(&progress);
   EXPECT_EQ(progress.pushed_bytes(), 20);
   EXPECT_EQ(progress.gradient_bytes(), 800);
+  EXPECT_EQ(progress.pulled_bytes(), 60);
+  EXPECT_EQ(progress.parameter_bytes(), 1200);
   EXPECT_FALSE(progress.has_staleness());
 }
 

@@ -4,6 +4,10 @@
 // pushing, closing, pulling and storing, and every element of every version is known and checked.
 //
 //   push_pull --bytes 104857600 --optimizer add --steps 30
+//   push_pull --table-rows 1000000 --row-elements 64 --touched-rows 20000
+//
+// The second form has an embedding table, of which every step touches the same rows: their
+// gradients are pushed, and they alone are pulled.
 //
 // Prints one JSON line: the median, the fastest and the slowest step in seconds.
 
@@ -33,6 +37,9 @@ namespace {
 struct Flags {
   ProgramFlags program;
   uint64_t bytes = 100 << 20;
+  uint64_t table_rows = 0;  // 0: no table, one tensor of `bytes`
+  uint64_t row_elements = 64;
+  uint64_t touched_rows = 20000;
   uint32_t shards = 1;
   uint64_t steps = 30;
   uint64_t warmup = 5;
@@ -42,23 +49,29 @@ struct Flags {
   bool tls = false;
 };
 
-// One float32 tensor; each gradient is 1 everywhere.
+// One float32 tensor; each gradient is 1 everywhere, or in the rows that are touched.
 class ConstantGradientEngine final : public ComputeEngine {
  public:
-  ConstantGradientEngine(uint64_t elements, double step_change)
-      : step_change_(step_change),
-        gradient_(elements, 1.0f),
-        current_(elements, 0.0f),
-        incoming_(elements, 0.0f) {
-    v1::TensorSpec& tensor = *table_.add_tensors();
-    tensor.set_name("w");
-    tensor.add_shape(static_cast<int64_t>(elements));
-    tensor.set_dtype(v1::FLOAT32);
+  ConstantGradientEngine(const Flags& flags, double step_change)
+      : ConstantGradientEngine(flags.table_rows > 0 ? flags.table_rows * flags.row_elements
+                                                    : flags.bytes / sizeof(float),
+                               step_change) {
+    if (flags.table_rows == 0) return;
+    v1::TensorSpec& tensor = *table_.mutable_tensors(0);
+    tensor.set_shape(0, static_cast<int64_t>(flags.table_rows));
+    tensor.add_shape(static_cast<int64_t>(flags.row_elements));
+    row_elements_ = flags.row_elements;
+    // Spread over the whole table, as ids are.
+    const uint64_t stride = std::max<uint64_t>(1, flags.table_rows / flags.touched_rows);
+    for (uint64_t row = 0; row < flags.table_rows && rows_.size() < flags.touched_rows;
+         row += stride) {
+      rows_.push_back(row);
+    }
   }
 
   const v1::TensorTable& Describe() const override { return table_; }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override {
-    return absl::Cord(std::string(gradient_.size() * sizeof(float), '\0'));
+    return absl::Cord(std::string(current_.size() * sizeof(float), '\0'));
   }
 
   absl::Status SetTensorRange(Buffer, uint32_t, uint64_t offset, const absl::Cord& bytes) override {
@@ -71,6 +84,13 @@ class ConstantGradientEngine final : public ComputeEngine {
   }
   absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override {
     return absl::UnimplementedError("not needed");
+  }
+
+  std::vector<uint32_t> RowTensors() const override {
+    return rows_.empty() ? std::vector<uint32_t>() : std::vector<uint32_t>{0};
+  }
+  absl::StatusOr<RowSelections> RowsOf(const Batch&) const override {
+    return RowSelections{{0, rows_}};
   }
 
   // A step ends here.
@@ -86,9 +106,14 @@ class ConstantGradientEngine final : public ComputeEngine {
                                                 GradientSink& sink) override {
     if (absl::Status status = CheckEveryElement(request.step); !status.ok()) return status;
     started_ = absl::Now();
-    sink.OnGradient(0, absl::MakeCordFromExternal({reinterpret_cast<const char*>(gradient_.data()),
-                                                   gradient_.size() * sizeof(float)},
-                                                  [] {}));
+    const uint64_t elements = rows_.empty() ? current_.size() : rows_.size() * row_elements_;
+    absl::Cord gradient = absl::MakeCordFromExternal(
+        {reinterpret_cast<const char*>(gradient_.data()), elements * sizeof(float)}, [] {});
+    if (rows_.empty()) {
+      sink.OnGradient(0, std::move(gradient));
+    } else {
+      sink.OnRowGradient(0, rows_, std::move(gradient));
+    }
     BatchMetrics metrics;
     metrics.samples = request.batch->samples;
     return metrics;
@@ -100,9 +125,24 @@ class ConstantGradientEngine final : public ComputeEngine {
   const std::vector<double>& seconds() const { return seconds_; }
 
  private:
+  ConstantGradientEngine(uint64_t elements, double step_change)
+      : step_change_(step_change),
+        gradient_(elements, 1.0f),
+        current_(elements, 0.0f),
+        incoming_(elements, 0.0f) {
+    v1::TensorSpec& tensor = *table_.add_tensors();
+    tensor.set_name("w");
+    tensor.add_shape(static_cast<int64_t>(elements));
+    tensor.set_dtype(v1::FLOAT32);
+  }
+
+  // Of those that are touched.
   absl::Status CheckEveryElement(uint64_t step) const {
     const float expected = static_cast<float>(step_change_ * static_cast<double>(step));
-    for (size_t i = 0; i < current_.size(); ++i) {
+    const uint64_t elements = rows_.empty() ? current_.size() : rows_.size() * row_elements_;
+    for (uint64_t k = 0; k < elements; ++k) {
+      const uint64_t i =
+          rows_.empty() ? k : rows_[k / row_elements_] * row_elements_ + k % row_elements_;
       if (current_[i] != expected) {
         return absl::InternalError(absl::StrCat("element ", i, " of version ", step, " is ",
                                                 current_[i], ", not ", expected));
@@ -118,6 +158,8 @@ class ConstantGradientEngine final : public ComputeEngine {
   std::vector<float> incoming_;
   absl::Time started_ = absl::InfiniteFuture();
   std::vector<double> seconds_;
+  uint64_t row_elements_ = 1;
+  std::vector<uint64_t> rows_;  // touched; none: all
 };
 
 v1::JobSpec MakeJob(const Flags& flags) {
@@ -177,7 +219,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   options.security = *security;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
                             int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    auto made = std::make_unique<ConstantGradientEngine>(flags.bytes / sizeof(float), step_change);
+    auto made = std::make_unique<ConstantGradientEngine>(flags, step_change);
     engine = made.get();
     return made;
   };
@@ -192,10 +234,13 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   std::sort(seconds.begin(), seconds.end());
   std::cout
       << absl::StrFormat(
-             R"({"benchmark": "push_pull", "bytes": %d, "shards": %d, "optimizer": "%s", "tls": %s, "steps": %d, )"
+             R"({"benchmark": "push_pull", "bytes": %d, "touched_rows": %d, "shards": %d, "optimizer": "%s", "tls": %s, "steps": %d, )"
              R"("median_seconds": %.9f, "fastest_seconds": %.9f, "slowest_seconds": %.9f})",
-             flags.bytes, flags.shards, flags.optimizer, flags.tls ? "true" : "false",
-             seconds.size(), seconds[seconds.size() / 2], seconds.front(), seconds.back())
+             flags.table_rows > 0 ? flags.table_rows * flags.row_elements * sizeof(float)
+                                  : flags.bytes,
+             flags.table_rows > 0 ? flags.touched_rows : 0, flags.shards, flags.optimizer,
+             flags.tls ? "true" : "false", seconds.size(), seconds[seconds.size() / 2],
+             seconds.front(), seconds.back())
       << std::endl;
   return absl::OkStatus();
 }
@@ -204,6 +249,11 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"Measures one push of a whole model and pull of its next version."};
   app.add_option("--bytes", flags.bytes, "size of the model, a multiple of 4")
+      ->capture_default_str();
+  app.add_option("--table-rows", flags.table_rows, "of an embedding table in place of --bytes");
+  app.add_option("--row-elements", flags.row_elements)->capture_default_str();
+  app.add_option("--touched-rows", flags.touched_rows, "of the table in each step")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--shards", flags.shards)->capture_default_str();
   app.add_option("--steps", flags.steps, "that are measured")->capture_default_str();

@@ -21,7 +21,7 @@ namespace sluice {
 
 inline constexpr uint32_t kDefaultPartitions = 64;
 inline constexpr uint32_t kMaxPartitions = 4096;
-inline constexpr uint64_t kMinBlockBytes = 64 << 10;
+inline constexpr uint64_t kMinBlockBytes = 256 << 10;
 inline constexpr uint64_t kMaxBlockBytes = 1 << 20;
 // A frame carries whole blocks of one partition, up to this many payload bytes.
 inline constexpr uint64_t kMaxFramePayloadBytes = 2 << 20;

@@ -29,7 +29,7 @@ class PartitionFileTest : public ::testing::Test {
     job.mutable_optimizer()->set_beta1(0.9);
     job.mutable_optimizer()->set_beta2(0.999);
     job.mutable_optimizer()->set_eps(1e-8);
-    AddTensor("fc1.weight", {128, 256}, v1::FLOAT32, v1::PARAMETER);
+    AddTensor("fc1.weight", {512, 256}, v1::FLOAT32, v1::PARAMETER);
     AddTensor("fc1.bias", {5}, v1::BFLOAT16, v1::PARAMETER);
     AddTensor("bn.running_mean", {3}, v1::FLOAT64, v1::BUFFER);
     AddTensor("bn.num_batches_tracked", {}, v1::INT64, v1::COUNTER);
@@ -130,8 +130,8 @@ TEST_F(PartitionFileTest, ItIsASafetensorsFile) {
     }
   }
   EXPECT_EQ(8 + length + end, bytes.size());
-  EXPECT_THAT(names, IsSupersetOf({"fc1.weight[0:16384]", "fc1.weight[16384:32768]",
-                                   "fc1.weight[0:16384]/exp_avg", "fc1.bias[0:5]",
+  EXPECT_THAT(names, IsSupersetOf({"fc1.weight[0:65536]", "fc1.weight[65536:131072]",
+                                   "fc1.weight[0:65536]/exp_avg", "fc1.bias[0:5]",
                                    "bn.running_mean[0:3]", "bn.num_batches_tracked[0:1]"}));
   EXPECT_EQ(header["fc1.bias[0:5]"]["dtype"], "BF16");
   EXPECT_EQ(header["fc1.bias[0:5]/exp_avg_sq"]["dtype"], "F32");

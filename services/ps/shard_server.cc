@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
@@ -28,9 +28,6 @@ namespace {
 
 // Frames with at most this much payload together are handled by the thread that read them.
 constexpr size_t kInlineBytes = 64 << 10;
-// What is said at once on one stream goes out together, but for more than this: the other side
-// begins with what it has.
-constexpr size_t kTogetherBytes = 128 << 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;
 
@@ -208,15 +205,11 @@ class ShardServer::Impl final : public StreamHandler {
   void Perform(SendFrame& send) {
     frames_sent_.Increment();
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
-    size_t& together = queued_[send.stream];
-    together += send.payload.size();
+    queued_.insert(send.stream);
     streams_.Queue(send.stream, send.header, std::move(send.payload));
-    if (together < kTogetherBytes) return;
-    together = 0;
-    streams_.Flush(send.stream);
   }
   void FlushStreams() {
-    for (const auto& [stream, bytes] : queued_) streams_.Flush(stream);
+    for (const StreamId stream : queued_) streams_.Flush(stream);
     queued_.clear();
   }
   void Perform(CloseStream& close) {
@@ -427,7 +420,7 @@ class ShardServer::Impl final : public StreamHandler {
   // Touched by the executor's tasks only.
   std::unique_ptr<ShardCore> core_;
   // Streams with frames that wait for FlushStreams, and the bytes of their payloads.
-  absl::flat_hash_map<StreamId, size_t> queued_;
+  absl::flat_hash_set<StreamId> queued_;
   std::map<uint64_t, Peer> peers_;      // by incarnation
   std::map<uint64_t, uint64_t> lives_;  // which of our streams to that peer is the present one
   uint64_t peer_lives_ = 0;

@@ -12,11 +12,21 @@
 
 namespace sluice::internal {
 
+// What is queued on a stream waits for company until it has this much payload, wherever that lies:
+// a message wakes the other side up, which should begin with what there is (docs/benchmarks.md has
+// what either costs).
+inline constexpr size_t kTogetherBytes = size_t{512} << 10;
+
+// The next message of a stream is asked for before one of more than this is handled, so that it
+// comes in meanwhile. gRPC tells the sender at once that there is room for it, which wakes it up:
+// after a smaller one that waits until it has been handled, and goes along with the answer.
+inline constexpr size_t kReadAheadBytes = size_t{32} << 10;
+
 // Which frames of one stream go out together.
 //
-// Intuition. A frame goes out at once when the stream is free. What is sent while a write is under
-// way waits, and then goes out together: nothing is delayed for company, and the more there is to
-// do, the fewer messages it takes. The two sides tell each other in their greetings how many frames
+// Intuition. What is sent (not queued) goes out at once when the stream is free. What comes while a
+// write is under way waits, and then goes out together: the more there is to do, the fewer messages
+// it takes. The two sides tell each other in their greetings how many frames
 // they take in one message; who says nothing gets one at a time.
 //
 // Threads: any.

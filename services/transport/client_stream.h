@@ -4,6 +4,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <cstddef>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "services/common/notification.h"
+#include "services/transport/batching.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
@@ -73,9 +75,11 @@ class ClientStream {
   // Sends behind everything sent before; dropped once the stream ends. Any thread; does not block.
   void Send(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
 
-  // As Send, but may wait for the next Send or Flush.
-  void Queue(Item item, size_t cost) { Act(outbox_.Queue(std::move(item), cost)); }
-  void Flush() { Act(outbox_.Flush()); }
+  // As Outbox's.
+  void Queue(Item item, size_t cost, size_t weight, size_t enough) {
+    Act(outbox_.Queue(std::move(item), cost, weight, enough));
+  }
+  void Flush(size_t worth) { Act(outbox_.Flush(worth)); }
 
   // Nothing more will be sent, once what was sent before is through. Any thread; does not block.
   void Finish() { Act(outbox_.Close(absl::OkStatus())); }
@@ -104,10 +108,13 @@ class ClientStream {
     }
     In message = std::move(in_);
     in_ = In();
-    Read();  // the next message comes in while this one is handled
-    if (abandoned_.load() || !refused_.ok()) return;
-    refused_ = callbacks_.on_message(std::move(message));
-    if (!refused_.ok()) context_.TryCancel();
+    const bool large = IsLarge(message);
+    if (large) Read();
+    if (!abandoned_.load() && refused_.ok()) {
+      refused_ = callbacks_.on_message(std::move(message));
+      if (!refused_.ok()) context_.TryCancel();
+    }
+    if (!large) Read();
   }
 
   void OnWritten(bool ok) {
@@ -152,6 +159,14 @@ class ClientStream {
   // The server does not read what waits, and would not read the rest.
   void CutIfOverBound() {
     if (!outbox_.why().ok()) context_.TryCancel();
+  }
+
+  template <typename M>
+  static bool IsLarge(const M&) {
+    return false;
+  }
+  static bool IsLarge(const grpc::ByteBuffer& message) {
+    return message.Length() > kReadAheadBytes;
   }
 
   // An item is its message, or has one.

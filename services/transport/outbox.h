@@ -58,13 +58,17 @@ class Outbox {
 
   // Queues, or drops if the stream is closing. Over the bound the stream breaks with
   // RESOURCE_EXHAUSTED. Goes out with what was queued before it.
-  Action Push(T item, size_t cost) { return Enqueue(std::move(item), cost, /*hold=*/false); }
+  Action Push(T item, size_t cost) { return Enqueue(std::move(item), cost, 0, 0); }
 
-  // As Push, but a stream that is free stays so: the item goes out with the next Push or Flush.
-  Action Queue(T item, size_t cost) { return Enqueue(std::move(item), cost, /*hold=*/true); }
-  Action Flush() {
+  // As Push, but a stream that is free stays so until the items that wait weigh `enough` together:
+  // they go out with the next Push or Flush, or the Queue that makes it so.
+  Action Queue(T item, size_t cost, size_t weight, size_t enough) {
+    return Enqueue(std::move(item), cost, weight, enough);
+  }
+  // Sends what waits, if it weighs at least `worth`.
+  Action Flush(size_t worth = 0) {
     MutexLock lock(&mutex_);
-    return writing_ || queue_.empty() ? Action::kNothing : Next();
+    return writing_ || queue_.empty() || weight_ < worth ? Action::kNothing : Next();
   }
   // The write has ended, well or not.
   Action Sent() {
@@ -127,7 +131,7 @@ class Outbox {
   };
   using Entries = std::deque<Entry>;
 
-  Action Enqueue(T item, size_t cost, bool hold) {
+  Action Enqueue(T item, size_t cost, size_t weight, size_t enough) {
     Action action = Action::kNothing;
     int64_t change = 0;
     Entries dropped;
@@ -144,7 +148,8 @@ class Outbox {
         queue_.push_back({std::move(item), cost});
         queued_ += cost;
         change = static_cast<int64_t>(cost);
-        if (!writing_ && !hold) action = Next();
+        weight_ += weight;
+        if (!writing_ && weight_ >= enough) action = Next();
       }
     }
     Report(change);
@@ -159,6 +164,7 @@ class Outbox {
   // The stream is free: what is next on it?
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = !queue_.empty();
+    weight_ = 0;
     if (writing_) {
       front_ = std::move(queue_.front());
       queue_.pop_front();
@@ -196,6 +202,7 @@ class Outbox {
   Entries queue_ ABSL_GUARDED_BY(mutex_);
   Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: the writer's
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t weight_ ABSL_GUARDED_BY(mutex_) = 0;  // of what waits; while writing_ nobody asks
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

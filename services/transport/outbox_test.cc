@@ -41,29 +41,46 @@ TEST(OutboxTest, WhatIsQueuedGoesOutWithTheNextFlushOrPush) {
     return true;
   });
   EXPECT_EQ(outbox.Flush(), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(1, 10), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(2, 10), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(1, 10, 10, 1000), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(2, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(outbox.Flush(), Action::kWrite);
   EXPECT_EQ(outbox.front(), 12);
   EXPECT_EQ(outbox.Flush(), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(3, 10), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(3, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(outbox.Sent(), Action::kWrite);  // the stream is free: nothing to wait for
   EXPECT_EQ(outbox.Sent(), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(4, 10), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(4, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(outbox.Push(5, 10), Action::kWrite);
   EXPECT_EQ(outbox.front(), 45);
 }
 
+TEST(OutboxTest, WhatIsQueuedGoesOutByItselfWhenItWeighsEnough) {
+  IntOutbox outbox(100, nullptr, [](int* front, int* next) {
+    *front = 10 * *front + *next;
+    return true;
+  });
+  EXPECT_EQ(outbox.Queue(1, 1, 300, 1000), Action::kNothing);
+  EXPECT_EQ(outbox.Flush(/*worth=*/301), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(2, 1, 700, 1000), Action::kWrite);
+  EXPECT_EQ(outbox.front(), 12);
+  EXPECT_EQ(outbox.Queue(3, 1, 2000, 1000), Action::kNothing);  // a write is under way
+  EXPECT_EQ(outbox.Sent(), Action::kWrite);
+  EXPECT_EQ(outbox.Sent(), Action::kNothing);
+  EXPECT_EQ(outbox.Queue(4, 1, 999, 1000), Action::kNothing);  // what has gone weighs nothing
+  EXPECT_EQ(outbox.Flush(/*worth=*/999), Action::kWrite);
+  EXPECT_EQ(outbox.front(), 4);
+}
+
 TEST(OutboxTest, ACloseLetsOutWhatWasQueuedAndABreakDropsIt) {
   IntOutbox closed(100, nullptr);
-  EXPECT_EQ(closed.Queue(1, 10), Action::kNothing);
+  EXPECT_EQ(closed.Queue(1, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(closed.Close(absl::OkStatus()), Action::kWrite);
   EXPECT_EQ(closed.front(), 1);
   EXPECT_EQ(closed.Flush(), Action::kNothing);
   EXPECT_EQ(closed.Sent(), Action::kFinish);
 
   IntOutbox broken(100, nullptr);
-  EXPECT_EQ(broken.Queue(1, 10), Action::kNothing);
+  EXPECT_EQ(broken.Queue(1, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(broken.Break(absl::UnavailableError("gone")), Action::kFinish);
   EXPECT_EQ(broken.Flush(), Action::kNothing);
 }

@@ -45,10 +45,10 @@ class StreamClient::Impl {
     if (stream_.closing()) return;
     OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
-    stream_.Queue(std::move(frame), bytes);
+    stream_.Queue(std::move(frame), bytes, payload.size(), internal::kTogetherBytes);
   }
 
-  void Flush() { stream_.Flush(); }
+  void Flush(size_t worth) { stream_.Flush(worth); }
 
   void Finish() { stream_.Finish(); }
 
@@ -93,12 +93,12 @@ std::unique_ptr<StreamClient> StreamClient::Connect(Options options, Callbacks c
 
 void StreamClient::Send(const v1::Header& header, absl::Cord payload) {
   impl_->Queue(header, payload);
-  impl_->Flush();
+  impl_->Flush(0);
 }
 void StreamClient::Queue(const v1::Header& header, absl::Cord payload) {
   impl_->Queue(header, payload);
 }
-void StreamClient::Flush() { impl_->Flush(); }
+void StreamClient::Flush(size_t worth) { impl_->Flush(worth); }
 void StreamClient::Finish() { impl_->Finish(); }
 size_t StreamClient::queued_bytes() const { return impl_->queued_bytes(); }
 

@@ -65,7 +65,8 @@ class StreamClient {
   // As StreamServer's.
   void Send(const v1::Header& header, absl::Cord payload = {});
   void Queue(const v1::Header& header, absl::Cord payload = {});
-  void Flush();
+  // Of at least `worth` bytes of payload; what is less goes on waiting.
+  void Flush(size_t worth = 0);
 
   // Says that nothing more will be sent, once what was sent before is through; the server's last
   // frames and its status still arrive. Any thread; does not block. Later Sends are dropped.

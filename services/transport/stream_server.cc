@@ -158,7 +158,8 @@ class StreamServer::Impl::Stream {
     if (outbox_.closing()) return;
     OutgoingFrames frame = sharing_->Encode(header, payload);
     const size_t bytes = frame.bytes();
-    Act(flush ? outbox_.Push(std::move(frame), bytes) : outbox_.Queue(std::move(frame), bytes));
+    Act(flush ? outbox_.Push(std::move(frame), bytes)
+              : outbox_.Queue(std::move(frame), bytes, payload.size(), internal::kTogetherBytes));
   }
 
   void Flush() { Act(outbox_.Flush()); }
@@ -183,6 +184,7 @@ class StreamServer::Impl::Stream {
   }
 
   void Read() {
+    internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     reading_ = true;
     in_.Clear();
     raw_.Read(&in_, &read_);
@@ -196,17 +198,25 @@ class StreamServer::Impl::Stream {
       return ForgetIfOver();
     }
     if (outbox_.closing()) return Read();
+    const bool large = in_.Length() > internal::kReadAheadBytes;
     absl::StatusOr<std::vector<DecodedFrame>> frames =
         DecodeFrames(in_, server_->options_.limits, sharing_.get());
-    Read();  // the next message comes in while this one is handled
-    if (!frames.ok()) return Close(frames.status());
-    for (const DecodedFrame& frame : *frames) {
+    if (large) Read();
+    const absl::Status refused =
+        frames.ok() ? Receive(*std::move(frames)) : std::move(frames).status();
+    if (!refused.ok()) Close(refused);
+    if (!large) Read();
+  }
+
+  absl::Status Receive(std::vector<DecodedFrame> frames) {
+    for (const DecodedFrame& frame : frames) {
       const absl::Status may = security::MaySay(identity_, frame.header);
-      if (!may.ok()) return Close(may);
+      if (!may.ok()) return may;
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
-    server_->handler_->OnFrames(id_, *std::move(frames));
+    server_->handler_->OnFrames(id_, std::move(frames));
+    return absl::OkStatus();
   }
 
   void OnWritten(bool ok) {

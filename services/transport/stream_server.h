@@ -78,8 +78,8 @@ class StreamServer final : public GrpcServer::Service {
   void Send(StreamId stream, const v1::Header& header, absl::Cord payload = {});
 
   // As Send, in two steps, for whoever has more to say at once: what was queued goes out together
-  // (as far as one message holds it) at the next Flush or Send of this stream, at the latest; it
-  // may go out earlier.
+  // (as far as one message holds it) at the next Flush or Send of this stream, at the latest; when
+  // it is enough for the other side to begin with (batching.h), earlier.
   void Queue(StreamId stream, const v1::Header& header, absl::Cord payload = {});
   void Flush(StreamId stream);
 

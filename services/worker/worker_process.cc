@@ -24,8 +24,6 @@
 namespace sluice::worker {
 namespace {
 
-// Frames to one shard go out together, but for more than this: the shard begins with what it has.
-constexpr size_t kTogetherBytes = 128 << 10;
 // While gradients still come, less than this waits for them: a message costs more than it carries.
 constexpr size_t kWorthAMessage = 64 << 10;
 
@@ -112,7 +110,6 @@ class WorkerProcess::Impl {
   struct Shard {
     uint64_t life = 0;  // of this stream among all of ours
     std::unique_ptr<StreamClient> stream;
-    std::optional<size_t> queued;  // bytes of payload that wait for Flush; unset: no frame does
     struct Pushed {
       absl::Time at;
       uint32_t partition;
@@ -257,9 +254,7 @@ class WorkerProcess::Impl {
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
     Shard& shard = it->second;
     NotePush(shard, send.header);
-    shard.queued = shard.queued.value_or(0) + send.payload.size();
     shard.stream->Queue(send.header, std::move(send.payload));
-    if (*shard.queued >= kTogetherBytes) Flush(shard);
   }
   // With the next event, whatever it is: nobody is woken up for it.
   void TellWhatWasSent() {
@@ -286,13 +281,9 @@ class WorkerProcess::Impl {
     shard.pushed.reset();
   }
 
-  static void Flush(Shard& shard) {
-    shard.queued.reset();
-    if (shard.stream != nullptr) shard.stream->Flush();
-  }
   void FlushShards(size_t worth) {
-    for (auto& [id, shard] : shards_) {
-      if (shard.queued.has_value() && *shard.queued >= worth) Flush(shard);
+    for (const auto& [id, shard] : shards_) {
+      if (shard.stream != nullptr) shard.stream->Flush(worth);
     }
   }
   void Perform(SendToCoordinator& send) {

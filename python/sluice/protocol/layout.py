@@ -6,7 +6,7 @@ from sluice.protocol import elements
 from sluice.protocol import wire
 
 MAX_PARTITIONS = 4096
-_MIN_BLOCK_BYTES = 64 << 10
+_MIN_BLOCK_BYTES = 256 << 10
 _MAX_BLOCK_BYTES = 1 << 20
 _MAX_TABLE_BYTES = 1 << 40
 

@@ -5,7 +5,8 @@
     bench/run.py --only push-pull mlp   some of it
     bench/run.py --quick                few rounds and steps: whether it works
 
-Rounds alternate between what is measured and its peers; medians over the rounds. Peers of PyTorch RPC
+Rounds alternate between what is measured and its peers; medians over the rounds. At the end stands what the project aims at, and
+whether it was reached on this machine; with --check the exit code is 1 if something was not. Peers of PyTorch RPC
 run where a Python with `torch` and `numpy` is found (--python names one); otherwise they are left out.
 """
 import argparse
@@ -20,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
-TARGETS = ["//bench:push_pull", "//bench:transport_benchmark", "//bench:training", "//bench:local_training"]
+TARGETS = ["//bench:push_pull", "//bench:transport_benchmark", "//bench:training", "//bench:local_training", "//bench:recovery"]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 
 # Steps of one round; image models take data.
@@ -83,6 +84,24 @@ def push_pull(runner, steps_large, steps_small):
             runner.note(line, column, seconds)
 
 
+# What a dead worker costs the others, and when its replacement helps.
+DEATHS = {"reported": "death reported by the parent", "seen by the broken stream": "death seen by the broken stream"}
+
+
+def recovery(runner, rounds):
+    done = subprocess.run(
+        [str(runner.options.programs / "bench" / "recovery"), "--programs", str(runner.options.programs), "--rounds", str(rounds)],
+        cwd=runner.options.programs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or len(found) != len(DEATHS):
+        sys.exit(f"recovery ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    for one in found:
+        line = DEATHS[one["death"]]
+        runner.note(line, "pause", one["longest_pause_seconds"])
+        runner.note(line, "replacement", one["longest_replacement_seconds"])
+
+
 def training(runner, model, steps):
     o = runner.options
     flags = ("--model", model, "--steps", steps)
@@ -113,8 +132,58 @@ def table(head, rows):
         print("| " + " | ".join(row) + " |")
 
 
+def extra_ms(runner, model):
+    one, local = runner.median(model, "1x1"), runner.median(model, "local")
+    return None if not one or not local else 1e3 / one - 1e3 / local
+
+
+def extra_percent(runner, model):
+    one, local = runner.median(model, "1x1"), runner.median(model, "local")
+    return None if not one or not local else 100 * (local / one - 1)
+
+
+def times_rpc(runner, model):
+    two, rpc = runner.median(model, "2x2"), runner.median(model, "rpc-tcp")
+    return None if not two or not rpc else two / rpc
+
+
+def scaled(line, column, scale):
+    return lambda runner: None if runner.median(line, column) is None else scale * runner.median(line, column)
+
+
+# What is aimed at: a line's name, how it is found, its bound, "at most" or "at least", its unit.
+AIMS = [
+    ("100 MiB, Add", scaled("push + pull, 100 MiB, Add", "sluice", 1e3), "at most", 60, "ms"),
+    ("100 MiB, SGD with undo", scaled("push + pull, 100 MiB, SGD", "sluice", 1e3), "at most", 80, "ms"),
+    ("64 bytes", scaled("push + pull, 64 B, Add", "sluice", 1e6), "at most", 90, "µs"),
+    ("a step of convnet over no server", lambda r: extra_percent(r, "convnet"), "at most", 10, "% more"),
+    ("a step of mnist-net over no server", lambda r: extra_percent(r, "mnist-net"), "at most", 15, "% more"),
+    ("a step of mlp over no server", lambda r: extra_ms(r, "mlp"), "at most", 0.7, "ms more"),
+    ("mlp, 2 workers, 2 shards, over PyTorch RPC", lambda r: times_rpc(r, "mlp"), "at least", 3, "times"),
+    ("others' pause, death reported", scaled(DEATHS["reported"], "pause", 1), "at most", 0.5, "s"),
+    ("others' pause, broken stream", scaled(DEATHS["seen by the broken stream"], "pause", 1), "at most", 1.5, "s"),
+    ("replacement contributes", scaled(DEATHS["reported"], "replacement", 1), "at most", 5, "s"),
+]
+
+
+def check_aims(runner):
+    """Prints the aims; returns how many were missed."""
+    missed = 0
+    rows = []
+    for name, find, bound_kind, bound, unit in AIMS:
+        found = find(runner)
+        if found is None:
+            continue
+        met = found <= bound if bound_kind == "at most" else found >= bound
+        missed += not met
+        rows.append([name, f"{number(found)} {unit}", f"{bound_kind} {bound} {unit}", "met" if met else "missed"])
+    if rows:
+        table(["aim", "measured", "aimed at", ""], rows)
+    return missed
+
+
 def report(runner):
-    lines = list(dict.fromkeys(line for line, _ in runner.results))
+    lines = list(dict.fromkeys(line for line, _ in runner.results if line not in DEATHS.values()))
     rows = []
     for line in (line for line in lines if line.startswith("push")):
         unit, scale = ("µs", 1e6) if "64 B" in line else ("ms", 1e3)
@@ -154,7 +223,8 @@ def find_python(wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=["push-pull", *MODELS], help="default: all")
+    parser.add_argument("--only", nargs="+", choices=["push-pull", "recovery", *MODELS], help="default: all")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if an aim was missed")
     parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has)")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="folder with IDX images")
@@ -169,7 +239,7 @@ def main():
         subprocess.run(["bazel", "build", *TARGETS], cwd=ROOT, check=True)
         options.programs = ROOT / "bazel-bin"
     options.programs = options.programs.resolve()
-    wanted = options.only or ["push-pull", *MODELS]
+    wanted = options.only or ["push-pull", "recovery", *MODELS]
     if set(wanted) & set(WITH_DATA) and not os.path.isdir(options.data):
         sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one by --data")
 
@@ -179,13 +249,18 @@ def main():
         print(f"round {round_ + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if "push-pull" in wanted:
             push_pull(runner, 30 // divide, 5000 // divide)
+        if "recovery" in wanted:
+            recovery(runner, 1 if options.quick else 3)
         for model, steps in MODELS.items():
             if model in wanted:
                 training(runner, model, max(steps // divide, 10))
     print(f"\n{machine()}; load {os.getloadavg()[0]:.1f}; medians of {len(next(iter(runner.results.values())))} rounds")
     report(runner)
+    missed = check_aims(runner)
     if options.json:
         options.json.write_text(json.dumps({f"{line}: {column}": v for (line, column), v in runner.results.items()}, indent=1))
+    if options.check and missed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+"""README's tour does what it shows: its commands, on its own manifest with fewer steps, print lines of the form that stands there."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from docs import pages
+from tools import unittest_main
+
+PROGRAMS = os.path.abspath('.')
+README = os.path.abspath('README.md')
+DATA = pathlib.Path('/usr/share/datasets/fashion-mnist')
+PATIENCE_S = 240
+# What is shortened of the manifest; everything else is run as it stands in README.
+SHORTER = {'epochs: 2': 'steps: 300', 'intervalSteps: 300': 'intervalSteps: 60\n      maxSamples: 500', 'intervalSteps: 500': 'intervalSteps: 100'}
+
+
+def form(line):
+    """A line without what differs from run to run."""
+    line = re.sub(r'time=\S+', 'time', line)
+    line = re.sub(r'[█▏▎▍▌▋▊▉░]+', 'bar', line)
+    line = re.sub(r'\b(?:(?:\d+h )?(?:\d+m )?\d+s|\d+\.\d+ s)\b', 'duration', line)
+    line = re.sub(r'attempt-\d+-step-\d+', 'checkpoint', line)
+    line = re.sub(r'\d[\d,.]*', 'number', line)
+    return re.sub(r'\s+', ' ', line).strip()
+
+
+def forms(text):
+    return {form(line) for line in text.splitlines()}
+
+
+def shown(readme):
+    """[(command, what it prints, as far as it is shown)] of the tour."""
+    tour = readme.split('<!-- tour -->')[1].split('<!-- end of tour -->')[0]
+    result = []
+    for block in pages.fenced_blocks(tour, 'console'):
+        for part in re.split(r'^\$ ', block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition('\n')
+            result.append((command, [line for line in output.splitlines() if line.strip() not in ('', '…')]))
+    return result
+
+
+def descendants(pid):
+    children = [child for task in pathlib.Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()]
+    return [one for child in map(int, children) for one in (child, *descendants(child))]
+
+
+def command_line(pid):
+    return pathlib.Path(f'/proc/{pid}/cmdline').read_text().replace('\0', ' ')
+
+
+class Tour(unittest.TestCase):
+
+    def setUp(self):
+        if not DATA.is_dir():
+            self.skipTest(f'{DATA} is not there: install dataset-fashion-mnist')
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        with open(README, encoding='utf-8') as file:
+            readme = file.read()
+        self.shown = shown(readme)
+        manifest = pages.fenced_blocks(readme, 'yaml')[0]
+        for long, short in SHORTER.items():
+            self.assertIn(long, manifest)
+            manifest = manifest.replace(long, short)
+        (self.folder / 'examples').mkdir()
+        (self.folder / 'examples' / 'fashion-mnist.yaml').write_text(manifest)
+
+    def arguments(self, command):
+        words = command.split()
+        self.assertEqual(words[0], 'sluice')
+        words[0] = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+        return words + (['--bin-dir', PROGRAMS] if words[1] == 'run' else [])
+
+    def output(self, command):
+        done = subprocess.run(self.arguments(command), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def has(self, printed, lines):
+        have = forms(printed)
+        return all(form(line) in have for line in lines)
+
+    def assert_has(self, printed, lines):
+        have = forms(printed)
+        for line in lines:
+            self.assertIn(form(line), have, f'README shows:\n  {line}\nbut the command printed:\n{printed[-3000:]}')
+
+    def wait_for(self, condition, what):
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            self.assertLess(time.monotonic(), end, f'still not: {what}')
+            time.sleep(0.1)
+
+    def test_its_commands_print_what_it_shows(self):
+        (run, training), (again, finished), (status, state), (logs, log_lines) = self.shown
+        log = self.folder / 'output.txt'
+        with open(log, 'w', encoding='utf-8') as file:
+            job = subprocess.Popen(self.arguments(run), cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+        self.addCleanup(lambda: job.poll() is None and (job.send_signal(signal.SIGINT), job.wait()))
+
+        printed = ''
+
+        def state_is_shown():
+            nonlocal printed
+            self.assertIsNone(job.poll(), f'the job ended before its status was the one that README shows; it was:\n{printed}')
+            if 'checkpoint at step' not in log.read_text():
+                return False
+            printed = self.output(status)
+            return self.has(printed, state)
+
+        self.wait_for(state_is_shown, 'the status that README shows')
+        self.assert_has(self.output(logs), log_lines)
+        (worker,) = [pid for pid in descendants(job.pid) if re.search(r'sluice-worker .*--index[ =]1\b', command_line(pid))]
+        os.kill(worker, signal.SIGKILL)
+        self.assertEqual(job.wait(timeout=PATIENCE_S), 0, log.read_text()[-3000:])
+        self.assert_has(log.read_text(), training)
+        self.assertEqual(run, again)
+        self.assert_has(self.output(again), finished)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

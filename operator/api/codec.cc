@@ -246,6 +246,10 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
   // 16 microbatches: enough to balance a handful of workers of different speed.
   training->set_microbatch_size(
       view.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
+  training->set_max_batch_size(view.Uint("maxBatchSize", 0));
+  if (training->max_batch_size() > 0) {
+    training->set_min_batch_size(view.Uint("minBatchSize", 1));
+  }
   training->set_steps(view.Uint("steps", 0));
   training->set_epochs(view.Uint("epochs", 0));
   training->set_seed(view.Uint("seed", 0));
@@ -498,6 +502,10 @@ Json WriteTraining(const v1::TrainingSpec& training) {
                {"verifyGradients", training.verify_gradients()},
                {"compression", WriteCompression(training)},
                {"stepDelaySeconds", training.step_delay_seconds()}};
+  if (training.max_batch_size() > 0) {
+    json["minBatchSize"] = training.min_batch_size();
+    json["maxBatchSize"] = training.max_batch_size();
+  }
   if (training.staleness().rule() != v1::TrainingSpec::Staleness::NONE) {
     json["stalenessRule"] = WriteStaleness(training.staleness());
   }

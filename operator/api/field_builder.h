@@ -114,6 +114,7 @@ void AddExecutionRules(std::vector<Rule>* rules);
 // `training.stragglers`; the rules of it and of `data.partitioning`.
 void AddStragglers(std::vector<Field>* fields);
 void AddStragglerRules(std::vector<Rule>* rules);
+void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
 // `cpu`, `cuda` or `cuda:<number>`;
 bool IsDeviceName(absl::string_view text);

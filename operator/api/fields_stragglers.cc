@@ -110,4 +110,57 @@ void AddStragglerRules(std::vector<Rule>* rules) {
        {R"({"execution":"Server","stragglers":{"policy":"Drop"}})"}});
 }
 
+// Batches by speed.
+void AddBatchSizeRules(std::vector<Rule>* rules) {
+  const std::string balanced = R"({"mode":"Asynchronous","maxBatchSize":128})";
+  rules->push_back(
+      {"spec.training",
+       "maxBatchSize",
+       "!has(self.maxBatchSize) || self.mode != 'Synchronous'",
+       [](const Json& self) {
+         return !Has(self, "maxBatchSize") || !Is(self, "mode", "Synchronous");
+       },
+       "in `mode: Synchronous` it is the microbatches of a step that are divided by speed",
+       {balanced},
+       {R"({"maxBatchSize":128})"}});
+  rules->push_back(
+      {"spec.training",
+       "minBatchSize",
+       "!has(self.minBatchSize) || has(self.maxBatchSize)",
+       [](const Json& self) { return !Has(self, "minBatchSize") || Has(self, "maxBatchSize"); },
+       "`minBatchSize` goes with `maxBatchSize`",
+       {R"({"mode":"Asynchronous","minBatchSize":2,"maxBatchSize":128})"},
+       {R"({"mode":"Asynchronous","minBatchSize":2})"}});
+  rules->push_back(
+      {"spec.training",
+       "globalBatchSize",
+       "(!has(self.maxBatchSize) || self.globalBatchSize <= self.maxBatchSize) && "
+       "(!has(self.minBatchSize) || self.minBatchSize <= self.globalBatchSize)",
+       [](const Json& self) {
+         const auto size = [&](const char* name) { return self.at(name).get<int64_t>(); };
+         return (!Has(self, "maxBatchSize") || size("globalBatchSize") <= size("maxBatchSize")) &&
+                (!Has(self, "minBatchSize") || size("minBatchSize") <= size("globalBatchSize"));
+       },
+       "`globalBatchSize` (64 where it is unset), the batch at the mean speed, must lie between "
+       "`minBatchSize` and `maxBatchSize`",
+       {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
+       {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
+        R"({"mode":"Asynchronous","globalBatchSize":8,"minBatchSize":9,"maxBatchSize":128})"}});
+  rules->push_back(
+      {"spec",
+       "training.maxBatchSize",
+       "!has(self.training.maxBatchSize) || !has(self.data.text) || self.data.text.state != "
+       "'Carried'",
+       [](const Json& self) {
+         return !Has(self["training"], "maxBatchSize") || !Has(self["data"], "text") ||
+                !Is(self["data"]["text"], "state", "Carried");
+       },
+       "`text.state: Carried` has one stream for each sample of a batch: no `maxBatchSize`",
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
+            "training":{"mode":"Asynchronous","maxBatchSize":128}})"},
+       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+            "text":{"state":"Carried"}},
+            "training":{"mode":"Asynchronous","maxBatchSize":128}})"}});
+}
+
 }  // namespace sluice::api

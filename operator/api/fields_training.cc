@@ -248,6 +248,26 @@ void AddTrainingBasics(std::vector<Field>* fields) {
                         .Alias("microBatchSize")
                         .Example("16")
                         .Invalid("0", "at least 1"));
+  constexpr char kBalanced[] =
+      R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
+  fields->push_back(
+      Integer("spec.training.maxBatchSize",
+              "Where the mode is not Synchronous: a worker's updates have as many samples as fit "
+              "its measured speed, so that those of all take as long as each other; "
+              "`globalBatchSize` at the mean speed, at most so many. Unset: always "
+              "`globalBatchSize`.")
+          .Min(1)
+          .Max(1 << 24)
+          .Context(R"({"spec":{"training":{"mode":"Asynchronous"}}})")
+          .Example("128")
+          .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer("spec.training.minBatchSize", "With `maxBatchSize`: at least so many. Unset: 1.")
+          .Min(1)
+          .Max(1 << 24)
+          .Context(kBalanced)
+          .Example("8")
+          .Invalid("0", "at least 1"));
   fields->push_back(
       Integer(
           "spec.training.steps",

@@ -1008,6 +1008,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddStragglerRules(rules);
+    AddBatchSizeRules(rules);
     AddPartitioningRules(rules);
     AddJobRules(rules);
     AddExecutionRules(rules);

@@ -29,6 +29,50 @@ TEST(CoordinatorAsync, AllReadyWorkersAreMembersWithoutMicrobatches) {
   EXPECT_EQ(job.Progress().total_samples(), 320);
 }
 
+void SaySpeed(FakeWorker& worker, double samples_per_second) {
+  v1::MemberMessage message;
+  v1::WorkerProgress& progress = *message.mutable_worker_progress();
+  *progress.mutable_view() = worker.job->core->view().id();
+  progress.add_steps()->set_step(1);
+  progress.mutable_steps(0)->set_samples(32);
+  progress.set_compute_seconds(32 / samples_per_second);
+  worker.Say(message);
+}
+
+TEST(CoordinatorAsync, AWorkersBatchFollowsItsSpeed) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_training()->set_min_batch_size(1);
+  spec.mutable_training()->set_max_batch_size(128);
+  FakeJob job(spec);
+  job.Start();
+  job.Pass(absl::Milliseconds(50));
+  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "as long as nobody is measured";
+  SaySpeed(*job.workers[0], 100);
+  SaySpeed(*job.workers[1], 300);
+  job.Pass(absl::Milliseconds(50));
+  EXPECT_EQ(job.workers[0]->batch_size, 16u);
+  EXPECT_EQ(job.workers[1]->batch_size, 48u);
+  job.Kill(*job.workers[1]);
+  job.Pass(absl::Milliseconds(50));
+  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "alone it has the mean speed";
+  const v1::JobProgress progress = job.Progress();
+  for (const v1::ProcessStatus& process : progress.processes()) {
+    if (process.process().role() != v1::WORKER || process.state() != v1::ProcessStatus::MEMBER) {
+      continue;
+    }
+    EXPECT_EQ(process.batch_size(), 32u);
+  }
+}
+
+TEST(CoordinatorAsync, WithoutBoundsEveryBatchIsAsTheJobSays) {
+  FakeJob job(Asynchronous());
+  job.Start();
+  SaySpeed(*job.workers[0], 100);
+  SaySpeed(*job.workers[1], 300);
+  job.Pass(absl::Milliseconds(50));
+  EXPECT_EQ(job.workers[1]->batch_size, 0u);
+}
+
 TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
   FakeJob job(Asynchronous());
   job.Start();

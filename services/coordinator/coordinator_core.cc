@@ -67,7 +67,13 @@ void CoordinatorCore::OnTick(absl::Time now) { impl_->OnTick(now); }
 std::vector<Action> CoordinatorCore::TakeActions() { return impl_->TakeActions(); }
 absl::Time CoordinatorCore::NextDeadline() const { return impl_->NextDeadline(); }
 v1::JobProgress CoordinatorCore::Progress(uint64_t events_after, absl::Time now) const {
-  return impl_->Progress(events_after, now);
+  v1::GetProgressRequest request;
+  request.set_events_after(events_after);
+  return impl_->Progress(request, now);
+}
+v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
+                                          absl::Time now) const {
+  return impl_->Progress(request, now);
 }
 const v1::View& CoordinatorCore::view() const { return impl_->view(); }
 
@@ -271,6 +277,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
   } else if (message.has_heartbeat()) {
     v1::CoordinatorMessage reply;
     reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+    reply.mutable_heartbeat_reply()->set_batch_size(BatchSizeOf(*process));
     Send(*process, std::move(reply));
   } else if (message.has_failure()) {
     if (!Leaving()) {
@@ -294,6 +301,7 @@ void CoordinatorCore::Impl::OnWorkerMessage(Process& process, const v1::MemberMe
       break;
     case v1::MemberMessage::kWorkerProgress:
       meter_.OnWorkerProgress(process.incarnation(), message.worker_progress());
+      losses_.OnWorkerProgress(process.id.index(), Synchronous(), message.worker_progress());
       if (message.worker_progress().owing_size() > 0) {
         OnOwing(process, message.worker_progress(), now);
       }

@@ -103,6 +103,7 @@ class CoordinatorCore {
 
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
+  v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const;
 

@@ -47,7 +47,7 @@ class CoordinatorCore::Impl {
 
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
   absl::Time NextDeadline() const;
-  v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
+  v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
   const v1::View& view() const { return view_; }
 
  private:
@@ -149,6 +149,7 @@ class CoordinatorCore::Impl {
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
   uint64_t Samples() const;
+  uint64_t BatchSizeOf(const Process& worker) const;
 
   // ---- cuts (coordinator_cuts.cc)
   void AdvanceCuts(absl::Time now);
@@ -168,6 +169,7 @@ class CoordinatorCore::Impl {
   void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
   void AdvanceEvaluation(absl::Time now);
   void FinishEvaluation(absl::Time now);
+  void NoteEvaluation(v1::Evaluation result, absl::Time now);
   uint64_t EvaluationSamples() const;
   void AdvanceSnapshots(absl::Time now);
   void AnswerSnapshots(absl::Time now);
@@ -207,6 +209,7 @@ class CoordinatorCore::Impl {
   Membership membership_;
   EventLog events_;
   TrainingMeter meter_;
+  BatchLosses losses_;
   absl::Time last_step_;
 
   // What is wanted.

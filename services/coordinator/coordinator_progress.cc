@@ -46,7 +46,8 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
   return v1::JobProgress::STARTING;
 }
 
-v1::JobProgress CoordinatorCore::Impl::Progress(uint64_t events_after, absl::Time now) const {
+v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& request,
+                                                absl::Time now) const {
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
@@ -77,7 +78,8 @@ v1::JobProgress CoordinatorCore::Impl::Progress(uint64_t events_after, absl::Tim
     progress.set_dropped_contributions(std::max(progress.dropped_contributions(), state.dropped));
   }
   AddProcesses(&progress, now);
-  events_.CopyTo(events_after, &progress);
+  events_.CopyTo(request.events_after(), &progress);
+  if (request.with_losses()) losses_.CopyTo(request.losses_after(), &progress);
   return progress;
 }
 
@@ -108,6 +110,7 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
           microbatches += range.end() - range.begin();
         }
         status->set_microbatches(microbatches);
+        status->set_batch_size(BatchSizeOf(*process));
       }
       status->set_samples_per_second(meter_.SpeedOf(process->incarnation()));
       status->set_state(process->suspect() ? v1::ProcessStatus::SUSPECT

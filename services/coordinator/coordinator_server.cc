@@ -174,9 +174,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest* request,
                            v1::JobProgress* progress) override {
     const bool last = ended();
-    Ask([&](CoordinatorCore& core, absl::Time now) {
-      *progress = core.Progress(request->events_after(), now);
-    });
+    Ask([&](CoordinatorCore& core, absl::Time now) { *progress = core.Progress(*request, now); });
     if (last && !final_progress_asked_.exchange(true)) final_progress_read_.Notify();
     return grpc::Status::OK;
   }

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "services/coordinator/assignment.h"
+#include "services/coordinator/batch_size.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/protocol/ids.h"
 
@@ -132,6 +133,19 @@ bool CoordinatorCore::Impl::RebalanceDue(absl::Time now) {
   }
   unbalanced_since_ = std::min(unbalanced_since_, now);
   return std::max(unbalanced_since_, view_since_) + timers_.rebalance <= now;
+}
+
+// Samples of the worker's next updates; 0: training.globalBatchSize.
+uint64_t CoordinatorCore::Impl::BatchSizeOf(const Process& worker) const {
+  const v1::TrainingSpec& training = options_.job.training();
+  if (training.max_batch_size() == 0 || Synchronous() || !IsMember(worker.incarnation())) return 0;
+  std::vector<double> speeds;
+  for (const auto& member : view_.workers()) {
+    speeds.push_back(meter_.SpeedOf(member.process().incarnation()));
+  }
+  return BatchSize(
+      meter_.SpeedOf(worker.incarnation()), speeds,
+      {training.global_batch_size(), training.min_batch_size(), training.max_batch_size()});
 }
 
 void CoordinatorCore::Impl::BeginPause(bool at_once, absl::Time now) {

@@ -32,6 +32,27 @@ void EventLog::CopyTo(uint64_t after, v1::JobProgress* progress) const {
   }
 }
 
+void BatchLosses::OnWorkerProgress(uint32_t index, bool synchronous,
+                                   const v1::WorkerProgress& progress) {
+  for (const v1::WorkerProgress::Step& step : progress.steps()) {
+    // Steps count from 0, clocks from 1.
+    const uint64_t batch = synchronous ? step.step() : step.step() - 1;
+    if (batch % kEvery != 0 || step.samples() == 0) continue;
+    v1::BatchLoss& loss = losses_.emplace_back();
+    loss.set_sequence(next_++);
+    loss.set_worker(index);
+    loss.set_batch(batch);
+    loss.set_loss(step.loss_sum() / static_cast<double>(step.samples()));
+    if (losses_.size() > kMaxLosses) losses_.pop_front();
+  }
+}
+
+void BatchLosses::CopyTo(uint64_t after, v1::JobProgress* progress) const {
+  for (const v1::BatchLoss& loss : losses_) {
+    if (loss.sequence() > after) *progress->add_losses() = loss;
+  }
+}
+
 void StalenessCounts::Add(uint64_t staleness) {
   counts_.resize(std::max<size_t>(counts_.size(), std::min(staleness, kMost) + 1));
   ++counts_[std::min(staleness, kMost)];

@@ -33,6 +33,22 @@ class EventLog {
   std::deque<v1::Event> events_;
 };
 
+// The newest 1,000 losses of single batches, numbered from 1: of each worker its first batch and
+// every fifth from there.
+class BatchLosses {
+ public:
+  void OnWorkerProgress(uint32_t index, bool synchronous, const v1::WorkerProgress& progress);
+  // Those with a sequence above `after`, ascending.
+  void CopyTo(uint64_t after, v1::JobProgress* progress) const;
+
+ private:
+  static constexpr size_t kMaxLosses = 1000;
+  static constexpr uint64_t kEvery = 5;
+
+  uint64_t next_ = 1;
+  std::deque<v1::BatchLoss> losses_;
+};
+
 // How often each staleness was seen, from which quantiles come.
 class StalenessCounts {
  public:

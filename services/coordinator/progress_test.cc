@@ -31,6 +31,53 @@ TEST(EventLog, NumbersEventsAndKeepsTheNewestThousand) {
   EXPECT_DOUBLE_EQ(progress.events(0).time(), 1'000'000);
 }
 
+v1::WorkerProgress StepNumbered(uint64_t step, double loss) {
+  v1::WorkerProgress progress = StepOf(32, loss, 1);
+  progress.mutable_steps(0)->set_step(step);
+  return progress;
+}
+
+TEST(BatchLosses, AWorkersFirstBatchAndEveryFifthFromThereAreKept) {
+  BatchLosses losses;
+  for (uint64_t clock = 1; clock <= 12; ++clock) {
+    losses.OnWorkerProgress(3, /*synchronous=*/false,
+                            StepNumbered(clock, static_cast<double>(clock)));
+  }
+  v1::JobProgress progress;
+  losses.CopyTo(0, &progress);
+  ASSERT_EQ(progress.losses_size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(progress.losses(i).sequence(), static_cast<uint64_t>(i + 1));
+    EXPECT_EQ(progress.losses(i).worker(), 3u);
+    EXPECT_EQ(progress.losses(i).batch(), static_cast<uint64_t>(5 * i));
+    EXPECT_DOUBLE_EQ(progress.losses(i).loss(), 5.0 * i + 1);
+  }
+}
+
+TEST(BatchLosses, ASynchronousBatchIsNumberedByItsStep) {
+  BatchLosses losses;
+  losses.OnWorkerProgress(0, /*synchronous=*/true, StepNumbered(5, 2.5));
+  losses.OnWorkerProgress(1, /*synchronous=*/true, StepNumbered(6, 2.5));
+  v1::JobProgress progress;
+  losses.CopyTo(0, &progress);
+  ASSERT_EQ(progress.losses_size(), 1);
+  EXPECT_EQ(progress.losses(0).batch(), 5u);
+}
+
+TEST(BatchLosses, TheNewestThousandAreKeptAndTheNewerOnesTold) {
+  BatchLosses losses;
+  for (uint64_t step = 0; step < 5 * 1500; step += 5) {
+    losses.OnWorkerProgress(0, /*synchronous=*/true, StepNumbered(step, 1));
+  }
+  v1::JobProgress progress;
+  losses.CopyTo(0, &progress);
+  ASSERT_EQ(progress.losses_size(), 1000);
+  EXPECT_EQ(progress.losses(0).sequence(), 501u);
+  progress.Clear();
+  losses.CopyTo(1499, &progress);
+  EXPECT_EQ(progress.losses_size(), 1);
+}
+
 TEST(TrainingMeter, TheLossIsTheMeanOverTheLastSamples) {
   TrainingMeter meter(100);
   EXPECT_FALSE(meter.has_loss());

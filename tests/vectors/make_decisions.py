@@ -55,7 +55,7 @@ def make_table():
 class World:
 
     def __init__(self, name, seed, mode, bit_exact=False, shards=2, push_codec=wire.CODEC_RAW,
-                 epochs=0, error_feedback=False, stragglers=False):
+                 epochs=0, error_feedback=False, stragglers=False, batch_sizes=()):
         self.random = random.Random(seed)
         self.shards = _SHARDS[:shards]
         self.table = make_table()
@@ -89,6 +89,7 @@ class World:
         self.requests = []  # (shard, header) that shards have not answered
         self.version = 3
         self.lease_from = 0
+        self.batch_sizes = batch_sizes  # of which the coordinator names one now and then
 
     # ---- events; each is written down with what follows
 
@@ -337,6 +338,9 @@ class World:
                 self.tell(evaluate=wire.Evaluate(
                     evaluation=cut, cut=cut, version=self.core.step + cut % 2,
                     samples=wire.Range(begin=0, end=10)))
+            elif self.batch_sizes and chance < 0.3:
+                self.tell(heartbeat_reply=wire.HeartbeatReply(
+                    sequence=turn, batch_size=self.random.choice(self.batch_sizes)))
             elif choices:
                 self.random.choice(choices)()
             else:
@@ -372,6 +376,8 @@ def lives():
                 'error_feedback': True}),
             ('BitExact', 4, {'mode': wire.SYNCHRONOUS, 'bit_exact': True}),
             ('asynchronous', 5, {'mode': wire.ASYNCHRONOUS}),
+            ('asynchronous, batches by speed', 18, {
+                'mode': wire.ASYNCHRONOUS, 'batch_sizes': (0, 1, 3, 7)}),
             ('asynchronous, one shard', 6, {'mode': wire.ASYNCHRONOUS, 'shards': 1}),
             ('bounded staleness', 7, {'mode': wire.BOUNDED_STALENESS}),
             ('asynchronous, a shard that holds nothing', 11, {

@@ -169,7 +169,7 @@ class AsynchronousWorker:
         self._context.send(arbiter, wire.Header(lease_request=request))
 
     def _samples_wished(self):
-        batch = self._context.job.training.global_batch_size
+        batch = self._context.batch_size()
         return max(1, int(self._samples_per_second * _LEASE_SECONDS / batch)) * batch
 
     def _on_lease(self, lease):
@@ -190,7 +190,7 @@ class AsynchronousWorker:
     def _start_update(self):
         training = self._context.job.training
         begin, end = self._lease[0], min(self._lease[1],
-                                         self._lease[0] + training.global_batch_size)
+                                         self._lease[0] + self._context.batch_size())
         self._update = _Update(self._context.table, self._clock + 1, begin, end,
                                self._base_version, self._context.now)
         self._lease = (end, self._lease[1])

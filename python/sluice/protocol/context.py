@@ -19,6 +19,8 @@ class WorkerContext:
         self.index = None   # with table and layout
         self.plan = None    # once the model is ready
 
+        self.told_batch_size = 0  # HeartbeatReply.batch_size
+
         self.view = None    # the newest
         self.member = False  # of it
         self.assignment = []
@@ -38,6 +40,10 @@ class WorkerContext:
         self.samples_sent = 0
         self.samples_recomputed = 0
         self._last_compute = 0
+
+    def batch_size(self):
+        """Of an asynchronous update that begins now."""
+        return self.told_batch_size or self.job.training.global_batch_size
 
     def ready_link(self, shard):
         link = self.links.get(shard)

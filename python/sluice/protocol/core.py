@@ -267,6 +267,8 @@ class WorkerCore:
             self._evaluations.add(message.evaluate)
         elif body == 'finish':
             self._on_finish(message.finish)
+        elif body == 'heartbeat_reply':
+            self._context.told_batch_size = message.heartbeat_reply.batch_size
         # Others are for shards, or of a later version.
 
     def _on_registered(self, registered):

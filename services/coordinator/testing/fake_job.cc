@@ -283,6 +283,8 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
                          100 * static_cast<double>(count));
     }
     Say(answer);
+  } else if (message.has_heartbeat_reply()) {
+    batch_size = message.heartbeat_reply().batch_size();
   } else if (message.has_finish()) {
     finished = true;
     v1::MemberMessage leave;

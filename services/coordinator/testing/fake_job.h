@@ -109,6 +109,7 @@ class FakeWorker : public FakeProcess {
   v1::AskId pushed;  // the ask that it brought version 0 for
   std::vector<v1::Evaluate> evaluations;
   double seconds_per_sample = 0.001;
+  uint64_t batch_size = 0;  // as the newest heartbeat's reply said
 };
 
 class FakeJob {

@@ -116,7 +116,7 @@ bool AsynchronousWorker::MayPull() const {
 }
 
 Interval AsynchronousWorker::NextSamples() const {
-  const uint64_t batch = context_->job.training().global_batch_size();
+  const uint64_t batch = context_->BatchSize();
   return {lease_.begin, std::min(lease_.end, lease_.begin + batch)};
 }
 
@@ -144,7 +144,7 @@ void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
 }
 
 uint64_t AsynchronousWorker::SamplesWished() const {
-  const uint64_t batch = context_->job.training().global_batch_size();
+  const uint64_t batch = context_->BatchSize();
   const double samples = samples_per_second_ * kLeaseSeconds;
   return std::max<uint64_t>(1, static_cast<uint64_t>(samples / static_cast<double>(batch))) * batch;
 }

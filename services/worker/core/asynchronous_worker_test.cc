@@ -114,6 +114,16 @@ TEST_F(AsynchronousTest, AnUpdateIsOneGlobalBatchOfItsLease) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 108)));
 }
 
+TEST_F(AsynchronousTest, AnUpdateIsAsLargeAsTheCoordinatorFindsRight) {
+  Begin();
+  v1::CoordinatorMessage message;
+  message.mutable_heartbeat_reply()->set_batch_size(5);
+  world_->Tell(message);
+  GiveLease(100, 120);
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 105)));
+}
+
 TEST_F(AsynchronousTest, TheEndOfALeaseIsASmallerUpdate) {
   Begin();
   GiveLease(100, 103);

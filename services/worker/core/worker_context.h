@@ -34,6 +34,8 @@ struct WorkerContext {
   std::optional<LayoutIndex> index;  // set with table and layout
   std::optional<StepPlan> plan;
 
+  uint64_t batch_size = 0;  // HeartbeatReply.batch_size
+
   v1::View view;        // the newest; its id is the default value before there is one
   bool member = false;  // of it
   std::vector<MicrobatchRange> assignment;
@@ -55,6 +57,10 @@ struct WorkerContext {
 
   // Whether rows of embedding tables travel alone, to and from shards that take them.
   bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }
+  // Of an asynchronous update that begins now.
+  uint64_t BatchSize() const {
+    return batch_size > 0 ? batch_size : job.training().global_batch_size();
+  }
 
   // Null if there is no such stream or it is not ready.
   ShardLink* ReadyLink(ShardId shard) {

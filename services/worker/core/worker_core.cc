@@ -158,6 +158,9 @@ void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& messag
       return evaluations_.Add(message.evaluate());
     case v1::CoordinatorMessage::kFinish:
       return OnFinish(message.finish());
+    case v1::CoordinatorMessage::kHeartbeatReply:
+      context_.batch_size = message.heartbeat_reply().batch_size();
+      return;
     default:  // for shards, or of a later version
       return;
   }

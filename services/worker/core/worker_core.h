@@ -9,7 +9,7 @@
 //
 // Synchronous (docs/protocol.md 7): see synchronous_worker.h. Asynchronous and bounded staleness
 // (8): see asynchronous_worker.h; there every update is one worker's batch of
-// training.globalBatchSize samples.
+// training.globalBatchSize samples, or of as many as the coordinator finds right for its speed.
 //
 // Pure: events and the time in, actions out. For one thread. No call blocks; each takes time in
 // proportion to what it is given and returns.

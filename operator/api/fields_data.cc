@@ -411,7 +411,8 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
           .Invalid("-1", "must be more than 0"));
   fields->push_back(
       Integer("spec.data.evaluation.maxSamples",
-              "Use only the first so many samples. Unset: all. A few hundred flatter.")
+              "While the job trains, evaluate the first so many samples only; at its end all of "
+              "them. Unset: all. A few hundred flatter. Synthetic data: so many are made.")
           .Min(1)
           .Context(kEvaluated)
           .Example("2000"));

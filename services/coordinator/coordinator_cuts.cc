@@ -318,6 +318,7 @@ void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time no
 
 // ---- evaluation
 
+// While it trains; at the end it is all of them.
 uint64_t CoordinatorCore::Impl::EvaluationSamples() const {
   const uint64_t limit = options_.job.data().evaluation().max_samples();
   const uint64_t samples = model_->evaluation_samples();
@@ -333,6 +334,10 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     options.cut = cut_->id;
     options.version = cut_->step;
     options.samples = EvaluationSamples();
+    if (goal_ == Goal::kComplete) {
+      options.first = options.samples;
+      options.samples = model_->evaluation_samples();
+    }
     options.started = now;
     options.patience = timers_.evaluation;
     evaluation_.emplace(options);
@@ -366,7 +371,20 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
     final_evaluation_given_up_ = final_cut_open_;
     return;
   }
-  v1::Evaluation result = evaluation.Result(IsClassification(options_.job), now);
+  const bool classification = IsClassification(options_.job);
+  const bool told = last_result_.has_value() && last_result_->step() == cut_->step;
+  if (evaluation.has_first() && !told) {
+    NoteEvaluation(evaluation.FirstResult(classification, now), now);
+  }
+  v1::Evaluation result = evaluation.Result(classification, now);
+  result.set_final(final_cut_open_ && goal_ == Goal::kComplete);
+  NoteEvaluation(std::move(result), now);
+  if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), *last_result_)) {
+    target_reached_ = true;
+  }
+}
+
+void CoordinatorCore::Impl::NoteEvaluation(v1::Evaluation result, absl::Time now) {
   // Samples have as many tokens as each other, so the mean of samples is the mean of tokens.
   const double perplexity = std::exp(result.loss());
   if (IsLanguageModel(options_.job) && std::isfinite(perplexity)) {
@@ -375,7 +393,6 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
   }
   const uint64_t samples = Synchronous() ? length_->SamplesAt(cut_->step) : Samples();
   result.set_epoch(length_->EpochsIn(samples));
-  last_result_ = result;
   std::string message =
       absl::StrFormat("evaluation at step %d: loss %.4f", result.step(), result.loss());
   if (result.has_accuracy())
@@ -384,9 +401,7 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
     absl::StrAppendFormat(&message, ", perplexity %.2f", result.perplexity());
   }
   events_.AddEvaluation(result, std::move(message), now);
-  if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), result)) {
-    target_reached_ = true;
-  }
+  last_result_ = std::move(result);
 }
 
 // ---- snapshots

@@ -302,6 +302,29 @@ TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
 
+TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndAll) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_data()->mutable_evaluation()->set_max_samples(300);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(6);
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 300);
+  EXPECT_FALSE(job.Progress().last_evaluation().final());
+  job.Train(14);
+  ASSERT_TRUE(job.exit.has_value());
+  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples
+  const v1::JobProgress progress = job.Progress();
+  for (const v1::Event& event : progress.events()) {
+    if (!event.has_evaluation()) continue;
+    told.emplace_back(event.evaluation().step(), event.evaluation().samples());
+    EXPECT_EQ(event.evaluation().final(), event.evaluation().samples() == 1000);
+  }
+  using Told = std::pair<uint64_t, uint64_t>;
+  EXPECT_THAT(
+      told, ElementsAre(Told{5, 300}, Told{10, 300}, Told{15, 300}, Told{20, 300}, Told{20, 1000}));
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
+}
+
 TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
   FakeJob job(EvaluateEvery(50));
   job.Start();

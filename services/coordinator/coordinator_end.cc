@@ -69,7 +69,8 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
   const v1::CheckpointRef& last = checkpoint_status_.last();
   plan.checkpoint =
       !checkpoint_status_.has_last() || last.attempt() != attempt_ || last.step() != plan.step;
-  const bool evaluated = last_result_.has_value() && last_result_->step() == plan.step;
+  const bool evaluated = last_result_.has_value() && last_result_->step() == plan.step &&
+                         last_result_->samples() == model_->evaluation_samples();
   plan.evaluation = goal_ == Goal::kComplete && EvaluationSamples() > 0 && !evaluated &&
                     !final_evaluation_given_up_;
   // Only what stands still can be final.

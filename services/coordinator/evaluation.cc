@@ -8,7 +8,10 @@
 namespace sluice::coordinator {
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
-  free_.push_back({0, options.samples});
+  if (options_.first >= options_.samples) options_.first = 0;
+  // No range lies on both sides.
+  if (options_.first > 0) free_.push_back({0, options_.first});
+  free_.push_back({options_.first, options_.samples});
 }
 
 v1::Evaluate Evaluation::Message(const Interval& range) const {
@@ -95,19 +98,24 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
     return;
   }
   done_.Add(range);
-  loss_sum_ += result.loss_sum();
-  correct_ += result.correct();
-  count_ += result.count();
+  all_.Add(result);
+  if (range.end <= options_.first) first_.Add(result);
 }
 
-v1::Evaluation Evaluation::Result(bool classification, absl::Time now) const {
+void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
+  loss += result.loss_sum();
+  correct += result.correct();
+  count += result.count();
+}
+
+v1::Evaluation Evaluation::ResultOf(const Sums& sums, bool classification, absl::Time now) const {
   v1::Evaluation result;
-  const double count = static_cast<double>(std::max<uint64_t>(count_, 1));
+  const double count = static_cast<double>(std::max<uint64_t>(sums.count, 1));
   result.set_step(options_.version);
-  result.set_loss(loss_sum_ / count);
-  result.set_has_accuracy(classification || correct_ > 0);
-  if (result.has_accuracy()) result.set_accuracy(100 * correct_ / count);
-  result.set_samples(count_);
+  result.set_loss(sums.loss / count);
+  result.set_has_accuracy(classification || sums.correct > 0);
+  if (result.has_accuracy()) result.set_accuracy(100 * sums.correct / count);
+  result.set_samples(sums.count);
   result.set_seconds(absl::ToDoubleSeconds(now - options_.started));
   return result;
 }

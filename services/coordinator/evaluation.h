@@ -33,6 +33,7 @@ class Evaluation {
     uint64_t cut = 0;
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
+    uint64_t first = 0;    // the result of positions [0, first) is wanted too; 0: it is not
     absl::Time started;
     // Who has not answered for so long loses what it has, though it lives.
     absl::Duration patience = absl::InfiniteDuration();
@@ -62,8 +63,15 @@ class Evaluation {
   bool failed() const { return errors_ > kMaxErrors; }
   const std::string& last_error() const { return last_error_; }
 
-  // Without step and epoch. Requires done().
-  v1::Evaluation Result(bool classification, absl::Time now) const;
+  // Without epoch. Requires done().
+  v1::Evaluation Result(bool classification, absl::Time now) const {
+    return ResultOf(all_, classification, now);
+  }
+  // Of positions [0, first). Requires done(), and that it is wanted.
+  v1::Evaluation FirstResult(bool classification, absl::Time now) const {
+    return ResultOf(first_, classification, now);
+  }
+  bool has_first() const { return options_.first > 0; }
 
  private:
   static constexpr int kMaxErrors = 16;
@@ -73,6 +81,15 @@ class Evaluation {
     absl::Time until;
   };
 
+  struct Sums {
+    double loss = 0;
+    double correct = 0;
+    uint64_t count = 0;
+
+    void Add(const v1::EvaluationResult& result);
+  };
+
+  v1::Evaluation ResultOf(const Sums& sums, bool classification, absl::Time now) const;
   void TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now);
   v1::Evaluate Message(const Interval& range) const;
 
@@ -81,9 +98,8 @@ class Evaluation {
   std::map<uint64_t, std::vector<Lease>> leased_;  // by incarnation
   std::set<uint64_t> slow_;                        // have not answered in time
   IntervalSet done_;
-  double loss_sum_ = 0;
-  double correct_ = 0;
-  uint64_t count_ = 0;
+  Sums all_;
+  Sums first_;
   int errors_ = 0;
   std::string last_error_;
 };

@@ -49,6 +49,31 @@ TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
   EXPECT_DOUBLE_EQ(result.seconds(), 2);
 }
 
+TEST(Evaluation, TheResultOfTheFirstSamplesIsToldApart) {
+  Evaluation::Options options = Options();
+  options.first = 200;
+  Evaluation evaluation(options);
+  ASSERT_TRUE(evaluation.has_first());
+  for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 10}}, kStart)) {
+    const bool first = asked.samples().begin() < 200;
+    EXPECT_EQ(first, asked.samples().end() <= 200) << "no range lies on both sides";
+    evaluation.OnResult(worker, ResultOf(asked, first ? 1.0 : 2.0, first ? 0.5 : 1.0));
+  }
+  ASSERT_TRUE(evaluation.done());
+  EXPECT_EQ(evaluation.FirstResult(true, kStart).samples(), 200);
+  EXPECT_DOUBLE_EQ(evaluation.FirstResult(true, kStart).loss(), 1.0);
+  EXPECT_DOUBLE_EQ(evaluation.FirstResult(true, kStart).accuracy(), 50);
+  EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
+  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1.8);
+  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).accuracy(), 90);
+}
+
+TEST(Evaluation, FirstSamplesThatAreAllAreNotToldApart) {
+  Evaluation::Options options = Options();
+  options.first = 1000;
+  EXPECT_FALSE(Evaluation(options).has_first());
+}
+
 TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);

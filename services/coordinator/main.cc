@@ -15,6 +15,7 @@
 #include "services/common/program.h"
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
+#include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
 
@@ -24,7 +25,7 @@ namespace {
 struct Flags {
   ProgramFlags program;
   std::string job_file;
-  std::string address = "127.0.0.1:0";
+  std::string address;
   std::string storage;
   std::string status_file;
   std::string termination_file;
@@ -131,7 +132,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   };
   options.core.build = std::string(Version());
   options.core.isa = std::string(BuildDescription());
-  options.address = flags.address;
+  absl::StatusOr<std::string> address = CoordinatorListenAddress(flags.address);
+  if (!address.ok()) return address.status();
+  options.address = *std::move(address);
   if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
     options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
     // A job that can never begin says so at once, unless it has begun before.
@@ -179,8 +182,9 @@ int Main(int argc, char** argv) {
   CLI::App app{"Decides what the shards and workers of one Sluice job do."};
   app.add_option("--job", flags.job_file, "the job, as `sluice render` prints it (JSON)")
       ->required();
-  app.add_option("--listen", flags.address, "host:port to listen on (port 0: any)")
-      ->capture_default_str();
+  app.add_option("--listen", flags.address,
+                 "host:port to listen on (port 0: any; default: MASTER_ADDR and MASTER_PORT, else "
+                 "127.0.0.1:0)");
   app.add_option("--storage", flags.storage,
                  "folder for claims and checkpoints, seen by all processes (default: the job's)");
   app.add_option("--status-file", flags.status_file,

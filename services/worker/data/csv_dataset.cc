@@ -410,7 +410,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsvDataset(const v1::DataSpec& spec
   if (!encodings.ok()) return encodings.status();
   if (split == Split::kTraining) return MakeDataset(spec, *encodings, *training);
   absl::StatusOr<Table> table =
-      ReadTable(spec.csv(), spec.evaluation().source().path(), spec.evaluation().max_samples());
+      ReadTable(spec.csv(), spec.evaluation().source().path(), /*max_samples=*/0);
   if (!table.ok()) return table.status();
   return MakeDataset(spec, *encodings, *table);
 }

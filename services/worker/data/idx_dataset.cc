@@ -287,9 +287,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec
   if (!labels.ok()) return labels.status();
 
   DatasetInfo info;
-  info.samples =
-      Limit(samples->rows(),
-            split == Split::kTraining ? spec.max_samples() : spec.evaluation().max_samples());
+  info.samples = Limit(samples->rows(), split == Split::kTraining ? spec.max_samples() : 0);
   const std::vector<int64_t>& dimensions = samples->dimensions();
   info.sample_shape.assign(dimensions.begin() + 1, dimensions.end());
   if (info.sample_shape.size() == 2) info.sample_shape.insert(info.sample_shape.begin(), 1);

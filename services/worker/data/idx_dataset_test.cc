@@ -136,6 +136,13 @@ TEST(IdxDatasetTest, MaxSamplesKeepsTheFirst) {
   EXPECT_EQ(dataset->Read({2}).status().code(), absl::StatusCode::kOutOfRange);
 }
 
+TEST(IdxDatasetTest, AllHeldOutSamplesAreThereForTheEnd) {
+  v1::DataSpec spec = IdxSpec(FolderOfImages());
+  const uint64_t all = Open(spec, Split::kEvaluation)->info().samples;
+  spec.mutable_evaluation()->set_max_samples(1);
+  EXPECT_EQ(Open(spec, Split::kEvaluation)->info().samples, all);
+}
+
 TEST(IdxDatasetTest, MissingDataNamesWhatWasLookedFor) {
   ExpectRefused(IdxSpec(""), absl::StatusCode::kInvalidArgument, "data.source.path is not set");
   const std::string images = MakeTestFolder();

@@ -130,7 +130,7 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
   TextDataset::Shape shape;
   shape.length = spec.text().sequence_length();
   const bool training = split == Split::kTraining;
-  const uint64_t wanted = training ? spec.max_samples() : spec.evaluation().max_samples();
+  const uint64_t wanted = training ? spec.max_samples() : 0;
   if (training && spec.text().state() == v1::DataSpec::Text::CARRIED) {
     shape.streams = spec.text().streams();
   }

@@ -37,6 +37,7 @@ void JobControlClient::SetAddress(std::string address) {
   address_ = std::move(address);
   ++generation_;
   events_seen_ = 0;
+  losses_seen_ = 0;
   untold_ = wanted_;
   changed_.SignalAll();
 }
@@ -127,7 +128,11 @@ bool JobControlClient::Ask(v1::JobControl::Stub* stub, uint64_t generation) {
   v1::GetProgressRequest request;
   {
     MutexLock lock(&mutex_);
-    if (generation_ == generation) request.set_events_after(events_seen_);
+    if (generation_ == generation) {
+      request.set_events_after(events_seen_);
+      request.set_losses_after(losses_seen_);
+    }
+    request.set_with_losses(options_.with_losses);
   }
   grpc::ClientContext context;
   context.set_deadline(DeadlineAfter(options_.call_timeout));
@@ -139,6 +144,9 @@ bool JobControlClient::Ask(v1::JobControl::Stub* stub, uint64_t generation) {
     if (generation_ != generation || stopping_) return true;
     for (const v1::Event& event : progress.events()) {
       if (event.sequence() > events_seen_) events_seen_ = event.sequence();
+    }
+    for (const v1::BatchLoss& loss : progress.losses()) {
+      if (loss.sequence() > losses_seen_) losses_seen_ = loss.sequence();
     }
   }
   on_progress_(std::move(progress));

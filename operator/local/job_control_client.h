@@ -22,6 +22,7 @@ class JobControlClient {
   struct Options {
     absl::Duration poll_interval = absl::Milliseconds(200);
     absl::Duration call_timeout = absl::Seconds(1);
+    bool with_losses = false;  // of batches too
   };
 
   // `on_progress` is called on the client's thread, with the events since the one before.
@@ -57,6 +58,7 @@ class JobControlClient {
   bool untold_ ABSL_GUARDED_BY(mutex_) = false;
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;  // SetDesired was called
   uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t losses_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -156,6 +156,7 @@ void LocalJob::HandleEnd(const ChildProcesses::End& end) {
 void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   progress_ = progress;
   progress_.clear_events();
+  progress_.clear_losses();
   heard_ = true;
   world_.phase = progress.phase();
   world_.phase_reason = progress.reason();

@@ -1,6 +1,8 @@
 // What the programs print that the examples of docs/reference-systems.md redo: a line for each
-// evaluation, the final one, and how long it took.
+// evaluation, the final one, and how long it took; where the layers are on the shards, the
+// trainers' losses too.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,9 +35,18 @@ class PlainDisplay final : public RunDisplay {
     for (const v1::Event& event : progress.events()) {
       if (event.kind() == v1::Event::WARNING) {
         *environment_.err << "Warning: " << event.message() << std::endl;
-      } else if (event.has_evaluation() && !options_.quiet) {
-        Print(IterationText(event.evaluation()));
+      } else if (event.has_evaluation()) {
+        OnEvaluation(event.evaluation());
       }
+    }
+    for (const v1::BatchLoss& loss : progress.losses()) {
+      if (!options_.losses || options_.quiet) break;
+      Print(absl::StrFormat("worker-%d training batch %d loss %.4g", loss.worker(), loss.batch(),
+                            loss.loss()));
+    }
+    if (progress.phase() == v1::JobProgress::EVALUATING ||
+        progress.phase() == v1::JobProgress::SAVING) {
+      TrainingIsComplete();
     }
   }
 
@@ -58,6 +69,7 @@ class PlainDisplay final : public RunDisplay {
                         << std::endl;
       return;
     }
+    TrainingIsComplete();
     if (progress.has_last_evaluation()) {
       Print(absl::StrCat("Final ", MetricText(progress.last_evaluation())));
     }
@@ -65,6 +77,18 @@ class PlainDisplay final : public RunDisplay {
   }
 
  private:
+  void OnEvaluation(const v1::Evaluation& evaluation) {
+    // The last version may be evaluated twice: on the first samples, as all before, and on all.
+    const bool again = evaluation.final() && iteration_printed_ == evaluation.step();
+    iteration_printed_ = evaluation.step();
+    if (!again && !options_.quiet) Print(IterationText(evaluation));
+  }
+
+  void TrainingIsComplete() {
+    if (!options_.losses || options_.quiet || std::exchange(complete_, true)) return;
+    Print("Training complete");
+  }
+
   std::string IterationText(const v1::Evaluation& evaluation) const {
     const uint64_t iteration = evaluation.step() / std::max<uint64_t>(1, options_.iteration_steps);
     return absl::StrCat("Iter ", std::max<uint64_t>(1, iteration), ": ", MetricText(evaluation));
@@ -74,6 +98,8 @@ class PlainDisplay final : public RunDisplay {
 
   const Environment& environment_;
   DisplayOptions options_;
+  std::optional<uint64_t> iteration_printed_;  // its step
+  bool complete_ = false;
 };
 
 }  // namespace

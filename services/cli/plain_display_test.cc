@@ -51,6 +51,40 @@ TEST_F(PlainDisplayTest, PrintsEvaluationsTheFinalOneAndTheTimeAndNothingElse) {
   EXPECT_EQ(err.str(), "");
 }
 
+TEST_F(PlainDisplayTest, TheLastVersionIsAnIterationOnTheFirstSamplesAndFinalOnAll) {
+  const auto display = MakePlainDisplay(environment, {});
+  Evaluate(200, 91.5);
+  v1::Evaluation& all = Evaluate(200, 90.2);
+  all.set_final(true);
+  *progress.mutable_last_evaluation() = all;
+  display->OnProgress(progress, "");
+  display->Finish(Facts(), 0, {});
+  EXPECT_EQ(out.str(),
+            "Iter 200: accuracy is 91.5\nFinal accuracy is 90.2\nThis took 4.20 seconds\n");
+}
+
+TEST_F(PlainDisplayTest, TrainersOfLayersOnTheServerTellTheirLosses) {
+  DisplayOptions options;
+  options.losses = true;
+  const auto display = MakePlainDisplay(environment, std::move(options));
+  for (const uint32_t worker : {0, 1}) {
+    v1::BatchLoss& loss = *progress.add_losses();
+    loss.set_worker(worker);
+    loss.set_batch(5);
+    loss.set_loss(2.29519);
+  }
+  progress.set_phase(v1::JobProgress::TRAINING);
+  display->OnProgress(progress, "");
+  progress.clear_losses();
+  progress.set_phase(v1::JobProgress::EVALUATING);
+  display->OnProgress(progress, "");
+  *progress.mutable_last_evaluation() = Evaluate(200, 90.2);
+  display->Finish(Facts(), 0, {});
+  EXPECT_EQ(out.str(),
+            "worker-0 training batch 5 loss 2.295\nworker-1 training batch 5 loss 2.295\n"
+            "Training complete\nFinal accuracy is 90.2\nThis took 4.20 seconds\n");
+}
+
 TEST_F(PlainDisplayTest, AnIterationMayBeAnUpdateOfEachWorker) {
   DisplayOptions options;
   options.iteration_steps = 25;

@@ -53,6 +53,8 @@ struct DisplayOptions {
   bool quiet = false;  // only the final line and errors
   // Plain: steps of an iteration, in which every worker has its turn.
   uint64_t iteration_steps = 1;
+  // Plain: the losses of the trainers' batches, and that training is complete.
+  bool losses = false;
 };
 
 // Lines of text; on a terminal with a live view below them, redrawn at most five times a second.
@@ -62,7 +64,8 @@ std::unique_ptr<RunDisplay> MakeTextDisplay(const Environment& environment, Disp
 std::unique_ptr<RunDisplay> MakeJsonDisplay(const Environment& environment, DisplayOptions options);
 
 // "Iter 10: accuracy is 85.1", "Final accuracy is 90.2", "This took 4.20 seconds", and nothing
-// else; warnings on standard error.
+// else; warnings on standard error. With `losses` also "worker-0 training batch 5 loss 2.295" and
+// "Training complete".
 std::unique_ptr<RunDisplay> MakePlainDisplay(const Environment& environment,
                                              DisplayOptions options);
 

@@ -18,6 +18,7 @@
 #include "services/cli/data_download.h"
 #include "services/cli/dry_run.h"
 #include "services/cli/job_paths.h"
+#include "services/cli/local_jobs.h"
 #include "services/cli/local_states.h"
 #include "services/cli/log_follower.h"
 #include "services/cli/run_display.h"
@@ -210,6 +211,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   if (run.job.spec.training().mode() == v1::BOUNDED_STALENESS) {
     display_options.iteration_steps = run.job.spec.worker().replicas();
   }
+  display_options.losses = run.job.spec.training().execution() == v1::TrainingSpec::SERVER;
+  const bool losses = display_options.losses && flags.output == "plain";
   const std::unique_ptr<RunDisplay> display =
       MakeDisplay(environment, flags, std::move(display_options));
   if (run.resumed) display->Note(absl::StrCat("Job ", name, " goes on from ", directory->path()));
@@ -225,6 +228,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   options.programs = programs;
   options.log_level = flags.log_level;
   options.port = flags.port;
+  options.control.with_losses = losses;
   const absl::Time start = environment.clock->Now();
   SummaryFacts facts;
   facts.name = name;
@@ -260,6 +264,23 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   }
   display->Finish(facts, code, log_lines);
   return code;
+}
+
+// If the job runs: has it save a checkpoint and stop, so that this process goes on with it. Nothing
+// is stopped for a manifest that it could not go on with.
+absl::Status StopRunning(const Environment& environment, const RunFlags& flags,
+                         const api::TrainingJob& job, const local::JobDirectory& directory) {
+  if (!directory.LockedBy().has_value()) return absl::OkStatus();
+  for (const absl::Status& status :
+       {CheckChanges(job, directory), CheckPathsExist(job.spec, environment.files)}) {
+    if (!status.ok()) return status;
+  }
+  const absl::StatusOr<std::string> stopped =
+      MakeLocalJobs(environment, flags.state_directory)
+          ->Stop(job.spec.name(), Jobs::StopOptions(), [&](const std::string& text) {
+            if (!flags.quiet) *environment.err << text << std::endl;
+          });
+  return stopped.status();
 }
 
 // A manifest may say more for a cluster than one machine can do.
@@ -308,6 +329,10 @@ int Run(const Environment& environment, const RunFlags& flags) {
     return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
   }
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
+  if (flags.take_over) {
+    const absl::Status stopped = StopRunning(environment, flags, *job, directory);
+    if (!stopped.ok()) return Complain(environment, stopped);
+  }
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
   absl::StatusOr<PreparedRun> run = PrepareRun(*job, flags.fresh, &directory, environment.files);
   if (!run.ok()) return Complain(environment, run.status());
@@ -318,6 +343,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
 int RunOnCluster(const Environment& environment, const RunFlags& flags, ClusterRunFlags* cluster) {
   const std::pair<const char*, bool> here_only[] = {
       {"--fresh", flags.fresh},
+      {"--take-over", flags.take_over},
       {"--port", flags.port != 0},
       {"--bin-dir", !flags.program_directory.empty()}};
   for (const auto& [flag, given] : here_only) {
@@ -355,6 +381,10 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       "Exit code: 0 trained, 1 failed, 2 bad manifest or arguments, 130 interrupted.\n");
   run->add_option("FILE", flags->manifest, "the manifest")->required();
   run->add_flag("--fresh", flags->fresh, "start over: remove what is trained already");
+  run->add_flag("--take-over", flags->take_over,
+                "if the job runs already: have it save a checkpoint and stop, and go on from there "
+                "with this manifest (another training.mode, number of shards, ...)")
+      ->excludes("--fresh");
   run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
   run->add_flag("--dry-run", flags->dry_run, "show what would start, and change nothing");
   run->add_option("--workers", flags->workers, "number of workers instead of the manifest's");

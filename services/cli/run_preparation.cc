@@ -197,11 +197,23 @@ absl::Status CheckPortIsFree(int port) {
   return absl::ErrnoToStatus(error, absl::StrCat("port ", port));
 }
 
+absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory) {
+  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
+  if (!before.ok()) return before.status();
+  return Refuse(job, directory, local::CompareJobs(*before, job));
+}
+
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files) {
   PreparedRun run;
   run.job = job;
   absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(lock.status().message(),
+                     "; --take-over has it save a checkpoint and stop, and goes on from there with "
+                     "this manifest"));
+  }
   if (!lock.ok()) return lock.status();
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");

@@ -31,6 +31,7 @@ struct RunFlags {
   int port = 0;
   bool fresh = false;
   bool yes = false;
+  bool take_over = false;
   bool dry_run = false;
   bool quiet = false;
   bool verbose = false;
@@ -69,6 +70,10 @@ struct PreparedRun {
   // If it is set, the job has finished before and nothing is to be done.
   std::optional<local::JobResult> finished;
 };
+
+// Whether the job, which has begun, may go on with this manifest: FAILED_PRECONDITION names each
+// field that may not change.
+absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory);
 
 // Takes the lock, removes the old state if that is asked for, compares with what the job began
 // with, and records it. A job that has trained nothing yet takes any change. FAILED_PRECONDITION:

@@ -87,6 +87,42 @@ class Forms(unittest.TestCase):
             for value in self.trained(name):
                 self.assertAlmostEqual(value, expected, delta=1e-9)
 
+    def test_the_mode_of_a_running_job_is_switched_by_one_command(self):
+        steps = 120
+        before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.05}, worker={'replicas': 1})
+        with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
+            try:
+                for text in first.stdout:
+                    line = json.loads(text)
+                    if line['type'] == 'progress' and line.get('step', 0) >= 5:
+                        break
+                after = additive('switched', steps, {'globalBatchSize': 2, 'mode': 'Asynchronous'}, worker={'replicas': 1})
+                refused = subprocess.run(self.run_arguments(after, 'json'), cwd=self.folder, capture_output=True, text=True)
+                self.assertEqual(refused.returncode, 2)
+                self.assertIn('--take-over', refused.stderr)
+                fixed = json.loads(json.dumps(after))
+                fixed['spec']['training']['seed'] = 5
+                refused = subprocess.run(self.run_arguments(fixed, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True)
+                self.assertEqual(refused.returncode, 2)
+                self.assertIn('spec.training.seed', refused.stderr)
+                self.assertIsNone(first.poll(), 'a job is not stopped for a manifest with which it could not go on')
+                done = subprocess.run(self.run_arguments(after, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True,
+                                      timeout=PATIENCE_S)
+                first.stdout.read()
+            finally:
+                first.kill()
+        self.assertEqual(first.returncode, 130)
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        notes = [line['message'] for line in lines if line['type'] == 'note']
+        self.assertIn('Changed: spec.training.mode "Synchronous" -> "Asynchronous"', notes)
+        self.assertGreaterEqual(max(line.get('restoredFromStep', 0) for line in lines), 5)
+        expected = 0.0
+        for _ in range(steps):  # each sample once, in one mode or the other
+            expected += 1e-3 * expected + 1
+        for value in self.trained('switched'):
+            self.assertAlmostEqual(value, expected, delta=1e-9)
+
     # ---- limits on waiting
 
     def frozen(self, process, timeouts):

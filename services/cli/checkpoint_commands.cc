@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -118,9 +119,10 @@ absl::Status KeepOnly(const std::string& name, std::vector<SafetensorsArray>* te
 }
 
 void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
-                  const std::vector<SafetensorsArray>& tensors) {
+                  const std::vector<SafetensorsArray>& tensors,
+                  const std::map<std::string, std::string>& owners) {
   const bool one = !flags.tensor.empty();
-  for (const std::string& line : TensorTableLines(tensors, flags.stats || one)) {
+  for (const std::string& line : TensorTableLines(tensors, flags.stats || one, owners)) {
     *environment.out << line << "\n";
   }
   if (!one) return;
@@ -158,7 +160,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
   if (absl::Status s = KeepOnly(flags.tensor, &*found->tensors); !s.ok())
     return Complain(environment, s);
-  PrintTensors(environment, flags, *found->tensors);
+  PrintTensors(environment, flags, *found->tensors, /*owners=*/{});
   return kExitOk;
 }
 
@@ -196,7 +198,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
       }
       *environment.out << flags.target << " (running) at step " << CountText(snapshot->version)
                        << "\n";
-      PrintTensors(environment, flags, snapshot->tensors);
+      PrintTensors(environment, flags, snapshot->tensors, snapshot->owners);
       environment.out->flush();
     }
     if (!watch) return kExitOk;
@@ -305,7 +307,8 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
   auto flags = std::make_shared<CheckpointFlags>();
   CLI::App* inspect = app->add_subcommand(
       "inspect",
-      "Show what a checkpoint holds, or the parameters of a running job\n\n"
+      "Show what a checkpoint holds, or the parameters of a running job and the shards that own "
+      "them\n\n"
       "  sluice inspect fashion-mnist --stats\n"
       "  sluice inspect fashion-mnist --tensor fc1.weight --watch 5\n"
       "  sluice inspect fashion-mnist --cluster --stats\n"

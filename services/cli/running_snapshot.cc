@@ -3,11 +3,13 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/common/mutex.h"
@@ -144,6 +146,20 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
   return stream;
 }
 
+std::map<std::string, std::string> OwnersOf(const v1::Snapshot& snapshot) {
+  std::map<std::string, std::set<uint32_t>> shards;  // by tensor: indices
+  for (const v1::Block& block : snapshot.layout().blocks()) {
+    const std::string& name = snapshot.table().tensors(static_cast<int>(block.tensor())).name();
+    const uint32_t place = snapshot.view().owner(static_cast<int>(block.partition()));
+    shards[name].insert(snapshot.view().shards(static_cast<int>(place)).process().index());
+  }
+  std::map<std::string, std::string> owners;
+  for (const auto& [name, indices] : shards) {
+    owners[name] = absl::StrCat("ps-", absl::StrJoin(indices, ", ps-"));
+  }
+  return owners;
+}
+
 }  // namespace
 
 absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
@@ -194,7 +210,7 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
   // If it is not heard, the coordinator lets go of it by itself after the hold time.
   (void)stub->CloseSnapshot(&context, close, &response);
   if (!tensors.ok()) return tensors.status();
-  return RunningSnapshot{snapshot.version(), *std::move(tensors)};
+  return RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
 }
 
 }  // namespace sluice::cli

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ namespace sluice::cli {
 struct RunningSnapshot {
   uint64_t version = 0;
   std::vector<SafetensorsArray> tensors;  // in the table's order
+  // By tensor: the shards that hold it, "ps-0" or "ps-0, ps-1".
+  std::map<std::string, std::string> owners;
 };
 
 // Where the processes of a running job are reached from here.

@@ -80,20 +80,29 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 
 std::string TypeText(v1::DataType dtype) { return absl::AsciiStrToLower(v1::DataType_Name(dtype)); }
 
-std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors,
-                                          bool stats) {
+std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors, bool stats,
+                                          const std::map<std::string, std::string>& owners) {
   size_t name_width = 4;
   size_t shape_width = 5;
+  size_t owner_width = 5;
+  const auto owner_of = [&](const std::string& tensor) {
+    const auto owner = owners.find(tensor);
+    return owner == owners.end() ? std::string() : owner->second;
+  };
   for (const SafetensorsArray& tensor : tensors) {
     name_width = std::max(name_width, tensor.name.size());
     shape_width = std::max(shape_width, ShapeText(tensor.shape).size());
+    owner_width = std::max(owner_width, owner_of(tensor.name).size());
   }
   const auto line = [&](const std::string& name, const std::string& shape, const std::string& type,
-                        const std::string& rest) {
-    return absl::StrFormat("%-*s  %-*s  %-8s%s", name_width, name, shape_width, shape, type, rest);
+                        const std::string& owner, const std::string& rest) {
+    std::string text =
+        absl::StrFormat("%-*s  %-*s  %-8s", name_width, name, shape_width, shape, type);
+    if (!owners.empty()) absl::StrAppendFormat(&text, "  %-*s", owner_width, owner);
+    return absl::StrCat(text, rest);
   };
   std::vector<std::string> lines;
-  lines.push_back(line("NAME", "SHAPE", "TYPE",
+  lines.push_back(line("NAME", "SHAPE", "TYPE", "OWNER",
                        stats ? absl::StrFormat("  %12s  %12s  %12s  %12s  %s", "MIN", "MAX", "MEAN",
                                                "DEVIATION", "NOT FINITE")
                              : ""));
@@ -104,7 +113,8 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
       rest = absl::StrFormat("  %12.5g  %12.5g  %12.5g  %12.5g  %d", of.min, of.max, of.mean,
                              of.deviation, of.not_finite);
     }
-    lines.push_back(line(tensor.name, ShapeText(tensor.shape), TypeText(tensor.dtype), rest));
+    lines.push_back(line(tensor.name, ShapeText(tensor.shape), TypeText(tensor.dtype),
+                         owner_of(tensor.name), rest));
   }
   return lines;
 }

@@ -3,6 +3,7 @@
 #define SLUICE_SERVICES_CLI_TENSOR_TEXT_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,10 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 // "float32"
 std::string TypeText(v1::DataType dtype);
 
-// A table with a heading: name, shape, type; with stats, their columns.
-std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors, bool stats);
+// A table with a heading: name, shape, type; the owner, where owners (by tensor) are given; with
+// stats, their columns.
+std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors, bool stats,
+                                          const std::map<std::string, std::string>& owners);
 
 // The first values, in rows of eight.
 std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count);

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -27,6 +29,21 @@ absl::Status CheckPort(absl::string_view text, absl::string_view source) {
       absl::StrCat(source, " has '", text, "' for a port; it must be a number from 1 to 65535"));
 }
 
+// An IPv6 address goes into brackets.
+absl::StatusOr<std::string> MasterHost(absl::string_view address) {
+  const bool bracketed = absl::StartsWith(address, "[") && absl::EndsWith(address, "]");
+  const auto colons = std::count(address.begin(), address.end(), ':');
+  if (colons >= 2 && !bracketed && !absl::StrContains(address, ']')) {
+    return absl::StrCat("[", address, "]");
+  }
+  if ((colons > 0 && !bracketed) || address.find_first_of("/ ") != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("MASTER_ADDR is '", address,
+                     "'; it must be a host's name or address, and MASTER_PORT the port"));
+  }
+  return std::string(address);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const char* master_address,
@@ -46,11 +63,24 @@ absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const cha
     return absl::InvalidArgumentError(
         "no coordinator: give --coordinator host:port, or set MASTER_ADDR (and MASTER_PORT)");
   }
+  const absl::StatusOr<std::string> host = MasterHost(master_address);
+  if (!host.ok()) return host.status();
   if (master_port == nullptr || *master_port == '\0') {
-    return absl::StrCat(master_address, ":", kDefaultCoordinatorPort);
+    return absl::StrCat(*host, ":", kDefaultCoordinatorPort);
   }
   if (absl::Status status = CheckPort(master_port, "MASTER_PORT"); !status.ok()) return status;
-  return absl::StrCat(master_address, ":", master_port);
+  return absl::StrCat(*host, ":", master_port);
+}
+
+absl::StatusOr<std::string> ResolveListenAddress(absl::string_view flag, const char* master_address,
+                                                 const char* master_port) {
+  if (!flag.empty()) return std::string(flag);
+  if (master_address == nullptr || *master_address == '\0') return "127.0.0.1:0";
+  return ResolveCoordinator("", master_address, master_port);
+}
+
+absl::StatusOr<std::string> CoordinatorListenAddress(absl::string_view flag) {
+  return ResolveListenAddress(flag, std::getenv("MASTER_ADDR"), std::getenv("MASTER_PORT"));
 }
 
 absl::StatusOr<std::string> CoordinatorEndpoint(absl::string_view flag) {

@@ -22,6 +22,13 @@ absl::StatusOr<std::string> CoordinatorEndpoint(absl::string_view flag);
 absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const char* master_address,
                                                const char* master_port);
 
+// Where a coordinator listens: the flag's value if there is one, else where the two variables
+// (null: unset) say that it is found, else any port of this machine alone. INVALID_ARGUMENT as
+// above.
+absl::StatusOr<std::string> ResolveListenAddress(absl::string_view flag, const char* master_address,
+                                                 const char* master_port);
+absl::StatusOr<std::string> CoordinatorListenAddress(absl::string_view flag);
+
 // "10.0.0.1" of "10.0.0.1:80", "[::1]" of "[::1]:80".
 std::string HostOfEndpoint(absl::string_view endpoint);
 

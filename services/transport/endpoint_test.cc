@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace sluice {
 namespace {
 
@@ -28,6 +30,23 @@ TEST(EndpointTest, WhatIsMissingOrMalformedIsNamed) {
   EXPECT_THAT(ResolveCoordinator("a:0", nullptr, nullptr).status().message(), HasSubstr("'0'"));
   EXPECT_THAT(ResolveCoordinator(":80", nullptr, nullptr).status().message(),
               HasSubstr("without a host"));
+}
+
+TEST(EndpointTest, TheEnvironmentsHostIsAHostAlone) {
+  EXPECT_EQ(*ResolveCoordinator("", "::1", "2"), "[::1]:2");
+  EXPECT_EQ(*ResolveCoordinator("", "[::1]", "2"), "[::1]:2");
+  for (const char* wrong : {"b:1", "http://b", "b c"}) {
+    EXPECT_THAT(ResolveCoordinator("", wrong, "2").status().message(),
+                HasSubstr(absl::StrCat("MASTER_ADDR is '", wrong, "'")));
+  }
+}
+
+TEST(EndpointTest, ACoordinatorListensWhereTheOthersLookForIt) {
+  EXPECT_EQ(*ResolveListenAddress("a:1", "b", "2"), "a:1");
+  EXPECT_EQ(*ResolveListenAddress("", "b", "2"), "b:2");
+  EXPECT_EQ(*ResolveListenAddress("", "b", nullptr), "b:29500");
+  EXPECT_EQ(*ResolveListenAddress("", nullptr, nullptr), "127.0.0.1:0");
+  EXPECT_THAT(ResolveListenAddress("", "b", "x").status().message(), HasSubstr("MASTER_PORT"));
 }
 
 TEST(EndpointTest, TheHostIsWhatStandsBeforeThePort) {

@@ -1,0 +1,147 @@
+"""The programs, started one by one as on several machines: found by MASTER_ADDR and MASTER_PORT, told apart by indices."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from tools import unittest_main
+
+PROGRAMS = os.path.abspath('.')
+SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+COORDINATOR = os.path.join(PROGRAMS, 'services', 'coordinator', 'sluice-coordinator')
+SHARD = os.path.join(PROGRAMS, 'services', 'stage', 'sluice-ps-torch')
+WORKER = os.path.join(PROGRAMS, 'services', 'worker', 'sluice-worker')
+PATIENCE_S = 120
+JOB = 'default/by-hand/'
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(('127.0.0.1', 0))
+        return one.getsockname()[1]
+
+
+def manifest(steps, **training):
+    """The layers are on two servers; every trainer walks over all of the data."""
+    return {
+        'apiVersion': 'sluice.dev/v1alpha1',
+        'kind': 'TrainingJob',
+        'metadata': {'name': 'by-hand'},
+        'spec': {
+            'model': {'name': 'mlp', 'dimensions': {'hidden': 16}, 'stages': [{'layers': ['fc1']}, {'layers': ['fc2']}]},
+            'data': {'format': 'Synthetic', 'synthetic': {'samples': 128, 'shape': [20], 'classes': 10},
+                     'partitioning': 'PerWorker', 'evaluation': {'maxSamples': 64}},
+            'optimizer': {'name': 'SGD', 'learningRate': 0.03},
+            'training': {'execution': 'Server', 'mode': 'Asynchronous', 'steps': steps, 'globalBatchSize': 8, 'threads': 1,
+                         'stepDelaySeconds': 0.02, **training},
+            'parameterServer': {'replicas': 2},
+            'worker': {'replicas': 2},
+        },
+    }
+
+
+class ByHand(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith('MASTER_')}
+        self.running = []
+
+    def tearDown(self):
+        for process in self.running:
+            process.kill()
+            process.wait()
+
+    def render(self, job):
+        (self.folder / 'job.yaml').write_text(json.dumps(job))
+        rendered = subprocess.run([SLUICE, 'render', str(self.folder / 'job.yaml')], capture_output=True, text=True, check=True)
+        (self.folder / 'job.json').write_text(rendered.stdout)
+
+    def start(self, name, *command):
+        log = open(self.folder / f'{name}.log', 'w')
+        process = subprocess.Popen([str(part) for part in command], env=self.environment, stdout=log, stderr=subprocess.STDOUT)
+        log.close()
+        self.running.append(process)
+        return process
+
+    def log(self, name):
+        return (self.folder / f'{name}.log').read_text()
+
+    def until_log(self, name, text):
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.log(name):
+            self.assertLess(time.monotonic(), deadline, f'{name} does not say "{text}":\n{self.log(name)[-3000:]}')
+            time.sleep(0.05)
+
+    def use(self, address, port):
+        self.environment.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+
+    def start_servers(self):
+        self.start('coordinator', COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints',
+                   '--status-file', self.folder / 'status.json')
+        return [self.start(f'ps-{i}', SHARD, '--job', JOB, '--index', i) for i in range(2)]
+
+    def start_worker(self, index):
+        return self.start(f'worker-{index}', WORKER, '--job', JOB, '--index', index)
+
+    def test_a_job_is_trained_by_programs_that_find_each_other_by_the_environment(self):
+        self.render(manifest(steps=200))
+        self.use('127.0.0.1', free_port())
+        # In any order: who comes first waits.
+        workers = [self.start_worker(0)]
+        shards = self.start_servers()
+        workers.append(self.start_worker(1))
+        self.until_log('worker-1', 'A stage computes')
+        # A trainer that leaves takes no server with it; they wait for those that still train.
+        workers[1].send_signal(signal.SIGTERM)
+        self.assertEqual(workers[1].wait(PATIENCE_S), 0, self.log('worker-1')[-3000:])
+        self.assertEqual([shard.poll() for shard in shards], [None, None])
+        for process in self.running:
+            self.assertEqual(process.wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
+        status = json.loads((self.folder / 'status.json').read_text())
+        self.assertEqual(status['phase'], 'SUCCEEDED')
+        self.assertEqual(int(status['samples']), 200 * 8)
+        self.assertTrue(status['lastEvaluation']['hasAccuracy'])
+
+    def refused(self, *command):
+        done = subprocess.run([str(part) for part in command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertNotEqual(done.returncode, 0, done.stderr)
+        return done.stderr + done.stdout
+
+    def test_what_is_missing_or_wrong_is_named(self):
+        worker = (WORKER, '--job', JOB)
+        self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(*worker, '--index', 0))
+        self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(SHARD, '--job', JOB, '--index', 0))
+        self.use('127.0.0.1', 'http')
+        self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*worker, '--index', 0))
+        self.render(manifest(steps=1))
+        coordinator = (COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints')
+        self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
+        self.use('127.0.0.1:29500', 29500)
+        self.assertIn("MASTER_ADDR is '127.0.0.1:29500'", self.refused(*worker, '--index', 0))
+        self.use('127.0.0.1', free_port())
+        self.assertIn('--index is required', self.refused(*worker))
+        self.assertIn('--index', self.refused(*worker, '--index', 'first'))
+        self.assertIn('--job is required', self.refused(WORKER, '--index', 0))
+        self.use('192.0.2.1', free_port())  # not of this machine
+        self.assertIn('192.0.2.1', self.refused(*coordinator))
+
+    def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
+        port = free_port()
+        self.use('127.0.0.1', port)
+        self.start_worker(0)
+        self.until_log('worker-0', f'127.0.0.1:{port}')
+        self.render(manifest(steps=100000))
+        self.start_servers()
+        self.until_log('coordinator', 'The coordinator listens')
+        self.assertIn('by-hand', self.refused(WORKER, '--job', 'default/another/', '--index', 1))
+
+
+if __name__ == '__main__':
+    unittest_main.main()

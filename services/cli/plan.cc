@@ -13,6 +13,7 @@
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/stages.h"
 #include "services/ps/optimizer/optimizer.h"
 
 namespace sluice::cli {
@@ -100,6 +101,30 @@ uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
   return std::min(workers, permits);
 }
 
+// Adds what travels in a step where the shards compute the layers: inputs and gradients by outputs
+// to each stage; its output and, from all but the first, the gradient by its input back.
+void AddStageTraffic(const v1::JobSpec& job, const std::vector<StageTraffic>& stages,
+                     const std::vector<uint32_t>& owner, Plan* plan) {
+  const uint64_t samples = job.training().global_batch_size();
+  Plan::Worker all;  // workers together
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const uint64_t to = samples * (stages[stage].input_bytes + stages[stage].output_bytes);
+    const uint64_t from =
+        samples * (stages[stage].output_bytes + (stage > 0 ? stages[stage].input_bytes : 0));
+    Plan::Shard& shard = plan->shards[owner[stage]];
+    shard.received_bytes += to;
+    shard.sent_bytes += from;
+    all.sent_bytes += to;
+    all.received_bytes += from;
+  }
+  // Of a synchronous step each worker has its share.
+  const uint64_t shares = plan->synchronous ? std::max<uint32_t>(1, plan->workers) : 1;
+  plan->worker.sent_bytes += all.sent_bytes / shares;
+  plan->worker.received_bytes += all.received_bytes / shares;
+  // What it has of a batch at a time: what it sends and what comes back.
+  plan->worker.memory_bytes += (all.sent_bytes + all.received_bytes) / shares;
+}
+
 std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint64_t sent) {
   return absl::StrFormat("  %-12s %12s %14s %14s", name, BytesText(memory), BytesText(received),
                          BytesText(sent));
@@ -107,8 +132,12 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table) {
-  absl::StatusOr<v1::Layout> layout = MakeLayout(table, job.parameter_server().partitions());
+absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
+                              const std::vector<StageTraffic>& stages) {
+  const bool by_shards = job.training().execution() == v1::TrainingSpec::SERVER;
+  const uint32_t partitions = job.parameter_server().partitions();
+  absl::StatusOr<v1::Layout> layout =
+      by_shards ? MakeStagedLayout(table, job.model(), partitions) : MakeLayout(table, partitions);
   if (!layout.ok()) return layout.status();
   Planner planner(job, table);
   if (absl::Status opened = planner.Open(); !opened.ok()) return opened;
@@ -125,6 +154,10 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const uint64_t contributions = plan.synchronous ? plan.workers : 1;
   // Synchronous: the version before stays until nobody can want it back.
   const uint64_t versions = plan.synchronous ? 2 : 1;
+  // Gradients of contexts, and versions that others have left behind; workers fetch the gradients
+  // where they verify them.
+  const uint64_t kept = by_shards ? plan.workers : 0;
+  const uint64_t fetched = by_shards && job.training().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout->blocks()) {
     const absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
     if (!sizes.ok()) return sizes.status();
@@ -132,16 +165,26 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     Plan::Shard& shard = plan.shards[place];
     shard.parameter_bytes += sizes->raw;
     shard.memory_bytes += versions * sizes->state;
-    shard.received_bytes += contributions * sizes->pushed;
-    shard.sent_bytes += contributions * sizes->pulled;
+    shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes->raw) + sizes->pushed);
+    if (!by_shards) {
+      shard.received_bytes += contributions * sizes->pushed;
+      shard.sent_bytes += contributions * sizes->pulled;
+      plan.worker.received_bytes += sizes->pulled;
+      plan.worker.sent_bytes += sizes->pushed;
+    } else if (fetched > 0) {
+      shard.sent_bytes += fetched * sizes->pushed;
+      plan.worker.received_bytes += sizes->pushed;
+    }
     gradients[place] += sizes->gradient;
     plan.parameter_bytes += sizes->raw;
-    plan.worker.received_bytes += sizes->pulled;
-    plan.worker.sent_bytes += sizes->pushed;
     state += sizes->gradient;
   }
   for (size_t i = 0; i < plan.shards.size(); ++i) {
     plan.shards[i].memory_bytes += GradientsHeld(job, state) * gradients[i];
+  }
+  if (by_shards) {
+    AddStageTraffic(job, stages, owner, &plan);
+    return plan;
   }
   // The version that is computed on, the one that comes in, one that is evaluated; and gradients.
   const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;

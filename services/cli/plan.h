@@ -14,10 +14,18 @@
 
 namespace sluice::cli {
 
+// What goes to and from a stage of a model whose layers the shards compute, for one sample.
+struct StageTraffic {
+  uint64_t input_bytes = 0;
+  uint64_t output_bytes = 0;
+};
+
 // A step is a synchronous step, or where the mode is another one worker's update. Bytes are those
 // of tensors as they are encoded; headers add less than a thousandth to all but the smallest
-// models. Memory is that of tensors too: a program itself, what its libraries and the network hold,
-// and what computing takes between forward and backward come on top.
+// models. Where the shards compute the layers, what a worker sends and gets are inputs, outputs and
+// their gradients; a shard holds a version for each worker. Memory is that of tensors too: a
+// program itself, what its libraries and the network hold, and what computing takes between forward
+// and backward come on top.
 struct Plan {
   struct Shard {
     uint64_t parameter_bytes = 0;
@@ -43,9 +51,11 @@ struct Plan {
   absl::Duration NetworkTime(double bytes_per_second) const;
 };
 
-// `job` must be valid, with its defaults; the table that of its model. INVALID_ARGUMENT if they do
-// not go together (a codec that cannot carry the model's type).
-absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table);
+// `job` must be valid, with its defaults; the table that of its model; the stages those of its
+// model where the shards compute them, else none. INVALID_ARGUMENT if they do not go together (a
+// codec that cannot carry the model's type).
+absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
+                              const std::vector<StageTraffic>& stages);
 
 // "10Gbit", "1.25GB", "400 Mbit": bytes a second. Units are decimal; bit, b, byte or B.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);

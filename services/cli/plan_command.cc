@@ -4,12 +4,16 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "operator/api/manifest.h"
-#include "proto/control.pb.h"
+#include "operator/local/job_directory.h"
+#include "proto/describe.pb.h"
+#include "services/checkpoint/restore_source.h"
 #include "services/cli/command.h"
 #include "services/cli/job_json.h"
 #include "services/cli/job_paths.h"
@@ -22,19 +26,21 @@
 namespace sluice::cli {
 namespace {
 
-constexpr size_t kMaxReadyBytes = size_t{64} << 20;
+constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;
 
 struct PlanFlags {
   std::string manifest;
   std::string bandwidth = "10Gbit";
   std::string output = "text";
   std::string program_directory;
+  std::string state_directory = ".sluice";
+  uint64_t parameters = 0;
 };
 
 // What sluice-worker says of the job's model and data; it has told on standard error what is wrong
 // with them, if the code is not kExitOk.
 int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
-             v1::Ready* ready) {
+             v1::Description* description) {
   const auto programs = FindPrograms(flags.program_directory.empty()
                                          ? environment.program_directories
                                          : std::vector<std::string>{flags.program_directory},
@@ -43,24 +49,53 @@ int Describe(const Environment& environment, const PlanFlags& flags, const v1::J
   const std::string stem =
       absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-plan-", getpid());
   const std::string job_file = absl::StrCat(stem, ".json");
-  const std::string ready_file = absl::StrCat(stem, ".ready");
+  const std::string described_file = absl::StrCat(stem, ".described");
   const auto remove = absl::MakeCleanup([&] {
     (void)environment.files->Remove(job_file);
-    (void)environment.files->Remove(ready_file);
+    (void)environment.files->Remove(described_file);
   });
   const absl::Status written =
       AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan");
   if (!written.ok()) return Complain(environment, written);
   environment.out->flush();
   const int code =
-      RunProgram({programs->worker, "describe", "--job", job_file, "--output", ready_file});
+      RunProgram({programs->worker, "describe", "--job", job_file, "--output", described_file});
   if (code != kExitOk) return code;
-  const absl::StatusOr<std::string> bytes = environment.files->Read(ready_file, kMaxReadyBytes);
+  const absl::StatusOr<std::string> bytes =
+      environment.files->Read(described_file, kMaxDescriptionBytes);
   if (!bytes.ok()) return Complain(environment, bytes.status());
-  if (!ready->ParseFromString(*bytes)) {
+  if (!description->ParseFromString(*bytes)) {
     return Complain(environment, absl::InternalError("sluice-worker describes the model wrongly"));
   }
   return kExitOk;
+}
+
+// The tensors of a model that only its own program knows: as a checkpoint of the job has them, or
+// the one that it begins with, or one tensor of as many numbers as the user says.
+absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, const PlanFlags& flags,
+                                            const v1::JobSpec& job) {
+  if (flags.parameters > 0) {
+    v1::TensorTable table;
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name("parameters");
+    tensor.add_shape(static_cast<int64_t>(flags.parameters));
+    const bool known = job.model().dtype() != v1::DATA_TYPE_UNSPECIFIED;
+    tensor.set_dtype(known ? job.model().dtype() : v1::FLOAT32);
+    tensor.set_kind(v1::PARAMETER);
+    return table;
+  }
+  const local::JobDirectory directory(environment.files, flags.state_directory, job.name());
+  const std::string& own = job.checkpoint().directory();
+  for (const std::string& path :
+       {own.empty() ? directory.checkpoints() : own, job.checkpoint().restore_from()}) {
+    if (path.empty()) continue;
+    const absl::StatusOr<RestoreSource> source = FindRestoreSource(environment.files, path);
+    if (source.ok()) return source->manifest.table();
+    if (!absl::IsNotFound(source.status())) return source.status();
+  }
+  return absl::InvalidArgumentError(
+      "a Custom model is known to its own program only, and the job has no checkpoint yet: say how "
+      "many numbers it has with --parameters");
 }
 
 int RunPlan(const Environment& environment, const PlanFlags& flags) {
@@ -78,22 +113,23 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
        FindData(flags.manifest, environment.data_directory, environment.files, &job->spec)) {
     *environment.err << "Note: " << taken << "\n";
   }
+  v1::Description description;
   if (job->spec.model().type() == v1::ModelSpec::CUSTOM) {
-    Complain(environment, absl::InvalidArgumentError(
-                              "a Custom model is known to its own program only: no plan"));
-    return kExitUsage;
-  }
-  if (job->spec.training().execution() == v1::TrainingSpec::SERVER) {
-    Complain(environment, absl::InvalidArgumentError(
-                              "with `execution: Server` inputs and activations travel, which "
-                              "depend on the data: no plan"));
-    return kExitUsage;
-  }
-  v1::Ready ready;
-  if (const int code = Describe(environment, flags, job->spec, &ready); code != kExitOk) {
+    absl::StatusOr<v1::TensorTable> table = CustomTable(environment, flags, job->spec);
+    if (!table.ok()) {
+      Complain(environment, table.status());
+      return kExitUsage;
+    }
+    *description.mutable_ready()->mutable_table() = *std::move(table);
+  } else if (const int code = Describe(environment, flags, job->spec, &description);
+             code != kExitOk) {
     return code;
   }
-  const absl::StatusOr<Plan> plan = MakePlan(job->spec, ready.table());
+  std::vector<StageTraffic> stages;
+  for (const v1::Description::Stage& stage : description.stages()) {
+    stages.push_back({stage.input_bytes(), stage.output_bytes()});
+  }
+  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages);
   if (!plan.ok()) return Complain(environment, plan.status());
   if (flags.output == "json") {
     *environment.out << PlanJson(*plan, *bandwidth) << "\n";
@@ -112,13 +148,20 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
       "Tell what a job will take: memory, bytes on the network, time on the network\n\n"
       "  sluice plan job.yaml\n"
       "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
-      "Opens the model and the data, and starts nothing else.\n");
+      "Opens the model and the data, and starts nothing else. A Custom model is as the job's "
+      "newest\n"
+      "checkpoint has it, or as --parameters says.\n");
   plan->add_option("FILE", flags->manifest, "the manifest")->required();
   plan->add_option("--bandwidth", flags->bandwidth, "of each process's link, in each direction")
       ->capture_default_str();
   plan->add_option("--output", flags->output, "text, or json: one object")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  plan->add_option("--parameters", flags->parameters,
+                   "of a Custom model without a checkpoint: how many numbers it has, all of "
+                   "model.dtype")
+      ->check(CLI::PositiveNumber);
+  AddStateDirectory(plan, &flags->state_directory);
   plan->add_option("--bin-dir", flags->program_directory,
                    "folder of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
   plan->callback(

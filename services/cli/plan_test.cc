@@ -31,7 +31,7 @@ v1::JobSpec Job() {
 }
 
 TEST(Plan, EveryWorkerPushesAndPullsEverythingInASynchronousStep) {
-  const auto plan = MakePlan(Job(), Table());
+  const auto plan = MakePlan(Job(), Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->parameter_bytes, 4'000'000u);
   EXPECT_EQ(plan->worker.sent_bytes, 4'000'000u);
@@ -53,7 +53,7 @@ TEST(Plan, AnAsynchronousUpdateIsOneWorkers) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].received_bytes, 4'000'000u);
   // One version, and an update staged by each.
@@ -64,7 +64,7 @@ TEST(Plan, OptimizerStateIsHeldInEachVersion) {
   v1::JobSpec job = Job();
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].memory_bytes, 2 * 12'000'000u + 4'000'000u);
 }
@@ -72,7 +72,7 @@ TEST(Plan, OptimizerStateIsHeldInEachVersion) {
 TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.sent_bytes, 2'000'000u);
   EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
@@ -81,7 +81,7 @@ TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
 TEST(Plan, ACodecThatCannotCarryTheModelIsNamed) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_INT8);
-  const auto plan = MakePlan(job, Table(v1::BFLOAT16));
+  const auto plan = MakePlan(job, Table(v1::BFLOAT16), {});
   ASSERT_FALSE(plan.ok());
   EXPECT_THAT(plan.status().message(), HasSubstr("w"));
 }
@@ -90,7 +90,7 @@ TEST(Plan, StragglersCostAGradientOfEachWorker) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
   job.mutable_training()->mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].memory_bytes, (2 + 3) * 4'000'000u);
 }
@@ -98,15 +98,71 @@ TEST(Plan, StragglersCostAGradientOfEachWorker) {
 TEST(Plan, TheBusiestLinkDecidesHowLongTheNetworkIsBusy) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->NetworkTime(12e6), absl::Seconds(1));
+}
+
+// Two layers of 1,000 numbers, a stage each.
+v1::TensorTable TwoLayers() {
+  v1::TensorTable table;
+  for (const char* name : {"fc1.weight", "fc2.weight"}) {
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name(name);
+    tensor.add_shape(1000);
+    tensor.set_dtype(v1::FLOAT32);
+    tensor.set_kind(v1::PARAMETER);
+  }
+  return table;
+}
+
+v1::JobSpec StagedJob() {
+  v1::JobSpec job = Job();
+  job.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
+  job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  job.mutable_training()->set_global_batch_size(32);
+  for (const char* layer : {"fc1", "fc2"}) job.mutable_model()->add_stages()->add_layers(layer);
+  return job;
+}
+
+TEST(Plan, WhereTheShardsComputeInputsAndOutputsTravelAndParametersDoNot) {
+  const auto plan = MakePlan(StagedJob(), TwoLayers(), {{100, 40}, {40, 8}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->shards.size(), 2u);
+  uint64_t received = 0;
+  uint64_t sent = 0;
+  for (const Plan::Shard& shard : plan->shards) {
+    EXPECT_EQ(shard.parameter_bytes, 4000u) << "a stage each";
+    received += shard.received_bytes;
+    sent += shard.sent_bytes;
+  }
+  EXPECT_EQ(received, 32u * (100 + 40 + 40 + 8)) << "inputs, and gradients by outputs";
+  EXPECT_EQ(sent, 32u * (40 + 8 + 40)) << "outputs, and the gradient by the second's input";
+  EXPECT_EQ(plan->worker.sent_bytes, received);
+  EXPECT_EQ(plan->worker.received_bytes, sent);
+}
+
+TEST(Plan, GradientsThatAreVerifiedAreFetched) {
+  v1::JobSpec job = StagedJob();
+  job.mutable_training()->set_verify_gradients(true);
+  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->worker.received_bytes, 32u * (40 + 8 + 40) + 8000);
+}
+
+TEST(Plan, WorkersShareTheBatchOfASynchronousStep) {
+  v1::JobSpec job = StagedJob();
+  job.mutable_training()->set_mode(v1::SYNCHRONOUS);
+  job.mutable_worker()->set_replicas(2);
+  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->worker.sent_bytes, 16u * (100 + 40 + 40 + 8));
 }
 
 TEST(Plan, ProgramsReadItAsJson) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table());
+  const auto plan = MakePlan(job, Table(), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(PlanJson(*plan, 12e6),
             R"({"parameters":1000000,"parameterBytes":4000000,"per":"step","shards":[)"

@@ -50,7 +50,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   ShardServer::Options options;
   options.security = *security;
   // Ends after the server.
-  const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger);
+  const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger, &metrics);
   if (extension != nullptr) {
     options.core.references = extension->references();
     options.services = extension->services();

@@ -2,6 +2,8 @@
 
 namespace sluice::ps {
 
-std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& /*logger*/) { return nullptr; }
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& /*logger*/, Metrics* /*metrics*/) {
+  return nullptr;
+}
 
 }  // namespace sluice::ps

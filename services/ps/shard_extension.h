@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "services/common/logging.h"
+#include "services/common/metrics.h"
 #include "services/ps/references.h"
 #include "services/transport/grpc_server.h"
 
@@ -22,8 +23,9 @@ class ShardExtension {
   virtual std::vector<GrpcServer::Service*> services() = 0;
 };
 
-// Defined by the program; null: none (no_extension.cc).
-std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger);
+// Defined by the program; null: none (no_extension.cc). `metrics` (those of a shard) must outlive
+// it.
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger, Metrics* metrics);
 
 }  // namespace sluice::ps
 

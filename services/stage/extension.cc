@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/common/metrics.h"
 #include "services/ps/shard_extension.h"
 #include "services/stage/host.h"
 #include "services/stage/layers.h"
@@ -19,8 +20,14 @@ namespace {
 
 class StageExtension final : public ps::ShardExtension, public GrpcServer::Service {
  public:
-  explicit StageExtension(Logger logger)
-      : logger_(std::move(logger)), host_(HostOptions()), service_(&host_) {}
+  StageExtension(Logger logger, Metrics* metrics)
+      : logger_(std::move(logger)),
+        host_(HostOptions()),
+        service_(&host_, [&received = metrics->counter("received_bytes_total"),
+                          &sent = metrics->counter("sent_bytes_total")](uint64_t in, uint64_t out) {
+          received.Increment(static_cast<double>(in));
+          sent.Increment(static_cast<double>(out));
+        }) {}
 
   ps::References* references() override { return &host_; }
   std::vector<GrpcServer::Service*> services() override { return {this}; }
@@ -47,8 +54,8 @@ class StageExtension final : public ps::ShardExtension, public GrpcServer::Servi
 
 namespace sluice::ps {
 
-std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger) {
-  return std::make_unique<stage::StageExtension>(logger);
+std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger, Metrics* metrics) {
+  return std::make_unique<stage::StageExtension>(logger, metrics);
 }
 
 }  // namespace sluice::ps

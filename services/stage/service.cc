@@ -2,46 +2,43 @@
 
 #include <utility>
 
+#include "services/stage/payload.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::stage {
-namespace {
-
-// Every request names the worker that it is of.
 template <typename Request, typename Reply, typename Call>
-grpc::Status Answer(Host& host, const grpc::ServerContext& context, const Request& request,
-                    Reply* reply, Call call) {
+grpc::Status StageService::Answer(const grpc::ServerContext& context, const Request& request,
+                                  Reply* reply, Call call) {
   const absl::Status allowed =
-      host.CheckCaller(security::PeerOf(*context.auth_context()), request.worker());
+      host_.CheckCaller(security::PeerOf(*context.auth_context()), request.worker());
   if (!allowed.ok()) return ToGrpcStatus(allowed);
-  absl::StatusOr<Reply> result = (host.*call)(request);
+  absl::StatusOr<Reply> result = (host_.*call)(request);
   if (!result.ok()) return ToGrpcStatus(result.status());
   *reply = *std::move(result);
+  on_payload_(PayloadOf(request), PayloadOf(*reply));
   return grpc::Status::OK;
 }
 
-}  // namespace
-
 grpc::Status StageService::Open(grpc::ServerContext* context, const v1::OpenStageRequest* request,
                                 v1::OpenStageReply* reply) {
-  return Answer(host_, *context, *request, reply, &Host::Open);
+  return Answer(*context, *request, reply, &Host::Open);
 }
 
 grpc::Status StageService::Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
                                    v1::ForwardReply* reply) {
-  return Answer(host_, *context, *request, reply, &Host::Forward);
+  return Answer(*context, *request, reply, &Host::Forward);
 }
 
 grpc::Status StageService::Backward(grpc::ServerContext* context,
                                     const v1::BackwardRequest* request, v1::BackwardReply* reply) {
-  return Answer(host_, *context, *request, reply, &Host::Backward);
+  return Answer(*context, *request, reply, &Host::Backward);
 }
 
 grpc::Status StageService::ContextGradients(grpc::ServerContext* context,
                                             const v1::ContextGradientsRequest* request,
                                             v1::ContextGradientsReply* reply) {
-  return Answer(host_, *context, *request, reply, &Host::ContextGradients);
+  return Answer(*context, *request, reply, &Host::ContextGradients);
 }
 
 }  // namespace sluice::stage

@@ -2,15 +2,23 @@
 #ifndef SLUICE_SERVICES_STAGE_SERVICE_H_
 #define SLUICE_SERVICES_STAGE_SERVICE_H_
 
+#include <cstdint>
+#include <functional>
+#include <utility>
+
 #include "proto/stage.grpc.pb.h"
 #include "services/stage/host.h"
 
 namespace sluice::stage {
 
-// Each call computes on the thread that gRPC gave it. `host` must outlive it.
+// Each call computes on the thread that gRPC gave it. `host` must outlive it. `on_payload` is told
+// of the bytes of tensors that each call has received and sent, on its thread.
 class StageService final : public v1::Stage::Service {
  public:
-  explicit StageService(Host* host) : host_(*host) {}
+  using PayloadListener = std::function<void(uint64_t received, uint64_t sent)>;
+
+  StageService(Host* host, PayloadListener on_payload)
+      : host_(*host), on_payload_(std::move(on_payload)) {}
 
   grpc::Status Open(grpc::ServerContext* context, const v1::OpenStageRequest* request,
                     v1::OpenStageReply* reply) override;
@@ -23,7 +31,13 @@ class StageService final : public v1::Stage::Service {
                                 v1::ContextGradientsReply* reply) override;
 
  private:
+  // Every request names the worker that it is of.
+  template <typename Request, typename Reply, typename Call>
+  grpc::Status Answer(const grpc::ServerContext& context, const Request& request, Reply* reply,
+                      Call call);
+
   Host& host_;
+  const PayloadListener on_payload_;
 };
 
 }  // namespace sluice::stage

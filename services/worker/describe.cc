@@ -8,11 +8,13 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "proto/control.pb.h"
+#include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
+#include "services/worker/data/dataset.h"
+#include "services/worker/remote/stage_sizes.h"
 #include "services/worker/trainer.h"
 
 namespace sluice::worker {
@@ -32,14 +34,31 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   }
   const absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
   if (!fetched.ok()) return fetched;
+  DatasetInfo data;
+  const EngineFactory note_data = [&](const v1::JobSpec& of, const DatasetInfo& info, int threads) {
+    data = info;
+    return make_engine(of, info, threads);
+  };
   absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-      Trainer::Open(job, /*index=*/0, /*threads=*/1, make_engine);
+      Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data);
   if (!trainer.ok()) return trainer.status();
-  v1::Ready ready;
+  v1::Description description;
+  if (job.training().execution() == v1::TrainingSpec::SERVER) {
+    const absl::StatusOr<std::vector<StageSizes>> sizes =
+        MeasureStages(job, data.sample_shape, data.outputs, data.tokens);
+    if (!sizes.ok()) return sizes.status();
+    for (const StageSizes& stage : *sizes) {
+      v1::Description::Stage& entry = *description.add_stages();
+      entry.set_input_bytes(stage.input_bytes);
+      entry.set_output_bytes(stage.output_bytes);
+    }
+  }
+  v1::Ready& ready = *description.mutable_ready();
   *ready.mutable_table() = (*trainer)->engine().Describe();
   ready.set_training_samples((*trainer)->training_samples());
   ready.set_evaluation_samples((*trainer)->evaluation_samples());
-  return AtomicWriteFile(files.get(), output, absl::Cord(ready.SerializeAsString()), "describe");
+  return AtomicWriteFile(files.get(), output, absl::Cord(description.SerializeAsString()),
+                         "describe");
 }
 
 }  // namespace
@@ -51,7 +70,7 @@ int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
   CLI::App app{"Writes the tensors of a job's model, and how many samples its data has.",
                "sluice-worker describe"};
   app.add_option("--job", job, "the job, as `sluice render` prints it")->required();
-  app.add_option("--output", output, "the file to write: a Ready message")->required();
+  app.add_option("--output", output, "the file to write: a Description message")->required();
   // The command's name is in front of the flags.
   if (const int code = ParseFlags(&app, argc - 1, argv + 1); code >= 0) return code;
   const absl::Status status = Describe(job, output, make_engine, fetch_data);

@@ -132,10 +132,13 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.coordinator = *coordinator;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
-  const StageConnector connect =
-      [credentials = security::ChannelCredentialsOf(*security)](const std::string& address) {
-        return ConnectStage(address, credentials);
-      };
+  const StageConnector connect = [credentials = security::ChannelCredentialsOf(*security),
+                                  &metrics](const std::string& address) {
+    return ConnectStage(address, credentials, [&metrics](uint64_t sent, uint64_t received) {
+      metrics.counter("sent_bytes_total").Increment(static_cast<double>(sent));
+      metrics.counter("received_bytes_total").Increment(static_cast<double>(received));
+    });
+  };
   options.make_engine = [worker = options.core, connect, logger](
                             const v1::JobSpec& job, const DatasetInfo& data, int threads) {
     return job.training().execution() == v1::TrainingSpec::SERVER

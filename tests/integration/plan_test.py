@@ -109,6 +109,22 @@ class PlanTest(unittest.TestCase):
     def test_bytes_of_compressed_gradients(self):
         self.check(manifest(compression={'push': 'Int8', 'pull': 'Float16'}))
 
+    def test_bytes_of_an_update_whose_layers_the_shards_compute(self):
+        spec = manifest(execution='Server', mode='Asynchronous')
+        spec['spec']['model']['stages'] = [{'layers': ['fc1']}, {'layers': ['fc2']}]
+        planned = self.check(spec)
+        self.assertEqual(planned['per'], 'update')
+
+    def test_a_model_of_the_users_own_is_planned_by_its_size(self):
+        spec = manifest()
+        spec['spec'].update(model={'type': 'Custom'}, data={'format': 'Custom'}, worker={'command': ['python3', 'worker.py']})
+        unknown = self.plan(spec)
+        self.assertEqual(unknown.returncode, 2)
+        self.assertIn('--parameters', unknown.stderr)
+        planned = json.loads(self.plan(spec, '--parameters', '1000000', '--output', 'json').stdout)
+        self.assertEqual(planned['parameterBytes'], 4000000)
+        self.assertEqual(planned['worker']['sentBytes'], 4000000)
+
     def test_people_read_a_table(self):
         done = self.plan(manifest(), '--bandwidth', '1Gbit')
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "proto/stage.grpc.pb.h"
+#include "services/stage/payload.h"
 #include "services/stage/stage_limits.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
@@ -19,8 +20,10 @@ constexpr absl::Duration kDeadline = absl::Minutes(10);
 class GrpcStageChannel final : public StageChannel {
  public:
   GrpcStageChannel(const std::string& address,
-                   std::shared_ptr<grpc::ChannelCredentials> credentials)
-      : stub_(
+                   std::shared_ptr<grpc::ChannelCredentials> credentials,
+                   PayloadListener on_payload)
+      : on_payload_(std::move(on_payload)),
+        stub_(
             v1::Stage::NewStub(MakeChannel({.address = address,
                                             .kind = ChannelKind::kBulk,
                                             .credentials = std::move(credentials),
@@ -48,17 +51,20 @@ class GrpcStageChannel final : public StageChannel {
     Reply reply;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
     if (!status.ok()) return FromGrpcStatus(status);
+    if (on_payload_) on_payload_(stage::PayloadOf(request), stage::PayloadOf(reply));
     return reply;
   }
 
+  const PayloadListener on_payload_;
   const std::unique_ptr<v1::Stage::Stub> stub_;
 };
 
 }  // namespace
 
 std::unique_ptr<StageChannel> ConnectStage(const std::string& address,
-                                           std::shared_ptr<grpc::ChannelCredentials> credentials) {
-  return std::make_unique<GrpcStageChannel>(address, std::move(credentials));
+                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                           PayloadListener on_payload) {
+  return std::make_unique<GrpcStageChannel>(address, std::move(credentials), std::move(on_payload));
 }
 
 }  // namespace sluice

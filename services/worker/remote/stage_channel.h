@@ -4,6 +4,7 @@
 
 #include <grpcpp/security/credentials.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,9 +29,13 @@ class StageChannel {
 // Does not connect yet.
 using StageConnector = std::function<std::unique_ptr<StageChannel>(const std::string& address)>;
 
-// Over gRPC. Null credentials: in plain text.
+// Told of the bytes of tensors in each call, on its thread.
+using PayloadListener = std::function<void(uint64_t sent, uint64_t received)>;
+
+// Over gRPC. Null credentials: in plain text. `on_payload` may be null.
 std::unique_ptr<StageChannel> ConnectStage(const std::string& address,
-                                           std::shared_ptr<grpc::ChannelCredentials> credentials);
+                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                           PayloadListener on_payload);
 
 }  // namespace sluice
 

@@ -79,7 +79,9 @@ void Finish(JobProcesses& processes) {
 using Parameters = std::vector<std::vector<double>>;
 
 // With TLS, if the job says so.
-Parameters Train(const v1::JobSpec& job, const std::string& name) {
+Parameters Train(const v1::JobSpec& job, const std::string& name,
+                 const std::vector<const char*>& tensors = {std::begin(kMnistNetTensors),
+                                                            std::end(kMnistNetTensors)}) {
   const std::string folder = NewFolder(name);
   std::string tls_folders;
   if (job.tls() == v1::JobSpec::TLS_ENABLED) {
@@ -97,7 +99,7 @@ Parameters Train(const v1::JobSpec& job, const std::string& name) {
   EXPECT_TRUE(status.ok()) << status;
   Finish(processes);
   Parameters parameters;
-  for (const char* tensor : kMnistNetTensors) {
+  for (const char* tensor : tensors) {
     const auto values = FinalTensor(processes.checkpoints(), tensor);
     EXPECT_TRUE(values.ok()) << values.status();
     parameters.push_back(values.value_or(std::vector<double>()));
@@ -133,6 +135,39 @@ TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItsel
                                                         {{"conv1", "conv2"}, {"fc1", "fc2"}}),
                                             "two")),
             1e-9);
+}
+
+TEST(ServerExecutionTest, OneTrainerGivesTheSameParametersToRoundingInFloat32) {
+  const auto job = [](v1::TrainingSpec::Execution execution, const Stages& stages) {
+    v1::JobSpec spec = MnistNetJob(execution, stages);
+    spec.mutable_model()->set_dtype(v1::FLOAT32);
+    return spec;
+  };
+  EXPECT_LE(LargestDifference(
+                Train(job(v1::TrainingSpec::WORKER, {}), "worker"),
+                Train(job(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}}), "two")),
+            1e-5);
+}
+
+// Without dropout, which would depend on who computes what.
+TEST(ServerExecutionTest, SeveralTrainersGiveTheParametersOfWorkersThatComputeThemselves) {
+  const std::vector<const char*> tensors = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
+  for (const auto& [dtype, bound] :
+       {std::make_pair(v1::FLOAT64, 1e-9), std::make_pair(v1::FLOAT32, 1e-5)}) {
+    const auto job = [dtype = dtype](v1::TrainingSpec::Execution execution, const Stages& stages) {
+      v1::JobSpec spec = MnistNetJob(execution, stages);
+      spec.mutable_model()->set_name("mlp");
+      spec.mutable_model()->set_dtype(dtype);
+      spec.mutable_training()->set_microbatch_size(1);
+      spec.mutable_training()->set_steps(60);
+      spec.mutable_worker()->set_replicas(3);
+      return spec;
+    };
+    EXPECT_LE(LargestDifference(
+                  Train(job(v1::TrainingSpec::WORKER, {}), "workers", tensors),
+                  Train(job(v1::TrainingSpec::SERVER, {{"fc1"}, {"fc2"}}), "trainers", tensors)),
+              bound);
+  }
 }
 
 TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled) {

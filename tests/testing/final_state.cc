@@ -1,5 +1,7 @@
 #include "tests/testing/final_state.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,14 +26,21 @@ absl::Status CopyPieces(const std::string& file, const std::string& tensor,
   for (const auto& [name, array] : header.items()) {
     const std::string prefix = absl::StrCat(tensor, "[");
     if (!absl::StartsWith(name, prefix) || absl::StrContains(name, '/')) continue;
-    if (array["dtype"] != "F64") return absl::DataLossError(absl::StrCat(name, " is not float64"));
     uint64_t offset = 0;
     if (!absl::SimpleAtoi(name.substr(prefix.size(), name.find(':') - prefix.size()), &offset)) {
       return absl::DataLossError(absl::StrCat("odd name ", name));
     }
     const uint64_t begin = array["data_offsets"][0];
     const uint64_t end = array["data_offsets"][1];
-    std::memcpy(to->data() + offset, data.data() + begin, end - begin);
+    if (array["dtype"] == "F64") {
+      std::memcpy(to->data() + offset, data.data() + begin, end - begin);
+    } else if (array["dtype"] == "F32") {
+      std::vector<float> values((end - begin) / sizeof(float));
+      std::memcpy(values.data(), data.data() + begin, end - begin);
+      std::copy(values.begin(), values.end(), to->begin() + static_cast<ptrdiff_t>(offset));
+    } else {
+      return absl::DataLossError(absl::StrCat(name, " is neither float32 nor float64"));
+    }
   }
   return absl::OkStatus();
 }

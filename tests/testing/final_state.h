@@ -14,7 +14,7 @@ namespace sluice::testing {
 // The newest good checkpoint's manifest. NOT_FOUND if there is none.
 absl::StatusOr<v1::Manifest> FinalManifest(const std::string& checkpoints);
 
-// The parameters of a tensor of float64 in that checkpoint.
+// The parameters of a tensor of float64 or float32 in that checkpoint.
 absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
                                                 const std::string& tensor);
 

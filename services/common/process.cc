@@ -1,5 +1,6 @@
 #include "services/common/process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -8,6 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -40,6 +42,37 @@ void CheckErrno(bool ok, const char* what) {
   if (ok) return;
   std::perror(what);
   std::abort();
+}
+
+constexpr int kWatchable[] = {SIGTERM, SIGINT, SIGHUP};
+
+// Threads that libraries start before main (OpenBLAS's, behind LibTorch) block no signals, and one
+// that is sent to the process may be taken there. A handler, which knows nothing but globals,
+// passes it on through this pipe; it is made once, and stays.
+std::atomic<int> forwarded_read{-1};
+std::atomic<int> forwarded_write{-1};
+
+void Forward(int signal) {
+  const int before = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  (void)!write(forwarded_write.load(), &byte, 1);
+  errno = before;
+}
+
+void ForwardFromOtherThreads(const sigset_t& signals) {
+  if (forwarded_read.load() < 0) {
+    int ends[2] = {-1, -1};
+    CheckErrno(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "pipe2");
+    forwarded_read = ends[0];
+    forwarded_write = ends[1];
+  }
+  struct sigaction action = {};
+  action.sa_handler = Forward;
+  action.sa_flags = SA_RESTART;
+  for (int signal : kWatchable) {
+    if (sigismember(&signals, signal) != 1) continue;
+    CheckErrno(sigaction(signal, &action, nullptr) == 0, "sigaction");
+  }
 }
 
 }  // namespace
@@ -76,6 +109,7 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_signal)
   CheckErrno(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "pthread_sigmask");
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC);
   CheckErrno(signal_fd_ >= 0, "signalfd");
+  ForwardFromOtherThreads(signals);
   stop_fd_ = eventfd(0, EFD_CLOEXEC);
   CheckErrno(stop_fd_ >= 0, "eventfd");
   thread_ = std::thread([this] { Loop(); });
@@ -91,12 +125,16 @@ SignalWatcher::~SignalWatcher() {
 
 void SignalWatcher::Loop() {
   while (true) {
-    pollfd ready[2] = {{stop_fd_, POLLIN, 0}, {signal_fd_, POLLIN, 0}};
-    if (poll(ready, 2, -1) < 0) {
+    pollfd ready[3] = {
+        {stop_fd_, POLLIN, 0}, {signal_fd_, POLLIN, 0}, {forwarded_read.load(), POLLIN, 0}};
+    if (poll(ready, 3, -1) < 0) {
       CheckErrno(errno == EINTR, "poll");
       continue;
     }
     if (ready[0].revents != 0) return;
+    unsigned char forwarded = 0;
+    if (ready[2].revents != 0 && read(ready[2].fd, &forwarded, 1) == 1) on_signal_(forwarded);
+    if (ready[1].revents == 0) continue;
     signalfd_siginfo info;
     if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
       on_signal_(static_cast<int>(info.ssi_signo));
@@ -106,6 +144,9 @@ void SignalWatcher::Loop() {
 
 void UnblockSignalsInChild() {
   const sigset_t signals = WatchedSignals();
+  for (int watched : kWatchable) {
+    if (sigismember(&signals, watched) == 1) signal(watched, SIG_DFL);
+  }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_DFL);
 }

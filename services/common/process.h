@@ -29,8 +29,9 @@ absl::Status WritePortFile(const std::string& path, int port);
 
 // Calls back on a thread of its own for each SIGTERM and SIGINT, and for SIGHUP (the terminal is
 // gone) unless the process was started with that ignored, in place of dying of it. To be
-// made in main before any other thread (threads inherit the blocked signals), and once in a
-// process. Signals stay blocked after it is gone.
+// made in main before any other thread (threads inherit the blocked signals; those of libraries
+// that were there before pass theirs on), and once in a process. Signals stay blocked after it is
+// gone.
 class SignalWatcher {
  public:
   // `on_signal(the signal)` may block and lock: it is a normal thread.

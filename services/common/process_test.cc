@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "services/common/file_util.h"
@@ -64,6 +65,26 @@ TEST(SignalWatcherTest, AHangupThatIsIgnoredStaysIgnored) {
     signal(SIGHUP, SIG_IGN);
     SignalWatcher watcher([](int signal) { _exit(signal == SIGTERM ? 0 : 1); });
     kill(getpid(), SIGHUP);
+    kill(getpid(), SIGTERM);
+    while (true) pause();
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// As OpenBLAS's, which LibTorch brings along.
+TEST(SignalWatcherTest, ASignalThatAThreadFromBeforeTakesIsPassedOn) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGTERM, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, nullptr);
+    std::thread([] {
+      while (true) pause();
+    }).detach();
+    SignalWatcher watcher([](int signal) { _exit(signal == SIGTERM ? 0 : 1); });
     kill(getpid(), SIGTERM);
     while (true) pause();
   }

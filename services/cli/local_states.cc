@@ -29,6 +29,7 @@ std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status
     const auto speed = static_cast<uint64_t>(std::llround(status.samples_per_second()));
     absl::StrAppend(&text, ", ", CountText(speed), " samples/s");
   }
+  if (status.batch_size() > 0) absl::StrAppend(&text, ", batches of ", status.batch_size());
   return text;
 }
 

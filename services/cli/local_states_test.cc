@@ -29,6 +29,7 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   AddProcess(&progress, v1::SHARD, 0, 11, v1::ProcessStatus::MEMBER)->set_partitions(64);
   AddProcess(&progress, v1::WORKER, 0, 12, v1::ProcessStatus::MEMBER)
       ->set_samples_per_second(512.4);
+  progress.mutable_processes(1)->set_batch_size(16);
   AddProcess(&progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
   AddProcess(&progress, v1::WORKER, 4, 15, v1::ProcessStatus::SUSPECT);
   std::map<policy::Slot, local::ProcessView> processes;
@@ -43,7 +44,7 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   auto states = LocalProcessStates(processes, &progress);
   EXPECT_EQ((states[{v1::COORDINATOR, 0}].text), "running");
   EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 64 partitions");
-  EXPECT_EQ((states[{v1::WORKER, 0}].text), "training, 512 samples/s");
+  EXPECT_EQ((states[{v1::WORKER, 0}].text), "training, 512 samples/s, batches of 16");
   EXPECT_EQ((states[{v1::WORKER, 0}].restarts), 1u);
   EXPECT_EQ((states[{v1::WORKER, 1}].text), "starting");
   EXPECT_EQ((states[{v1::WORKER, 2}].text), "killed by signal 9 (Killed)");

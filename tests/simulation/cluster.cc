@@ -48,6 +48,11 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
     training.mutable_stragglers()->set_backup(1 + scenario.workers / 3);
   }
+  if (options.batches_by_speed) {
+    training.set_min_batch_size(1);
+    training.set_max_batch_size(3 * training.global_batch_size());
+    training.set_steps(4 * training.steps());  // until speeds are known
+  }
   // Skipping makes the shards exchange norms before each close.
   training.set_non_finite(random.OneIn(4) ? v1::TrainingSpec::SKIP : v1::TrainingSpec::FAIL);
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
@@ -59,7 +64,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.mutable_checkpoint()->set_max_to_keep(2 + static_cast<uint32_t>(random.Below(2)));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(random.Below(6));
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
-  timeouts.set_heartbeat(0.2);
+  timeouts.set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
   timeouts.set_suspect(0.3);
   timeouts.set_silence(1.0);
   timeouts.set_pause(1.0);
@@ -107,6 +112,10 @@ std::shared_ptr<ShardProcess> Cluster::FindShard(const std::string& address) {
     if (shard != nullptr && absl::StrCat("ps-", index) == address) return shard;
   }
   return nullptr;
+}
+
+void Cluster::NoteUpdate(uint64_t samples) {
+  if (samples > scenario_.job.training().global_batch_size()) ++outcome_.larger_updates;
 }
 
 void Cluster::Trace(const std::string& what) {

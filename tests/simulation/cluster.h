@@ -52,7 +52,8 @@ struct ScenarioOptions {
   v1::Mode mode = v1::SYNCHRONOUS;
   bool bit_exact = false;
   bool drop_stragglers = false;
-  bool rows = false;  // workers pull the rows that their samples name
+  bool rows = false;              // workers pull the rows that their samples name
+  bool batches_by_speed = false;  // asynchronous: workers of different speed, and batches to match
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".
@@ -65,6 +66,7 @@ struct Outcome {
   uint64_t faults = 0;
   uint64_t attempts = 0;
   uint64_t views = 0;
+  uint64_t larger_updates = 0;  // asynchronous: than training.globalBatchSize
 };
 
 class CoordinatorProcess;
@@ -94,6 +96,7 @@ class Cluster {
   std::shared_ptr<CoordinatorProcess> coordinator() { return coordinator_; }
   // Whoever now lives at that address; null if nobody does.
   std::shared_ptr<ShardProcess> FindShard(const std::string& address);
+  void NoteUpdate(uint64_t samples);
   bool tracing() const { return tracing_ != Tracing::kNone; }
   void Trace(const std::string& what);
   void TraceMessage(const std::string& from, const std::string& to,

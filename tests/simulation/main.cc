@@ -12,7 +12,8 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, stragglers, bitexact, asynchronous, bounded, each of them behind `rows` "
+          "synchronous, stragglers, bitexact, asynchronous, balanced, bounded, each of them behind "
+          "`rows` "
           "(synchronous: alone), or all");
 ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
 ABSL_FLAG(bool, messages, false, "tell all messages as well");
@@ -29,6 +30,7 @@ int main(int argc, char** argv) {
       {"stragglers", {v1::SYNCHRONOUS, false, true}},
       {"bitexact", {v1::SYNCHRONOUS, true}},
       {"asynchronous", {v1::ASYNCHRONOUS, false}},
+      {"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
       {"rows", {v1::SYNCHRONOUS, false, false, true}},
       {"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},

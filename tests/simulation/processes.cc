@@ -722,6 +722,7 @@ void WorkerProcess::RunCompute() {
   const double tag = static_cast<double>((cluster_.random().Next() >> 32) + 1);
   if (cluster_.scenario().job.training().mode() != v1::SYNCHRONOUS) {
     cluster_.checker().OnUpdate(tag, job.compute.positions);
+    cluster_.NoteUpdate(job.compute.positions.size());
   } else {
     cluster_.checker().OnContribution(tag, job.compute.step, job.compute.positions);
   }
@@ -758,6 +759,10 @@ void WorkerProcess::FinishJob() {
   worker::ComputeResult result;
   result.samples = job.compute.positions.size();
   result.loss_sum = 1;
+  if (cluster_.scenario().job.training().max_batch_size() > 0) {
+    // As it says; how long it takes is chance.
+    result.compute_time = absl::Milliseconds(1 + 2 * index_) * static_cast<double>(result.samples);
+  }
   Do(core_.OnComputed(job.compute.id, result, cluster_.scheduler().now()));
   if (alive() && !working_) NextJob();
 }

@@ -23,6 +23,7 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
   uint64_t faults = 0;
   uint64_t views = 0;
   uint64_t attempts = 0;
+  uint64_t larger_updates = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);
     const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
@@ -33,7 +34,9 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
     faults += outcome.faults;
     views += outcome.views;
     attempts += outcome.attempts;
+    larger_updates += outcome.larger_updates;
   }
+  EXPECT_EQ(larger_updates > 0, GetParam().options.batches_by_speed) << larger_updates;
   // The schedules are worth their while.
   EXPECT_GT(faults, 2 * seeds);
   EXPECT_GT(views, 2 * seeds);
@@ -75,6 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Mode{"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
                     Mode{"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
                     Mode{"asynchronous", {v1::ASYNCHRONOUS, false}},
+                    Mode{"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
                     Mode{"bounded", {v1::BOUNDED_STALENESS, false}}),
     [](const testing::TestParamInfo<Mode>& info) { return info.param.name; });
 

@@ -16,34 +16,16 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/web_address.h"
+#include "services/download/job_data.h"
 
 namespace sluice::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct NamedPath {
-  const char* field;
-  std::string* path;
-};
-
 // Data only.
-std::vector<NamedPath> DataPaths(v1::DataSpec* data) {
-  std::vector<NamedPath> paths;
-  if (data->format() == v1::DataSpec::CUSTOM) return paths;
-  if (data->has_source()) {
-    paths.push_back({"spec.data.source.path", data->mutable_source()->mutable_path()});
-    paths.push_back({"spec.data.source.labels", data->mutable_source()->mutable_labels()});
-  }
-  if (data->has_text()) {
-    paths.push_back({"spec.data.text.vocabulary", data->mutable_text()->mutable_vocabulary()});
-  }
-  if (data->evaluation().has_source()) {
-    v1::DataSource* source = data->mutable_evaluation()->mutable_source();
-    paths.push_back({"spec.data.evaluation.source.path", source->mutable_path()});
-    paths.push_back({"spec.data.evaluation.source.labels", source->mutable_labels()});
-  }
-  return paths;
+std::vector<DataPath> DataPaths(v1::DataSpec* data) {
+  return data->format() == v1::DataSpec::CUSTOM ? std::vector<DataPath>() : PathsOf(data);
 }
 
 // What cannot be looked at counts as there: whoever opens it says more.
@@ -93,7 +75,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   if (error) return taken;
   const Place places[] = {{data_directory, "SLUICE_DATA"},
                           {SharedDataBeside(base, files), "beside the repository"}};
-  for (const NamedPath& named : DataPaths(job->mutable_data())) {
+  for (const DataPath& named : DataPaths(job->mutable_data())) {
     // Relative paths were joined to the manifest's folder.
     const std::string relative = fs::path(*named.path).lexically_relative(base).string();
     if (named.path->empty() || IsWebAddress(*named.path) || relative.empty() ||
@@ -111,13 +93,13 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
 
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   v1::JobSpec copy = job;
-  std::vector<NamedPath> paths = DataPaths(copy.mutable_data());
+  std::vector<DataPath> paths = DataPaths(copy.mutable_data());
   if (job.model().type() == v1::ModelSpec::TORCH_SCRIPT) {
     paths.push_back({"spec.model.path", copy.mutable_model()->mutable_path()});
   }
   paths.push_back(
       {"spec.checkpoint.restoreFrom", copy.mutable_checkpoint()->mutable_restore_from()});
-  for (const NamedPath& named : paths) {
+  for (const DataPath& named : paths) {
     if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(
         absl::StrCat(named.field, ": ", *named.path, ": no such file or folder"));

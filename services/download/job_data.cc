@@ -11,13 +11,14 @@
 namespace sluice {
 namespace {
 
-struct NamedPath {
-  const char* field;
-  std::string* path;
-};
+absl::Status At(const char* field, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
 
-std::vector<NamedPath> PathsOf(v1::DataSpec* data) {
-  std::vector<NamedPath> paths;
+}  // namespace
+
+std::vector<DataPath> PathsOf(v1::DataSpec* data) {
+  std::vector<DataPath> paths;
   if (data->has_source()) {
     paths.push_back({"spec.data.source.path", data->mutable_source()->mutable_path()});
     paths.push_back({"spec.data.source.labels", data->mutable_source()->mutable_labels()});
@@ -33,12 +34,6 @@ std::vector<NamedPath> PathsOf(v1::DataSpec* data) {
   return paths;
 }
 
-absl::Status At(const char* field, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
-}
-
-}  // namespace
-
 absl::Status FetchData(const DownloadMeans& means, const DownloadListener& listener,
                        v1::DataSpec* data) {
   DownloadCache::Options options;
@@ -48,7 +43,7 @@ absl::Status FetchData(const DownloadMeans& means, const DownloadListener& liste
   options.cancelled = listener.cancelled;
   options.say = listener.say;
   DownloadCache cache(std::move(options), means.files, means.http, means.clock);
-  for (const NamedPath& named : PathsOf(data)) {
+  for (const DataPath& named : PathsOf(data)) {
     if (!IsWebAddress(*named.path)) continue;
     const absl::StatusOr<WebAddress> address = ParseWebAddress(*named.path);
     if (!address.ok()) return At(named.field, address.status());

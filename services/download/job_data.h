@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
@@ -25,6 +26,13 @@ struct DownloadListener {
   std::function<void(const std::string&)> say;
   std::function<bool()> cancelled;
 };
+
+// A path among those of a job's data, empty if it is not set, and the name of its field.
+struct DataPath {
+  const char* field;
+  std::string* path;  // of the specification
+};
+std::vector<DataPath> PathsOf(v1::DataSpec* data);
 
 // Puts a file of this machine in the place of each address among the paths of a job's data, after
 // it has been downloaded unless it is there already. Blocks, with retries, until the last is there.

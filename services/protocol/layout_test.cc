@@ -64,7 +64,7 @@ TEST(LayoutTest, PartitionsAreDealtToShardsByBytes) {
   for (uint32_t p = 0; p < 64; ++p) bytes[owner[p]] += index.PartitionBytes(p);
   EXPECT_LE(
       *std::max_element(bytes.begin(), bytes.end()) - *std::min_element(bytes.begin(), bytes.end()),
-      2u << 16);
+      kMinBlockBytes);
 }
 
 TEST(LayoutTest, TheHashTellsLayoutsApart) {

@@ -28,8 +28,8 @@ class CheckpointsPage(unittest.TestCase):
         tensors = self.page['read_checkpoint'](self.folder)
         self.assertEqual(list(tensors), ['fc.weight', 'fc.bias', 'steps'])
         dtype, shape, data = tensors['fc.weight']
-        self.assertEqual((dtype, shape), ('FLOAT32', [280, 100]))
-        self.assertEqual(struct.unpack('<28000f', data), tuple(float(i) for i in range(28000)))
+        self.assertEqual((dtype, shape), ('FLOAT32', [1120, 100]))
+        self.assertEqual(struct.unpack('<112000f', data), tuple(float(i) for i in range(112000)))
         dtype, shape, data = tensors['fc.bias']
         self.assertEqual((dtype, shape), ('FLOAT64', [70]))
         self.assertEqual(struct.unpack('<70d', data), tuple(0.5 * i for i in range(70)))

@@ -41,7 +41,7 @@ v1::TensorTable MakeTable() {
     tensor.set_dtype(dtype);
     tensor.set_kind(kind);
   };
-  add("fc.weight", {280, 100}, v1::FLOAT32, v1::PARAMETER);
+  add("fc.weight", {1120, 100}, v1::FLOAT32, v1::PARAMETER);
   add("fc.bias", {70}, v1::FLOAT64, v1::PARAMETER);
   add("steps", {}, v1::INT64, v1::COUNTER);
   return table;

@@ -19,6 +19,8 @@ class TrainingTest(NodeCase):
         volumes.copy_images(source, self.folders['datasets'] / 'mnist')
         self.sample('mnist.yaml')
         wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
+        # The kubelet learns a second later than the job that a container runs, and has no logs of it before.
+        wait_for('its shard is ready', lambda: self.is_ready('mnist-ps-0'), 60)
         say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
         say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
         nodes = {pod['spec']['nodeName'] for pod in self.pods('mnist').values()}

@@ -49,7 +49,7 @@ absl::Time TimeOf(const Json& record) {
 }
 
 std::string Number(double value) {
-  return absl::StrFormat(std::abs(value) < 10 ? "%.3g" : "%.1f", value);
+  return std::abs(value) < 10 ? absl::StrFormat("%.3g", value) : absl::StrFormat("%.1f", value);
 }
 
 std::string SecondsText(std::optional<double> seconds) {

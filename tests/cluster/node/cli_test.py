@@ -37,6 +37,7 @@ class CliTest(NodeCase):
         run, shown = self.start('run', manifest, '--namespace', self.namespace)
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)
+        wait_for('its shard is ready', lambda: self.is_ready('first-job-ps-0') or run.poll() is not None, 60)
         logs, told = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
         self.assertIn('The shard listens', self.sluice('logs', 'first-job', 'ps-0', '-n', self.namespace))
         inspected = self.sluice('inspect', 'first-job', '-n', self.namespace, '--stats')

@@ -44,7 +44,8 @@ class Runner:
         self.options = options
         self.results = {}  # (line, column) -> values, one a round
 
-    def run(self, command):
+    def records(self, command):
+        """The objects that it prints, a line each."""
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         done = subprocess.run(
             command, cwd=self.options.programs, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -52,7 +53,10 @@ class Runner:
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not lines:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return json.loads(lines[-1])
+        return [json.loads(line) for line in lines]
+
+    def run(self, command):
+        return self.records(command)[-1]
 
     def program(self, name, *flags):
         return self.run([str(self.options.programs / "bench" / name), *map(str, flags)])
@@ -89,17 +93,11 @@ DEATHS = {"reported": "death reported by the parent", "seen by the broken stream
 
 
 def recovery(runner, rounds):
-    done = subprocess.run(
-        [str(runner.options.programs / "bench" / "recovery"), "--programs", str(runner.options.programs), "--rounds", str(rounds)],
-        cwd=runner.options.programs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or len(found) != len(DEATHS):
-        sys.exit(f"recovery ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    for one in found:
-        line = DEATHS[one["death"]]
-        runner.note(line, "pause", one["longest_pause_seconds"])
-        runner.note(line, "replacement", one["longest_replacement_seconds"])
+    o = runner.options
+    for found in runner.records([str(o.programs / "bench" / "recovery"), "--programs", str(o.programs), "--rounds", str(rounds)]):
+        line = DEATHS[found["death"]]
+        runner.note(line, "pause", found["longest_pause_seconds"])
+        runner.note(line, "replacement", found["longest_replacement_seconds"])
 
 
 def training(runner, model, steps):
@@ -194,7 +192,7 @@ def report(runner):
     rows = []
     for line in (line for line in lines if not line.startswith("push")):
         one, two, local, tcp, fused = (runner.median(line, c) for c in ("1x1", "2x2", "local", "rpc-tcp", "rpc-fused"))
-        more = "–" if not one or not local else f"{1e3 / one - 1e3 / local:+.2f} ms, {100 * (local / one - 1):+.0f} %"
+        more = "–" if not one or not local else f"{extra_ms(runner, line):+.2f} ms, {extra_percent(runner, line):+.0f} %"
         rows.append([line, number(local), number(one), more, number(two), number(tcp), ratio(two, tcp), number(fused), ratio(two, fused)])
     if rows:
         table(

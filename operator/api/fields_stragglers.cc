@@ -1,4 +1,5 @@
-// Slow workers, and walks over the data that do not depend on others.
+// Slow workers (stragglers, batches by speed), and walks over the data that do not depend on
+// others.
 #include <string>
 #include <vector>
 

@@ -419,7 +419,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   // Touched by the executor's tasks only.
   std::unique_ptr<ShardCore> core_;
-  // Streams with frames that wait for FlushStreams, and the bytes of their payloads.
+  // Streams with frames that wait for FlushStreams.
   absl::flat_hash_set<StreamId> queued_;
   std::map<uint64_t, Peer> peers_;      // by incarnation
   std::map<uint64_t, uint64_t> lives_;  // which of our streams to that peer is the present one

@@ -26,8 +26,8 @@ inline constexpr size_t kReadAheadBytes = size_t{32} << 10;
 //
 // Intuition. What is sent (not queued) goes out at once when the stream is free. What comes while a
 // write is under way waits, and then goes out together: the more there is to do, the fewer messages
-// it takes. The two sides tell each other in their greetings how many frames
-// they take in one message; who says nothing gets one at a time.
+// it takes. The two sides tell each other in their greetings how many frames they take in one
+// message; who says nothing gets one at a time.
 //
 // Threads: any.
 class Batching {

@@ -108,9 +108,13 @@ class Rig {
     const absl::Time death = absl::Now();
     if (absl::Status status = processes_.Kill("worker-1", report); !status.ok()) return status;
     if (absl::Status status = processes_.StartWorker(1); !status.ok()) return status;
-    // A step of the whole batch first: the survivor is alone.
-    absl::StatusOr<absl::Time> alone =
-        WaitForStep(death, [](uint64_t samples) { return samples == kBatch; });
+    // A step of the whole batch first: the survivor is alone. NOT_FOUND if it never is, because the
+    // replacement has joined before there is a view without the dead worker.
+    absl::StatusOr<absl::Time> alone = WaitForStep(
+        death, [](uint64_t samples) { return samples == kBatch; }, absl::Seconds(3));
+    if (absl::IsDeadlineExceeded(alone.status()) && !log_.Since(death + absl::Seconds(2)).empty()) {
+      return absl::NotFoundError("the survivor was never alone");
+    }
     if (!alone.ok()) return alone.status();
     absl::StatusOr<absl::Time> shared = WaitUntilShared(*alone);
     if (!shared.ok()) return shared.status();
@@ -142,8 +146,9 @@ class Rig {
   }
 
   template <typename Wanted>
-  absl::StatusOr<absl::Time> WaitForStep(absl::Time since, Wanted wanted) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  absl::StatusOr<absl::Time> WaitForStep(absl::Time since, Wanted wanted,
+                                         absl::Duration patience = absl::Seconds(60)) {
+    const absl::Time deadline = absl::Now() + patience;
     while (absl::Now() < deadline) {
       for (const StepLog::Step& step : log_.Since(since)) {
         if (wanted(step.samples)) return step.begin;
@@ -171,7 +176,8 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   std::vector<double> replacements[2];
   for (int round = 0; round < flags.rounds; ++round) {
     for (const bool report : {true, false}) {
-      const absl::StatusOr<Recovery> recovery = rig.Kill(report);
+      absl::StatusOr<Recovery> recovery = rig.Kill(report);
+      while (absl::IsNotFound(recovery.status())) recovery = rig.Kill(report);
       if (!recovery.ok()) return recovery.status();
       pauses[report].push_back(recovery->pause_seconds);
       replacements[report].push_back(recovery->replacement_seconds);

@@ -97,9 +97,9 @@ LocalJob::Result LocalJob::Run() {
     }
     absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
     if (world_.coordinator_address.empty()) until = std::min(until, now + kPortPoll);
-    Inbox inbox = WaitForNews(until);
+    const Inbox inbox = WaitForNews(until);
     const bool stop_now = inbox.stop_now;
-    Handle(std::move(inbox));
+    Handle(inbox);
     if (stop_now) {
       result.stopped_at_once = true;
       result.ending.outcome = policy::Outcome::kSuspended;
@@ -132,7 +132,7 @@ LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {
   return std::exchange(inbox_, Inbox());
 }
 
-void LocalJob::Handle(Inbox inbox) {
+void LocalJob::Handle(const Inbox& inbox) {
   if (inbox.suspend) plan_.suspend = true;
   for (const v1::JobProgress& progress : inbox.progress) HandleProgress(progress);
   for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);

@@ -101,7 +101,7 @@ class LocalJob {
 
   absl::Status WriteJobFile();
   Inbox WaitForNews(absl::Time until);
-  void Handle(Inbox inbox);
+  void Handle(const Inbox& inbox);
   void HandleEnd(const ChildProcesses::End& end);
   void HandleProgress(const v1::JobProgress& progress);
   void ReadCoordinatorPort();

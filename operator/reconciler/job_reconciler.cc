@@ -195,7 +195,7 @@ absl::Status JobReconciler::DropPolicy(const World& world) {
   }
   kube::DeleteOptions options;
   options.uid = kube::UidOf(*live);
-  const absl::Status status = client_->Delete(NetworkPolicies(), world.job.key, options).status();
+  absl::Status status = client_->Delete(NetworkPolicies(), world.job.key, options).status();
   return absl::IsNotFound(status) || kube::IsConflict(status) ? absl::OkStatus() : status;
 }
 
@@ -204,7 +204,7 @@ absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& 
   kube::DeleteOptions options;
   options.uid = deletion.uid;
   options.grace_period_seconds = deletion.grace_seconds;
-  const absl::Status status = client_->Delete(Pods(), {ns, deletion.name}, options).status();
+  absl::Status status = client_->Delete(Pods(), {ns, deletion.name}, options).status();
   // Gone already, or another pod has the name: what was to be deleted is not there.
   if (!status.ok() && !absl::IsNotFound(status) && !kube::IsConflict(status)) return status;
   const bool forced = deletion.grace_seconds.has_value() && *deletion.grace_seconds == 0;
@@ -234,13 +234,12 @@ absl::Status JobReconciler::CreatePods(const World& world, const std::vector<pol
   for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
     while (end < slots.size() && slots[end].role == slots[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
-    const absl::Status status =
-        pool->ForEach(made.size(), options_.creations_at_once, [&](size_t i) {
-          absl::StatusOr<NewPod> pod = CreatePod(world, slots[begin + i]);
-          if (!pod.ok()) return pod.status();
-          made[i] = *std::move(pod);
-          return absl::OkStatus();
-        });
+    absl::Status status = pool->ForEach(made.size(), options_.creations_at_once, [&](size_t i) {
+      absl::StatusOr<NewPod> pod = CreatePod(world, slots[begin + i]);
+      if (!pod.ok()) return pod.status();
+      made[i] = *std::move(pod);
+      return absl::OkStatus();
+    });
     const absl::Time now = clock_->Now();
     for (size_t i = 0; i < made.size(); ++i) {
       if (made[i].object.is_null()) continue;
@@ -260,7 +259,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
     if (absl::Status status = KeepObjects(world, plan, trail); !status.ok()) return status;
     if (world.job.tls) {
       // Those that pods mount are there before the pods.
-      const absl::Status status =
+      absl::Status status =
           trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
       if (!status.ok()) return status;
     }
@@ -280,7 +279,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
     options.uid = world.job.uid;
     options.resource_version = kube::ResourceVersionOf(job);
     options.propagation = kube::Propagation::kBackground;
-    const absl::Status status = client_->Delete(TrainingJobs(), world.job.key, options).status();
+    absl::Status status = client_->Delete(TrainingJobs(), world.job.key, options).status();
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
   return absl::OkStatus();

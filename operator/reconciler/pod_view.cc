@@ -91,7 +91,7 @@ std::string OutsideReason(const Json& pod, const PodView& view) {
     if (reason == "DeletionByTaintManager") return view.node_lost ? "NodeLost" : "Evicted";
     return "Evicted";
   }
-  const std::string reason = GetString(pod, {"status", "reason"});
+  std::string reason = GetString(pod, {"status", "reason"});
   if (reason == "Evicted" || reason == "NodeLost") return reason;
   if (reason == "NodeShutdown" || reason == "Shutdown" || reason == "Terminated") {
     return "NodeShutdown";

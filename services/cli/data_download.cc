@@ -16,7 +16,7 @@ absl::Status DownloadData(const Environment& environment, bool quiet, const v1::
   };
   listener.cancelled = [&] { return interrupted.load(); };
   v1::DataSpec found = data;
-  const absl::Status status = FetchData(
+  absl::Status status = FetchData(
       {environment.cache_directory, environment.http, environment.files, environment.clock},
       listener, &found);
   environment.set_interrupt_handler(nullptr);

@@ -1,7 +1,8 @@
 #include "services/cli/local_states.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
+
+#include <csignal>
 
 namespace sluice::cli {
 namespace {

@@ -112,8 +112,9 @@ std::vector<double> AxisMarks(double low, double high, int most) {
     apart *= i % 3 == 1 ? 2.5 : 2;
   }
   std::vector<double> marks;
-  const double first = std::floor(low / apart), last = std::ceil(high / apart);
-  for (double mark = first; mark <= last; ++mark) marks.push_back(mark * apart);
+  const double first = std::floor(low / apart);
+  const int count = static_cast<int>(std::ceil(high / apart) - first) + 1;
+  for (int i = 0; i < count; ++i) marks.push_back((first + i) * apart);
   return marks;
 }
 

@@ -77,7 +77,7 @@ absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::Tr
   const std::string& folder = job.spec.checkpoint().directory();
   if (before.ok() && !folder.empty() && before->spec.checkpoint().directory() == folder) {
     // Its claims stay. Words may be those of another text.
-    const absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
+    absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   } else if (!folder.empty()) {
     if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;

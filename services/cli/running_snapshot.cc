@@ -127,7 +127,7 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
                collector->OnFrame(frame.header, frame.payload);
              }
            },
-       .on_broken = [collector](absl::Status why) { collector->OnBroken(why); }});
+       .on_broken = [collector](const absl::Status& why) { collector->OnBroken(why); }});
   v1::Header hello;
   *hello.mutable_view() = snapshot.view().id();
   hello.mutable_hello()->set_min_wire_version(kOldestWireVersion);

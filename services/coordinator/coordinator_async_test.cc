@@ -9,9 +9,6 @@
 namespace sluice::coordinator {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 v1::JobSpec Asynchronous() {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -355,6 +356,17 @@ TEST(TorchScriptEngineTest, AnOperatorThatIsMissingIsNamedWithTheLibTorchThatLac
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(path), HasSubstr("operator aten::linear_of_tomorrow"),
                     HasSubstr(absl::StrCat("LibTorch ", TorchVersion()))));
+}
+
+TEST(TorchScriptEngineTest, AnOperatorOfALaterReleaseIsNamedWithTheLibTorchThatHasIt) {
+  if (!absl::StartsWith(TorchVersion(), "1.")) GTEST_SKIP() << "LibTorch here has the operator";
+  const std::string path = Save(LinearModule());
+  ReplaceInScript(path, "torch.linear(", "torch.scaled_dot_product_attention(");
+  const absl::Status status = CreateTorchEngine(Options(path)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("operator aten::scaled_dot_product_attention"),
+                    HasSubstr("use a build with LibTorch 2.0 or later, which has it")));
 }
 
 TEST(TorchScriptEngineTest, ModulesThatCannotBeTrainedAreRefused) {

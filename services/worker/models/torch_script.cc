@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/worker/models/model.h"
+#include "services/worker/models/operator_releases.h"
 
 namespace sluice {
 namespace {
@@ -188,10 +189,13 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
   std::string unknown = WordAfter(what, "Unknown builtin op: ");
   if (unknown.empty()) unknown = WordAfter(what, "Unknown operator: ");
   if (!unknown.empty()) {
+    const absl::string_view release = FirstReleaseWith(unknown);
     return absl::UnimplementedError(absl::StrCat(
         path, ": uses the operator ", unknown, ", which LibTorch ", LinkedTorchVersion(),
-        " (this build's) does not have; use a build with the LibTorch that saved the file, or "
-        "write the model without it"));
+        " (this build's) does not have; use a build with ",
+        release.empty() ? "the LibTorch that saved the file"
+                        : absl::StrCat("LibTorch ", release, " or later, which has it"),
+        ", or write the model without it"));
   }
   if (absl::StrContains(what, "Arguments for call are not valid")) {
     const std::string op = WordAfter(what, "The following variants are available:\n  \n  ");

@@ -41,7 +41,7 @@ absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags
                                 const nlohmann::json& job, const std::string& mode,
                                 const std::string& folder) {
   const std::string file = JoinPath(folder, absl::StrCat(mode, ".json"));
-  const absl::Status written =
+  absl::Status written =
       AtomicWriteFile(environment.files, file,
                       absl::Cord(ManifestForMode(job, mode, flags.options).dump(2)), "bench");
   if (!written.ok()) return written;

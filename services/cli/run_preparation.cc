@@ -221,7 +221,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   bool anew = !before.ok();
   if (before.ok()) {
     run.changes = local::CompareJobs(*before, job);
-    const absl::Status refused = Refuse(job, *directory, run.changes);
+    absl::Status refused = Refuse(job, *directory, run.changes);
     anew = !refused.ok() && !HasTrained(*before, *directory, files);
     if (!refused.ok() && !anew) return refused;
     run.resumed = !anew;

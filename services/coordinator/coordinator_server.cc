@@ -144,7 +144,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
   absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
                      const v1::MemberMessage& message) override {
-    const absl::Status may = security::MaySay(peer, message);
+    absl::Status may = security::MaySay(peer, message);
     if (!may.ok()) logger_.Warning("A message is refused", {{"why", may.ToString()}});
     return may;
   }

@@ -79,7 +79,7 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
                      "downloads with SLUICE_CACHE"));
   }
   const std::string folder = JoinPath(options_.directory, address.sha256);
-  const std::string file = JoinPath(folder, address.file_name);
+  std::string file = JoinPath(folder, address.file_name);
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
   if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) {
     return OfDirectory(status, address.url);

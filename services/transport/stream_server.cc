@@ -210,7 +210,7 @@ class StreamServer::Impl::Stream {
 
   absl::Status Receive(std::vector<DecodedFrame> frames) {
     for (const DecodedFrame& frame : frames) {
-      const absl::Status may = security::MaySay(identity_, frame.header);
+      absl::Status may = security::MaySay(identity_, frame.header);
       if (!may.ok()) return may;
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);

@@ -32,7 +32,7 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(job_file, " is no job: ", parsed.ToString()));
   }
-  const absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
+  absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
   if (!fetched.ok()) return fetched;
   DatasetInfo data;
   const EngineFactory note_data = [&](const v1::JobSpec& of, const DatasetInfo& info, int threads) {

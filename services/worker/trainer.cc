@@ -44,7 +44,7 @@ absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   // The other job's folder, or one checkpoint in it.
   for (const std::filesystem::path& folder : {origin, origin.parent_path()}) {
     if (origin.empty() || !std::filesystem::exists(folder / kName, error)) continue;
-    const absl::Status status = KeepVocabulary(folder / kName, job->mutable_data());
+    absl::Status status = KeepVocabulary(folder / kName, job->mutable_data());
     if (!status.ok()) return status;
     break;
   }

@@ -321,8 +321,7 @@ class WorkerProcess::Impl {
 
   absl::StatusOr<std::unique_ptr<Trainer>> OpenTrainer(v1::JobSpec job) {
     if (options_.fetch_data) {
-      const absl::Status fetched =
-          options_.fetch_data(job.mutable_data(), [this] { return Stopping(); });
+      absl::Status fetched = options_.fetch_data(job.mutable_data(), [this] { return Stopping(); });
       if (!fetched.ok()) return fetched;
     }
     return Trainer::Open(job, options_.core.process.index(), Threads(job), options_.make_engine);

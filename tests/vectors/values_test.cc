@@ -33,7 +33,7 @@ std::string Hex(const absl::Cord& cord) { return absl::BytesToHexString(std::str
 
 Json Section(const std::string& name) {
   std::ifstream file("tests/vectors/values.json");
-  const Json rows = Json::parse(file).at(name);
+  Json rows = Json::parse(file).at(name);
   EXPECT_FALSE(rows.empty());
   return rows;
 }

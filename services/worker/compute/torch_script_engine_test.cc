@@ -68,7 +68,7 @@ def forward(self, x):
 }
 
 std::string Save(const ScriptModule& module) {
-  const std::string path = MakeTestFolder() + "/model.pt";
+  std::string path = MakeTestFolder() + "/model.pt";
   WriteScript(path, module);
   return path;
 }

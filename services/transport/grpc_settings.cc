@@ -5,9 +5,9 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <malloc.h>
-#include <stdlib.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/synchronization/mutex.h"
 #include "services/protocol/frame_wire.h"

@@ -79,6 +79,16 @@ class Dashboards(unittest.TestCase):
                         count += 1
         self.assertGreater(count, 40)
 
+    def test_what_grafanas_schema_requires_is_said(self):
+        for path, dashboard in self.dashboards():
+            for panel in dashboard['panels']:
+                legend = panel.get('options', {}).get('legend')
+                self.assertTrue(legend is None or legend['showLegend'], f'{path.name}: {panel["title"]}')
+            for link in dashboard['links']:
+                self.assertLessEqual({'asDropdown', 'includeVars', 'keepTime', 'tags', 'targetBlank', 'tooltip'}, link.keys())
+            for variable in dashboard['templating']['list']:
+                self.assertNotEqual(variable.get('current'), {})
+
     def test_queries_name_metrics_that_there_are(self):
         page = pathlib.Path('docs/metrics.md').read_text()
         known = set(re.findall(r'^\| `(sluice_\w+)` \|', page, re.MULTILINE))

@@ -92,11 +92,13 @@ void AddModelRules(std::vector<Rule>* rules) {
                     {R"({"name":"additive"})", R"({"name":"additive","dimensions":{"in":10}})"}});
 }
 
-// An address, as services/common/web_address.h reads it, in the words of CEL.
+// An address, as services/common/web_address.h reads it, in the words of CEL: host, folders, a
+// name, perhaps a query, the checksum.
 std::string AddressCel(const std::string& value) {
-  return absl::StrCat("!", value, ".contains('://') || ", value,
-                      ".matches('^https?://[^/#[:space:]]+/([^#[:space:]]*[^#/"
-                      "[:space:]])?#sha256=[0-9a-fA-F]{64}$')");
+  constexpr char kNot[] = "#[:space:][:cntrl:]";  // never in front of the checksum
+  return absl::StrCat("!", value, ".contains('://') || ", value, ".matches('^https?://[^/?", kNot,
+                      "]+/([^?", kNot, "]*/)?[^/?", kNot, "]+([?][^", kNot,
+                      "]*)?#sha256=[0-9a-fA-F]{64}$')");
 }
 constexpr char kAddressMessage[] =
     "an address is http://HOST/FILE#sha256=CHECKSUM, or the same with https, with the 64 digits "
@@ -116,14 +118,22 @@ void AddAddressRules(std::vector<Rule>* rules) {
   const std::string context =
       R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
           "text":{"vocabulary":"/v"},"evaluation":{"source":{"path":"/e"},"intervalSteps":5}}}})";
-  const std::vector<std::string> bad = {"http://h/a.gz", "ftp://h/a.gz#sha256=00",
-                                        absl::StrCat("http://h#sha256=", std::string(64, 'a'))};
+  const auto sum_of = [](const std::string& url) {
+    return absl::StrCat(url, "#sha256=", std::string(64, 'a'));
+  };
+  // Slashes of a query are no folders.
+  const std::vector<std::string> more_good = {sum_of("http://h/f?a=/"), sum_of("http://h//d/f?a")};
+  const std::vector<std::string> bad = {"http://h/a.gz",         "ftp://h/a.gz#sha256=00",
+                                        sum_of("http://h"),      sum_of("http://h/"),
+                                        sum_of("http://h?a=/f"), sum_of("http://h/d/?a=f"),
+                                        sum_of("http:///f"),     sum_of("http://h/a b")};
   const auto add = [&](const char* scope, const char* field, const std::string& cel,
                        bool (*holds)(const Json&), const std::string& extra) {
     const auto example = [&](const std::string& value) {
       return absl::StrCat("{", extra, "\"", field, "\":\"", value, "\"}");
     };
     Rule rule = {scope, field, cel, holds, kAddressMessage, {example(good)}, {}, context};
+    for (const std::string& value : more_good) rule.passing.push_back(example(value));
     for (const std::string& value : bad) rule.failing.push_back(example(value));
     rules->push_back(std::move(rule));
   };

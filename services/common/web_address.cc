@@ -58,7 +58,7 @@ absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text) {
   place = place.substr(0, place.find('#'));
   const auto is_blank = [](char c) { return absl::ascii_isspace(c) || absl::ascii_iscntrl(c); };
   if (std::any_of(place.begin(), place.end(), is_blank)) return refuse("has a space in it");
-  const size_t slash = place.find('/');
+  const size_t slash = place.substr(0, place.find('?')).find('/');
   if (slash == absl::string_view::npos || slash == 0) return refuse("names no host and file");
   WebAddress address;
   address.url = std::string(text.substr(0, hash));

@@ -35,6 +35,10 @@ TEST(WebAddressTest, AnAddressIsAUrlAChecksumAndAName) {
   EXPECT_EQ(address->file_name, "train-images.gz");
 }
 
+TEST(WebAddressTest, SlashesOfAQueryAreNoFolders) {
+  EXPECT_EQ(ParseWebAddress(With("http://h/f?a=/"))->file_name, "f");
+}
+
 TEST(WebAddressTest, ChecksumsAreComparedInLowerCase) {
   const auto address = ParseWebAddress("http://h/f#sha256=" + std::string(64, 'F'));
   ASSERT_TRUE(address.ok());
@@ -59,6 +63,9 @@ TEST(WebAddressTest, WhatIsWrongIsNamed) {
       {"http://h/f#sha256=" + std::string(64, 'g'), "64 hexadecimal digits"},
       {With("http://h"), "names no host and file"},
       {With("http:///f"), "names no host and file"},
+      {With("http://h?a=/f"), "names no host and file"},
+      {With("http://h/"), "names no file"},
+      {With("http://h/folder/?a=f"), "names no file"},
       {With("http://h/folder/"), "names no file"},
       {With("http://h/a b"), "has a space"},
   };

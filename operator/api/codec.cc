@@ -93,6 +93,7 @@ void ReadModel(View view, v1::ModelSpec* model) {
   }
   model->set_dtype(view.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
   model->set_device(view.Str("device"));
+  model->set_embeddings(view.Named("embeddings", v1::ModelSpec::ROWS));
   for (const Json& item : view.Items("stages")) {
     const View from(&item);
     v1::ModelSpec::Stage* stage = model->add_stages();
@@ -354,6 +355,7 @@ Json WriteModel(const v1::ModelSpec& model) {
   for (const auto& [name, size] : model.dimensions()) json["dimensions"][name] = size;
   if (model.dtype() != v1::DATA_TYPE_UNSPECIFIED) json["dtype"] = NameOf(model.dtype());
   if (!model.device().empty()) json["device"] = model.device();
+  json["embeddings"] = NameOf(model.embeddings());
   for (const v1::ModelSpec::Stage& from : model.stages()) {
     Json stage = {{"layers", ToList(from.layers())}};
     if (!from.device().empty()) stage["device"] = from.device();

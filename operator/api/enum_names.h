@@ -22,6 +22,11 @@ inline const EnumNames<v1::ModelSpec::Type>& NamesOf(v1::ModelSpec::Type) {
                                           {"Custom", v1::ModelSpec::CUSTOM}};
   return names;
 }
+inline const EnumNames<v1::ModelSpec::Embeddings>& NamesOf(v1::ModelSpec::Embeddings) {
+  static const auto& names = *new EnumNames<v1::ModelSpec::Embeddings>{
+      {"Rows", v1::ModelSpec::ROWS}, {"Dense", v1::ModelSpec::DENSE}};
+  return names;
+}
 // float16 is missing: no CPU computes it with LibTorch 1.13.
 inline const EnumNames<v1::DataType>& NamesOf(v1::DataType) {
   static const auto& names = *new EnumNames<v1::DataType>{

@@ -137,6 +137,16 @@ void AddModel(std::vector<Field>* fields) {
                    "must be `cpu`, `cuda` or `cuda:<number>`")
           .Example("cuda:0")
           .Invalid("gpu", "must be `cpu`, `cuda`"));
+  fields->push_back(
+      String("spec.model.embeddings",
+             "What travels of an embedding table. `Rows`: of its gradient and its parameters, the "
+             "rows that a worker's samples name, where model and processes can. `Dense`: the whole "
+             "table. The result is the same.")
+          .Fixed()
+          .OneOf(NamesOf<v1::ModelSpec::Embeddings>())
+          .Default(R"("Rows")")
+          .Example("Dense")
+          .Invalid("Sparse", "must be one of Rows, Dense"));
   AddStages(fields);
 }
 

@@ -92,6 +92,19 @@ TEST(EmbeddingRowsTest, RowsGiveTheBitsOfWholeTablesAlsoWhenAWorkerDies) {
             whole);
 }
 
+// Rows that nobody touches stay as they are under this rule, and shards do not touch them either.
+TEST(EmbeddingRowsTest, AShardThatUpdatesRowsAloneGetsTheBitsOfWholeTables) {
+  const auto job = [](uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
+    v1::JobSpec made = LanguageJob(workers, shards, embeddings);
+    made.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAGRAD);
+    made.mutable_checkpoint()->set_interval_steps(7);
+    return made;
+  };
+  const std::vector<uint64_t> whole =
+      BitsAfter(job(1, 1, v1::ModelSpec::DENSE), "adagrad-whole", /*disturbed=*/false);
+  EXPECT_EQ(BitsAfter(job(2, 2, v1::ModelSpec::ROWS), "adagrad-rows", /*disturbed=*/true), whole);
+}
+
 TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions) {
   std::vector<std::vector<double>> results;
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
@@ -161,6 +174,17 @@ TEST(EmbeddingRowsTest, FewerBytesTravelAndEvaluationSeesWholeTables) {
   EXPECT_GT(evaluated->parameter_bytes(), 0u);
   EXPECT_LT(evaluated->pulled_bytes(), evaluated->parameter_bytes() / 2);
   EXPECT_LT(evaluated->pushed_bytes(), evaluated->gradient_bytes() / 2);
+  Finish(processes);
+}
+
+TEST(EmbeddingRowsTest, DenseTablesTravelWhole) {
+  JobProcesses processes(
+      {.job = Slow(LanguageJob(2, 2, v1::ModelSpec::DENSE)), .folder = NewFolder("dense-bytes")});
+  ASSERT_TRUE(processes.StartAll().ok());
+  const v1::JobProgress progress = WaitForStep(processes, 20);
+  EXPECT_GT(progress.parameter_bytes(), 0u);
+  EXPECT_EQ(progress.pulled_bytes(), progress.parameter_bytes());
+  EXPECT_EQ(progress.pushed_bytes(), progress.gradient_bytes());
   Finish(processes);
 }
 

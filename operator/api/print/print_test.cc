@@ -113,6 +113,7 @@ spec:
     path: /jobs/net.pt
     dtype: float64
     device: "cuda:0"
+    embeddings: Rows
   data:
     format: CSV
     source:

@@ -6,6 +6,14 @@
 
 namespace sluice::ps {
 
+MutableBlockRef WritableIfOwned(const BlockRef& block) {
+  if (block.use_count() != 1) return nullptr;
+  // Other references may have ended on other threads: the end of one more is what orders their
+  // reading before our writing.
+  BlockRef(block).reset();
+  return std::const_pointer_cast<Block>(block);
+}
+
 absl::Cord CordOver(BlockRef block) {
   const absl::string_view bytes(block->bytes().data(), block->size());
   if (bytes.empty()) return absl::Cord();

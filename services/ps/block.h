@@ -58,6 +58,10 @@ using MutableBlockRef = std::shared_ptr<Block>;
 // Filled: immutable from here on.
 using BlockRef = std::shared_ptr<const Block>;
 
+// The block for writing, if `block` is its only reference: nobody else reads it, or ever will. Null
+// otherwise. Whatever is written then, `block` sees.
+MutableBlockRef WritableIfOwned(const BlockRef& block);
+
 // The block's bytes without a copy; the Cord keeps the block alive, on whatever thread it ends.
 absl::Cord CordOver(BlockRef block);
 

@@ -58,6 +58,17 @@ StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
 
 absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not finite"); }
 
+StepArguments ArgumentsOfStep(const ShardModel& model, const BlockInfo& info,
+                              const UpdateArguments& arguments, const BlockState& now) {
+  StepArguments step;
+  step.learning_rate =
+      model.LearningRate(info, arguments.schedule_step) * arguments.staleness.learning_rate_factor;
+  step.momentum_taken_off = arguments.staleness.momentum_taken_off;
+  step.count = now.count + 1;
+  step.gradient_scale = arguments.gradient_scale;
+  return step;
+}
+
 // The optimizer over a whole block. Finiteness is checked run by run, which finds the run in the
 // cache when the optimizer comes; what was written beside by then is simply not used.
 template <typename T>
@@ -65,6 +76,9 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
                             const UpdateArguments& arguments, const BlockState& now,
                             const BlockRef& base, Sum& sum, BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
+  if (sum.rows.has_value()) {
+    if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
+  }
   if (arguments.staleness.delay_compensation != 0 && base != nullptr && base != now.parameters) {
     if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
     CompensateDelay<T>(arguments.staleness.delay_compensation * arguments.gradient_scale,
@@ -82,12 +96,7 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
   whole.parameters_out = parameters->MutableAs<T>();
   whole.slots = spans.in;
   whole.slots_out = spans.out;
-  StepArguments step;
-  step.learning_rate =
-      model.LearningRate(info, arguments.schedule_step) * arguments.staleness.learning_rate_factor;
-  step.momentum_taken_off = arguments.staleness.momentum_taken_off;
-  step.count = now.count + 1;
-  step.gradient_scale = arguments.gradient_scale;
+  const StepArguments step = ArgumentsOfStep(model, info, arguments, now);
 
   bool finite = true;
   const auto run = [&](size_t offset, absl::Span<const Compute> gradient) {
@@ -112,6 +121,32 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
   for (size_t i = 0; i < specs.size(); ++i) next->slots[i] = std::move(slots[i]);
   next->count = now.count + 1;
   return absl::OkStatus();
+}
+
+void CopyParts(absl::Span<const RowPart> parts, size_t element, const Block& from, Block& to) {
+  for (const RowPart& part : parts) {
+    std::memcpy(to.mutable_bytes().data() + part.offset * element,
+                from.bytes().data() + part.offset * element, part.count * element);
+  }
+}
+
+template <typename T>
+void StepRows(const Optimizer& optimizer, const StepArguments& step, const BlockState& now,
+              const WritableBlock& target, const RowSum& sum) {
+  using Compute = ComputeType<T>;
+  const size_t slots = optimizer.slots().size();
+  StepRange<T> whole;
+  whole.parameters = now.parameters->As<T>();
+  whole.parameters_out = target.parameters->MutableAs<T>();
+  for (size_t i = 0; i < slots; ++i) {
+    whole.slots[i] = now.slots[i]->As<Compute>();
+    whole.slots_out[i] = target.slots[i]->MutableAs<Compute>();
+  }
+  absl::Span<const Compute> rest = sum.As<Compute>();
+  for (const RowPart& part : sum.parts) {
+    optimizer.Step(step, SubRange<T>(whole, slots, part.offset, rest.subspan(0, part.count)));
+    rest.remove_prefix(part.count);
+  }
 }
 
 // out = now + factor * change.
@@ -182,6 +217,51 @@ absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
   *sum = Sum();
   *next = std::move(made);
   return absl::OkStatus();
+}
+
+std::optional<WritableBlock> WritableIfOwned(const BlockState& state, size_t slots) {
+  WritableBlock writable;
+  writable.parameters = WritableIfOwned(state.parameters);
+  if (writable.parameters == nullptr) return std::nullopt;
+  for (size_t i = 0; i < slots; ++i) {
+    if (state.slots[i] == nullptr) return std::nullopt;
+    writable.slots[i] = WritableIfOwned(state.slots[i]);
+    if (writable.slots[i] == nullptr) return std::nullopt;
+  }
+  return writable;
+}
+
+bool MayUpdateRows(const BlockInfo& info, const UpdateArguments& arguments, const Sum& sum) {
+  return info.rows_apart && sum.rows.has_value() && arguments.staleness.delay_compensation == 0;
+}
+
+absl::Status CheckRows(const BlockInfo& info, const UpdateArguments& arguments, const RowSum& sum) {
+  if (!arguments.check_finite) return absl::OkStatus();
+  const bool finite = info.sum_dtype == v1::FLOAT64 ? !FirstNonFinite(sum.As<double>()).has_value()
+                                                    : !FirstNonFinite(sum.As<float>()).has_value();
+  return finite ? absl::OkStatus() : NonFinite();
+}
+
+BlockState UpdateRows(const ShardModel& model, const BlockInfo& info,
+                      const UpdateArguments& arguments, const BlockState& now,
+                      const WritableBlock& target, absl::Span<const RowPart> behind,
+                      const RowSum& sum) {
+  const Optimizer& optimizer = *model.group(info).optimizer;
+  const StepArguments step = ArgumentsOfStep(model, info, arguments, now);
+  const size_t slots = optimizer.slots().size();
+  CopyParts(behind, ElementBytes(info.dtype), *now.parameters, *target.parameters);
+  for (size_t i = 0; i < slots; ++i) {
+    CopyParts(behind, ElementBytes(info.sum_dtype), *now.slots[i], *target.slots[i]);
+  }
+  VisitFloatingPoint(info.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    StepRows<T>(optimizer, step, now, target, sum);
+  });
+  BlockState next;
+  next.parameters = target.parameters;
+  for (size_t i = 0; i < slots; ++i) next.slots[i] = target.slots[i];
+  next.count = now.count + 1;
+  return next;
 }
 
 absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,

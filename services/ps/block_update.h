@@ -2,9 +2,14 @@
 #define SLUICE_SERVICES_PS_BLOCK_UPDATE_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "services/protocol/codec/rows.h"
 #include "services/ps/block.h"
 #include "services/ps/gradient_sum.h"
 #include "services/ps/optimizer/optimizer.h"
@@ -47,6 +52,42 @@ struct GradientNorm {
 absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
                          const UpdateArguments& arguments, const BlockState& now,
                          const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next);
+
+// ---- by rows
+//
+// Intuition. A table has a million rows, a step touches thousands. A version must not be written
+// over while anything refers to it, and copying a table for a few of its rows costs more than all
+// else. But two steps later the version before last lies idle, and differs from the present one
+// only in the rows of the last step. So these rows are copied to it, and then it is updated where
+// this step has a gradient. Two versions take turns; what is written is in proportion to rows.
+
+// A block's version that lies idle, and where the present one differs from it.
+struct EarlierBlock {
+  BlockState state;
+  std::vector<RowPart> behind;  // ascending, apart
+};
+
+// A version that nobody else refers to, to be written over.
+struct WritableBlock {
+  MutableBlockRef parameters;
+  std::array<MutableBlockRef, kMaxSlots> slots;
+};
+// Null if anything else refers to it, or if it has not all `slots` of the optimizer.
+std::optional<WritableBlock> WritableIfOwned(const BlockState& state, size_t slots);
+
+// Whether UpdateRows may take the place of UpdateBlock: this update leaves what has no gradient.
+bool MayUpdateRows(const BlockInfo& info, const UpdateArguments& arguments, const Sum& sum);
+
+// OUT_OF_RANGE if check_finite is set and the sum has a NaN or an infinity.
+absl::Status CheckRows(const BlockInfo& info, const UpdateArguments& arguments, const RowSum& sum);
+
+// The block's next version, of the bits that UpdateBlock writes, over `target`: a version that
+// differs from `now` in `behind` at most, or `now` itself, which is updated in place. Every element
+// of `now` was written by the optimizer, and may stay where the sum has none (MayUpdateRows).
+BlockState UpdateRows(const ShardModel& model, const BlockInfo& info,
+                      const UpdateArguments& arguments, const BlockState& now,
+                      const WritableBlock& target, absl::Span<const RowPart> behind,
+                      const RowSum& sum);
 
 // Turns the sum into a block, so that the result has the same bits whatever slices it came in.
 absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,

@@ -17,6 +17,11 @@ Elements SumElements(const BlockInfo& info, Block& block) {
   return Elements(info.sum_dtype, block.mutable_bytes().data(), info.count);
 }
 
+// Rows pay as long as they are few.
+bool AreFew(const BlockInfo& info, const RowSum& rows) {
+  return rows.Count(info) <= info.count / 2;
+}
+
 absl::Status Decode(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload, Block& to) {
   if (codec == v1::CODEC_RAW && info.dtype == info.sum_dtype) {
     return CopyPayload(payload, to.mutable_bytes());
@@ -37,13 +42,25 @@ absl::Status MakeSum(const BlockInfo& info, v1::Codec codec, const absl::Cord& p
     sum->payload = payload;
     return absl::OkStatus();
   }
+  if (codec == v1::CODEC_ROWS && info.rows_apart) {
+    RowSum rows;
+    if (absl::Status decoded = DecodeRows(info, payload, &rows); !decoded.ok()) return decoded;
+    const bool few = AreFew(info, rows);
+    sum->rows = std::move(rows);
+    return few ? absl::OkStatus() : Materialize(info, pool, sum);
+  }
   MutableBlockRef block = pool.Take(info.sum_bytes);
   if (absl::Status decoded = Decode(info, codec, payload, *block); !decoded.ok()) return decoded;
   sum->block = std::move(block);
   return absl::OkStatus();
 }
 
-// to += from.
+// to += from, as rows. False, with nothing changed, if it takes blocks to do that.
+bool AddAsRows(const BlockInfo& info, const Sum& from, Sum* to) {
+  return to->rows.has_value() && from.rows.has_value() && AddRows(info, *from.rows, &*to->rows);
+}
+
+// to += from, which is no sum of rows.
 absl::Status AddSum(const BlockInfo& info, const Sum& from, Block& to) {
   if (from.block == nullptr) {
     return info.sum_dtype == v1::FLOAT64 ? AddPayload<double>(from.payload, to.MutableAs<double>())
@@ -71,6 +88,12 @@ void RoundToStorage(const BlockInfo& info, Block& sum) {
 absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
   if (sum->block != nullptr) return absl::OkStatus();
   MutableBlockRef block = pool.Take(info.sum_bytes);
+  if (sum->rows.has_value()) {
+    Spread(info, *sum->rows, block.get());
+    sum->rows.reset();
+    sum->block = std::move(block);
+    return absl::OkStatus();
+  }
   if (absl::Status copied = CopyPayload(sum->payload, block->mutable_bytes()); !copied.ok()) {
     return copied;
   }
@@ -78,6 +101,20 @@ absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
   sum->block = std::move(block);
   return absl::OkStatus();
 }
+
+namespace {
+
+// to += from, which is used up.
+absl::Status MergeBlocks(const BlockInfo& info, BlockPool& pool, Sum* from, Sum* to) {
+  if (to->block == nullptr && from->block != nullptr) std::swap(*to, *from);
+  if (from->rows.has_value()) {
+    if (absl::Status whole = Materialize(info, pool, from); !whole.ok()) return whole;
+  }
+  if (absl::Status whole = Materialize(info, pool, to); !whole.ok()) return whole;
+  return AddSum(info, *from, *to->block);
+}
+
+}  // namespace
 
 absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
                               BlockPool& pool) {
@@ -90,6 +127,15 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
   const absl::StatusOr<const Codec*> found = FindCodec(codec);
   if (!found.ok()) return found.status();
   Sum& sum = nodes_.front().sum;
+  if (sum.rows.has_value() && codec == v1::CODEC_ROWS) {
+    Sum more;
+    more.rows.emplace();
+    absl::Status decoded = DecodeRows(info, payload, &*more.rows);
+    if (!decoded.ok()) return decoded;
+    if (AddAsRows(info, more, &sum)) {
+      return AreFew(info, *sum.rows) ? absl::OkStatus() : Materialize(info, pool, &sum);
+    }
+  }
   if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
   return (*found)->DecodeAdd(payload, info.dtype, SumElements(info, *sum.block));
 }
@@ -125,10 +171,12 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
 absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool& pool) {
   Sum& a = nodes_[left].sum;
   Sum& b = nodes_[left + 1].sum;
-  if (a.block == nullptr && b.block != nullptr) std::swap(a, b);
-  if (absl::Status whole = Materialize(info, pool, &a); !whole.ok()) return whole;
-  if (absl::Status added = AddSum(info, b, *a.block); !added.ok()) return added;
-  RoundToStorage(info, *a.block);
+  if (AddAsRows(info, b, &a)) {
+    RoundRows(info, &*a.rows);
+  } else {
+    if (absl::Status merged = MergeBlocks(info, pool, &b, &a); !merged.ok()) return merged;
+    RoundToStorage(info, *a.block);
+  }
   nodes_[left].size *= 2;
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(left) + 1);
   return absl::OkStatus();
@@ -141,8 +189,9 @@ absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockP
     return absl::OkStatus();
   }
   Sum& sum = nodes_.front().sum;
-  if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
-  absl::Status added = AddSum(info, from->nodes_.front().sum, *sum.block);
+  Sum& more = from->nodes_.front().sum;
+  absl::Status added =
+      AddAsRows(info, more, &sum) ? absl::OkStatus() : MergeBlocks(info, pool, &more, &sum);
   from->Clear();
   return added;
 }

@@ -3,20 +3,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "services/ps/block.h"
+#include "services/ps/row_sum.h"
 #include "services/ps/shard_model.h"
 
 namespace sluice::ps {
 
 // A sum of contributions: a received payload as it came, while it is the only one and lies in the
-// type in which sums are computed, else a block of that type. At most one of the two is set.
+// type in which sums are computed; rows, while all are of few rows and the block's rows can be
+// updated by themselves; else a block of that type. At most one of the three is set.
 struct Sum {
   absl::Cord payload;
+  std::optional<RowSum> rows;
   MutableBlockRef block;
 };
 

@@ -22,6 +22,7 @@ Partition::Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint6
       first_block_(model_->FirstBlock(id)),
       version_(version),
       blocks_(std::move(blocks)),
+      row_versions_(blocks_.size()),
       sums_(blocks_.size()),
       received_(blocks_.size()) {
   SLUICE_CHECK(blocks_.size() == model_->BlockCount(id), "a partition is held whole");
@@ -189,30 +190,74 @@ absl::Status Partition::Measure(double gradient_scale, BlockPool& pool, Parallel
   return MeasureSums(gradient_scale, &sums_, pool, runner, norm, offender);
 }
 
-absl::Status Partition::Write(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
-                              std::vector<GradientSum>* sums, BlockPool& pool,
-                              ParallelRunner& runner, std::vector<BlockState>* next) const {
-  next->resize(blocks_.size());
-  std::vector<absl::Status> statuses(blocks_.size());
-  runner.Run(blocks_.size(), [&](size_t place) {
-    const BlockInfo& info = Info(place);
-    GradientSum& gradient = (*sums)[place];
-    Sum sum;
-    absl::Status& status = statuses[place];
-    const bool touched = !gradient.empty();
-    if (touched) status = gradient.Take(info, pool, &sum);
-    if (status.ok()) {
-      status = UpdateBlock(*model_, info, arguments, blocks_[place],
-                           base != nullptr ? (*base)[place] : nullptr, touched ? &sum : nullptr,
-                           pool, &(*next)[place]);
+void Partition::Begin(size_t place, Keep keep, const UpdateArguments& arguments,
+                      const BlockRef& base, GradientSum* gradient, BlockPool& pool,
+                      Writing* writing) const {
+  const BlockInfo& info = Info(place);
+  const BlockState& now = blocks_[place];
+  const RowVersions& versions = row_versions_[place];
+  writing->touched = !gradient->empty();
+  if (writing->touched) writing->status = gradient->Take(info, pool, &writing->sum);
+  if (!writing->status.ok()) return;
+  if (writing->touched && versions.settled && MayUpdateRows(info, arguments, writing->sum)) {
+    writing->rows = writing->sum.rows->parts;
+    std::optional<WritableBlock> target;
+    const size_t slots = model_->group(info).optimizer->slots().size();
+    if (keep == Keep::kNothing) target = WritableIfOwned(now, slots);
+    if (keep == Keep::kUndo && versions.earlier.has_value()) {
+      target = WritableIfOwned(versions.earlier->state, slots);
     }
+    if (target.has_value()) {
+      writing->by_rows = true;
+      writing->target = *std::move(target);
+      writing->status = CheckRows(info, arguments, *writing->sum.rows);
+      return;
+    }
+  }
+  writing->status = UpdateBlock(*model_, info, arguments, now, base,
+                                writing->touched ? &writing->sum : nullptr, pool, &writing->next);
+}
+
+absl::Status Partition::Write(Keep keep, const UpdateArguments& arguments,
+                              const std::vector<BlockRef>* base, std::vector<GradientSum>* sums,
+                              BlockPool& pool, ParallelRunner& runner,
+                              std::vector<Writing>* writings) const {
+  writings->resize(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    Begin(place, keep, arguments, base != nullptr ? (*base)[place] : nullptr, &(*sums)[place], pool,
+          &(*writings)[place]);
   });
-  for (size_t place = 0; place < statuses.size(); ++place) {
-    if (statuses[place].ok()) continue;
-    return absl::Status(statuses[place].code(), absl::StrCat(model_->BlockName(Info(place)), ": ",
-                                                             statuses[place].message()));
+  for (size_t place = 0; place < writings->size(); ++place) {
+    const absl::Status& status = (*writings)[place].status;
+    if (status.ok()) continue;
+    return absl::Status(status.code(),
+                        absl::StrCat(model_->BlockName(Info(place)), ": ", status.message()));
   }
   return absl::OkStatus();
+}
+
+std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& arguments,
+                                          ParallelRunner& runner, std::vector<Writing>* writings) {
+  runner.Run(blocks_.size(), [&](size_t place) {
+    Writing& writing = (*writings)[place];
+    RowVersions& versions = row_versions_[place];
+    if (writing.by_rows) {
+      const bool in_place = keep == Keep::kNothing;
+      writing.next = UpdateRows(*model_, Info(place), arguments, blocks_[place], writing.target,
+                                in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
+                                *writing.sum.rows);
+    }
+    // Untouched, the undo will be the same block.
+    versions.changed.reset();
+    if (!writing.touched) return;
+    versions.settled = true;
+    versions.earlier.reset();
+    if (keep == Keep::kUndo) versions.changed = std::move(writing.rows);
+  });
+  std::vector<BlockState> next;
+  next.reserve(writings->size());
+  for (Writing& writing : *writings) next.push_back(std::move(writing.next));
+  return next;
 }
 
 void Partition::Advance(std::vector<BlockState> next) {
@@ -224,27 +269,44 @@ void Partition::Advance(std::vector<BlockState> next) {
 
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
                               ParallelRunner& runner) {
-  std::vector<BlockState> next;
-  absl::Status written = Write(arguments, nullptr, &sums_, pool, runner, &next);
-  if (written.ok()) Advance(std::move(next));
-  return written;
+  std::vector<Writing> writings;
+  absl::Status written = Write(Keep::kUndo, arguments, nullptr, &sums_, pool, runner, &writings);
+  if (!written.ok()) return written;
+  Advance(Finish(Keep::kUndo, arguments, runner, &writings));
+  return absl::OkStatus();
 }
 
-void Partition::CloseUnchanged() { Advance(blocks_); }
+void Partition::CloseUnchanged() {
+  for (RowVersions& versions : row_versions_) versions.changed.reset();
+  Advance(blocks_);
+}
 
 absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
                               std::vector<GradientSum>* sums, BlockPool& pool,
                               ParallelRunner& runner) {
-  std::vector<BlockState> next;
-  absl::Status written = Write(arguments, base, sums, pool, runner, &next);
-  if (written.ok()) blocks_ = std::move(next);
-  return written;
+  std::vector<Writing> writings;
+  absl::Status written = Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings);
+  if (!written.ok()) return written;
+  blocks_ = Finish(Keep::kNothing, arguments, runner, &writings);
+  return absl::OkStatus();
+}
+
+void Partition::DropUndo() {
+  if (!undo_.has_value()) return;
+  for (size_t place = 0; place < blocks_.size(); ++place) {
+    RowVersions& versions = row_versions_[place];
+    if (!versions.changed.has_value()) continue;
+    versions.earlier = EarlierBlock{std::move((*undo_)[place]), *std::move(versions.changed)};
+    versions.changed.reset();
+  }
+  undo_.reset();
 }
 
 void Partition::FallBack() {
   SLUICE_CHECK(undo_.has_value(), "a fall-back needs the version before");
   blocks_ = *std::move(undo_);
   undo_.reset();
+  row_versions_.assign(blocks_.size(), RowVersions());
   --version_;
 }
 

@@ -121,7 +121,7 @@ class Partition {
                            std::optional<uint32_t>* offender) const;
   void SetVersion(uint64_t version) { version_ = version; }
 
-  void DropUndo() { undo_.reset(); }
+  void DropUndo();
   // To the version before. Must have an undo.
   void FallBack();
 
@@ -137,10 +137,35 @@ class Partition {
     uint64_t microbatches = 0;
   };
 
+  // What updating a block by its rows wants (block_update.h).
+  struct RowVersions {
+    bool settled = false;  // the present version was written by the optimizer, all of it
+    std::optional<EarlierBlock> earlier;
+    // What the present version and the undo differ in. Nothing: not known, or they are the same.
+    std::optional<std::vector<RowPart>> changed;
+  };
+  // One block's way to the next version.
+  struct Writing {
+    bool touched = false;
+    bool by_rows = false;
+    Sum sum;                                   // by_rows: what is still to be added
+    WritableBlock target;                      // by_rows: what it is written to
+    std::optional<std::vector<RowPart>> rows;  // that differ afterwards; nothing: perhaps all
+    BlockState next;
+    absl::Status status;
+  };
+  enum class Keep { kUndo, kNothing };
+
   const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
-  absl::Status Write(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+  // Writes all that is written beside the present version, and looks at the rest. The next version
+  // is there after Finish, which cannot fail.
+  absl::Status Write(Keep keep, const UpdateArguments& arguments, const std::vector<BlockRef>* base,
                      std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner,
-                     std::vector<BlockState>* next) const;
+                     std::vector<Writing>* writings) const;
+  void Begin(size_t place, Keep keep, const UpdateArguments& arguments, const BlockRef& base,
+             GradientSum* gradient, BlockPool& pool, Writing* writing) const;
+  std::vector<BlockState> Finish(Keep keep, const UpdateArguments& arguments,
+                                 ParallelRunner& runner, std::vector<Writing>* writings);
   void Advance(std::vector<BlockState> next);
 
   const std::shared_ptr<const ShardModel> model_;
@@ -149,6 +174,7 @@ class Partition {
   uint64_t version_;
   std::vector<BlockState> blocks_;
   std::optional<std::vector<BlockState>> undo_;
+  std::vector<RowVersions> row_versions_;
 
   std::vector<GradientSum> sums_;
   bool selective_ = false;

@@ -48,6 +48,8 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
     info.bytes = block.count() * ElementBytes(info.dtype);
     info.sum_bytes = block.count() * ElementBytes(info.sum_dtype);
     info.group = group_of_tensor[block.tensor()];
+    info.rows_apart =
+        info.kind == v1::PARAMETER && groups_[info.group].optimizer->KeepsWhereGradientIsZero();
     total_bytes_ += info.bytes;
     ++first_block_[info.partition + 1];
     blocks_.push_back(info);

@@ -28,6 +28,8 @@ struct BlockInfo {
   size_t bytes = 0;
   size_t sum_bytes = 0;
   size_t group = 0;  // of the optimizer's parameter groups
+  // What a gradient is zero for stays as it is: rows of a table can be updated by themselves.
+  bool rows_apart = false;
 };
 
 // What a job's state looks like: tensors, how they are cut, and how they are updated.

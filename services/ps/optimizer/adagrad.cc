@@ -96,6 +96,10 @@ class AdagradOptimizer final : public Optimizer {
       : spec_(spec), slot_{"sum", spec.initial_accumulator_value()} {}
 
   absl::Span<const SlotSpec> slots() const override { return absl::MakeConstSpan(&slot_, 1); }
+  bool KeepsWhereGradientIsZero() const override {
+    // Without eps, 0 / sqrt(0) is not a number.
+    return spec_.weight_decay() == 0 && static_cast<float>(spec_.eps()) > 0;
+  }
 
  protected:
   void DoStep(const StepArguments& arguments, const StepRange<float>& range) const override {

@@ -51,6 +51,7 @@ HWY_EXPORT(AddF64);
 class AddOptimizer final : public Optimizer {
  public:
   absl::Span<const SlotSpec> slots() const override { return {}; }
+  bool KeepsWhereGradientIsZero() const override { return true; }
 
  protected:
   void DoStep(const StepArguments& arguments, const StepRange<float>& range) const override {

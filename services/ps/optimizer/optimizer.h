@@ -65,6 +65,11 @@ class Optimizer {
   // State beside each tensor, in the order of StepRange::slots. At most kMaxSlots; may be none.
   virtual absl::Span<const SlotSpec> slots() const = 0;
 
+  // Whether a step leaves every element whose gradient is +0 as it is, and its state: bit for bit,
+  // whatever the other arguments are, if a step has written that element before. (The first may do
+  // more: a parameter of -0 to which +0 is added is +0 from then on.)
+  virtual bool KeepsWhereGradientIsZero() const { return false; }
+
   // Writes the next version of a range.
   void Step(const StepArguments& arguments, const StepRange<float>& range) const;
   void Step(const StepArguments& arguments, const StepRange<double>& range) const;

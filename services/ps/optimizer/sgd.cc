@@ -137,6 +137,9 @@ class Sgd final : public Optimizer {
     static constexpr SlotSpec kSlots[] = {{"momentum_buffer", 0.0}};
     return absl::MakeConstSpan(kSlots, spec_.momentum() != 0 ? 1 : 0);
   }
+  bool KeepsWhereGradientIsZero() const override {
+    return spec_.momentum() == 0 && spec_.weight_decay() == 0;
+  }
 
  protected:
   void DoStep(const StepArguments& arguments, const StepRange<float>& range) const override {

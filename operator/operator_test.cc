@@ -217,6 +217,41 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
+TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  for (int i = 0; i < 12; ++i) {
+    cluster_.kubelets = false;
+    cluster_.EndPod("a-worker-0", 13, "Error",
+                    "time=2026-01-05T10:00:00Z level=error msg=\"/data/mnist: no such file\"\n");
+    ASSERT_TRUE(cluster_.Settle());
+    EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/DataMissing") << i;
+    cluster_.Pass(absl::Seconds(30));
+    ASSERT_EQ(kube::Find(cluster_.Pod("a-worker-0"), {"status", "phase"}), nullptr)
+        << "a new pod was to be there, " << i;
+    // Nor while that looks for it.
+    EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/DataMissing") << i;
+  }
+  EXPECT_EQ(Summary(), "DataMissing");
+  EXPECT_EQ(LastFailure()["reason"], "DataMissing");
+  EXPECT_EQ(LastFailure()["counted"], false);
+  EXPECT_THAT(LastFailure()["message"].get<std::string>(),
+              HasSubstr("/data/mnist: no such file: put it there"));
+  std::vector<std::string> warnings;
+  for (const Json& event : cluster_.Events()) {
+    if (GetString(event, {"reason"}) != "DataMissing") continue;
+    EXPECT_EQ(GetString(event, {"type"}), "Warning");
+    warnings.push_back(GetString(event, {"note"}));
+  }
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("/data/mnist: no such file: put it there")));
+  cluster_.kubelets = true;
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Say("a", Progress::TRAINING, 1);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
+}
+
 TEST_F(OperatorTest, ADeletedPodIsMadeAgainAndNobodyIsToBlame) {
   Train({{"spec", {{"backoffLimit", 0}}}});
   for (const std::string name : {"a-worker-0", "a-ps-0", "a-coordinator"}) {

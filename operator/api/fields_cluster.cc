@@ -183,10 +183,10 @@ void AddFailurePolicy(std::vector<Field>* fields) {
   fields->push_back(Integer(path + ".rules[].exitCodes[]", "One code.").Min(1).Max(255));
   fields->push_back(
       List(path + ".rules[].reasons", "Reasons, as `status.lastFailures` has them.").Size(1, 16));
-  fields->push_back(
-      String(path + ".rules[].reasons[]", "One reason.")
-          .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled", "TryAgain",
-                  "BadArguments", "Evicted", "Preempted", "NodeShutdown", "NodeRefused"}));
+  fields->push_back(String(path + ".rules[].reasons[]", "One reason.")
+                        .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled",
+                                "TryAgain", "DataMissing", "BadArguments", "Evicted", "Preempted",
+                                "NodeShutdown", "NodeRefused"}));
 }
 
 }  // namespace

@@ -1,24 +1,49 @@
 #include "operator/policy/last_words.h"
 
+#include <nlohmann/json.hpp>
+#include <optional>
+
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
 namespace sluice::policy {
 
+namespace {
+
+// The message of a line that is an error of the log, as services/common/logging.h writes it.
+std::optional<std::string> ErrorOfJson(const std::string& line) {
+  const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!entry.is_object()) return std::nullopt;
+  const auto level = entry.find("level");
+  const auto message = entry.find("msg");
+  if (level == entry.end() || *level != "error") return std::nullopt;
+  if (message == entry.end() || !message->is_string()) return std::nullopt;
+  return message->get<std::string>();
+}
+
+std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
+  constexpr char kMessage[] = "msg=\"";
+  const size_t begin = line.find(kMessage);
+  if (!absl::StrContains(line, "level=error") || begin == std::string::npos) return std::nullopt;
+  std::string message;
+  for (size_t i = begin + sizeof(kMessage) - 1; i < line.size() && line[i] != '"'; ++i) {
+    if (line[i] == '\\' && i + 1 < line.size()) ++i;
+    message += line[i];
+  }
+  return message;
+}
+
+constexpr char kJsonLine[] = R"({"time":)";
+
+}  // namespace
+
 std::string LastWords(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
-  // logfmt, as services/common/logging.h writes it.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    constexpr char kMessage[] = "msg=\"";
-    const size_t begin = line->find(kMessage);
-    if (!absl::StrContains(*line, "level=error") || begin == std::string::npos) continue;
-    std::string message;
-    for (size_t i = begin + sizeof(kMessage) - 1; i < line->size() && (*line)[i] != '"'; ++i) {
-      if ((*line)[i] == '\\' && i + 1 < line->size()) ++i;
-      message += (*line)[i];
-    }
-    return message;
+    const bool json = absl::StartsWith(*line, kJsonLine);
+    std::optional<std::string> message = json ? ErrorOfJson(*line) : ErrorOfLogfmt(*line);
+    if (message.has_value()) return *std::move(message);
   }
   // A program that cannot begin says "sluice-worker: why".
   absl::string_view last = lines.back();
@@ -28,7 +53,8 @@ std::string LastWords(const std::vector<std::string>& lines) {
     return std::string(last);
   }
   // Other lines of the log are no reasons.
-  return absl::StartsWith(last, "time=") ? "" : lines.back();
+  const bool of_the_log = absl::StartsWith(last, "time=") || absl::StartsWith(last, kJsonLine);
+  return of_the_log ? "" : lines.back();
 }
 
 }  // namespace sluice::policy

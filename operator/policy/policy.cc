@@ -13,6 +13,7 @@ namespace {
 enum class Verdict {
   kLeft,     // exit code 0
   kAgain,    // a new incarnation at once, nobody's fault
+  kWaits,    // for what is not there: replaced with backoff, never counted
   kDeath,    // replaced with backoff, counted
   kHopeless  // starting again would end alike: the job fails
 };
@@ -25,6 +26,8 @@ Verdict Judge(const Exit& exit) {
       return Verdict::kLeft;
     case kExitExpelled:
       return Verdict::kAgain;
+    case kExitMissing:
+      return Verdict::kWaits;
     case kExitFailed:
     case kExitUsage:
     case kExitRefused:
@@ -128,6 +131,7 @@ class Decider {
   void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
     const bool healthy = process.ready || process.ended - process.started >= limits_.healthy_after;
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
+    kept->data_missing = false;
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
@@ -147,6 +151,14 @@ class Decider {
         return;
       case Verdict::kAgain:
         // Whoever is expelled before it was ever ready, again and again, must not spin.
+        Delay(kept);
+        return;
+      case Verdict::kWaits:
+        if (!limits_.patient) {
+          Fail("DataMissing", WithMessage(SlotName(slot), process.exit), slot);
+          return;
+        }
+        kept->data_missing = true;
         Delay(kept);
         return;
       case Verdict::kHopeless:
@@ -403,6 +415,8 @@ std::string ReasonOf(const Exit& exit) {
       return "Refused";
     case kExitRetry:
       return "TryAgain";
+    case kExitMissing:
+      return "DataMissing";
     default:
       return "Error";
   }

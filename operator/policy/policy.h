@@ -10,6 +10,8 @@
 //   start      the coordinator first; shards and workers once its address is known
 //   a death    is told to the coordinator at once; a new life takes its place at once, and later if
 //              the slot dies again and again
+//   no data    a worker that does not find its data is tried again, later and later, for as long as
+//              it takes, where somebody may put it there (Limits::patient); else the job fails
 //   the end    (success, failure, suspension, each with its reason) is decided once; nothing is
 //              started after it; processes get time to leave, then SIGTERM, then SIGKILL; when all
 //              are gone the job is finished
@@ -91,7 +93,8 @@ struct Limits {
   absl::Duration worker_window = absl::Minutes(10);
   // What ends with an error before it was ready may be mended from outside (a volume, the data, an
   // image): it is tried again and again, and counts against no limit. Nor does exit code 1 of a
-  // worker or shard fail the job at once. Otherwise who looks on is told at once.
+  // worker or shard fail the job at once, nor data that is not there (exit code 13). Otherwise who
+  // looks on is told at once.
   bool patient = false;
   // A process that left with exit code 0 while the job goes on (as far as is known) is replaced
   // after this: most often the job's end will have been seen by then.
@@ -161,9 +164,10 @@ struct Ending {
 // What a backend keeps between calls, unchanged.
 struct Memory {
   struct SlotMemory {
-    std::string handled_life;  // the last life whose end was handled
-    int failures_in_row = 0;   // deaths, for the delay
-    int failed_starts = 0;     // in a row, without having been ready
+    std::string handled_life;   // the last life whose end was handled
+    int failures_in_row = 0;    // deaths, for the delay
+    int failed_starts = 0;      // in a row, without having been ready
+    bool data_missing = false;  // so says the last end of the row
     absl::Time start_after = absl::InfinitePast();
     std::string replaced_life;  // the last life that a start was to replace
     uint32_t restarts = 0;      // lives that were replaced

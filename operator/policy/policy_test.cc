@@ -292,6 +292,69 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
   }
 }
 
+TEST(PolicyTest, DataThatIsNotThereFailsTheJobOfWhoLooksOnAtOnce) {
+  World world;
+  world.StartAll();
+  world.End(kWorker1, kExitMissing, 0, "/data/mnist: no such file or folder");
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->code, "DataMissing");
+  EXPECT_EQ(decision.memory.ending->reason, "worker-1: /data/mnist: no such file or folder");
+  EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
+}
+
+TEST(PolicyTest, WherePatienceIsDataThatIsNotThereIsWaitedForAndNeverCounted) {
+  World world;
+  world.limits.patient = true;
+  world.limits.max_failed_starts = 2;
+  world.limits.max_worker_deaths = 2;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  for (int i = 0; i < 20; ++i) {
+    // Long enough for a worker that reads much before it finds that something lacks.
+    if (i % 2 == 1) world.now += world.limits.healthy_after;
+    world.End(kWorker0, kExitMissing);
+    Decision decision = world.Step();
+    EXPECT_FALSE(decision.memory.ending.has_value()) << i;
+    EXPECT_TRUE(decision.memory.slots.at(kWorker0).data_missing);
+    EXPECT_THAT(decision.memory.worker_deaths, IsEmpty());
+    world.now += world.limits.max_delay;
+    decision = world.Step();
+    ASSERT_TRUE(world.observed.processes.at(kWorker0).running) << i;
+  }
+  EXPECT_FALSE(IsFailure(world.plan, kWorker0, {kExitMissing, 0, "", Cause::kItself, ""}));
+  world.End(kWorker0, 0, SIGSEGV);
+  EXPECT_FALSE(world.Step().memory.slots.at(kWorker0).data_missing);
+}
+
+TEST(PolicyTest, DataThatIsNotThereIsWaitedForLaterAndLater) {
+  World world;
+  world.limits.patient = true;
+  world.StartAll();
+  for (const int delay : {0, 1, 2, 4, 8, 16, 30, 30}) {
+    world.End(kWorker0, kExitMissing);
+    const Decision decision = world.Step();
+    if (delay > 0) {
+      EXPECT_EQ(decision.decide_again, world.now + absl::Seconds(delay));
+      world.now = decision.decide_again;
+      world.Step();
+    }
+    ASSERT_TRUE(world.observed.processes.at(kWorker0).running) << delay;
+  }
+}
+
+TEST(PolicyTest, AJobsOwnRuleMayHaveDataThatIsNotThereFailIt) {
+  World world;
+  world.limits.patient = true;
+  world.plan.failure_rules = {{FailureRule::Action::kFailJob, {}, {}, {"DataMissing"}}};
+  world.StartAll();
+  world.End(kWorker0, kExitMissing);
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->code, "FailurePolicy");
+}
+
 TEST(PolicyTest, DeathsOfShardsAndCoordinatorsCountAgainstTheBackoffLimit) {
   World world;
   world.plan.backoff_limit = 2;

@@ -317,7 +317,10 @@ class JobDecider {
     for (auto it = memory.slots.begin(); it != memory.slots.end();) {
       policy::Memory::SlotMemory& kept = it->second;
       const PodView* pod = PodAt(it->first);
-      if (pod != nullptr && pod->ready) kept.failures_in_row = kept.failed_starts = 0;
+      if (pod != nullptr && pod->ready) {
+        kept.failures_in_row = kept.failed_starts = 0;
+        kept.data_missing = false;
+      }
       if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
       if (pod == nullptr || kept.handled_life != pod->uid) kept.handled_life.clear();
       if (pod == nullptr || kept.replaced_life != pod->uid) kept.replaced_life.clear();

@@ -48,6 +48,8 @@ Memory::SlotMemory ReadSlot(const Json& from) {
   slot.replaced_life = GetString(from, {"replaced"});
   slot.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));
   slot.failed_starts = static_cast<int>(ReadCount(from, "failedStarts"));
+  const Json* missing = kube::Find(from, {"dataMissing"});
+  slot.data_missing = missing != nullptr && *missing == true;
   slot.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
   return slot;
 }
@@ -58,6 +60,7 @@ Json WriteSlot(const Memory::SlotMemory& slot) {
   WriteText("replaced", slot.replaced_life, &to);
   WriteCount("failuresInRow", slot.failures_in_row, &to);
   WriteCount("failedStarts", slot.failed_starts, &to);
+  if (slot.data_missing) to["dataMissing"] = true;
   WriteTime("startAfter", slot.start_after, &to);
   return to;
 }

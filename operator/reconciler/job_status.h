@@ -19,7 +19,8 @@
 //   ending             outcome, code, reason, since, leaveSeconds: the end that is under way, or
 //                      was reached
 //   processes          by slot, where there is something to remember: the pods whose end was
-//                      handled and that were replaced, failures in a row, when to start again
+//                      handled and that were replaced, failures in a row, whether they were for
+//                      want of data, when to start again
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 

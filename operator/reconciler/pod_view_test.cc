@@ -66,6 +66,18 @@ TEST(PodViewTest, TheLastWordsOfALogAreTheReason) {
   EXPECT_EQ(pod->exit.message, "no data");
 }
 
+TEST(PodViewTest, TheLastWordsOfALogInJsonAreTheReason) {
+  const auto message = [](const char* log) {
+    return ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 1}, {"message", log}})))
+        ->exit.message;
+  };
+  EXPECT_EQ(message("{\"time\":\"1\",\"level\":\"error\",\"msg\":\"no \\\"data\\\"\"}\n"
+                    "{\"time\":\"2\",\"level\":\"info\",\"msg\":\"the end\"}\n"),
+            "no \"data\"");
+  EXPECT_EQ(message("{\"time\":\"1\",\"level\":\"info\",\"msg\":\"the end\"}\n"), "");
+  EXPECT_EQ(message("{\"time\":\"1\",\"level\":\"err"), "");
+}
+
 TEST(PodViewTest, ACoordinatorsLastWordIsItsProgress) {
   const auto pod = ReadPod(Pod(
       "coordinator",

@@ -20,6 +20,8 @@ using Type = EventRecord::Type;
 
 constexpr size_t kMaxFailures = 8;
 constexpr size_t kMaxNamed = 5;  // pods named in one message
+// Of ends and of the condition: as policy::ReasonOf has it.
+constexpr char kDataMissing[] = "DataMissing";
 
 // So many digits that a chart is right, and so few that equal values stay equal.
 double Rounded(double value) {
@@ -30,6 +32,10 @@ double Rounded(double value) {
 // What a user can do about the end of a pod.
 std::string Advice(const std::string& reason) {
   if (reason == "OOMKilled") return "raise resources.limits.memory in the role's template";
+  if (reason == kDataMissing) {
+    return "put it there, or correct the volumes of the role's template; it is looked for again by "
+           "itself, after 1 s, 2 s, ... 30 s";
+  }
   if (reason == "StartError") return "the image lacks the program: correct the image or command";
   return "";
 }
@@ -122,10 +128,10 @@ class Reporter {
         waiting_ = {pod->waiting.reason, absl::StrCat(pod->name, ": ", pod->waiting.message)};
       }
       const auto kept = recovery_.memory.slots.find(slot);
-      if (kept != recovery_.memory.slots.end() && kept->second.failures_in_row > 0) {
-        failing_.push_back(
-            absl::StrCat(policy::SlotName(slot), " (", kept->second.failures_in_row, ")"));
-      }
+      if (kept == recovery_.memory.slots.end() || kept->second.failures_in_row == 0) return;
+      if (kept->second.data_missing) without_data_.push_back(policy::SlotName(slot));
+      failing_.push_back(
+          absl::StrCat(policy::SlotName(slot), " (", kept->second.failures_in_row, ")"));
     };
     if (recovery_.shards == 0) return;
     look({v1::COORDINATOR, 0});
@@ -351,6 +357,10 @@ class Reporter {
       Set("Ready", false, trouble.empty() ? "NotAllReady" : trouble.reason,
           absl::StrCat("not ready: ", Names(missing_)));
     }
+    if (trouble.empty() && !without_data_.empty()) {
+      trouble = {kDataMissing, absl::StrCat("waiting for data: ", Names(without_data_),
+                                            LastFailure(kDataMissing))};
+    }
     if (trouble.empty() && !failing_.empty()) {
       trouble = {"ProcessesFail",
                  absl::StrCat("failed, times in a row: ", Names(failing_), LastFailure())};
@@ -373,11 +383,16 @@ class Reporter {
     }
   }
 
-  std::string LastFailure() const {
+  // Of any reason, or of one alone.
+  std::string LastFailure(absl::string_view reason = "") const {
     const Json* failures = kube::Find(status_, {"lastFailures"});
-    if (failures == nullptr || !failures->is_array() || failures->empty()) return "";
-    return absl::StrCat("; the last: ", kube::GetString(failures->front(), {"pod"}), ": ",
-                        kube::GetString(failures->front(), {"message"}));
+    if (failures == nullptr || !failures->is_array()) return "";
+    for (const Json& failure : *failures) {
+      if (!reason.empty() && kube::GetString(failure, {"reason"}) != reason) continue;
+      return absl::StrCat("; the last: ", kube::GetString(failure, {"pod"}), ": ",
+                          kube::GetString(failure, {"message"}));
+    }
+    return "";
   }
 
   void End() {
@@ -415,6 +430,7 @@ class Reporter {
     if (HasCondition(status_, "Running")) return kube::GetString(*running, {"reason"});
     if (!world_.refused.empty()) return world_.refused.reason;
     if (!waiting_.empty()) return waiting_.reason;
+    if (!without_data_.empty()) return kDataMissing;
     if (!failing_.empty()) return "Failing";
     const bool trained = kube::Find(status_, {"training", "step"}) != nullptr;
     return trained ? "Recovering" : "Starting";
@@ -428,6 +444,7 @@ class Reporter {
   std::vector<EventRecord>* const events_;
   std::vector<std::string> missing_;
   std::vector<std::string> failing_;
+  std::vector<std::string> without_data_;
   Trouble waiting_;
   bool coordinator_ready_ = false;
 };

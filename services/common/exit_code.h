@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitExpelled = 10,  // start again as a new incarnation; nobody's fault
   kExitRefused = 11,   // the coordinator does not take this process: starting again would not help
   kExitRetry = 12,     // something outside failed for now (storage, port, peer): start again later
+  kExitMissing = 13,   // data or model are not there, or may not be read: start again once they are
 };
 
 }  // namespace sluice

@@ -161,7 +161,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   });
   const WorkerProcess::Result result = process->Wait();
   stop->SetHandler(nullptr);
-  return ExitCodeOf(result.reason);
+  return result.data_missing ? +kExitMissing : ExitCodeOf(result.reason);
 }
 
 int Main(int argc, char** argv) {

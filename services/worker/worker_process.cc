@@ -332,10 +332,7 @@ class WorkerProcess::Impl {
       step_delay_ = absl::Seconds(job.training().step_delay_seconds());
       absl::StatusOr<std::unique_ptr<Trainer>> trainer = OpenTrainer(job);
       if (!trainer.ok()) {
-        logger_.Error("Model or data cannot be opened", {{"why", trainer.status().ToString()}});
-        Event([status = trainer.status()](WorkerCore& core, absl::Time now) {
-          return core.OnModelFailed(status, now);
-        });
+        NotOpened(trainer.status());
         return;
       }
       logger_.Info("Model and data are open",
@@ -348,6 +345,21 @@ class WorkerProcess::Impl {
         return core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
                                  trainer_->evaluation_samples(), now);
       });
+    });
+  }
+
+  // What is not there may come: the job is not failed for it, this worker only leaves.
+  void NotOpened(const absl::Status& status) {
+    if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
+      logger_.Error("Model or data cannot be opened", {{"why", status.ToString()}});
+      Event([status](WorkerCore& core, absl::Time now) { return core.OnModelFailed(status, now); });
+      return;
+    }
+    std::string message = absl::StrCat("model or data are missing: ", status.message());
+    logger_.Error(message);
+    Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
+      data_missing_ = true;
+      return core.OnLeave(message, absl::ZeroDuration(), now);
     });
   }
 
@@ -440,7 +452,7 @@ class WorkerProcess::Impl {
 
   void End(ExitReason reason, std::string message) {
     logger_.Info("The worker ends", {{"why", message}});
-    result_ = {reason, std::move(message)};
+    result_ = {reason, std::move(message), data_missing_ && reason == ExitReason::kLeft};
     ended_.Notify();
   }
 
@@ -516,6 +528,7 @@ class WorkerProcess::Impl {
   int64_t told_sent_at_ = 0;
   absl::Time last_publication_ = absl::InfinitePast();
   std::string last_view_;
+  bool data_missing_ = false;
   Result result_;  // written before ended_ is notified
 
   // Set on the compute thread before OnModelReady, constant from then on.

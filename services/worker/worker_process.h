@@ -50,6 +50,9 @@ class WorkerProcess {
   struct Result {
     ExitReason reason = ExitReason::kFailed;
     std::string message;
+    // It left because data or model are not there, or may not be read: whoever puts them there may
+    // start it again. What is there and cannot be used fails the job instead.
+    bool data_missing = false;
   };
 
   // Begins to look for the coordinator. `metrics` must outlive the process.

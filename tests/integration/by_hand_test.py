@@ -90,6 +90,19 @@ class ByHand(unittest.TestCase):
     def start_worker(self, index):
         return self.start(f'worker-{index}', WORKER, '--job', JOB, '--index', index)
 
+    def start_all_but_the_worker_of_a_table(self, data):
+        job = manifest(steps=20)
+        job['spec'].update(
+            model={'name': 'mlp', 'dimensions': {'hidden': 16}},
+            data={'format': 'CSV', 'source': {'path': str(data)}, 'csv': {'labelColumn': 'label'}},
+            training={'steps': 20, 'globalBatchSize': 8, 'threads': 1},
+            worker={'replicas': 1}, parameterServer={'replicas': 1})
+        self.render(job)
+        self.use('127.0.0.1', free_port())
+        self.start('coordinator', COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints',
+                   '--status-file', self.folder / 'status.json')
+        self.start('ps-0', SHARD, '--job', JOB, '--index', 0)
+
     def test_a_job_is_trained_by_programs_that_find_each_other_by_the_environment(self):
         self.render(manifest(steps=200))
         self.use('127.0.0.1', free_port())
@@ -108,6 +121,26 @@ class ByHand(unittest.TestCase):
         self.assertEqual(status['phase'], 'SUCCEEDED')
         self.assertEqual(int(status['samples']), 200 * 8)
         self.assertTrue(status['lastEvaluation']['hasAccuracy'])
+
+    def test_a_worker_whose_data_is_not_there_leaves_and_may_come_back(self):
+        data = self.folder / 'later.csv'
+        self.start_all_but_the_worker_of_a_table(data)
+        for life in range(2):
+            self.assertEqual(self.start_worker(0).wait(PATIENCE_S), 13, self.log('worker-0')[-3000:])
+            self.assertIn(f'{data}: ', self.log('worker-0'))
+        data.write_text('x,y,label\n' + ''.join(f'{i},{-i},{i % 2}\n' for i in range(64)))
+        self.start_worker(0)
+        self.assertEqual(self.running[-1].wait(PATIENCE_S), 0, self.log('worker-0')[-3000:])
+        self.assertEqual(self.running[0].wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
+        self.assertEqual(json.loads((self.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
+
+    def test_data_that_is_there_and_no_good_fails_the_job(self):
+        data = self.folder / 'broken.csv'
+        data.write_text('x,y,label\n1,2,0\n1,2\n')
+        self.start_all_but_the_worker_of_a_table(data)
+        self.assertEqual(self.start_worker(0).wait(PATIENCE_S), 1, self.log('worker-0')[-3000:])
+        self.assertEqual(self.running[0].wait(PATIENCE_S), 1, self.log('coordinator')[-3000:])
+        self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
 
     def refused(self, *command):
         done = subprocess.run([str(part) for part in command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)

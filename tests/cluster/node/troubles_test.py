@@ -52,22 +52,30 @@ class TroublesTest(TrainingCase):
             name: claim['spec'][name] for name in ('accessModes', 'resources')}}, self.namespace)
         self.assert_recovers('volume')
 
-    def test_data_that_is_not_there_fails_the_job_and_is_named(self):
-        # What a worker meets when it opens its data is told by the coordinator, as on one machine, and ends the job.
-        def begin():
-            self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
+    def test_data_that_is_not_there(self):
+        self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
+        self.wait_until_told('mnist', 'DataMissing', '/data/mnist: no such file or folder', 'put it there')
+        self.assertEqual(self.status('mnist')['summary'], 'DataMissing')
+        self.assertEqual(self.status('mnist')['lastFailures'][0]['exitCode'], 13)
+        self.assertFalse(self.status('mnist')['lastFailures'][0]['counted'])
+        folder = self.folders['datasets'] / 'mnist'
+        volumes.copy_images(volumes.FASHION, folder.with_name('being-copied'))
+        folder.with_name('being-copied').rename(folder)
+        self.assert_recovers('mnist')
+        self.assertEqual(self.status('mnist')['training']['step'], 10)
 
-        begin()
+    def test_data_that_is_there_and_is_no_good_fails_the_job_and_is_named(self):
+        # What a worker meets when it reads its data is told by the coordinator, as on one machine, and ends the job.
+        folder = self.folders['datasets'] / 'mnist'
+        volumes.copy_images(volumes.FASHION, folder)
+        labels = next(folder.glob('train-labels*'))
+        labels.write_bytes(labels.read_bytes()[:1000])
+        self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
         self.kubectl('wait', 'stj/mnist', '--for=condition=Failed', '--timeout=120s', timeout=130)
         failed = self.condition('mnist', 'Failed')
         say(f'{failed["reason"]}: {failed["message"]}')
         self.assertEqual(failed['reason'], 'TrainingFailed')
-        self.assertIn('/data/mnist: no such file or folder', failed['message'])
-        self.kubectl('delete', 'stj', 'mnist')
-        volumes.copy_images(volumes.FASHION, self.folders['datasets'] / 'mnist')
-        begin()
-        self.wait_until_succeeded('mnist')
-        self.assertEqual(self.status('mnist')['training']['step'], 10)
+        self.assertIn(f'/data/mnist/{labels.name}: ', failed['message'])
 
     def test_a_secret_that_a_template_names_is_not_there(self):
         job = bit_exact_job('secret', STEPS)

@@ -157,6 +157,7 @@ class JsonDisplay final : public RunDisplay {
     json["parameterBytes"] = progress.parameter_bytes();
     if (progress.has_staleness()) {
       json["staleness"] = {{"updates", progress.staleness().updates()},
+                           {"mean", progress.staleness().mean()},
                            {"median", progress.staleness().median()},
                            {"percentile95", progress.staleness().percentile_95()},
                            {"largest", progress.staleness().largest()}};

@@ -150,7 +150,7 @@ absl::StatusOr<ModeRun> ParseModeRun(const std::string& mode, absl::string_view 
   run.seconds = summary.value("trainingSeconds", 0.0);
   if (summary.contains("staleness")) {
     const Json& from = summary["staleness"];
-    run.staleness = ModeRun::Staleness{from.value("median", uint64_t{0}),
+    run.staleness = ModeRun::Staleness{from.value("mean", 0.0), from.value("median", uint64_t{0}),
                                        from.value("percentile95", uint64_t{0}),
                                        from.value("largest", uint64_t{0})};
   }
@@ -199,14 +199,15 @@ std::vector<std::string> ComparisonLines(const std::vector<ModeRun>& runs,
   const std::string metric =
       runs.empty() || runs.front().metric.empty() ? std::string("metric") : runs.front().metric;
   std::vector<std::vector<std::string>> rows = {
-      {"mode", "steps", "samples/s", "staleness (median, 95 %, largest)",
+      {"mode", "steps", "samples/s", "staleness (mean, median, 95 %, largest)",
        target.has_value() ? absl::StrCat("time to ", metric, " ", Number(*target))
                           : std::string("time to target"),
        absl::StrCat("final ", metric)}};
   for (const ModeRun& run : runs) {
     const std::string staleness =
         run.staleness.has_value()
-            ? absl::StrCat(run.staleness->median, ", ", run.staleness->percentile95, ", ",
+            ? absl::StrCat(absl::StrFormat("%.2f", run.staleness->mean), ", ",
+                           run.staleness->median, ", ", run.staleness->percentile95, ", ",
                            run.staleness->largest)
             : "-";
     rows.push_back({run.mode, absl::StrCat(run.steps),
@@ -231,7 +232,8 @@ std::string ComparisonJson(const std::vector<ModeRun>& runs, std::optional<doubl
                  {"final", nullptr},
                  {"evaluations", Json::array()}};
     if (run.staleness.has_value()) {
-      item["staleness"] = {{"median", run.staleness->median},
+      item["staleness"] = {{"mean", run.staleness->mean},
+                           {"median", run.staleness->median},
                            {"percentile95", run.staleness->percentile95},
                            {"largest", run.staleness->largest}};
     }

@@ -42,6 +42,7 @@ struct ModeRun {
   uint64_t samples = 0;
   double seconds = 0;  // of training
   struct Staleness {
+    double mean = 0;
     uint64_t median = 0;
     uint64_t percentile95 = 0;
     uint64_t largest = 0;

@@ -81,7 +81,7 @@ constexpr char kRun[] = R"(
 {"type":"event","kind":"view","message":"begins again","time":"2026-01-01T00:00:13+00:00"}
 not json
 {"type":"event","kind":"evaluation","evaluation":{"accuracy":80,"loss":1,"step":20},"time":"2026-01-01T00:00:14.5+00:00"}
-{"type":"summary","outcome":"Succeeded","step":20,"samples":640,"trainingSeconds":4,"evaluation":{"accuracy":80,"loss":1},"staleness":{"median":1,"percentile95":2,"largest":7}}
+{"type":"summary","outcome":"Succeeded","step":20,"samples":640,"trainingSeconds":4,"evaluation":{"accuracy":80,"loss":1},"staleness":{"mean":1.25,"median":1,"percentile95":2,"largest":7}}
 )";
 
 TEST(ParseModeRunTest, TimeBeginsWithTheFirstView) {
@@ -94,6 +94,7 @@ TEST(ParseModeRunTest, TimeBeginsWithTheFirstView) {
   EXPECT_EQ(run->points[0].samples, 320);
   EXPECT_EQ(run->samples_per_second(), 160);
   EXPECT_EQ(run->staleness->largest, 7u);
+  EXPECT_EQ(run->staleness->mean, 1.25);
   EXPECT_EQ(run->last, 80);
   EXPECT_THAT(*SecondsTo(*run, 60), DoubleNear(4.5, 1e-9));
   EXPECT_FALSE(SecondsTo(*run, 81).has_value());
@@ -134,6 +135,15 @@ TEST(ComparisonTest, EachModeHasALine) {
   EXPECT_THAT(lines[1], HasSubstr("Synchronous"));
   EXPECT_THAT(lines[1], HasSubstr("2.0 s"));
   EXPECT_THAT(lines[1], HasSubstr("15"));
+}
+
+TEST(ComparisonTest, StalenessIsToldByItsMeanAndItsQuantiles) {
+  ModeRun run = Trained("accuracy", 90);
+  run.staleness = ModeRun::Staleness{1.256, 1, 2, 7};
+  const std::vector<std::string> lines = ComparisonLines({run}, 90);
+  EXPECT_THAT(lines[0], HasSubstr("staleness (mean, median, 95 %, largest)"));
+  EXPECT_THAT(lines[1], HasSubstr("1.26, 1, 2, 7"));
+  EXPECT_EQ(Json::parse(ComparisonJson({run}, 90))["modes"][0]["staleness"]["mean"], 1.256);
 }
 
 TEST(ComparisonTest, TheJsonHasWhatTheTableHasAndEveryEvaluation) {

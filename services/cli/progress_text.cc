@@ -320,7 +320,8 @@ std::string PulledText(const v1::JobProgress& progress) {
 std::string StalenessText(const v1::JobProgress& progress) {
   if (!progress.has_staleness()) return "";
   const v1::JobProgress::Staleness& staleness = progress.staleness();
-  return absl::StrCat("median ", CountText(staleness.median()), ", 95 % at most ",
+  return absl::StrCat("mean ", absl::StrFormat("%.2f", staleness.mean()), ", median ",
+                      CountText(staleness.median()), ", 95 % at most ",
                       CountText(staleness.percentile_95()), ", largest ",
                       CountText(staleness.largest()), " updates");
 }

@@ -59,10 +59,11 @@ TEST(ProgressTextTest, BytesPulledAreToldWhereTheyAreFewerThanTheParameters) {
 TEST(ProgressTextTest, StalenessIsToldByItsQuantiles) {
   v1::JobProgress progress = Training();
   EXPECT_EQ(StalenessText(progress), "");
+  progress.mutable_staleness()->set_mean(1.666);
   progress.mutable_staleness()->set_median(1);
   progress.mutable_staleness()->set_percentile_95(3);
   progress.mutable_staleness()->set_largest(1200);
-  EXPECT_EQ(StalenessText(progress), "median 1, 95 % at most 3, largest 1,200 updates");
+  EXPECT_EQ(StalenessText(progress), "mean 1.67, median 1, 95 % at most 3, largest 1,200 updates");
 }
 
 TEST(ProgressTextTest, NumbersAreForPeople) {

@@ -57,6 +57,7 @@ void StalenessCounts::Add(uint64_t staleness) {
   counts_.resize(std::max<size_t>(counts_.size(), std::min(staleness, kMost) + 1));
   ++counts_[std::min(staleness, kMost)];
   ++count_;
+  sum_ += staleness;
   largest_ = std::max(largest_, staleness);
 }
 
@@ -150,6 +151,7 @@ void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
     staleness->set_median(stalenesses_.Quantile(0.5));
     staleness->set_percentile_95(stalenesses_.Quantile(0.95));
     staleness->set_largest(stalenesses_.largest());
+    staleness->set_mean(stalenesses_.mean());
   }
 }
 

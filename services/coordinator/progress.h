@@ -55,6 +55,10 @@ class StalenessCounts {
   void Add(uint64_t staleness);
   uint64_t count() const { return count_; }
   uint64_t largest() const { return largest_; }
+  // Of all that were added; 0 before the first.
+  double mean() const {
+    return count_ > 0 ? static_cast<double>(sum_) / static_cast<double>(count_) : 0;
+  }
   // The lowest staleness that so many of all updates do not exceed. `fraction` is in (0, 1].
   uint64_t Quantile(double fraction) const;
 
@@ -63,6 +67,7 @@ class StalenessCounts {
 
   std::vector<uint64_t> counts_;
   uint64_t count_ = 0;
+  uint64_t sum_ = 0;
   uint64_t largest_ = 0;
 };
 

@@ -181,6 +181,8 @@ TEST(TrainingMeter, StalenessIsToldByQuantiles) {
   EXPECT_EQ(progress.staleness().median(), 4);
   EXPECT_EQ(progress.staleness().percentile_95(), 9);
   EXPECT_EQ(progress.staleness().largest(), 1'000'000'000'000);
+  // 10 of each of 0 to 8, 9 of 9, and the one.
+  EXPECT_DOUBLE_EQ(progress.staleness().mean(), (360 + 81 + 1e12) / 100);
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 #include "services/cli/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "services/cli/progress_text.h"
 #include "services/protocol/codec/codec.h"
+#include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/stages.h"
@@ -89,6 +93,77 @@ class Planner {
   uint64_t slots_ = 0;
 };
 
+// Rows of which a block holds elements, of those that a step names.
+double RowsIn(const RowTraffic& rows, uint64_t table_rows, const RowCut& cut) {
+  const auto range = static_cast<double>(table_rows) / static_cast<double>(rows.rows.size());
+  const auto elements = static_cast<double>(cut.row_elements);
+  const double begin = static_cast<double>(cut.offset) / elements;
+  const double end = static_cast<double>(cut.offset + cut.count) / elements;
+  double sum = 0;
+  for (size_t i = 0; i < rows.rows.size(); ++i) {
+    const double from = std::max(begin, range * static_cast<double>(i));
+    const double to = std::min(end, range * static_cast<double>(i + 1));
+    if (to > from) sum += rows.rows[i] * (to - from) / range;
+  }
+  return sum;
+}
+
+// A block of a table, encoded by its rows; whole where that takes no more.
+uint64_t RowBytes(const RowTraffic& rows, const v1::TensorSpec& tensor, const v1::Block& block) {
+  const auto table_rows = static_cast<uint64_t>(std::max<int64_t>(1, tensor.shape(0)));
+  const RowCut cut{std::max<uint64_t>(1, ElementCount(tensor) / table_rows), block.offset(),
+                   block.count()};
+  const double element = static_cast<double>(ElementBytes(tensor.dtype()));
+  // A number, and its elements that lie in the block.
+  const double row = sizeof(uint32_t) + element * static_cast<double>(cut.row_elements);
+  const double bytes =
+      static_cast<double>(RowsBytes(cut, {}, tensor.dtype())) + row * RowsIn(rows, table_rows, cut);
+  const double whole = element * static_cast<double>(block.count());
+  return static_cast<uint64_t>(std::min(bytes, whole));
+}
+
+// Puts rows in the place of whole blocks.
+class RowSizes {
+ public:
+  RowSizes(const v1::TensorTable& table, const std::vector<RowTraffic>& rows) : table_(table) {
+    for (const RowTraffic& one : rows) {
+      if (!one.rows.empty()) rows_[one.tensor] = &one;
+    }
+  }
+
+  void Apply(const v1::Block& block, BlockSizes* sizes) const {
+    const auto found = rows_.find(block.tensor());
+    if (found == rows_.end()) return;
+    const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
+    const uint64_t bytes = RowBytes(*found->second, tensor, block);
+    sizes->pushed = bytes;
+    if (found->second->pulled) sizes->pulled = bytes;
+  }
+
+  // Of a pull: the numbers of the rows that it wants, which every shard is told.
+  uint64_t RequestBytes() const {
+    double rows = 0;
+    for (const auto& [tensor, one] : rows_) {
+      if (one->pulled) rows += std::accumulate(one->rows.begin(), one->rows.end(), 0.0);
+    }
+    return static_cast<uint64_t>(rows * sizeof(uint64_t));
+  }
+
+  std::vector<Plan::Table> Tables() const {
+    std::vector<Plan::Table> tables;
+    for (const auto& [tensor, one] : rows_) {
+      const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
+      tables.push_back({spec.name(), static_cast<uint64_t>(spec.shape(0)),
+                        std::accumulate(one->rows.begin(), one->rows.end(), 0.0), one->steps});
+    }
+    return tables;
+  }
+
+ private:
+  const v1::TensorTable& table_;
+  std::map<uint32_t, const RowTraffic*> rows_;  // by tensor
+};
+
 // Gradients that a shard holds at a time, in units of one.
 uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
   const uint64_t workers = job.worker().replicas();
@@ -133,7 +208,8 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
-                              const std::vector<StageTraffic>& stages) {
+                              const std::vector<StageTraffic>& stages,
+                              const std::vector<RowTraffic>& rows) {
   const bool by_shards = job.training().execution() == v1::TrainingSpec::SERVER;
   const uint32_t partitions = job.parameter_server().partitions();
   absl::StatusOr<v1::Layout> layout =
@@ -148,6 +224,8 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   plan.synchronous = job.training().mode() == v1::SYNCHRONOUS;
   plan.workers = job.worker().replicas();
   plan.shards.resize(job.parameter_server().replicas());
+  const RowSizes row_sizes(table, rows);
+  plan.row_tables = row_sizes.Tables();
   for (const v1::TensorSpec& tensor : table.tensors()) plan.parameters += ElementCount(tensor);
   std::vector<uint64_t> gradients(plan.shards.size());
   uint64_t state = 0;
@@ -159,8 +237,9 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const uint64_t kept = by_shards ? plan.workers : 0;
   const uint64_t fetched = by_shards && job.training().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout->blocks()) {
-    const absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
+    absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
     if (!sizes.ok()) return sizes.status();
+    row_sizes.Apply(block, &*sizes);
     const uint32_t place = owner[block.partition()];
     Plan::Shard& shard = plan.shards[place];
     shard.parameter_bytes += sizes->raw;
@@ -181,6 +260,8 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   }
   for (size_t i = 0; i < plan.shards.size(); ++i) {
     plan.shards[i].memory_bytes += GradientsHeld(job, state) * gradients[i];
+    plan.shards[i].received_bytes += contributions * row_sizes.RequestBytes();
+    plan.worker.sent_bytes += row_sizes.RequestBytes();
   }
   if (by_shards) {
     AddStageTraffic(job, stages, owner, &plan);
@@ -191,6 +272,11 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   plan.worker.memory_bytes = buffers * plan.parameter_bytes + state;
   if (job.training().compression().error_feedback()) plan.worker.memory_bytes += 2 * state;
   return plan;
+}
+
+double ExpectedRows(double rows, double tokens) {
+  if (rows <= 1) return tokens > 0 ? rows : 0;
+  return -rows * std::expm1(tokens * std::log1p(-1 / rows));
 }
 
 absl::Duration Plan::NetworkTime(double bytes_per_second) const {
@@ -237,6 +323,15 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
   }
   lines.push_back(Row(plan.workers == 1 ? "the worker" : "each worker", plan.worker.memory_bytes,
                       plan.worker.received_bytes, plan.worker.sent_bytes));
+  for (const Plan::Table& table : plan.row_tables) {
+    lines.push_back(absl::StrFormat(
+        "%s travels by rows: of each worker about %s of %s %s, %s", table.tensor,
+        CountText(static_cast<uint64_t>(std::llround(table.touched_rows))), CountText(table.rows),
+        unit,
+        table.steps == 0
+            ? std::string("as computed for random tokens")
+            : absl::StrCat("the mean of ", table.steps, " that were read from the data")));
+  }
   const double seconds = absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second));
   lines.push_back(absl::StrFormat("at %.3g Gbit/s the network is busy for %.3g s %s",
                                   bytes_per_second * 8 / 1e9, seconds, unit));
@@ -251,6 +346,13 @@ std::string PlanJson(const Plan& plan, double bytes_per_second) {
                       {"receivedBytes", shard.received_bytes},
                       {"sentBytes", shard.sent_bytes}});
   }
+  nlohmann::ordered_json tables = nlohmann::ordered_json::array();
+  for (const Plan::Table& table : plan.row_tables) {
+    tables.push_back({{"tensor", table.tensor},
+                      {"rows", table.rows},
+                      {"touchedRows", table.touched_rows},
+                      {"basis", table.steps == 0 ? "RandomTokens" : "Data"}});
+  }
   const nlohmann::ordered_json json = {
       {"parameters", plan.parameters},
       {"parameterBytes", plan.parameter_bytes},
@@ -261,6 +363,7 @@ std::string PlanJson(const Plan& plan, double bytes_per_second) {
        {{"memoryBytes", plan.worker.memory_bytes},
         {"receivedBytes", plan.worker.received_bytes},
         {"sentBytes", plan.worker.sent_bytes}}},
+      {"rowTables", std::move(tables)},
       {"networkSeconds", absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second))},
   };
   return json.dump();

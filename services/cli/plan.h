@@ -20,6 +20,19 @@ struct StageTraffic {
   uint64_t output_bytes = 0;
 };
 
+// A table of which only the rows that samples name travel.
+struct RowTraffic {
+  uint32_t tensor = 0;
+  bool pulled = false;  // by rows, too; else whole
+  // Rows that a worker's samples of a step (an update) name: expected, in equal ranges of the
+  // table's rows.
+  std::vector<double> rows;
+  uint32_t steps = 0;  // of the data that were read to know; 0: computed for random tokens
+};
+
+// How many of `rows` are named by so many tokens, each of which is any of them with equal chance.
+double ExpectedRows(double rows, double tokens);
+
 // A step is a synchronous step, or where the mode is another one worker's update. Bytes are those
 // of tensors as they are encoded; headers add less than a thousandth to all but the smallest
 // models. Where the shards compute the layers, what a worker sends and gets are inputs, outputs and
@@ -42,6 +55,13 @@ struct Plan {
   uint64_t parameter_bytes = 0;
   bool synchronous = true;
   uint32_t workers = 0;
+  struct Table {
+    std::string tensor;
+    uint64_t rows = 0;
+    double touched_rows = 0;  // expected, by a worker's step
+    uint32_t steps = 0;       // as RowTraffic
+  };
+  std::vector<Table> row_tables;  // that travel by rows
   std::vector<Shard> shards;
   Worker worker;
 
@@ -52,10 +72,12 @@ struct Plan {
 };
 
 // `job` must be valid, with its defaults; the table that of its model; the stages those of its
-// model where the shards compute them, else none. INVALID_ARGUMENT if they do not go together (a
+// model where the shards compute them, else none; `rows` the tables that travel by rows.
+// INVALID_ARGUMENT if they do not go together (a
 // codec that cannot carry the model's type).
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
-                              const std::vector<StageTraffic>& stages);
+                              const std::vector<StageTraffic>& stages,
+                              const std::vector<RowTraffic>& rows);
 
 // "10Gbit", "1.25GB", "400 Mbit": bytes a second. Units are decimal; bit, b, byte or B.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);

@@ -6,6 +6,7 @@
 namespace sluice::cli {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 // 1,000,000 float32: 4 MB.
@@ -31,7 +32,7 @@ v1::JobSpec Job() {
 }
 
 TEST(Plan, EveryWorkerPushesAndPullsEverythingInASynchronousStep) {
-  const auto plan = MakePlan(Job(), Table(), {});
+  const auto plan = MakePlan(Job(), Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->parameter_bytes, 4'000'000u);
   EXPECT_EQ(plan->worker.sent_bytes, 4'000'000u);
@@ -53,18 +54,62 @@ TEST(Plan, AnAsynchronousUpdateIsOneWorkers) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].received_bytes, 4'000'000u);
   // One version, and an update staged by each.
   EXPECT_EQ(plan->shards[0].memory_bytes, 16'000'000u);
 }
 
+// 100,000 rows of 10 float32.
+v1::TensorTable Embedding() {
+  v1::TensorTable table = Table();
+  table.mutable_tensors(0)->set_shape(0, 100'000);
+  table.mutable_tensors(0)->add_shape(10);
+  return table;
+}
+
+TEST(Plan, RowsOfATableAreCountedInPlaceOfTheTable) {
+  for (const bool pulled : {true, false}) {
+    const auto plan = MakePlan(Job(), Embedding(), {}, {{0, pulled, {1000}, 0}});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    // 4 bytes for its number and 40 for itself; a head for each block; and 8 where it is asked for.
+    EXPECT_NEAR(plan->worker.received_bytes, pulled ? 44e3 : 4e6, 2e3);
+    EXPECT_NEAR(plan->worker.sent_bytes, 44e3 + (pulled ? 2 * 8e3 : 0), 2e3);
+    EXPECT_NEAR(plan->shards[0].received_bytes, 3 * (22e3 + (pulled ? 8e3 : 0)), 6e3);
+    EXPECT_THAT(PlanLines(*plan, 1e9), Contains(HasSubstr("about 1,000 of 100,000 a step, as")));
+  }
+}
+
+TEST(Plan, RowsLieWhereTheDataHasThem) {
+  v1::JobSpec job = Job();
+  job.mutable_parameter_server()->set_partitions(2);
+  const auto plan = MakePlan(job, Embedding(), {}, {{0, true, {1000, 0}, 16}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NEAR(plan->worker.received_bytes, 44e3, 2e3);
+  EXPECT_THAT(PlanLines(*plan, 1e9), Contains(HasSubstr("the mean of 16 that were read")));
+}
+
+TEST(Plan, ATableOfWhichNearlyAllRowsTravelTravelsWhole) {
+  const auto plan = MakePlan(Job(), Embedding(), {}, {{0, true, {99'000}, 0}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
+}
+
+TEST(Plan, RandomTokensNameTheSameRowNowAndThen) {
+  EXPECT_EQ(ExpectedRows(100, 0), 0);
+  EXPECT_NEAR(ExpectedRows(100, 1), 1, 1e-12);
+  EXPECT_NEAR(ExpectedRows(2, 2), 1.5, 1e-12);
+  EXPECT_NEAR(ExpectedRows(10'000, 160), 158.74, 0.01);
+  EXPECT_NEAR(ExpectedRows(100, 1e6), 100, 1e-9);
+  EXPECT_EQ(ExpectedRows(1, 3), 1);
+}
+
 TEST(Plan, OptimizerStateIsHeldInEachVersion) {
   v1::JobSpec job = Job();
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].memory_bytes, 2 * 12'000'000u + 4'000'000u);
 }
@@ -72,7 +117,7 @@ TEST(Plan, OptimizerStateIsHeldInEachVersion) {
 TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.sent_bytes, 2'000'000u);
   EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
@@ -81,7 +126,7 @@ TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
 TEST(Plan, ACodecThatCannotCarryTheModelIsNamed) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_INT8);
-  const auto plan = MakePlan(job, Table(v1::BFLOAT16), {});
+  const auto plan = MakePlan(job, Table(v1::BFLOAT16), {}, {});
   ASSERT_FALSE(plan.ok());
   EXPECT_THAT(plan.status().message(), HasSubstr("w"));
 }
@@ -90,7 +135,7 @@ TEST(Plan, StragglersCostAGradientOfEachWorker) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
   job.mutable_training()->mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].memory_bytes, (2 + 3) * 4'000'000u);
 }
@@ -98,7 +143,7 @@ TEST(Plan, StragglersCostAGradientOfEachWorker) {
 TEST(Plan, TheBusiestLinkDecidesHowLongTheNetworkIsBusy) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->NetworkTime(12e6), absl::Seconds(1));
 }
@@ -126,7 +171,7 @@ v1::JobSpec StagedJob() {
 }
 
 TEST(Plan, WhereTheShardsComputeInputsAndOutputsTravelAndParametersDoNot) {
-  const auto plan = MakePlan(StagedJob(), TwoLayers(), {{100, 40}, {40, 8}});
+  const auto plan = MakePlan(StagedJob(), TwoLayers(), {{100, 40}, {40, 8}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->shards.size(), 2u);
   uint64_t received = 0;
@@ -145,7 +190,7 @@ TEST(Plan, WhereTheShardsComputeInputsAndOutputsTravelAndParametersDoNot) {
 TEST(Plan, GradientsThatAreVerifiedAreFetched) {
   v1::JobSpec job = StagedJob();
   job.mutable_training()->set_verify_gradients(true);
-  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}});
+  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.received_bytes, 32u * (40 + 8 + 40) + 8000);
 }
@@ -154,7 +199,7 @@ TEST(Plan, WorkersShareTheBatchOfASynchronousStep) {
   v1::JobSpec job = StagedJob();
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_worker()->set_replicas(2);
-  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}});
+  const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.sent_bytes, 16u * (100 + 40 + 40 + 8));
 }
@@ -162,13 +207,17 @@ TEST(Plan, WorkersShareTheBatchOfASynchronousStep) {
 TEST(Plan, ProgramsReadItAsJson) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
-  const auto plan = MakePlan(job, Table(), {});
+  const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(PlanJson(*plan, 12e6),
             R"({"parameters":1000000,"parameterBytes":4000000,"per":"step","shards":[)"
             R"({"parameterBytes":4000000,"memoryBytes":12000000,"receivedBytes":12000000,)"
             R"("sentBytes":12000000}],"workers":3,"worker":{"memoryBytes":12000000,)"
-            R"("receivedBytes":4000000,"sentBytes":4000000},"networkSeconds":1.0})");
+            R"("receivedBytes":4000000,"sentBytes":4000000},"rowTables":[],"networkSeconds":1.0})");
+  const auto with_table = MakePlan(job, Embedding(), {}, {{0, true, {1000}, 0}});
+  EXPECT_THAT(PlanJson(*with_table, 12e6),
+              HasSubstr(R"("rowTables":[{"tensor":"w","rows":100000,"touchedRows":1000.0,)"
+                        R"("basis":"RandomTokens"}])"));
 }
 
 TEST(Bandwidth, IsReadAsPeopleWriteIt) {

@@ -3,8 +3,10 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,64 @@ namespace sluice::worker {
 namespace {
 
 constexpr size_t kMaxJobBytes = size_t{1} << 20;
+
+// Few enough to be told in no time, many enough to tell shards apart.
+constexpr uint64_t kRowRanges = 256;
+constexpr uint64_t kSteps = 16;
+
+// Samples of one worker's step; of one update, where there are no steps.
+uint64_t SamplesOfWorker(const v1::JobSpec& job) {
+  const uint64_t batch = std::max<uint64_t>(1, job.training().global_batch_size());
+  const bool shared = job.training().mode() == v1::SYNCHRONOUS;
+  const uint64_t workers = std::max<uint32_t>(1, job.worker().replicas());
+  return shared ? std::max<uint64_t>(1, (batch + workers / 2) / workers) : batch;
+}
+
+// What steps of one worker, spread over the first pass over the data, name of the table.
+absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* trainer,
+                       v1::Description::RowTable* table) {
+  const uint64_t batch = std::max<uint64_t>(1, job.training().global_batch_size());
+  const uint64_t samples = std::min(SamplesOfWorker(job), trainer->training_samples());
+  const uint64_t last = trainer->training_samples() - samples;
+  const uint64_t steps = std::min(kSteps, last / batch + 1);
+  const uint64_t ranges = std::min(kRowRanges, table_rows);
+  std::vector<uint64_t> counts(ranges);
+  for (uint64_t i = 0; i < steps; ++i) {
+    const uint64_t begin = (last / batch + 1) * i / steps * batch;
+    const absl::StatusOr<RowSelections> rows = trainer->FindRows({{begin, begin + samples}});
+    if (!rows.ok()) return rows.status();
+    const auto found = rows->find(table->tensor());
+    if (found == rows->end()) continue;
+    for (uint64_t row : found->second) ++counts[row * ranges / table_rows];
+  }
+  for (uint64_t count : counts) {
+    table->add_rows(static_cast<double>(count) / static_cast<double>(steps));
+  }
+  table->set_steps(static_cast<uint32_t>(steps));
+  return absl::OkStatus();
+}
+
+absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Trainer* trainer,
+                          v1::Description* description) {
+  const std::vector<uint32_t> pulled = trainer->RowTensors();
+  const v1::TensorTable tensors = trainer->engine().Describe();
+  for (uint32_t tensor : trainer->engine().RowTensors()) {
+    v1::Description::RowTable& table = *description->add_row_tables();
+    table.set_tensor(tensor);
+    table.set_pulled(std::find(pulled.begin(), pulled.end(), tensor) != pulled.end());
+    if (job.data().format() == v1::DataSpec::SYNTHETIC) {
+      uint64_t tokens = 1;
+      for (int64_t size : data.sample_shape) tokens *= static_cast<uint64_t>(size);
+      table.set_random_tokens(tokens);
+      continue;
+    }
+    const auto rows = static_cast<uint64_t>(tensors.tensors(static_cast<int>(tensor)).shape(0));
+    if (absl::Status counted = CountRows(job, rows, trainer, &table); !counted.ok()) {
+      return counted;
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Describe(const std::string& job_file, const std::string& output,
                       const EngineFactory& make_engine, const DataFetcher& fetch_data) {
@@ -52,6 +112,11 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
       entry.set_input_bytes(stage.input_bytes);
       entry.set_output_bytes(stage.output_bytes);
     }
+  }
+  if (job.training().execution() != v1::TrainingSpec::SERVER &&
+      job.model().embeddings() == v1::ModelSpec::ROWS) {
+    const absl::Status described = DescribeRows(job, data, trainer->get(), &description);
+    if (!described.ok()) return described;
   }
   v1::Ready& ready = *description.mutable_ready();
   *ready.mutable_table() = (*trainer)->engine().Describe();

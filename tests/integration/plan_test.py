@@ -109,6 +109,42 @@ class PlanTest(unittest.TestCase):
     def test_bytes_of_compressed_gradients(self):
         self.check(manifest(compression={'push': 'Int8', 'pull': 'Float16'}))
 
+    def language_model(self, **training):
+        spec = manifest(globalBatchSize=64, **training)
+        spec['spec']['model'] = {'name': 'lstm-lm', 'dimensions': {'embedding': 256, 'hidden': 2}}
+        spec['spec']['data'] = {'format': 'Synthetic', 'synthetic': {'samples': 512, 'shape': [20], 'vocabulary': 4000}}
+        spec['spec']['optimizer'] = {'name': 'SGD', 'learningRate': 0.1}
+        return spec
+
+    def check_random_tokens(self, tokens, **training):
+        table, = self.check(self.language_model(**training))['rowTables']
+        self.assertEqual((table['tensor'], table['basis']), ('embedding.weight', 'RandomTokens'))
+        self.assertAlmostEqual(table['touchedRows'], 4000 * (1 - (1 - 1 / 4000)**tokens), places=6)
+
+    def test_bytes_of_the_rows_that_a_step_of_random_tokens_names(self):
+        self.check_random_tokens(640)
+
+    def test_bytes_of_the_rows_that_an_update_of_random_tokens_names(self):
+        self.check_random_tokens(1280, mode='Asynchronous')
+
+    def test_bytes_of_the_rows_of_a_text(self):
+        spec = self.language_model()
+        text = self.folder / 'train.txt'
+        # Some words are in every line, some in few.
+        text.write_text('\n'.join(' '.join(f'w{(i * i + j * j * j) % (20 if j % 2 else 3000)}' for j in range(20)) for i in range(2000)))
+        spec['spec']['data'] = {'format': 'Text', 'source': {'path': str(text)}, 'text': {'sequenceLength': 20, 'vocabularySize': 4000}}
+        table, = self.check(spec)['rowTables']
+        self.assertEqual(table['basis'], 'Data')
+        self.assertLess(table['touchedRows'], 640)
+        self.assertIn('read from the data', self.plan(spec).stdout)
+
+    def test_dense_tables_are_counted_whole(self):
+        spec = self.language_model()
+        spec['spec']['model']['embeddings'] = 'Dense'
+        planned = json.loads(self.plan(spec, '--output', 'json').stdout)
+        self.assertEqual(planned['rowTables'], [])
+        self.assertEqual(planned['worker']['sentBytes'], planned['parameterBytes'])
+
     def test_bytes_of_an_update_whose_layers_the_shards_compute(self):
         spec = manifest(execution='Server', mode='Asynchronous')
         spec['spec']['model']['stages'] = [{'layers': ['fc1']}, {'layers': ['fc2']}]

@@ -334,7 +334,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     options.cut = cut_->id;
     options.version = cut_->step;
     options.samples = EvaluationSamples();
-    if (goal_ == Goal::kComplete) {
+    if (EndsWithEvaluation()) {
       options.first = options.samples;
       options.samples = model_->evaluation_samples();
     }
@@ -346,19 +346,29 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     FinishEvaluation(now);
     return;
   }
-  std::vector<Evaluator> evaluators;
-  for (const auto& member : view_.workers()) {
-    const uint64_t incarnation = member.process().incarnation();
-    const Process* process = membership_.Find(incarnation);
-    if (process == nullptr || process->leaving) continue;
-    evaluators.push_back({incarnation, meter_.SpeedOf(incarnation)});
-  }
-  for (auto& [incarnation, evaluate] : evaluation_->Assign(evaluators, now)) {
+  for (auto& [incarnation, evaluate] : evaluation_->Assign(Evaluators(), now)) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(evaluate);
     // To a suspect it is sent again when it returns.
     Send(*membership_.Find(incarnation), std::move(message));
   }
+}
+
+// The members; where training has ended at a target, who was one or came since.
+std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
+  std::vector<Evaluator> evaluators;
+  const auto add = [&](const Process* process) {
+    if (process == nullptr || process->leaving) return;
+    evaluators.push_back({process->incarnation(), meter_.SpeedOf(process->incarnation())});
+  };
+  if (goal_ == Goal::kTarget) {
+    for (const Process* worker : ReadyWorkers()) add(worker);
+  } else {
+    for (const auto& member : view_.workers()) {
+      add(membership_.Find(member.process().incarnation()));
+    }
+  }
+  return evaluators;
 }
 
 void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
@@ -377,7 +387,7 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
     NoteEvaluation(evaluation.FirstResult(classification, now), now);
   }
   v1::Evaluation result = evaluation.Result(classification, now);
-  result.set_final(final_cut_open_ && goal_ == Goal::kComplete);
+  result.set_final(final_cut_open_ && EndsWithEvaluation());
   NoteEvaluation(std::move(result), now);
   if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), *last_result_)) {
     target_reached_ = true;

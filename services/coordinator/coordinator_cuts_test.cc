@@ -339,6 +339,67 @@ TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
 
+v1::JobSpec UpToAccuracy(double accuracy) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_data()->mutable_evaluation()->set_max_samples(300);
+  spec.mutable_training()->mutable_target()->set_metric("accuracy");
+  spec.mutable_training()->mutable_target()->set_goal("AtLeast");
+  spec.mutable_training()->mutable_target()->set_value(accuracy);
+  return spec;
+}
+
+TEST(CoordinatorEvaluation, AtTheTargetTheVersionThatIsSavedIsEvaluatedOnAllSamples) {
+  FakeJob job(UpToAccuracy(9.5));
+  job.Start();
+  job.Train(17);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  const v1::JobProgress progress = job.Progress();
+  EXPECT_EQ(progress.last_evaluation().samples(), 1000);
+  EXPECT_TRUE(progress.last_evaluation().final());
+  EXPECT_EQ(progress.last_evaluation().step(), SavedSteps(job).back());
+}
+
+// Answers what it was asked, and nothing more.
+void AnswerNow(FakeJob& job, FakeWorker& worker) {
+  job.Break(worker);
+  worker.evaluates = true;
+  job.Connect(worker);
+  worker.evaluates = false;
+}
+
+TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
+  FakeJob job(UpToAccuracy(9.5));
+  job.Start();
+  job.Train(9);
+  job.workers[0]->evaluates = job.workers[1]->evaluates = false;
+  job.Train(2);
+  AnswerNow(job, *job.workers[0]);
+  AnswerNow(job, *job.workers[1]);
+  job.Train(6);  // up to where training is to stop
+  EXPECT_FALSE(job.exit.has_value());
+  EXPECT_EQ(job.core->view().workers_size(), 0);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+  job.Kill(*job.workers[0]);
+  job.Kill(*job.workers[1]);
+  EXPECT_FALSE(job.exit.has_value());
+  job.AddWorker(0);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
+}
+
+TEST(CoordinatorEvaluation, LayersOfShardsAreNotEvaluatedOnceTheTargetHasEndedTraining) {
+  v1::JobSpec spec = UpToAccuracy(9.5);
+  spec.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(17);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 300);
+}
+
 TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_training()->mutable_target()->set_metric("accuracy");
@@ -352,7 +413,8 @@ TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
   EXPECT_THAT(job.exit->message, HasSubstr("target"));
-  EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), job.Version());
+  EXPECT_TRUE(job.Progress().last_evaluation().final());
   ASSERT_EQ(job.manifests.size(), 1u);
   EXPECT_EQ(SavedSteps(job)[0], job.Version());
   EXPECT_LT(job.Version(), 20);

@@ -62,6 +62,13 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   }
 }
 
+// Layers that the shards compute are computed for members only, and where training ends at a target
+// there are none any more.
+bool CoordinatorCore::Impl::EndsWithEvaluation() const {
+  const bool by_shards = options_.job.training().execution() == v1::TrainingSpec::SERVER;
+  return goal_ == Goal::kComplete || (goal_ == Goal::kTarget && !by_shards);
+}
+
 // What is still missing of the last checkpoint and the last evaluation.
 CutPlan CoordinatorCore::Impl::FinalPlan() const {
   CutPlan plan;
@@ -71,8 +78,8 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
       !checkpoint_status_.has_last() || last.attempt() != attempt_ || last.step() != plan.step;
   const bool evaluated = last_result_.has_value() && last_result_->step() == plan.step &&
                          last_result_->samples() == model_->evaluation_samples();
-  plan.evaluation = goal_ == Goal::kComplete && EvaluationSamples() > 0 && !evaluated &&
-                    !final_evaluation_given_up_;
+  plan.evaluation =
+      EndsWithEvaluation() && EvaluationSamples() > 0 && !evaluated && !final_evaluation_given_up_;
   // Only what stands still can be final.
   if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
   return plan;

@@ -179,6 +179,9 @@ class CoordinatorCore::Impl {
   void AdvanceEnding(absl::Time now);
   void ChooseGoal(absl::Time now);
   bool Stopping() const { return goal_ == Goal::kSuspend || goal_ == Goal::kTarget; }
+  // The version that the job ends with is evaluated on all samples.
+  bool EndsWithEvaluation() const;
+  std::vector<Evaluator> Evaluators() const;
   CutPlan FinalPlan() const;
   void GoOnSynchronously(absl::Time now);
   void Leave(ExitReason reason, const std::string& message, absl::Time now);

@@ -469,14 +469,17 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
 
 absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1::Header& header,
                                                        const absl::Cord& payload) {
-  if (!state.view->MemberIndex(stream.incarnation()).has_value()) {
+  const bool is_pull = header.body_case() == v1::Header::kPull;
+  const bool of_cut = is_pull && header.pull().cut() != 0;
+  // In a view of nobody, who was a member evaluates what training has come to.
+  const bool may_read = of_cut && state.view->members() == 0;
+  if (!may_read && !state.view->MemberIndex(stream.incarnation()).has_value()) {
     streams.Refuse(stream, "the sender is not a member of the view");
     return Handled::kDone;
   }
-  const bool is_pull = header.body_case() == v1::Header::kPull;
   if (!state.MayChange() && !is_pull) return Handled::kWait;
   absl::Status status;
-  if (is_pull && header.pull().cut() != 0) {
+  if (of_cut) {
     status = OnCutPull(stream, header.pull());
   } else if (!state.view->synchronous()) {
     status = asynchronous.OnFrame(stream, header, payload);

@@ -568,10 +568,11 @@ class CutsTest : public ViewsTest {
     }
     return versions;
   }
-  void ChangeView(uint64_t number, uint64_t first_step, const v1::OpenCut* cut) {
+  void ChangeView(uint64_t number, uint64_t first_step, const v1::OpenCut* cut,
+                  const std::vector<uint64_t>& members = {7, 8}) {
     shard.Pause(number);
     v1::CoordinatorMessage message;
-    *message.mutable_install() = shard.MakeInstall(shard.MakeView(number, first_step, {7, 8}));
+    *message.mutable_install() = shard.MakeInstall(shard.MakeView(number, first_step, members));
     if (cut != nullptr) *message.mutable_install()->mutable_cut() = *cut;
     shard.Tell(message);
   }
@@ -597,6 +598,35 @@ TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   pull.clear_view();
   shard.Send(reader, pull);
   EXPECT_THAT(shard.TakeData(reader), SizeIs(2)) << "readers know no view";
+}
+
+TEST_F(CutsTest, InAViewOfNobodyWorkersPullCutsAndNothingElse) {
+  Begin();
+  Step(0);
+  const v1::OpenCut cut = Cut(1, 1);
+  ChangeView(2, 1, &cut, {});
+  EXPECT_THAT(TakePinned(), ElementsAre(1));
+  shard.TakeFrames(one);
+  v1::Header pull = shard.HeaderOf(2);
+  pull.mutable_pull()->set_cut(1);
+  shard.Send(one, pull);
+  EXPECT_THAT(shard.TakeData(one), SizeIs(2));
+  pull.mutable_pull()->clear_cut();
+  pull.mutable_pull()->set_version(1);
+  shard.Send(one, pull);
+  EXPECT_THAT(shard.TakeData(one), IsEmpty());
+}
+
+TEST_F(CutsTest, WhoIsNotAmongTheMembersPullsNoCut) {
+  Begin();
+  Step(0);
+  const v1::OpenCut cut = Cut(1, 1);
+  ChangeView(2, 1, &cut, {8});
+  shard.TakeFrames(one);
+  v1::Header pull = shard.HeaderOf(2);
+  pull.mutable_pull()->set_cut(1);
+  shard.Send(one, pull);
+  EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
 TEST_F(CutsTest, AShardPastTheStepSaysSo) {

@@ -423,9 +423,17 @@ def lives():
     suspended.change_view(0)
     suspended.live(10)
     suspended.change_view(suspended.core.step, member=False, others=False)
-    for _ in range(3):
+    # As at a target: who was a member evaluates what training has come to.
+    suspended.tell(evaluate=wire.Evaluate(evaluation=1, cut=1, version=suspended.core.step + 1,
+                                          samples=wire.Range(begin=0, end=10)))
+    for _ in range(10):
         suspended.now += 0.25
-        suspended.event('tick')
+        if suspended.requests:
+            suspended.answer()
+        elif suspended.evaluations:
+            suspended.evaluate()
+        else:
+            suspended.event('tick')
     suspended.tell(finish=wire.Finish(succeeded=True, reason='suspended'))
     yield suspended.life
     modes = World('attempts in other modes', 13, wire.ASYNCHRONOUS)

@@ -41,6 +41,10 @@ class WorkerContext:
         self.samples_recomputed = 0
         self._last_compute = 0
 
+    def may_evaluate(self):
+        """Members do; in a view of nobody, which is how training ends at a target, all do."""
+        return self.member or (self.view is not None and not self.view.workers)
+
     def batch_size(self):
         """Of an asynchronous update that begins now."""
         return self.told_batch_size or self.job.training.global_batch_size

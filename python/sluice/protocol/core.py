@@ -414,7 +414,7 @@ class WorkerCore:
         wanted = {}
         if self._birth.active:
             wanted.update((s.process.incarnation, s.address) for s in self._birth.birth.shards)
-        if context.member:
+        if context.may_evaluate():
             wanted.update((s.process.incarnation, s.address) for s in context.view.shards)
         for shard, link in list(context.links.items()):
             link.drop_queue()  # of an older view
@@ -478,8 +478,11 @@ class WorkerCore:
 
     def _link_ready(self, link):
         self._birth.on_link_ready(link)
-        if self._mode is not None and self._context.member:
+        if self._mode is None:
+            return
+        if self._context.member:
             self._mode.on_link_ready(link)
+        if self._context.may_evaluate():
             self._evaluations.on_link_ready(link)
 
     def _on_refused(self, refused):

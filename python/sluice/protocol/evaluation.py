@@ -28,7 +28,7 @@ class EvaluationQueue:
 
         if any(map(same, self._waiting)) or any(map(same, self._running.values())):
             return
-        if not self._context.member:
+        if not self._context.may_evaluate():
             self._fail(request, 'not a member of the view')
         elif len(self._waiting) >= _MAX_WAITING:
             self._fail(request, 'too many evaluations wait')
@@ -40,7 +40,7 @@ class EvaluationQueue:
     def on_view(self, same_attempt):
         # A pin may have been taken anew in this view, and partitions have other owners.
         self._cut = 0
-        if same_attempt and self._context.member:
+        if same_attempt and self._context.may_evaluate():
             return
         for request in self._waiting:
             self._fail(request, 'the version is gone: a new view')

@@ -16,9 +16,9 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
                   [&](const auto& running) { return same(running.second); })) {
     return;
   }
-  if (!context_->member || waiting_.size() >= kMaxWaiting ||
+  if (!context_->MayEvaluate() || waiting_.size() >= kMaxWaiting ||
       request.samples().begin() >= request.samples().end()) {
-    Fail(request, !context_->member                ? "not a member of the view"
+    Fail(request, !context_->MayEvaluate()         ? "not a member of the view"
                   : waiting_.size() >= kMaxWaiting ? "too many evaluations wait"
                                                    : "no samples");
     return;
@@ -29,7 +29,7 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
 void EvaluationQueue::OnView(bool same_attempt) {
   // A pin may have been taken anew in this view, and partitions have other owners.
   cut_ = 0;
-  if (same_attempt && context_->member) return;
+  if (same_attempt && context_->MayEvaluate()) return;
   for (const v1::Evaluate& request : waiting_) Fail(request, "the version is gone: a new view");
   waiting_.clear();
 }

@@ -55,6 +55,8 @@ struct WorkerContext {
   // Whether parameters and gradients stay on the shards (server-side execution).
   bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
 
+  // Members evaluate; in a view of nobody, which is how training ends at a target, all do.
+  bool MayEvaluate() const { return member || (view.id().attempt() > 0 && view.workers().empty()); }
   // Whether rows of embedding tables travel alone, to and from shards that take them.
   bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }
   // Of an asynchronous update that begins now.

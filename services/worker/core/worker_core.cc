@@ -313,7 +313,7 @@ void WorkerCore::Impl::UpdateLinks() {
     }
   };
   if (birth_.active()) want(birth_.birth().shards());
-  if (context_.member) want(context_.view.shards());
+  if (context_.MayEvaluate()) want(context_.view.shards());
   for (auto it = context_.links.begin(); it != context_.links.end();) {
     it->second.DropQueue();  // of an older view
     if (wanted.count(it->first) == 0) {
@@ -397,10 +397,9 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
 
 void WorkerCore::Impl::OnLinkReady(ShardLink& link) {
   birth_.OnLinkReady(link);
-  if (mode_ != nullptr && context_.member) {
-    mode_->OnLinkReady(link);
-    evaluations_.OnLinkReady(link);
-  }
+  if (mode_ == nullptr) return;
+  if (context_.member) mode_->OnLinkReady(link);
+  if (context_.MayEvaluate()) evaluations_.OnLinkReady(link);
 }
 
 void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {

@@ -194,6 +194,27 @@ TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {
   EXPECT_EQ(world_.stored_.back().buffer, ComputeEngine::Buffer::kEvaluation);
 }
 
+// How training ends at a target.
+TEST_F(EvaluationTest, InAViewOfNobodyAFormerMemberEvaluates) {
+  world_.Install(world_.MakeView(2, 5, {}, 1));
+  Ask(1, /*version=*/4, /*cut=*/9);
+  const auto sent = world_.TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.pull().cut(), 9u);
+  EXPECT_EQ(sent[0].header.view().number(), 2u);
+  Send(9, 0, kShardA);
+  Send(9, 1, kShardB);
+  ASSERT_THAT(world_.evaluations_, SizeIs(1));
+  EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kEvaluation);
+}
+
+TEST_F(EvaluationTest, AViewOfNobodyTakesNoEvaluationAway) {
+  Ask(1, /*version=*/4, /*cut=*/9);
+  world_.Install(world_.MakeView(2, 5, {}, 1));
+  world_.TakeSent(kShardA);
+  EXPECT_THAT(world_.told_, IsEmpty()) << "it is not refused";
+}
+
 TEST_F(EvaluationTest, MorePiecesOfOneCutPullItOnce) {
   Ask(1, 4, 9);
   Ask(2, 4, 9);
@@ -300,7 +321,6 @@ TEST_P(ViewOfNobodyTest, IsNotTheEndForOneThatIsRestoredAfterIt) {
   restored.mutable_id()->set_attempt(2);
   world.Install(restored);
   EXPECT_TRUE(world.core_.Status().member);
-  world.ConnectAll();
   EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));
 }
 

@@ -1,6 +1,7 @@
 """The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
 
 import copy
+import json
 
 from tests.cluster.api.operator_case import JOB_LABEL, ON_SIMULATED_NODES, OperatorCase, training_job
 from tests.cluster.testing.api_client import ApiError
@@ -182,6 +183,25 @@ class OperatorTest(OperatorCase):
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': False}})
         self.wait_for_pods()
         self.wait_for_condition('Running')
+
+    def test_another_mode_is_a_checkpoint_and_new_pods_with_it(self):
+        self.start()
+        before = self.uids()
+        self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'training': {'mode': 'Asynchronous'}}})
+        wait_for('the coordinator is told to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
+        self.assertEqual(self.job()['status']['summary'], 'SwitchingMode')
+        self.assertEqual(self.job()['status']['recovery']['mode'], 'Synchronous', 'as long as pods train so')
+        for pod in before:
+            self.end_pod(pod, 0)
+        wait_for('there are new pods', lambda: set(self.uids()) == set(before) and
+                 not set(self.uids().values()) & set(before.values()), 60)
+        self.wait_for_pods()
+        self.wait_for_condition('Running')
+        status = self.job()['status']
+        self.assertEqual((status['recovery']['mode'], status['restarts'].get('total', 0)), ('Asynchronous', 0))
+        job = json.loads(self.api.get('configmaps', self.namespace, 'job')['data']['job.json'])
+        self.assertEqual(job['training']['mode'], 'ASYNCHRONOUS')
+        self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
 
     # ---- what stands in the way
 

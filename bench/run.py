@@ -88,6 +88,18 @@ def push_pull(runner, steps_large, steps_small):
             runner.note(line, column, seconds)
 
 
+# Of an embedding table a step touches few rows, or all.
+TABLE_ROWS, ROW_ELEMENTS, TOUCHED_ROWS = 1_000_000, 64, 20_000
+ROWS_LINE = f"table of {TABLE_ROWS:,} × {ROW_ELEMENTS}, SGD, {TOUCHED_ROWS:,} rows touched"
+
+
+def rows(runner, steps):
+    flags = ("--programs", runner.options.programs, "--optimizer", "sgd", "--steps", steps)
+    table_flags = ("--table-rows", TABLE_ROWS, "--row-elements", ROW_ELEMENTS, "--touched-rows", TOUCHED_ROWS)
+    runner.note(ROWS_LINE, "rows", runner.program("push_pull", *flags, *table_flags)["median_seconds"])
+    runner.note(ROWS_LINE, "whole", runner.program("push_pull", *flags, "--bytes", 4 * TABLE_ROWS * ROW_ELEMENTS)["median_seconds"])
+
+
 # What a dead worker costs the others, and when its replacement helps.
 DEATHS = {"reported": "death reported by the parent", "seen by the broken stream": "death seen by the broken stream"}
 
@@ -181,7 +193,11 @@ def check_aims(runner):
 
 
 def report(runner):
-    lines = list(dict.fromkeys(line for line, _ in runner.results if line not in DEATHS.values()))
+    by_rows, whole = runner.median(ROWS_LINE, "rows"), runner.median(ROWS_LINE, "whole")
+    if by_rows:
+        table(["push + close + pull", "by rows (ms)", "rows/s", "the whole table (ms)"],
+              [[ROWS_LINE, number(by_rows, 1e3), number(TOUCHED_ROWS / by_rows), number(whole, 1e3)]])
+    lines = list(dict.fromkeys(line for line, _ in runner.results if line not in DEATHS.values() and line != ROWS_LINE))
     rows = []
     for line in (line for line in lines if line.startswith("push")):
         unit, scale = ("µs", 1e6) if "64 B" in line else ("ms", 1e3)
@@ -221,7 +237,7 @@ def find_python(wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=["push-pull", "recovery", *MODELS], help="default: all")
+    parser.add_argument("--only", nargs="+", choices=["push-pull", "rows", "recovery", *MODELS], help="default: all")
     parser.add_argument("--check", action="store_true", help="exit code 1 if an aim was missed")
     parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has)")
     parser.add_argument("--no-peers", action="store_true")
@@ -237,7 +253,7 @@ def main():
         subprocess.run(["bazel", "build", *TARGETS], cwd=ROOT, check=True)
         options.programs = ROOT / "bazel-bin"
     options.programs = options.programs.resolve()
-    wanted = options.only or ["push-pull", "recovery", *MODELS]
+    wanted = options.only or ["push-pull", "rows", "recovery", *MODELS]
     if set(wanted) & set(WITH_DATA) and not os.path.isdir(options.data):
         sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one by --data")
 
@@ -247,6 +263,8 @@ def main():
         print(f"round {round_ + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if "push-pull" in wanted:
             push_pull(runner, 30 // divide, 5000 // divide)
+        if "rows" in wanted:
+            rows(runner, 60 // divide)
         if "recovery" in wanted:
             recovery(runner, 1 if options.quick else 3)
         for model, steps in MODELS.items():

@@ -19,7 +19,7 @@ namespace sluice::kube {
 namespace {
 
 // Handles that are kept for their connections; more calls than these at once open their own.
-constexpr size_t kMaxIdleHandles = 16;
+constexpr size_t kMaxIdleHandles = 32;
 // How long a stream may sleep without looking at its clock.
 constexpr absl::Duration kPoll = absl::Seconds(1);
 

@@ -155,7 +155,8 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
 
 absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Trail* trail) {
   const absl::Time now = clock_->Now();
-  for (const OwnedObject& wanted : MakeObjects(world.job, plan.shards, plan.mode)) {
+  std::vector<OwnedObject> lacking;
+  for (OwnedObject& wanted : MakeObjects(world.job, plan.shards, plan.mode)) {
     const kube::ObjectKey key = kube::KeyOf(wanted.object);
     const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
                                      : wanted.type == &ConfigMaps()        ? caches_.config_maps
@@ -171,18 +172,43 @@ absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Tr
       return absl::AlreadyExistsError(
           absl::StrCat(wanted.type->kind, " ", key.ToString(), " belongs to something else"));
     }
-    auto& [applied, at] = trail->applied[name];
-    if (applied == wanted.object && now - at < options_.write_lag) continue;
+    const auto applied = trail->applied.find(name);
+    const bool fresh = applied != trail->applied.end() && applied->second.first == wanted.object &&
+                       now - applied->second.second < options_.write_lag;
+    if (!fresh) lacking.push_back(std::move(wanted));
+  }
+  if (absl::Status status = ApplyObjects(lacking, trail); !status.ok()) return status;
+  return DropPolicy(world);
+}
+
+// In no order: none of them needs another one, and pods come later.
+absl::Status JobReconciler::ApplyObjects(const std::vector<OwnedObject>& objects, Trail* trail) {
+  std::vector<char> written(objects.size(), 0);  // each by one task
+  absl::Status status = InParallel(objects.size(), [&](size_t i) {
     kube::WriteOptions options;
     options.field_manager = kFieldManager;
     options.force = true;
-    const absl::StatusOr<Json> written =
-        client_->Patch(*wanted.type, key, kube::PatchKind::kApply, wanted.object, options);
-    if (!written.ok()) return written.status();
-    applied = wanted.object;
-    at = now;
+    const Json& object = objects[i].object;
+    absl::Status applied =
+        client_
+            ->Patch(*objects[i].type, kube::KeyOf(object), kube::PatchKind::kApply, object, options)
+            .status();
+    written[i] = applied.ok();
+    return applied;
+  });
+  const absl::Time now = clock_->Now();
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (!written[i]) continue;
+    const std::string name = kube::KeyOf(objects[i].object).name;
+    trail->applied[absl::StrCat(objects[i].type->resource, "/", name)] = {objects[i].object, now};
   }
-  return DropPolicy(world);
+  return status;
+}
+
+absl::Status JobReconciler::InParallel(size_t count, const runtime::TaskPool::Task& task) const {
+  runtime::TaskPool alone(0);
+  runtime::TaskPool* const pool = options_.pool == nullptr ? &alone : options_.pool;
+  return pool->ForEach(count, options_.creations_at_once, task);
 }
 
 // The NetworkPolicy of a job that wants none any more.
@@ -229,12 +255,10 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& worl
 // of a shard. What was made before (or beside) one that is refused stays, and is known.
 absl::Status JobReconciler::CreatePods(const World& world, const std::vector<policy::Slot>& slots,
                                        Trail* trail) {
-  runtime::TaskPool alone(0);
-  runtime::TaskPool* const pool = options_.pool == nullptr ? &alone : options_.pool;
   for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
     while (end < slots.size() && slots[end].role == slots[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
-    absl::Status status = pool->ForEach(made.size(), options_.creations_at_once, [&](size_t i) {
+    absl::Status status = InParallel(made.size(), [&](size_t i) {
       absl::StatusOr<NewPod> pod = CreatePod(world, slots[begin + i]);
       if (!pod.ok()) return pod.status();
       made[i] = *std::move(pod);

@@ -48,7 +48,7 @@ class JobReconciler final : public runtime::Reconciler {
     // Mere progress of training is written this often.
     absl::Duration progress_interval = absl::Seconds(15);
     // And how many pods are ready, this often.
-    absl::Duration counts_interval = absl::Seconds(1);
+    absl::Duration counts_interval = absl::Seconds(5);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
     // So many of a job's pods are asked for at a time, where `pool` has threads for it.
@@ -111,6 +111,9 @@ class JobReconciler final : public runtime::Reconciler {
     std::string template_hash;
   };
   absl::StatusOr<NewPod> CreatePod(const World& world, const policy::Slot& slot) const;
+  absl::Status ApplyObjects(const std::vector<OwnedObject>& objects, Trail* trail);
+  // Each task at most once, several at a time (Options::creations_at_once).
+  absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const std::vector<policy::Slot>& slots, Trail* trail);
   std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);

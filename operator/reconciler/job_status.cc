@@ -206,7 +206,9 @@ StatusChange CompareStatus(const Json& before, const Json& after) {
     return status;
   };
   const auto without_counts = [](Json status) {
-    for (const char* role : {"parameterServer", "worker"}) status.erase(role);
+    for (const char* name : {"coordinator", "parameterServer", "worker", "images", "view"}) {
+      status.erase(name);
+    }
     if (Json& conditions = status["conditions"]; conditions.is_array()) {
       for (Json& condition : conditions) condition.erase("message");
     }

@@ -62,7 +62,7 @@ const kube::Json* FindCondition(const kube::Json& status, absl::string_view type
 // training, nor each pod of hundreds that becomes ready.
 enum class StatusChange {
   kProgress,    // how far training has come, or nothing
-  kCounts,      // how many pods there are and are ready, and messages
+  kCounts,      // how many pods there are and are ready, of which images, the view; messages
   kTransition,  // anything else
 };
 StatusChange CompareStatus(const kube::Json& before, const kube::Json& after);

@@ -94,5 +94,17 @@ TEST(JobStatusTest, OnePodMoreThatIsReadyIsNoTransitionUnlessAConditionTurns) {
   EXPECT_EQ(CompareStatus(before, before), StatusChange::kProgress);
 }
 
+TEST(JobStatusTest, WhatComesWithEachPodOfAStartIsNoTransition) {
+  const Json before = {{"summary", "Starting"}, {"attempt", 1}};
+  for (const char* name : {"coordinator", "images", "view"}) {
+    Json after = before;
+    after[name] = "x";
+    EXPECT_EQ(CompareStatus(before, after), StatusChange::kCounts) << name;
+  }
+  Json restored = before;
+  restored["attempt"] = 2;
+  EXPECT_EQ(CompareStatus(before, restored), StatusChange::kTransition);
+}
+
 }  // namespace
 }  // namespace sluice::reconciler

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import http.client
 import json
+import pathlib
 import re
 import threading
 import time
@@ -210,6 +211,32 @@ def memory_mib(pid):
     """Resident memory of a process, now."""
     with open(f'/proc/{pid}/status', encoding='ascii') as file:
         return int(re.search(r'VmRSS:\s+(\d+) kB', file.read())[1]) / 1024
+
+
+class ProcessorTime:
+    """What the programs of a cluster take of the processors, by name: it tells more than a clock where others have work to do as well."""
+
+    def __init__(self, cluster):
+        self._folder = str(cluster.folder)
+        self._before = self._now()
+
+    def _now(self):
+        times = collections.Counter()
+        for folder in pathlib.Path('/proc').glob('[0-9]*'):
+            try:
+                command = (folder / 'cmdline').read_bytes().decode(errors='replace').split('\0')
+                if self._folder in ' '.join(command[1:]):
+                    times[pathlib.Path(command[0]).name] += cpu_seconds(folder.name)
+            except OSError:
+                continue  # it has ended
+        return times
+
+    def since(self):
+        """Seconds by program since this was made, or last asked."""
+        now = self._now()
+        spent = {name: seconds - self._before[name] for name, seconds in now.items()}
+        self._before = now
+        return {name: seconds for name, seconds in sorted(spent.items()) if seconds >= 0.05}
 
 
 def cpu_seconds(pid):

@@ -21,12 +21,14 @@ def load():
     return f'load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores'
 
 
-def measure_rates(cluster, operator, jobs, pods):
+def measure_rates(cluster, operator, jobs, pods, alone_pods):
     cluster.api.create('namespaces', {'metadata': {'name': 'rates'}})
     watcher = scale.Watcher(cluster, 'rates')
+    processors = scale.ProcessorTime(cluster)
     rate = scale.job_pods_per_second(cluster, 'rates', jobs, pods, watcher)
     wait_for('every job trains', lambda: all(conditions(job).get('Running') == 'True' for job in cluster.api.list(
         'trainingjobs', 'rates')), 600, every=2)
+    spent = processors.since()
     metrics = scale.OperatorMetrics(cluster)
     say(f'jobs: {jobs * pods} pods, {watcher.made} made, {len(watcher.doubled)} doubled, {rate:.1f} pods/s; {load()}')
     say(f'  pods that ended: {scale.ends_of_pods(cluster, "rates") or "none"}')
@@ -42,8 +44,14 @@ def measure_rates(cluster, operator, jobs, pods):
     like = scale.pod_spec_like(cluster.api.get('pods', 'rates', 'job-0-worker-0'))
     cluster.api.create('namespaces', {'metadata': {'name': 'plain'}})
     wait_for('the default service account', lambda: cluster.api.get('serviceaccounts', 'plain', 'default'))
-    plain = scale.plain_pods_per_second(cluster, 'plain', jobs * pods, like)
-    say(f'the cluster alone: {plain:.1f} pods/s; {load()}. The operator reaches {rate / plain:.2f} of it')
+    processors.since()
+    plain = scale.plain_pods_per_second(cluster, 'plain', alone_pods, like)
+    say(f'the cluster alone: {plain:.1f} pods/s of {alone_pods}; {load()}. The operator reaches {rate / plain:.2f} of it')
+    alone = processors.since()
+    for what, times in (('with the operator', spent), ('the cluster alone', alone)):
+        say(f'  seconds of processors, {what}: {sum(times.values()):.1f}: ' + ', '.join(f'{name} {one:.1f}' for name, one in times.items()))
+    share = sum(alone.values()) / alone_pods / (sum(spent.values()) / (jobs * pods))
+    say(f'  by these, the operator reaches {share:.2f} of it')
     for namespace in ('rates', 'plain'):
         cluster.api.delete('namespaces', None, namespace)
     wait_for('all is gone', lambda: not any(cluster.api.get('namespaces', None, one) for one in ('rates', 'plain')), 1800, every=2)
@@ -62,6 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--jobs', type=int, default=100)
     parser.add_argument('--pods', type=int, default=100, help='of each job; 0 jobs: rates are not measured')
+    parser.add_argument('--alone', type=int, default=0, help='pods that the cluster alone is to make; 0: as many as of all jobs')
     parser.add_argument('--idle', type=int, default=1000, help='jobs that are there; 0: not measured')
     parser.add_argument('--training', type=int, default=20, help='of those')
     parser.add_argument('--seconds', type=int, default=120, help='for so long idle jobs are watched')
@@ -75,7 +84,7 @@ def main():
         operator = stack.enter_context(Operator(cluster, config, metrics_port=scale.METRICS_PORT))
         small = not arguments.idle or measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
         if arguments.jobs:
-            measure_rates(cluster, operator, arguments.jobs, arguments.pods)
+            measure_rates(cluster, operator, arguments.jobs, arguments.pods, arguments.alone or arguments.jobs * arguments.pods)
     return 0 if small else 1
 
 

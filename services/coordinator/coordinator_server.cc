@@ -9,16 +9,19 @@
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/coordinator/rendezvous.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
 #include "services/transport/security/rules.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -63,7 +66,8 @@ absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended");
 
 class CoordinatorServer::Impl final : public Streams::Handler,
                                       public v1::Coordinator::CallbackService,
-                                      public v1::JobControl::Service {
+                                      public v1::JobControl::Service,
+                                      public v1::Rendezvous::Service {
  public:
   Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
       : options_(std::move(options)),
@@ -74,6 +78,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         streams_({}, this),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
         control_service_(static_cast<v1::JobControl::Service*>(this)),
+        rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
         executor_({.name = "coordinator"}),
         storage_thread_({.name = "storage"}),
         timer_(&clock_,
@@ -98,7 +103,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =
         GrpcServer::Start({.address = options_.address,
                            .credentials = security::ServerCredentialsOf(options_.security)},
-                          {&join_service_, &control_service_, &streams_});
+                          {&join_service_, &control_service_, &rendezvous_service_, &streams_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions
@@ -215,6 +220,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     return grpc::Status::OK;
   }
 
+  // ---- v1::Rendezvous
+
+  grpc::Status Meet(grpc::ServerContext* context, const v1::MeetRequest* request,
+                    v1::MeetReply* reply) override {
+    const absl::Status may =
+        security::CheckClaim(security::PeerOf(*context->auth_context()), request->process());
+    if (!may.ok()) return ToGrpcStatus(may);
+    absl::StatusOr<v1::MeetReply> met;
+    Ask([&](CoordinatorCore&, absl::Time) { met = rendezvous_.Meet(*request); });
+    if (!met.ok()) return ToGrpcStatus(met.status());
+    *reply = *std::move(met);
+    return grpc::Status::OK;
+  }
+
  private:
   // Lets the core see an event and carries out what follows from it. Any thread.
   template <typename F>
@@ -320,6 +339,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     const v1::View& view = core_.view();
     if (view.id().number() == 0 || Same(view.id(), last_view_)) return;
     last_view_ = view.id();
+    rendezvous_.OnView(view);
     view_changes_.Increment();
     logger_.Info("A view was decided", {{"view", ShortName(view.id())},
                                         {"first_step", view.first_step()},
@@ -390,6 +410,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   // Touched by the executor's tasks only.
   CoordinatorCore core_;
+  Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
   std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
   uint64_t last_snapshot_request_ = 0;
@@ -405,6 +426,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   Streams streams_;
   GeneratedService join_service_;
   GeneratedService control_service_;
+  GeneratedService rendezvous_service_;
   SerialExecutor executor_;
   SerialExecutor storage_thread_;
   DeadlineTimer timer_;

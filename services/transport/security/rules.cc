@@ -50,6 +50,7 @@ const std::vector<RpcRule>& RpcRules() {
        {v1::OPERATOR, v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READER}},
       {"/sluice.v1.JobControl/OpenSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
       {"/sluice.v1.JobControl/CloseSnapshot", {v1::OPERATOR, v1::WORKER, v1::READER}},
+      {"/sluice.v1.Rendezvous/Meet", {v1::WORKER}},
       {"/sluice.v1.ParameterServer/Exchange", {v1::SHARD, v1::WORKER, v1::READER}},
       // Each for its own contexts alone: services/stage/host.h.
       {"/sluice.v1.Stage/Open", {v1::WORKER}},

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/jobcontrol.pb.h"
+#include "proto/rendezvous.pb.h"
 #include "proto/stage.pb.h"
 
 namespace sluice::security {
@@ -26,7 +27,8 @@ std::set<std::string> AllRpcs() {
   std::set<std::string> methods;
   for (const google::protobuf::FileDescriptor* file :
        {v1::Header::descriptor()->file(), v1::MemberMessage::descriptor()->file(),
-        v1::JobProgress::descriptor()->file(), v1::StageTensor::descriptor()->file()}) {
+        v1::JobProgress::descriptor()->file(), v1::MeetRequest::descriptor()->file(),
+        v1::StageTensor::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) {
       const google::protobuf::ServiceDescriptor* service = file->service(i);
       for (int j = 0; j < service->method_count(); ++j) {
@@ -46,6 +48,7 @@ const std::map<std::string, std::string>& Expected() {
       {"/sluice.v1.JobControl/OpenSnapshot", "- - worker reader operator"},
       {"/sluice.v1.JobControl/CloseSnapshot", "- - worker reader operator"},
       {"/sluice.v1.ParameterServer/Exchange", "- ps worker reader -"},
+      {"/sluice.v1.Rendezvous/Meet", "- - worker - -"},
       {"/sluice.v1.Stage/Open", "- - worker - -"},
       {"/sluice.v1.Stage/Forward", "- - worker - -"},
       {"/sluice.v1.Stage/Backward", "- - worker - -"},

@@ -32,6 +32,7 @@ packages() {
     libcli11-dev              # command lines
     libcurl4-openssl-dev      # the operator's HTTP
     libfmt-dev
+    libgloo-dev               # gradients summed among workers
     libgrpc++-dev             # the wire
     libhwy-dev                # SIMD kernels
     libopenblas0-pthread      # LibTorch's matrix products; 30 times slower without
@@ -91,7 +92,6 @@ END
 extras() {
   sed 's/#.*//' <<'END'
     gdb                       # debugging
-    libgloo-dev               # a peer in the benchmarks
     linux-perf                # profiles
     strace
     valgrind

@@ -235,6 +235,14 @@ class Core(unittest.TestCase):
     def tell(self, **body):
         return self.core.on_coordinator_message(wire.CoordinatorMessage(**body), 1.0)
 
+    def test_a_job_whose_workers_sum_gradients_among_each_other_is_not_joined(self):
+        job = wire.JobSpec()
+        job.training.dense.aggregation = 1
+        done = self.tell(registered=wire.Registered(job=job))
+        self.assertEqual([type(action) for action in done], [actions.Exit])
+        self.assertEqual(done[0].reason, actions.ExitReason.REFUSED)
+        self.assertIn('AllReduce', done[0].message)
+
     def test_a_version_is_not_adopted_while_the_user_looks_at_the_current_one(self):
         world = make_decisions.World('w', 1, wire.SYNCHRONOUS)
         world.begin()

@@ -16,9 +16,11 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/protocol/ids.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/stream_client.h"
+#include "services/worker/collective/reducer.h"
 #include "services/worker/trainer.h"
 
 namespace sluice::worker {
@@ -85,6 +87,7 @@ class WorkerProcess::Impl {
     cancel_changed_.SignalAll();
     compute_thread_.Stop();
     executor_.Flush();
+    reducer_.reset();  // with the executor still there: what it tells does nothing
     executor_.Post([this] { shards_.clear(); });
     executor_.Stop();
     closing_thread_.Stop();
@@ -439,6 +442,41 @@ class WorkerProcess::Impl {
     }
   }
 
+  // ---- sums among workers
+
+  void Perform(JoinGroup& join) {
+    if (options_.security != nullptr) {
+      return Fail("dense: {aggregation: AllReduce} needs tls: Disabled: gloo does not encrypt");
+    }
+    if (reducer_ == nullptr) {
+      reducer_ = std::make_unique<Reducer>(Reducer::Options{
+          .coordinator = options_.coordinator,
+          .process = options_.core.process,
+          .done = [this](const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part) {
+            OnReduced(view, step, std::move(part));
+          }});
+    }
+    reducer_->Join(join.view, std::move(join.plan), join.silence);
+  }
+  void Perform(LeaveGroup&) { reducer_->Leave(); }
+  void Perform(ReduceGradients& reduce) {
+    reduce_began_ = clock_.Now();
+    reducer_->Reduce(reduce.step, std::move(reduce.gradients));
+  }
+  void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part) {
+    Event([this, view, step, part = std::move(part)](WorkerCore& core, absl::Time now) mutable {
+      if (part.ok()) {
+        all_reduce_seconds_.Observe(absl::ToDoubleSeconds(now - reduce_began_));
+      } else {
+        logger_.Warning("Gradients could not be summed among the workers",
+                        {{"view", ShortName(view)}, {"why", part.status().ToString()}});
+      }
+      const uint64_t sent = reducer_->sent_bytes();
+      all_reduce_sent_.Increment(static_cast<double>(sent - std::exchange(reduced_bytes_, sent)));
+      return core.OnReduced(view, step, std::move(part), now);
+    });
+  }
+
   // ---- the end
 
   void Perform(Exit& exit) { End(exit.reason, exit.message); }
@@ -515,6 +553,8 @@ class WorkerProcess::Impl {
   prometheus::Counter& gradient_bytes_ = metrics_->counter("pushed_gradient_bytes_total");
   prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
   prometheus::Histogram& push_latency_ = metrics_->histogram("push_latency_seconds");
+  prometheus::Histogram& all_reduce_seconds_ = metrics_->histogram("all_reduce_seconds");
+  prometheus::Counter& all_reduce_sent_ = metrics_->counter("all_reduce_sent_bytes_total");
   prometheus::Histogram& coordinator_latency_ = metrics_->histogram("coordinator_latency_seconds");
 
   // Of all streams; streams' threads.
@@ -525,6 +565,9 @@ class WorkerProcess::Impl {
   WorkerCore core_;
   std::map<ShardId, Shard> shards_;
   uint64_t last_life_ = 0;
+  std::unique_ptr<Reducer> reducer_;  // null: never wanted
+  absl::Time reduce_began_;
+  uint64_t reduced_bytes_ = 0;  // sent to other workers, as counted
   int64_t told_sent_at_ = 0;
   absl::Time last_publication_ = absl::InfinitePast();
   std::string last_view_;

@@ -48,6 +48,9 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
     training.mutable_stragglers()->set_backup(1 + scenario.workers / 3);
   }
+  if (options.all_reduce) {
+    training.mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+  }
   if (options.batches_by_speed) {
     training.set_min_batch_size(1);
     training.set_max_batch_size(3 * training.global_batch_size());
@@ -79,11 +82,11 @@ std::string Describe(const Scenario& scenario) {
   return absl::StrCat("seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
                       training.bit_exact() ? " BitExact" : "",
                       training.has_stragglers() ? " without stragglers" : "",
-                      scenario.rows ? " by rows" : "", ", ", scenario.shards, " shards, ",
-                      scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
-                      " partitions, ", scenario.tensors, " tensors, ", training.steps(),
-                      " steps of ", training.global_batch_size(), " samples, ", scenario.faults,
-                      " faults");
+                      scenario.rows ? " by rows" : "", training.has_dense() ? " all-reduced" : "",
+                      ", ", scenario.shards, " shards, ", scenario.workers, " workers, ",
+                      scenario.job.parameter_server().partitions(), " partitions, ",
+                      scenario.tensors, " tensors, ", training.steps(), " steps of ",
+                      training.global_batch_size(), " samples, ", scenario.faults, " faults");
 }
 
 Cluster::Cluster(Scenario scenario, Tracing tracing)
@@ -91,6 +94,7 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       tracing_(tracing),
       random_(scenario_.seed),
       network_(&scheduler_, &random_),
+      groups_(&scheduler_, &random_),
       model_(scenario_.seed, scenario_.tensors, scenario_.rows, scenario_.samples,
              scenario_.job.training()),
       checker_(&model_, scenario_.job,
@@ -173,6 +177,8 @@ Outcome Cluster::Run() {
   outcome_.failure = checker_.failure();
   outcome_.events = scheduler_.events();
   outcome_.simulated = scheduler_.now() - begin;
+  outcome_.sums = groups_.sums();
+  outcome_.broken_sums = groups_.broken();
   outcome_.attempts = view.attempt();
   return outcome_;
 }
@@ -274,6 +280,7 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   const uint32_t index = process.index();
   Trace(absl::StrCat("worker-", index, " exits: ", message));
   process.Die();
+  groups_.Leave(process.incarnation());
   // What it has said arrives.
   scheduler_.After(absl::Milliseconds(100),
                    [this, self = process.shared_from_this()] { network_.CutAll(*self); });
@@ -370,6 +377,7 @@ void Cluster::KillWorker() {
   Trace(absl::StrCat("worker-", worker->index(), " is killed"));
   worker->Die();
   network_.CutAll(*worker);
+  groups_.Leave(worker->incarnation());
   ReportDeath(v1::WORKER, worker->index(), worker->incarnation());
   Replace([this, index = worker->index()] { StartWorker(index); });
 }

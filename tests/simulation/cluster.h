@@ -18,6 +18,7 @@
 #include "services/ps/shard_rules.h"
 #include "services/worker/core/worker_rules.h"
 #include "tests/simulation/checker.h"
+#include "tests/simulation/groups.h"
 #include "tests/simulation/memory_storage.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/scheduler.h"
@@ -54,6 +55,7 @@ struct ScenarioOptions {
   bool drop_stragglers = false;
   bool rows = false;              // workers pull the rows that their samples name
   bool batches_by_speed = false;  // asynchronous: workers of different speed, and batches to match
+  bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".
@@ -66,6 +68,8 @@ struct Outcome {
   uint64_t faults = 0;
   uint64_t attempts = 0;
   uint64_t views = 0;
+  uint64_t sums = 0;            // of gradients, among workers
+  uint64_t broken_sums = 0;     // ... that members waited for in vain
   uint64_t larger_updates = 0;  // asynchronous: than training.globalBatchSize
 };
 
@@ -88,6 +92,7 @@ class Cluster {
   const Scenario& scenario() const { return scenario_; }
   Scheduler& scheduler() { return scheduler_; }
   Network& network() { return network_; }
+  Groups& groups() { return groups_; }
   Random& random() { return random_; }
   MemoryStorage& storage() { return storage_; }
   Checker& checker() { return checker_; }
@@ -129,6 +134,7 @@ class Cluster {
   Scheduler scheduler_;
   Random random_;
   Network network_;
+  Groups groups_;
   MemoryStorage storage_;
   ToyModel model_;
   Checker checker_;

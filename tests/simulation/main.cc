@@ -12,7 +12,8 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, stragglers, bitexact, asynchronous, balanced, bounded, each of them behind "
+          "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced, bounded, each of "
+          "them behind "
           "`rows` "
           "(synchronous: alone), or all");
 ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
@@ -32,6 +33,8 @@ int main(int argc, char** argv) {
       {"asynchronous", {v1::ASYNCHRONOUS, false}},
       {"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
+      {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
+      {"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
       {"rows", {v1::SYNCHRONOUS, false, false, true}},
       {"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
       {"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},

@@ -699,6 +699,23 @@ void WorkerProcess::On(const worker::EvaluateSamples& action) {
   if (!working_) NextJob();
 }
 
+void WorkerProcess::On(const worker::JoinGroup& action) {
+  cluster_.groups().Join(
+      incarnation_, action.view, action.plan,
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())](
+          const v1::ViewId& view, uint64_t step, absl::StatusOr<worker::ReducedPart> part) {
+        self->Handle([self, view, step, part = std::move(part)] {
+          self->Do(self->core_.OnReduced(view, step, part, self->cluster_.scheduler().now()));
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::LeaveGroup&) { cluster_.groups().Leave(incarnation_); }
+
+void WorkerProcess::On(const worker::ReduceGradients& action) {
+  cluster_.groups().Reduce(incarnation_, action.step, action.gradients);
+}
+
 void WorkerProcess::NextJob() {
   working_ = !jobs_.empty();
   if (!working_) return;

@@ -24,6 +24,8 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
   uint64_t views = 0;
   uint64_t attempts = 0;
   uint64_t larger_updates = 0;
+  uint64_t sums = 0;
+  uint64_t broken_sums = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);
     const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
@@ -35,7 +37,11 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
     views += outcome.views;
     attempts += outcome.attempts;
     larger_updates += outcome.larger_updates;
+    sums += outcome.sums;
+    broken_sums += outcome.broken_sums;
   }
+  EXPECT_EQ(sums > seeds, GetParam().options.all_reduce) << sums;
+  EXPECT_EQ(broken_sums > seeds / 10, GetParam().options.all_reduce) << broken_sums;
   EXPECT_EQ(larger_updates > 0, GetParam().options.batches_by_speed) << larger_updates;
   // The schedules are worth their while.
   EXPECT_GT(faults, 2 * seeds);
@@ -72,6 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mode{"synchronous", {v1::SYNCHRONOUS, false}},
                     Mode{"stragglers", {v1::SYNCHRONOUS, false, true}},
                     Mode{"bitexact", {v1::SYNCHRONOUS, true}},
+                    Mode{"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
+                    Mode{"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
                     Mode{"rows", {v1::SYNCHRONOUS, false, false, true}},
                     Mode{"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
                     Mode{"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},

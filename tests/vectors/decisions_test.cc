@@ -86,6 +86,10 @@ Json Describe(const CancelCompute& a) { return Json::array({"CancelCompute", a.i
 Json Describe(const EvaluateSamples& a) {
   return {"EvaluateSamples", a.id, Name(a.buffer), a.samples.begin, a.samples.end};
 }
+// Python workers leave sums to the shards.
+Json Describe(const JoinGroup&) { return Json::array({"JoinGroup"}); }
+Json Describe(const LeaveGroup&) { return Json::array({"LeaveGroup"}); }
+Json Describe(const ReduceGradients&) { return Json::array({"ReduceGradients"}); }
 Json Describe(const Exit& a) { return {"Exit", Name(a.reason), a.message}; }
 
 WorkerOptions Options() {

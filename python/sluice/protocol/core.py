@@ -277,6 +277,11 @@ class WorkerCore:
         if not self._opening:
             self._opening = True
             self._context.job.CopyFrom(registered.job)
+            if registered.job.training.dense.aggregation != 0:
+                # The others would wait for its gradients.
+                self._exit(actions.ExitReason.REFUSED,
+                           'dense: {aggregation: AllReduce} is for the workers of Sluice itself')
+                return
             self._context.actions.append(actions.OpenModel(self._context.job))
         self._send_ready()
         self._send_leave()

@@ -43,6 +43,9 @@ class AsynchronousWorker : public TrainingMode {
                        const absl::Cord& payload) override;
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  absl::Status OnReduced(const v1::ViewId&, uint64_t, absl::StatusOr<ReducedPart>) override {
+    return absl::OkStatus();  // of an earlier view, which was another mode's
+  }
   void OnRows(RowsId id, RowSelections rows) override { rows_.OnRows(id, std::move(rows)); }
   void Adopt() override;
   void Proceed() override;

@@ -11,8 +11,10 @@ void PushSender::Stop() {
   state_.clear();
 }
 
-void PushSender::Start(const StepGradients* gradients, Common common) {
+void PushSender::Start(const StepGradients* gradients, Common common,
+                       const DenseReduction* reduction) {
   gradients_ = gradients;
+  reduction_ = reduction;
   common_ = std::move(common);
   state_.assign(context_->index->partitions(), Partition());
   for (uint32_t partition = 0; partition < state_.size(); ++partition) ResetPartition(partition);
@@ -25,6 +27,7 @@ void PushSender::ResetPartition(uint32_t partition) {
   state.closed = closed;
   for (const MicrobatchRange& unit : gradients_->units()) {
     for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
+      if (IsReduced(block)) continue;
       const auto& tensor =
           gradients_->Get(unit, context_->layout.blocks(static_cast<int>(block)).tensor());
       if (!tensor.resolved) {
@@ -34,6 +37,38 @@ void PushSender::ResetPartition(uint32_t partition) {
         state.pending_bytes += BytesOf(*tensor.gradient, block);
       }
     }
+  }
+  if (reduction_ == nullptr) return;
+  for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
+    if (!reduction_->Owns(block)) continue;
+    if (reduction_->done()) {
+      AddSum(block);
+    } else {
+      ++state.unresolved;
+    }
+  }
+}
+
+bool PushSender::IsReduced(uint32_t block) const {
+  return reduction_ != nullptr &&
+         reduction_->Covers(context_->layout.blocks(static_cast<int>(block)).tensor());
+}
+
+// A sum is pushed as if it were of the first unit: a block is known by member, unit and number.
+void PushSender::AddSum(uint32_t block) {
+  if (reduction_->Sum(block) == nullptr) return;
+  Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
+  state.pending.push_back({gradients_->units().front(), block});
+  state.pending_bytes += context_->index->bytes(block);
+}
+
+void PushSender::OnReduced() {
+  if (!active() || reduction_ == nullptr) return;
+  for (uint32_t block = 0; block < context_->index->blocks(); ++block) {
+    if (!reduction_->Owns(block)) continue;
+    Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
+    if (state.unresolved > 0) --state.unresolved;
+    AddSum(block);
   }
 }
 
@@ -45,7 +80,7 @@ uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
 }
 
 void PushSender::OnResolved(const MicrobatchRange& unit, uint32_t tensor) {
-  if (!active()) return;
+  if (!active() || (reduction_ != nullptr && reduction_->Covers(tensor))) return;
   const std::optional<Gradient>& gradient = gradients_->Get(unit, tensor).gradient;
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
@@ -126,10 +161,15 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
   const MicrobatchRange* unit = nullptr;
   for (const Pending& pending : state.pending) {
     const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
-    const auto& tensor = gradients_->Get(pending.unit, block.tensor());
-    const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
-    EncodedBlock encoded =
-        encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient, as_rows);
+    EncodedBlock encoded;
+    if (IsReduced(pending.block)) {
+      encoded.payload = *reduction_->Sum(pending.block);
+    } else {
+      const auto& tensor = gradients_->Get(pending.unit, block.tensor());
+      const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
+      encoded =
+          encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient, as_rows);
+    }
     if (unit == nullptr || !(*unit == pending.unit) ||
         frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
       unit = &pending.unit;

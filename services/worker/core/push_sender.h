@@ -8,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/worker/core/dense_reduction.h"
 #include "services/worker/core/gradient_encoder.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/worker_context.h"
@@ -37,8 +38,10 @@ class PushSender {
 
   // Sends nothing any more.
   void Stop();
-  // Everything that `gradients` holds and will hold is to be sent, and was not.
-  void Start(const StepGradients* gradients, Common common);
+  // Everything that `gradients` holds and will hold is to be sent, and was not. With `reduction`
+  // (null: none), of tensors that it covers the sums that this worker owns, in their place.
+  void Start(const StepGradients* gradients, Common common,
+             const DenseReduction* reduction = nullptr);
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
   // Told by the mode what becomes of the contributions that are sent here.
@@ -46,6 +49,8 @@ class PushSender {
 
   // A unit's tensor is resolved.
   void OnResolved(const MicrobatchRange& unit, uint32_t tensor);
+  // The sums of the reduction are there.
+  void OnReduced();
   // What was sent to this shard does not count any more.
   void SendAgain(ShardId shard);
   // The partition needs nothing any more.
@@ -76,6 +81,8 @@ class PushSender {
   };
 
   void ResetPartition(uint32_t partition);
+  bool IsReduced(uint32_t block) const;
+  void AddSum(uint32_t block);
   void FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions);
   // `as_rows`: the shard takes rows of tables.
   void AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames);
@@ -85,6 +92,7 @@ class PushSender {
   WorkerContext* const context_;
   GradientEncoder encoder_;
   const StepGradients* gradients_ = nullptr;
+  const DenseReduction* reduction_ = nullptr;
   Common common_;
   std::vector<Partition> state_;
 };

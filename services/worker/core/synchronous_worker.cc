@@ -10,6 +10,7 @@ SynchronousWorker::SynchronousWorker(WorkerContext* context)
     : context_(context),
       tree_(context->job.training().bit_exact()),
       rows_(context),
+      reduction_(context),
       push_(context) {}
 
 uint64_t SynchronousWorker::LastStep() const {
@@ -21,6 +22,7 @@ uint64_t SynchronousWorker::LastStep() const {
 void SynchronousWorker::OnView(const v1::View& old) {
   SettleResiduals(old);
   KeepOrDropVersions(old);
+  reduction_.OnView();
   if (!context_->member) {
     DropGradients();
     push_.Stop();
@@ -111,6 +113,7 @@ void SynchronousWorker::DropGradients() {
   for (const auto& [id, range] : computing_) context_->actions.push_back(CancelCompute{id});
   computing_.clear();
   results_.clear();
+  reduction_.Stop();
   gradients_.reset();
   assigned_ = false;
 }
@@ -226,6 +229,7 @@ void SynchronousWorker::Proceed() {
   if (has_current_ && !assigned_ && !Finished()) Assign();
   if (rows_.active()) PullRows();
   if (!has_current_) return;
+  reduction_.Proceed();
   push_.Flush();
   if (!push_.active() || times_.given() || !push_.AllSent() || context_->QueuedBytes() > 0) return;
   times_.OnGiven(context_->now);
@@ -253,7 +257,8 @@ void SynchronousWorker::Assign() {
   for (const MicrobatchRange& range : ranges) Issue(range);
   times_.Begin();
   if (computing_.empty()) times_.OnComputed(context_->now);
-  push_.Start(&*gradients_, CommonOfStep());
+  reduction_.Start(&*gradients_, step_);
+  push_.Start(&*gradients_, CommonOfStep(), reduction_.active() ? &reduction_ : nullptr);
 }
 
 void SynchronousWorker::Issue(const MicrobatchRange& range) {
@@ -312,7 +317,18 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
   if (it == computing_.end()) return absl::OkStatus();
   auto unit = gradients_->Resolve(it->second, tensor, std::move(gradient));
   if (!unit.ok()) return unit.status();
-  if (unit->has_value()) push_.OnResolved(**unit, tensor);
+  if (unit->has_value()) {
+    reduction_.OnResolved(tensor);
+    push_.OnResolved(**unit, tensor);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SynchronousWorker::OnReduced(const v1::ViewId& view, uint64_t step,
+                                          absl::StatusOr<ReducedPart> part) {
+  absl::StatusOr<bool> reduced = reduction_.OnReduced(view, step, std::move(part));
+  if (!reduced.ok()) return reduced.status();
+  if (*reduced) push_.OnReduced();
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "services/protocol/interval_set.h"
+#include "services/worker/core/dense_reduction.h"
 #include "services/worker/core/push_sender.h"
 #include "services/worker/core/row_puller.h"
 #include "services/worker/core/step_gradients.h"
@@ -41,6 +42,8 @@ class SynchronousWorker : public TrainingMode {
                        const absl::Cord& payload) override;
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
+  absl::Status OnReduced(const v1::ViewId& view, uint64_t step,
+                         absl::StatusOr<ReducedPart> part) override;
   void OnRows(RowsId id, RowSelections rows) override { rows_.OnRows(id, std::move(rows)); }
   void Adopt() override;
   void Proceed() override;
@@ -94,6 +97,7 @@ class SynchronousWorker : public TrainingMode {
   std::optional<StepGradients> gradients_;
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
+  DenseReduction reduction_;
   PushSender push_;
   StepTimes times_;                                 // of the step in progress
   absl::Time owed_since_ = absl::InfiniteFuture();  // since when nothing but data is waited for

@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/row_selection.h"
+#include "services/worker/collective/reduction_plan.h"
 #include "services/worker/core/gradient.h"
 #include "services/worker/core/shard_link.h"
 #include "services/worker/core/worker_core.h"
@@ -30,6 +32,10 @@ class TrainingMode {
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
                                 std::optional<Gradient> gradient) = 0;
   virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
+
+  // Of a ReduceGradients. An error fails the job.
+  virtual absl::Status OnReduced(const v1::ViewId& view, uint64_t step,
+                                 absl::StatusOr<ReducedPart> part) = 0;
 
   // Of a FindRows.
   virtual void OnRows(RowsId id, RowSelections rows) = 0;

@@ -3,15 +3,18 @@
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_ACTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "services/protocol/sequence.h"
+#include "services/worker/collective/reduction_plan.h"
 #include "services/worker/compute/compute_engine.h"
 
 namespace sluice::worker {
@@ -116,6 +119,25 @@ struct EvaluateSamples {
   PositionRange samples;
 };
 
+// ---- sums among workers (docs/protocol.md 7.12)
+
+// The worker sums dense gradients with the other members of this view, in place of those of an
+// older one: what is in progress there is not wanted any more.
+struct JoinGroup {
+  v1::ViewId view;
+  std::shared_ptr<const ReductionPlan> plan;
+  absl::Duration silence;  // a connection is broken whose other side is silent for so long
+};
+
+struct LeaveGroup {};
+
+// Sum with the others of the present group; OnReduced follows, unless it is left before. Once for
+// each step of a view.
+struct ReduceGradients {
+  uint64_t step = 0;
+  DenseGradients gradients;
+};
+
 // ---- the end
 
 enum class ExitReason {
@@ -132,9 +154,10 @@ struct Exit {
   std::string message;
 };
 
-using WorkerAction = std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator,
-                                  OpenModel, ReadInitialTensor, StoreBlock, AdoptVersion, Compute,
-                                  FindRows, CancelCompute, EvaluateSamples, Exit>;
+using WorkerAction =
+    std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator, OpenModel,
+                 ReadInitialTensor, StoreBlock, AdoptVersion, Compute, FindRows, CancelCompute,
+                 EvaluateSamples, JoinGroup, LeaveGroup, ReduceGradients, Exit>;
 using WorkerActions = std::vector<WorkerAction>;
 
 }  // namespace sluice::worker

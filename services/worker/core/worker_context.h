@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/cord.h"
@@ -44,6 +45,10 @@ struct WorkerContext {
 
   std::map<ShardId, ShardLink> links;
   std::set<ComputeId> outstanding;  // given to the compute thread and not answered
+
+  // When the worker ends, to come back as a new incarnation, unless a new view comes before.
+  absl::Time give_up_at = absl::InfiniteFuture();
+  std::string give_up_reason;
 
   absl::Time now;
   absl::Time sent_at = absl::InfinitePast();  // when there was last nothing left to send

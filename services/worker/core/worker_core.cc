@@ -70,6 +70,7 @@ class WorkerCore::Impl {
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
   void OnComputed(ComputeId id, const ComputeResult& result);
   void OnEvaluated(ComputeId id, const ComputeResult& result);
+  void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part);
   void OnLeave(std::string reason, absl::Duration grace);
   void OnSent(absl::Time at) { context_.sent_at = std::max(context_.sent_at, at); }
   void OnCoordinatorBroken() { connected_ = registered_ = false; }
@@ -478,6 +479,13 @@ void WorkerCore::Impl::OnEvaluated(ComputeId id, const ComputeResult& result) {
   if (context_.outstanding.erase(id) != 0) evaluations_.OnEvaluated(id, result);
 }
 
+void WorkerCore::Impl::OnReduced(const v1::ViewId& view, uint64_t step,
+                                 absl::StatusOr<ReducedPart> part) {
+  if (mode_ == nullptr) return;
+  absl::Status status = mode_->OnReduced(view, step, std::move(part));
+  if (!status.ok()) Fail(status);
+}
+
 // ---- leaving and time
 
 void WorkerCore::Impl::OnLeave(std::string reason, absl::Duration grace) {
@@ -530,11 +538,14 @@ void WorkerCore::Impl::Proceed() {
     next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
   }
   if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
+  if (context_.now >= context_.give_up_at) {
+    ExitNow(ExitReason::kExpelled, context_.give_up_reason);
+  }
 }
 
 absl::Time WorkerCore::Impl::NextDeadline() const {
   if (exited_) return absl::InfiniteFuture();
-  absl::Time next = leave_until_;
+  absl::Time next = std::min(leave_until_, context_.give_up_at);
   for (const auto& [shard, link] : context_.links) next = std::min(next, link.NextDeadline());
   if (registered_) {
     next = std::min(next, next_heartbeat_);
@@ -629,6 +640,10 @@ WorkerActions WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, 
 }
 WorkerActions WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnEvaluated(id, result); });
+}
+WorkerActions WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step,
+                                    absl::StatusOr<ReducedPart> part, absl::Time now) {
+  return impl_->Handle(now, [&] { impl_->OnReduced(view, step, std::move(part)); });
 }
 WorkerActions WorkerCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
   return impl_->Handle(now, [&] { impl_->OnLeave(std::move(reason), grace); });

@@ -110,6 +110,11 @@ class WorkerCore {
   // Of a FindRows: of each of the row tensors, or an error of the data, which fails the job.
   WorkerActions OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
   WorkerActions OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
+  // Of a ReduceGradients of this view's group: the sums of the worker's own part. UNAVAILABLE: the
+  // group is broken; INVALID_ARGUMENT: its members do not fit together, which fails the job. What
+  // is of another view or step is ignored. The cords' memory as OnGradient's.
+  WorkerActions OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
+                          absl::Time now);
 
   // ---- the rest
   // Asks to be let go (SIGTERM): goes on until a view without it, at most `grace`, then exits.

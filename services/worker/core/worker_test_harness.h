@@ -242,6 +242,9 @@ class WorkerHarness {
   std::vector<uint64_t> adopted_;
   std::vector<ReadInitialTensor> reads_;
   std::vector<std::string> disconnects_;
+  std::vector<JoinGroup> joined_;
+  int left_ = 0;
+  std::vector<ReduceGradients> reduces_;
   std::vector<Exit> exits_;
 
  private:
@@ -271,6 +274,9 @@ class WorkerHarness {
   void On(const FindRows& action) { row_requests_.push_back(action); }
   void On(const CancelCompute& action) { cancelled_.push_back(action.id); }
   void On(const EvaluateSamples& action) { evaluations_.push_back(action); }
+  void On(const JoinGroup& action) { joined_.push_back(action); }
+  void On(const LeaveGroup&) { ++left_; }
+  void On(const ReduceGradients& action) { reduces_.push_back(action); }
   void On(const Exit& action) { exits_.push_back(action); }
 };
 

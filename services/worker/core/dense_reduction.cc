@@ -1,0 +1,145 @@
+#include "services/worker/core/dense_reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/layout.h"
+
+namespace sluice::worker {
+namespace {
+
+// As the coordinator's, where the job says nothing.
+constexpr double kDefaultSilence = 5;
+constexpr double kDefaultPause = 5;
+constexpr double kDefaultSuspect = 1;
+
+absl::Duration Or(double seconds, double otherwise) {
+  return absl::Seconds(seconds > 0 ? seconds : otherwise);
+}
+
+}  // namespace
+
+void DenseReduction::OnView() {
+  Stop();
+  const bool joined = std::exchange(plan_, nullptr) != nullptr;
+  own_.clear();
+  context_->give_up_at = absl::InfiniteFuture();
+  const bool wanted = context_->member && context_->job.training().dense().aggregation() ==
+                                              v1::TrainingSpec::Dense::ALL_REDUCE;
+  std::vector<uint64_t> members;
+  std::optional<uint32_t> rank;
+  for (const v1::View::Member& member : context_->view.workers()) {
+    if (!wanted || member.microbatches_size() == 0) continue;
+    const uint64_t incarnation = member.process().incarnation();
+    if (incarnation == context_->incarnation) rank = static_cast<uint32_t>(members.size());
+    members.push_back(incarnation);
+  }
+  if (!rank || members.size() < 2) {
+    if (joined) context_->actions.push_back(LeaveGroup{});
+    return;
+  }
+  std::vector<uint32_t> tensors;
+  const int count = context_->table.tensors_size();
+  covered_.assign(static_cast<size_t>(count), false);
+  for (int i = 0; i < count; ++i) {
+    const auto tensor = static_cast<uint32_t>(i);
+    const std::vector<uint32_t>& rows = context_->row_tensors;
+    const bool by_rows =
+        context_->RowsTravel() && std::find(rows.begin(), rows.end(), tensor) != rows.end();
+    if (context_->table.tensors(i).kind() != v1::PARAMETER || by_rows) continue;
+    covered_[tensor] = true;
+    tensors.push_back(tensor);
+  }
+  plan_ = std::make_shared<const ReductionPlan>(MakeReductionPlan(
+      context_->table, context_->layout, std::move(tensors), std::move(members), *rank));
+  for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;
+  const absl::Duration silence = Or(context_->job.timeouts().silence(), kDefaultSilence);
+  context_->actions.push_back(JoinGroup{context_->view.id(), plan_, silence});
+}
+
+void DenseReduction::Start(const StepGradients* gradients, uint64_t step) {
+  if (!active()) return;
+  Stop();
+  gradients_ = gradients;
+  step_ = step;
+  state_ = State::kCollecting;
+  for (const MicrobatchRange& unit : gradients->units()) {
+    for (uint32_t tensor : plan_->tensors) {
+      if (!gradients->Get(unit, tensor).resolved) ++unresolved_;
+    }
+  }
+}
+
+void DenseReduction::Stop() {
+  state_ = State::kIdle;
+  gradients_ = nullptr;
+  unresolved_ = 0;
+  part_.clear();
+}
+
+void DenseReduction::OnResolved(uint32_t tensor) {
+  if (state_ == State::kCollecting && Covers(tensor) && unresolved_ > 0) --unresolved_;
+}
+
+std::optional<absl::Cord> DenseReduction::SumOfUnits(uint32_t tensor) const {
+  const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(tensor));
+  std::optional<Gradient> sum;
+  for (const MicrobatchRange& unit : gradients_->units()) {
+    const std::optional<Gradient>& gradient = gradients_->Get(unit, tensor).gradient;
+    if (!gradient) continue;
+    if (!sum) {
+      sum = gradient;
+      continue;
+    }
+    // Both were checked: no error here.
+    absl::StatusOr<Gradient> added = AddGradients(spec, *sum, *gradient);
+    if (added.ok()) sum = *std::move(added);
+  }
+  if (!sum) return std::nullopt;
+  return DenseElements(spec, *sum, 0, ElementCount(spec));
+}
+
+void DenseReduction::Proceed() {
+  if (state_ != State::kCollecting || unresolved_ > 0) return;
+  ReduceGradients reduce;
+  reduce.step = step_;
+  for (uint32_t tensor : plan_->tensors) reduce.gradients.push_back(SumOfUnits(tensor));
+  state_ = State::kReducing;
+  context_->actions.push_back(std::move(reduce));
+}
+
+absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t step,
+                                               absl::StatusOr<ReducedPart> part) {
+  if (state_ != State::kReducing || !Same(view, context_->view.id()) || step != step_) {
+    return false;
+  }
+  if (absl::IsInvalidArgument(part.status())) return part.status();
+  if (part.ok() && part->size() != plan_->own().pieces.size()) {
+    return absl::InternalError("a sum of other gradients than were given");
+  }
+  if (part.ok()) {
+    part_ = *std::move(part);
+    state_ = State::kDone;
+    return true;
+  }
+  state_ = State::kBroken;
+  const v1::TimeoutSpec& timeouts = context_->job.timeouts();
+  const absl::Duration suspect = Or(timeouts.suspect(), kDefaultSuspect);
+  context_->give_up_at = context_->now + Or(timeouts.silence(), kDefaultSilence) +
+                         Or(timeouts.pause(), kDefaultPause) +
+                         plan_->rank * (suspect + absl::Seconds(1));
+  context_->give_up_reason =
+      absl::StrCat("step ", step, " of view ", ShortName(view),
+                   ": gradients could not be summed among the workers, and no other view came: ",
+                   part.status().message());
+  return false;
+}
+
+const absl::Cord* DenseReduction::Sum(uint32_t block) const {
+  const std::optional<absl::Cord>& sum = part_[own_.at(block)];
+  return sum ? &*sum : nullptr;
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,171 @@
+// Real workers sum their gradients among each other; what comes out is what comes out without, to
+// the last sample, whoever dies on the way.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/common/exit_code.h"
+#include "tests/testing/counting_engine.h"
+#include "tests/testing/final_state.h"
+#include "tests/testing/job_processes.h"
+#include "tests/testing/jobs.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::Each;
+
+// Several blocks, so that each worker sums some of them.
+constexpr uint64_t kSamples = 120000;
+
+v1::JobSpec AllReduceJob(const std::string& folder, uint32_t workers, uint64_t steps_per_epoch) {
+  v1::JobSpec job = CountingJob(folder, kSamples, /*epochs=*/1);
+  job.mutable_training()->set_global_batch_size(kSamples / steps_per_epoch);
+  job.mutable_training()->set_microbatch_size(kSamples / steps_per_epoch / 8);
+  job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_worker()->set_replicas(workers);
+  job.mutable_timeouts()->set_heartbeat(0.2);
+  job.mutable_timeouts()->set_suspect(0.3);
+  job.mutable_timeouts()->set_silence(2);
+  return job;
+}
+
+class AllReduceTest : public ::testing::Test {
+ protected:
+  void Start(const v1::JobSpec& job, const std::string& folder) {
+    processes_ = std::make_unique<JobProcesses>(JobProcesses::Options{
+        .job = job, .folder = folder, .worker_program = "tests/testing/counting_worker"});
+    const absl::Status status = processes_->StartAll();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void WaitForStep(uint64_t step) {
+    const auto progress = processes_->WaitFor(
+        [&](const v1::JobProgress& p) {
+          return p.phase() > v1::JobProgress::TRAINING || p.step() >= step;
+        },
+        absl::Seconds(120));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+    ASSERT_LE(progress->phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+  }
+  // Starts workers again that were told to come back.
+  v1::JobProgress FinishAndCheck() {
+    v1::JobProgress last;
+    const absl::Time deadline = absl::Now() + absl::Seconds(200);
+    while (processes_->Lives("coordinator") && absl::Now() < deadline) {
+      if (const auto progress = processes_->Progress(); progress.ok()) last = *progress;
+      for (uint32_t i = 0; i < processes_->job().worker().replicas(); ++i) {
+        if (processes_->ExitCode(absl::StrCat("worker-", i)) != kExitExpelled) continue;
+        const absl::Status status = processes_->StartWorker(i);
+        EXPECT_TRUE(status.ok()) << status;
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    const auto code = processes_->WaitForExit("coordinator", absl::Seconds(5));
+    EXPECT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(code.value_or(-1), 0) << Contents(processes_->LogFile("coordinator"));
+    const auto counts = FinalTensor(processes_->checkpoints(), "counts");
+    EXPECT_TRUE(counts.ok()) << counts.status();
+    EXPECT_THAT(counts.value_or(std::vector<double>()), Each(1.0));
+    return last;
+  }
+
+  std::unique_ptr<JobProcesses> processes_;
+};
+
+TEST_F(AllReduceTest, OneTwoAndThreeWorkersCountEachSampleOnce) {
+  for (const uint32_t workers : {1, 2, 3}) {
+    const std::string folder = NewFolder(absl::StrCat("w", workers));
+    ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, workers, 20), folder));
+    const v1::JobProgress progress = FinishAndCheck();
+    // Each step pushes the gradient once, not once for each worker.
+    EXPECT_GT(progress.pushed_bytes(), 0u);
+    EXPECT_LE(progress.pushed_bytes(), 20 * kSamples * sizeof(double)) << workers;
+    const std::string log = Contents(processes_->LogFile("worker-0"));
+    EXPECT_EQ(log.find("could not be summed"), std::string::npos) << log;
+  }
+}
+
+TEST_F(AllReduceTest, AWorkerThatIsKilledInTheMiddleCostsNoSample) {
+  const std::string folder = NewFolder("killed");
+  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
+  ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
+  // The coordinator is told of the first, and sees the other's end by itself.
+  for (const bool report : {true, false}) {
+    const uint64_t step = processes_->Progress()->step();
+    ASSERT_TRUE(processes_->Kill("worker-1", report).ok());
+    ASSERT_TRUE(processes_->StartWorker(1).ok());
+    ASSERT_NO_FATAL_FAILURE(WaitForStep(step + 10));
+  }
+  FinishAndCheck();
+}
+
+TEST_F(AllReduceTest, AWorkerThatFreezesIsReplacedAndTheOthersGoOn) {
+  const std::string folder = NewFolder("frozen");
+  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
+  ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
+  processes_->Signal("worker-2", SIGSTOP);
+  ASSERT_NO_FATAL_FAILURE(WaitForStep(processes_->Progress()->step() + 20));
+  processes_->Signal("worker-2", SIGCONT);
+  FinishAndCheck();
+}
+
+TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
+  const std::string folder = NewFolder("joins");
+  v1::JobSpec job = AllReduceJob(folder, 2, 300);
+  ASSERT_NO_FATAL_FAILURE(Start(job, folder));
+  ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
+  v1::SetDesiredRequest desired;
+  desired.set_workers(3);
+  desired.set_shards(2);
+  ASSERT_TRUE(processes_->SetDesired(desired).ok());
+  ASSERT_TRUE(processes_->StartWorker(2).ok());
+  const auto three = processes_->WaitFor(
+      [](const v1::JobProgress& p) { return p.view().workers_size() == 3; }, absl::Seconds(60));
+  ASSERT_TRUE(three.ok()) << three.status();
+  FinishAndCheck();
+  EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("Works in a view"), std::string::npos);
+}
+
+// A real model with several tensors; float64, so that only the order of additions differs.
+TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
+  std::vector<std::vector<double>> finals;
+  for (const bool all_reduce : {false, true}) {
+    const std::string folder = NewFolder(absl::StrCat("model", all_reduce));
+    v1::JobSpec job = LinearJob(/*steps=*/30, /*delay=*/0);
+    job.mutable_model()->set_dtype(v1::FLOAT64);
+    job.mutable_optimizer()->set_clip_norm(0.5);
+    job.mutable_parameter_server()->set_replicas(2);
+    job.mutable_worker()->set_replicas(3);
+    if (all_reduce) {
+      job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+    }
+    JobProcesses processes({.job = job, .folder = folder});
+    const absl::Status status = processes.StartAll();
+    ASSERT_TRUE(status.ok()) << status;
+    const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
+    ASSERT_TRUE(code.ok()) << code.status();
+    ASSERT_EQ(*code, 0) << Contents(processes.LogFile("coordinator"));
+    const auto manifest = FinalManifest(processes.checkpoints());
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    std::vector<double> all;
+    for (const v1::TensorSpec& tensor : manifest->table().tensors()) {
+      const auto values = FinalTensor(processes.checkpoints(), tensor.name());
+      ASSERT_TRUE(values.ok()) << values.status();
+      all.insert(all.end(), values->begin(), values->end());
+    }
+    finals.push_back(std::move(all));
+  }
+  ASSERT_EQ(finals[0].size(), finals[1].size());
+  for (size_t i = 0; i < finals[0].size(); ++i) EXPECT_NEAR(finals[0][i], finals[1][i], 1e-12);
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,23 @@
+"""Of which libraries a worker takes its symbols."""
+import os
+import subprocess
+import unittest
+
+from tools import unittest_main
+
+WORKER = os.path.join(os.environ.get('TEST_SRCDIR', 'bazel-bin'), 'sluice/services/worker/sluice-worker')
+
+
+class LinkOrderTest(unittest.TestCase):
+
+    def test_gloo_stands_before_a_libtorch_that_brings_its_own(self):
+        # PyTorch's wheels export the symbols of another version of gloo from libtorch_cpu: whichever is first is used by all.
+        output = subprocess.run(['readelf', '--dynamic', '--wide', WORKER], check=True, capture_output=True, text=True).stdout
+        needed = [line.split('[')[1].rstrip(']') for line in output.splitlines() if '(NEEDED)' in line]
+        places = {name.split('.so')[0]: place for place, name in enumerate(needed)}
+        self.assertIn('libgloo', places)
+        self.assertLess(places['libgloo'], places['libtorch_cpu'], needed)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -31,6 +31,7 @@ SHORT = {
     "bit-exact": {"training.epochs": None, "training.steps": 30},
     "compression": {"training.epochs": None, "training.steps": 100},
     "fashion-mnist": {"training.epochs": None, "training.steps": 15},
+    "hybrid": {"training.steps": 3},
     "lstm-lm": {"training.epochs": None, "training.steps": 3, "data.evaluation.maxSamples": 16},
     "lstm-random": {"training.steps": 3},
     "mlp-mnist": {"training.epochs": None, "training.steps": 200},

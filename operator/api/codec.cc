@@ -267,6 +267,11 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
     training->mutable_stragglers()->set_policy(from.Named("policy", Stragglers::WAIT));
     training->mutable_stragglers()->set_backup(static_cast<uint32_t>(from.Uint("backup", 1)));
   }
+  if (view.Has("dense")) {
+    using Dense = v1::TrainingSpec::Dense;
+    training->mutable_dense()->set_aggregation(
+        view["dense"].Named("aggregation", Dense::PARAMETER_SERVER));
+  }
   training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
   training->set_step_delay_seconds(view.Num("stepDelaySeconds", 0));
   if (view.Has("target")) {
@@ -514,6 +519,9 @@ Json WriteTraining(const v1::TrainingSpec& training) {
   if (training.has_stragglers()) {
     json["stragglers"] = {{"policy", NameOf(training.stragglers().policy())},
                           {"backup", training.stragglers().backup()}};
+  }
+  if (training.has_dense()) {
+    json["dense"] = {{"aggregation", NameOf(training.dense().aggregation())}};
   }
   if (training.mode() == v1::BOUNDED_STALENESS) {
     json["boundedStaleness"] = {{"maxStaleness", training.max_staleness()}};

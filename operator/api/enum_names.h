@@ -93,6 +93,13 @@ inline const EnumNames<v1::TrainingSpec::Stragglers::Policy>& NamesOf(
       {"Wait", v1::TrainingSpec::Stragglers::WAIT}, {"Drop", v1::TrainingSpec::Stragglers::DROP}};
   return names;
 }
+inline const EnumNames<v1::TrainingSpec::Dense::Aggregation>& NamesOf(
+    v1::TrainingSpec::Dense::Aggregation) {
+  using Dense = v1::TrainingSpec::Dense;
+  static const auto& names = *new EnumNames<Dense::Aggregation>{
+      {"ParameterServer", Dense::PARAMETER_SERVER}, {"AllReduce", Dense::ALL_REDUCE}};
+  return names;
+}
 inline const EnumNames<v1::TrainingSpec::NonFinite>& NamesOf(v1::TrainingSpec::NonFinite) {
   static const auto& names = *new EnumNames<v1::TrainingSpec::NonFinite>{
       {"Fail", v1::TrainingSpec::FAIL}, {"Skip", v1::TrainingSpec::SKIP}};

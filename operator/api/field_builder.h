@@ -111,6 +111,9 @@ void AddReplicaBounds(const std::string& role, const std::string& whom, std::vec
 void AddStages(std::vector<Field>* fields);
 void AddExecution(std::vector<Field>* fields);
 void AddExecutionRules(std::vector<Rule>* rules);
+// `training.dense`;
+void AddDense(std::vector<Field>* fields);
+void AddDenseRules(std::vector<Rule>* rules);
 // `training.stragglers`; the rules of it and of `data.partitioning`.
 void AddStragglers(std::vector<Field>* fields);
 void AddStragglerRules(std::vector<Rule>* rules);

@@ -408,6 +408,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   AddCompression(fields);
   AddStalenessRule(fields);
   AddStragglers(fields);
+  AddDense(fields);
   fields->push_back(Integer("spec.training.threads",
                             "Threads with which a worker computes. With more than one, BitExact "
                             "holds only among runs of the same number.")

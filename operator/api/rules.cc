@@ -1018,6 +1018,7 @@ const std::vector<Rule>& Rules() {
     AddOptimizerRules(rules);
     AddTrainingRules(rules);
     AddStragglerRules(rules);
+    AddDenseRules(rules);
     AddBatchSizeRules(rules);
     AddPartitioningRules(rules);
     AddJobRules(rules);

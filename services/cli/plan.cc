@@ -229,12 +229,18 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   for (const v1::TensorSpec& tensor : table.tensors()) plan.parameters += ElementCount(tensor);
   std::vector<uint64_t> gradients(plan.shards.size());
   uint64_t state = 0;
+  uint64_t exchanged = 0;  // of one worker, received from the others
   const uint64_t contributions = plan.synchronous ? plan.workers : 1;
   // Synchronous: the version before stays until nobody can want it back.
   const uint64_t versions = plan.synchronous ? 2 : 1;
   // Gradients of contexts, and versions that others have left behind; workers fetch the gradients
   // where they verify them.
   const uint64_t kept = by_shards ? plan.workers : 0;
+  // Workers that sum among each other push one gradient together. What one of them sends stays the
+  // same: a part of the sum to the shards, the rest of its own to the others.
+  const bool reduces =
+      job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
+      plan.workers > 1;
   const uint64_t fetched = by_shards && job.training().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout->blocks()) {
     absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
@@ -246,9 +252,12 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     shard.memory_bytes += versions * sizes->state;
     shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes->raw) + sizes->pushed);
     if (!by_shards) {
-      shard.received_bytes += contributions * sizes->pushed;
+      const bool reduced =
+          reduces && table.tensors(static_cast<int>(block.tensor())).kind() == v1::PARAMETER;
+      shard.received_bytes += (reduced ? 1 : contributions) * sizes->pushed;
       shard.sent_bytes += contributions * sizes->pulled;
       plan.worker.received_bytes += sizes->pulled;
+      if (reduced) exchanged += sizes->pushed - sizes->pushed / plan.workers;
       plan.worker.sent_bytes += sizes->pushed;
     } else if (fetched > 0) {
       shard.sent_bytes += fetched * sizes->pushed;
@@ -271,6 +280,8 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;
   plan.worker.memory_bytes = buffers * plan.parameter_bytes + state;
   if (job.training().compression().error_feedback()) plan.worker.memory_bytes += 2 * state;
+  plan.worker.received_bytes += exchanged;
+  plan.worker.memory_bytes += 2 * exchanged;  // what goes out and what comes in
   return plan;
 }
 

@@ -1,5 +1,9 @@
 #include "services/worker/collective/gloo_group.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <csignal>
 #include <cstring>
 #include <map>
@@ -59,6 +63,7 @@ class Members {
       changed_.SignalAll();
     };
     options.connect_timeout = absl::Seconds(2);
+    options.silence = absl::Milliseconds(7654);
     groups_[rank] = std::make_unique<GlooGroup>(std::move(options));
   }
   void StartAll() {
@@ -191,6 +196,29 @@ TEST(GlooGroupTest, AMemberThatVanishesInTheMiddleIsAnErrorForAllOthers) {
     members.Reduce(rank, 3, 1);
     EXPECT_TRUE(absl::IsUnavailable(members.Wait(rank, 3).status()));
   }
+}
+
+// Sockets of this process that break when their other side acknowledges nothing for so long.
+int SocketsThatEndWhenSilent(int milliseconds) {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    const bool limited =
+        getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size) == 0 && value == milliseconds;
+    size = sizeof(value);
+    const bool kept = getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, &size) == 0 && value != 0;
+    if (limited && kept) ++count;
+  }
+  return count;
+}
+
+TEST(GlooGroupTest, BothSidesOfEveryConnectionAreBrokenWhenTheOtherIsSilent) {
+  Members members(3);
+  members.StartAll();
+  for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
+  members.ExpectSums(1, 3, 1, 30);
+  EXPECT_EQ(SocketsThatEndWhenSilent(7654), 2 * 3);
 }
 
 TEST(GlooGroupTest, AGroupThatIsGivenUpWhileItWaitsEndsAtOnce) {

@@ -1,8 +1,12 @@
 #include "services/worker/collective/gloo_group.h"
 
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
@@ -42,7 +46,8 @@ absl::Cord Filled(int64_t elements, double value) {
 // Members of one view in one process.
 class Members {
  public:
-  explicit Members(size_t count) : layout_(*MakeLayout(table_, 16)), groups_(count) {
+  explicit Members(size_t count, absl::Duration silence = absl::Milliseconds(7654))
+      : silence_(silence), layout_(*MakeLayout(table_, 16)), groups_(count) {
     signal(SIGPIPE, SIG_IGN);
     std::vector<uint64_t> incarnations;
     for (size_t i = 0; i < count; ++i) incarnations.push_back(100 + i);
@@ -63,7 +68,7 @@ class Members {
       changed_.SignalAll();
     };
     options.connect_timeout = absl::Seconds(2);
-    options.silence = absl::Milliseconds(7654);
+    options.silence = silence_;
     groups_[rank] = std::make_unique<GlooGroup>(std::move(options));
   }
   void StartAll() {
@@ -125,6 +130,7 @@ class Members {
     return all;
   }
 
+  const absl::Duration silence_;
   const v1::TensorTable table_ = Table();
   const v1::Layout layout_;
   std::vector<std::shared_ptr<ReductionPlan>> plans_;
@@ -219,6 +225,37 @@ TEST(GlooGroupTest, BothSidesOfEveryConnectionAreBrokenWhenTheOtherIsSilent) {
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
   members.ExpectSums(1, 3, 1, 30);
   EXPECT_EQ(SocketsThatEndWhenSilent(7654), 2 * 3);
+}
+
+// Of a network namespace of this process alone.
+bool SetLoopback(bool up) {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq request = {};
+  std::strncpy(request.ifr_name, "lo", IFNAMSIZ - 1);
+  bool done = ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+  request.ifr_flags =
+      static_cast<int16_t>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+  done = done && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+  close(fd);
+  return done;
+}
+
+TEST(GlooGroupTest, ANetworkThatDropsEverythingIsAnErrorToWhoWaitsAndToWhoComputes) {
+  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+    GTEST_SKIP() << "this process may have no network namespace of its own";
+  }
+  ASSERT_TRUE(SetLoopback(true));
+  Members members(2, /*silence=*/absl::Seconds(2));
+  members.StartAll();
+  members.Reduce(0, 1, 1);
+  members.Reduce(1, 1, 1);
+  members.ExpectSums(1, 2, 1, 20);
+  ASSERT_TRUE(SetLoopback(false));
+  members.Reduce(0, 2, 1);
+  EXPECT_TRUE(absl::IsUnavailable(members.Wait(0, 2).status()));
+  members.Reduce(1, 2, 1);
+  EXPECT_TRUE(absl::IsUnavailable(members.Wait(1, 2).status()));
+  ASSERT_TRUE(SetLoopback(true));
 }
 
 TEST(GlooGroupTest, AGroupThatIsGivenUpWhileItWaitsEndsAtOnce) {

@@ -142,6 +142,27 @@ class ByHand(unittest.TestCase):
         self.assertEqual(self.running[0].wait(PATIENCE_S), 1, self.log('coordinator')[-3000:])
         self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
 
+    def test_data_that_is_not_there_ends_a_run_of_the_command_at_once(self):
+        # The folder of images is there; only a worker finds that those for evaluation lack.
+        folder = self.folder / 'images'
+        folder.mkdir()
+        (folder / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))
+        (folder / 'train-labels-idx1-ubyte').write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8))
+        job = manifest(steps=20)
+        job['spec'].update(
+            model={'name': 'mlp', 'dimensions': {'hidden': 16}},
+            data={'format': 'IDX', 'source': {'path': str(folder)}, 'evaluation': {'intervalSteps': 5}},
+            training={'steps': 20, 'globalBatchSize': 8, 'threads': 1})
+        (self.folder / 'job.yaml').write_text(json.dumps(job))
+        (self.folder / 'bin').mkdir()
+        for program in (COORDINATOR, SHARD, WORKER, os.path.join(PROGRAMS, 'services', 'ps', 'sluice-ps')):
+            if os.path.exists(program):
+                (self.folder / 'bin' / os.path.basename(program)).symlink_to(program)
+        run = subprocess.run([SLUICE, 'run', str(self.folder / 'job.yaml'), '--bin-dir', str(self.folder / 'bin'), '--state-dir',
+                              str(self.folder / 'state')], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertRegex(run.stderr, 'job by-hand failed: worker-[01]: .*/images/t10k-images-idx3-ubyte')
+
     def refused(self, *command):
         done = subprocess.run([str(part) for part in command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertNotEqual(done.returncode, 0, done.stderr)

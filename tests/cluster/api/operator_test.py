@@ -189,7 +189,7 @@ class OperatorTest(OperatorCase):
         before = self.uids()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'training': {'mode': 'Asynchronous'}}})
         wait_for('the coordinator is told to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
-        self.assertEqual(self.job()['status']['summary'], 'SwitchingMode')
+        wait_for('the job says so', lambda: self.job()['status']['summary'] == 'SwitchingMode')
         self.assertEqual(self.job()['status']['recovery']['mode'], 'Synchronous', 'as long as pods train so')
         for pod in before:
             self.end_pod(pod, 0)
@@ -198,7 +198,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods()
         self.wait_for_condition('Running')
         status = self.job()['status']
-        self.assertEqual((status['recovery']['mode'], status['restarts'].get('total', 0)), ('Asynchronous', 0))
+        self.assertEqual((status['recovery']['mode'], status.get('restarts', {}).get('total', 0)), ('Asynchronous', 0))
         job = json.loads(self.api.get('configmaps', self.namespace, 'job')['data']['job.json'])
         self.assertEqual(job['training']['mode'], 'ASYNCHRONOUS')
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')

@@ -131,6 +131,9 @@ class RowSizes {
     }
   }
 
+  // Whether the tensor's gradients travel by rows.
+  bool Has(uint32_t tensor) const { return rows_.count(tensor) != 0; }
+
   void Apply(const v1::Block& block, BlockSizes* sizes) const {
     const auto found = rows_.find(block.tensor());
     if (found == rows_.end()) return;
@@ -252,8 +255,8 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     shard.memory_bytes += versions * sizes->state;
     shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes->raw) + sizes->pushed);
     if (!by_shards) {
-      const bool reduced =
-          reduces && table.tensors(static_cast<int>(block.tensor())).kind() == v1::PARAMETER;
+      const bool reduced = reduces && !row_sizes.Has(block.tensor()) &&
+                           table.tensors(static_cast<int>(block.tensor())).kind() == v1::PARAMETER;
       shard.received_bytes += (reduced ? 1 : contributions) * sizes->pushed;
       shard.sent_bytes += contributions * sizes->pulled;
       plan.worker.received_bytes += sizes->pulled;

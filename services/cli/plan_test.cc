@@ -81,6 +81,30 @@ TEST(Plan, RowsOfATableAreCountedInPlaceOfTheTable) {
   }
 }
 
+TEST(Plan, WorkersThatSumAmongEachOtherPushOneGradientTogether) {
+  v1::JobSpec job = Job();
+  const auto before = MakePlan(job, Table(), {}, {});
+  job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+  const auto plan = MakePlan(job, Table(), {}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shards[0].received_bytes + plan->shards[1].received_bytes, 4'000'000u);
+  EXPECT_EQ(plan->shards[0].sent_bytes + plan->shards[1].sent_bytes, 12'000'000u);
+  // Two thirds of its gradient to the others, one third of the sum to the shards.
+  EXPECT_EQ(plan->worker.sent_bytes, 4'000'000u);
+  EXPECT_NEAR(plan->worker.received_bytes, 4e6 + 4e6 * 2 / 3, 100);
+  EXPECT_NEAR(plan->worker.memory_bytes, before->worker.memory_bytes + 2 * 4e6 * 2 / 3, 200);
+}
+
+TEST(Plan, RowsOfATableGoToTheShardsFromEachWorkerAsEver) {
+  v1::JobSpec job = Job();
+  const auto before = MakePlan(job, Embedding(), {}, {{0, true, {1000}, 0}});
+  job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+  const auto plan = MakePlan(job, Embedding(), {}, {{0, true, {1000}, 0}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->shards[0].received_bytes, before->shards[0].received_bytes);
+  EXPECT_EQ(plan->worker.received_bytes, before->worker.received_bytes);
+}
+
 TEST(Plan, RowsLieWhereTheDataHasThem) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_partitions(2);

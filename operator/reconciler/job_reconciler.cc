@@ -148,6 +148,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   trail->superseded.push_back(kube::ResourceVersionOf(job));
   trail->written = *std::move(written);
   trail->status_written = clock_->Now();
+  if (plan.change == StatusChange::kTransition) trail->transition = trail->status_written;
   if (options_.on_status != nullptr) options_.on_status(world.status, plan.status);
   for (const runtime::EventRecord& event : plan.events) events_->Record(job, event);
   return absl::OkStatus();
@@ -351,9 +352,13 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   absl::Time again = plan.decide_again;
   Json job = before;
   if (plan.status != world.status) {
+    // Of a start that takes long, more and more seldom.
+    const absl::Duration counts_interval =
+        std::clamp(trail->status_written - trail->transition, options_.counts_interval,
+                   std::max(options_.counts_interval, options_.progress_interval));
     const absl::Duration interval = plan.change == StatusChange::kTransition ? absl::ZeroDuration()
                                     : plan.change == StatusChange::kCounts
-                                        ? options_.counts_interval
+                                        ? counts_interval
                                         : options_.progress_interval;
     const absl::Time allowed = trail->status_written + interval;
     if (now < allowed) {

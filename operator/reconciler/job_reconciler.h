@@ -47,7 +47,7 @@ class JobReconciler final : public runtime::Reconciler {
     policy::Limits limits = ClusterLimits();
     // Mere progress of training is written this often.
     absl::Duration progress_interval = absl::Seconds(15);
-    // And how many pods are ready, this often.
+    // And how many pods are ready, this often; as seldom as progress, when that goes on for long.
     absl::Duration counts_interval = absl::Seconds(5);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
@@ -75,6 +75,7 @@ class JobReconciler final : public runtime::Reconciler {
     std::vector<std::string> superseded;  // resource versions older than `written`
     kube::Json written;                   // the job after the last write of its status
     absl::Time status_written = absl::InfinitePast();
+    absl::Time transition = absl::InfinitePast();  // when one was written last
     struct Made {
       std::string uid;
       kube::Json object;

@@ -157,7 +157,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   }
 }
 
-void FakeShard::Reply(v1::PauseId pause) {
+void FakeShard::Reply(const v1::PauseId& pause) {
   paused = true;
   after.reset();
   answered = pause;

@@ -87,7 +87,7 @@ class FakeShard : public FakeProcess {
   std::vector<v1::Install> installs;
 
  private:
-  void Reply(v1::PauseId pause);
+  void Reply(const v1::PauseId& pause);
   void CheckAfter();
   void CheckCut();
 };

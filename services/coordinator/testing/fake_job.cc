@@ -159,11 +159,11 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
 
 void FakeShard::Reply(const v1::PauseId& pause) {
   paused = true;
-  after.reset();
   answered = pause;
+  after.reset();  // It may be what `pause` refers to.
   v1::MemberMessage message;
   v1::PauseReply& reply = *message.mutable_pause_reply();
-  *reply.mutable_pause() = pause;
+  *reply.mutable_pause() = answered;
   if (has_view) {
     *reply.mutable_view() = view.id();
     *reply.mutable_newest() = view;

@@ -10,6 +10,14 @@ from tools import unittest_main
 # Slow enough on any machine that something can be done to the job meanwhile.
 SLOW = 'steps: {}\n    stepDelaySeconds: 0.005'
 
+# Of a pod template's spec: no two workers of a job on one node.
+SPREAD = '''        topologySpreadConstraints:
+          - maxSkew: 1
+            topologyKey: kubernetes.io/hostname
+            whenUnsatisfiable: DoNotSchedule
+            labelSelector: {matchLabels: {sluice.dev/training-job: hybrid, sluice.dev/role: worker}}
+'''
+
 
 class TrainingTest(NodeCase):
 
@@ -64,6 +72,26 @@ class TrainingTest(NodeCase):
         self.assertEqual(self.status('mnist-server')['tls'], 'Enabled')
         self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
         say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())
+
+    def test_workers_on_two_nodes_sum_their_dense_gradients_among_each_other(self):
+        manifest, count = re.subn(r'  data:\n    format: Text\n(    .*\n)*', '  data:\n    format: Synthetic\n    synthetic: {samples: 640, shape: [20], '
+                                  'vocabulary: 500}\n', (SAMPLES / 'hybrid.yaml').read_text())
+        self.assertEqual(count, 1)
+        for before, after in (('name: lstm-lm', 'name: lstm-lm\n    dimensions: {embedding: 32, hidden: 32}'), ('epochs: 3', SLOW.format(600)),
+                              ('  worker:\n    replicas: 2\n    template:\n      spec:\n', '  worker:\n    replicas: 2\n    template:\n      spec:\n' + SPREAD)):
+            self.assertIn(before, manifest)
+            manifest = manifest.replace(before, after)
+        self.kubectl('apply', '-f', '-', stdin=manifest)
+        self.wait_for_steps('hybrid', 50)
+        nodes = {self.pod(f'hybrid-worker-{i}')['spec']['nodeName'] for i in range(2)}
+        self.assertEqual(len(nodes), 2, 'the workers are on two nodes')
+        self.assertGreater(self.metric('hybrid-worker-1', 'sluice_all_reduce_sent_bytes_total') or 0, 0)
+        # One that dies takes the group with it; the next view has another.
+        self.kubectl('delete', 'pod', 'hybrid-worker-0', '--wait=false')
+        self.kubectl('wait', 'stj/hybrid', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
+        status = self.status('hybrid')
+        self.assertEqual(status['training']['step'], status['training']['totalSteps'])
+        say(plain(self.kubectl('get', 'stj', 'hybrid')).strip())
 
 
 if __name__ == '__main__':

@@ -1,7 +1,6 @@
 #include "services/worker/collective/part_sum.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -84,8 +83,9 @@ void PartSum::Begin() {
   touched_.assign(plan_.own().pieces.size(), false);
   for (Memory& memory : memories_) {
     if (memory.use_count() != 1) continue;
-    // What the last one to refer to it read, it read before this thread writes.
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // Other references may have ended on other threads: the end of one more is what orders their
+    // reading before our writing.
+    Memory(memory).reset();
     sum_ = memory;
     return;
   }

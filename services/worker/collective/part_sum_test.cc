@@ -8,20 +8,10 @@
 #include "gtest/gtest.h"
 #include "services/common/arithmetic/half.h"
 #include "services/protocol/layout.h"
+#include "services/worker/collective/testing/tables.h"
 
 namespace sluice::worker {
 namespace {
-
-v1::TensorTable Table(const std::vector<std::pair<int64_t, v1::DataType>>& tensors) {
-  v1::TensorTable table;
-  for (const auto& [elements, dtype] : tensors) {
-    v1::TensorSpec& tensor = *table.add_tensors();
-    tensor.set_name("t" + std::to_string(table.tensors_size()));
-    tensor.add_shape(elements);
-    tensor.set_dtype(dtype);
-  }
-  return table;
-}
 
 template <typename T>
 absl::Cord CordOf(const std::vector<T>& values) {
@@ -66,7 +56,7 @@ const absl::Cord& PieceOf(const ReductionPlan& plan, const ReducedPart& part, ui
 
 TEST(PartSumTest, EveryTypeIsSummed) {
   const v1::TensorTable table =
-      Table({{3, v1::FLOAT32}, {2, v1::FLOAT64}, {1, v1::BFLOAT16}, {1, v1::FLOAT16}});
+      MakeTable({{3, v1::FLOAT32}, {2, v1::FLOAT64}, {1, v1::BFLOAT16}, {1, v1::FLOAT16}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
   const DenseGradients one = {CordOf<float>({1, 2, 3}), CordOf<double>({0.1, 4}),
@@ -84,7 +74,7 @@ TEST(PartSumTest, EveryTypeIsSummed) {
 }
 
 TEST(PartSumTest, ATensorWithoutAnyGradientHasNoSum) {
-  const v1::TensorTable table = Table({{1, v1::FLOAT32}, {1, v1::FLOAT32}, {1, v1::FLOAT32}});
+  const v1::TensorTable table = MakeTable({{1, v1::FLOAT32}, {1, v1::FLOAT32}, {1, v1::FLOAT32}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
   const DenseGradients one = {CordOf<float>({1}), std::nullopt, std::nullopt};
@@ -98,7 +88,7 @@ TEST(PartSumTest, ATensorWithoutAnyGradientHasNoSum) {
 }
 
 TEST(PartSumTest, ASumStaysAsItIsWhileSomebodyRefersToIt) {
-  const v1::TensorTable table = Table({{1, v1::FLOAT64}});
+  const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
   const ReducedPart first = Sum(plan, sum, {{CordOf<double>({1})}});
@@ -108,7 +98,7 @@ TEST(PartSumTest, ASumStaysAsItIsWhileSomebodyRefersToIt) {
 }
 
 TEST(PartSumTest, MemoryIsUsedAgain) {
-  const v1::TensorTable table = Table({{1, v1::FLOAT64}});
+  const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
   const auto place = [&] {

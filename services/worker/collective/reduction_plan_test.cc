@@ -7,27 +7,17 @@
 #include "gtest/gtest.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
+#include "services/worker/collective/testing/tables.h"
 
 namespace sluice::worker {
 namespace {
-
-v1::TensorTable Table(const std::vector<std::pair<int64_t, v1::DataType>>& tensors) {
-  v1::TensorTable table;
-  for (const auto& [elements, dtype] : tensors) {
-    v1::TensorSpec& tensor = *table.add_tensors();
-    tensor.set_name("t" + std::to_string(table.tensors_size()));
-    tensor.add_shape(elements);
-    tensor.set_dtype(dtype);
-  }
-  return table;
-}
 
 const std::vector<std::pair<int64_t, v1::DataType>>& kMixed =
     *new std::vector<std::pair<int64_t, v1::DataType>>{
         {1000000, v1::FLOAT32}, {3, v1::BFLOAT16}, {700000, v1::FLOAT64}, {1, v1::FLOAT32}};
 
 TEST(ReductionPlanTest, EveryBlockOfItsTensorsIsInOnePart) {
-  const v1::TensorTable table = Table(kMixed);
+  const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0, 1, 3}, {7, 8, 9}, 1);
   std::set<uint32_t> blocks;
@@ -46,7 +36,7 @@ TEST(ReductionPlanTest, EveryBlockOfItsTensorsIsInOnePart) {
 }
 
 TEST(ReductionPlanTest, PartsAreOfTheSameBytesToABlock) {
-  const v1::TensorTable table = Table(kMixed);
+  const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0, 1, 2, 3}, {7, 8, 9}, 0);
   std::vector<uint64_t> bytes;
@@ -56,7 +46,7 @@ TEST(ReductionPlanTest, PartsAreOfTheSameBytesToABlock) {
 }
 
 TEST(ReductionPlanTest, PiecesLieOneBehindTheOtherAndAligned) {
-  const v1::TensorTable table = Table(kMixed);
+  const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0, 1, 2, 3}, {7, 8}, 0);
   for (const ReductionPlan::Part& part : plan.parts) {
@@ -73,7 +63,7 @@ TEST(ReductionPlanTest, PiecesLieOneBehindTheOtherAndAligned) {
 }
 
 TEST(ReductionPlanTest, AllMembersHaveTheSamePlanAndOthersHaveNot) {
-  const v1::TensorTable table = Table(kMixed);
+  const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const uint64_t hash = MakeReductionPlan(table, layout, {0, 1, 3}, {7, 8}, 0).hash;
   EXPECT_EQ(MakeReductionPlan(table, layout, {0, 1, 3}, {7, 8}, 1).hash, hash);
@@ -86,7 +76,7 @@ TEST(ReductionPlanTest, AllMembersHaveTheSamePlanAndOthersHaveNot) {
 }
 
 TEST(ReductionPlanTest, MoreMembersThanBlocksLeavesSomeWithoutAPart) {
-  const v1::TensorTable table = Table({{5, v1::FLOAT32}});
+  const v1::TensorTable table = MakeTable({{5, v1::FLOAT32}});
   const v1::Layout layout = *MakeLayout(table, 2);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0}, {7, 8, 9}, 2);
   EXPECT_EQ(plan.parts[0].pieces.size(), 1u);

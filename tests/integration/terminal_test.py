@@ -38,11 +38,8 @@ class TerminalTest(unittest.TestCase):
 
     def test_a_progress_bar_is_drawn_over_and_gone_at_the_end(self):
         shown = self.start(steps=40)
-        shown.read(lambda text: re.search(r'█+░+\s+\d+ %', text))
-        text = shown.screen.text()
-        self.assertIn('example', text)
-        self.assertRegex(text, r'worker-1 ')
-        self.assertRegex(text, r'ps-0 ')
+        # One drawing may come in several pieces, and the processes come below the bar.
+        shown.read(lambda text: re.search(r'example(?s:.)*█+░+\s+\d+ %(?s:.)*ps-0 (?s:.)*worker-1 ', text))
         shown.read()
         self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
         end = shown.screen.text()

@@ -68,7 +68,8 @@ absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Train
     v1::Description::RowTable& table = *description->add_row_tables();
     table.set_tensor(tensor);
     table.set_pulled(std::find(pulled.begin(), pulled.end(), tensor) != pulled.end());
-    if (job.data().format() == v1::DataSpec::SYNTHETIC) {
+    const bool built_in = job.model().type() == v1::ModelSpec::BUILTIN;
+    if (built_in && job.data().format() == v1::DataSpec::SYNTHETIC) {
       uint64_t tokens = 1;
       for (int64_t size : data.sample_shape) tokens *= static_cast<uint64_t>(size);
       table.set_random_tokens(tokens);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "services/worker/models/testing/script_files.h"
 #include "tests/testing/final_state.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -90,6 +91,51 @@ TEST(EmbeddingRowsTest, RowsGiveTheBitsOfWholeTablesAlsoWhenAWorkerDies) {
             whole);
   EXPECT_EQ(BitsAfter(LanguageJob(1, 3, v1::ModelSpec::ROWS), "rows-1-3", /*disturbed=*/false),
             whole);
+}
+
+// Six numbers of a sample choose rows, by what the module computes of them.
+v1::JobSpec ScriptJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
+  constexpr int64_t kRows = 3000, kWidth = 24;
+  ScriptModule module;
+  std::vector<double> table(kRows * kWidth), out(2 * kWidth);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<double>(i % 89) / 89 - 0.5;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(i % 7) / 7 - 0.4;
+  module.tensors = {{"table", ScriptTensor::kParameter, {kRows, kWidth}, table, ""},
+                    {"out", ScriptTensor::kParameter, {2, kWidth}, out, ""}};
+  module.source = R"(
+def forward(self, x):
+    rows = torch.remainder((x * 1000).long(), 3000)
+    return torch.linear(torch.embedding(self.table, rows, -1, False, False).sum(1), self.out)
+)";
+  const std::string path = absl::StrCat(NewFolder("script"), "/model.pt");
+  WriteScript(path, module);
+  v1::JobSpec job = LanguageJob(workers, shards, embeddings);
+  job.mutable_model()->Clear();
+  job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
+  job.mutable_model()->set_path(path);
+  job.mutable_model()->set_embeddings(embeddings);
+  job.set_loss("crossEntropy");
+  v1::DataSpec::Synthetic& data = *job.mutable_data()->mutable_synthetic();
+  data.Clear();
+  data.set_samples(500);
+  data.add_shape(6);
+  data.set_classes(2);
+  return job;
+}
+
+TEST(EmbeddingRowsTest, TablesOfATorchScriptFileTravelByRowsToo) {
+  const std::vector<uint64_t> whole =
+      BitsAfter(ScriptJob(1, 1, v1::ModelSpec::DENSE), "script-whole", /*disturbed=*/false);
+  EXPECT_EQ(BitsAfter(ScriptJob(2, 2, v1::ModelSpec::ROWS), "script-rows", /*disturbed=*/true),
+            whole);
+  JobProcesses processes(
+      {.job = Slow(ScriptJob(2, 2, v1::ModelSpec::ROWS)), .folder = NewFolder("script-bytes")});
+  ASSERT_TRUE(processes.StartAll().ok());
+  const v1::JobProgress progress = WaitForStep(processes, 20);
+  // A worker's eight samples name at most 48 rows of 3,000.
+  EXPECT_LT(progress.pulled_bytes(), progress.parameter_bytes() / 10);
+  EXPECT_LT(progress.pushed_bytes(), progress.gradient_bytes() / 10);
+  Finish(processes);
 }
 
 // Rows that nobody touches stay as they are under this rule, and shards do not touch them either.

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -157,7 +159,11 @@ class TorchEngine final : public ComputeEngine {
 
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
 
-  void Backward(const at::Tensor& objective, GradientSink& sink);
+  void Backward(const at::Tensor& objective, const Batch& batch, GradientSink& sink);
+
+  // Gives the sink a parameter's gradient. `rows`: those that the batch names, found when needed.
+  void Report(uint32_t tensor, at::Tensor gradient, const Batch& batch,
+              std::optional<RowSelections>* rows, GradientSink& sink) const;
 
   BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
 
@@ -284,46 +290,77 @@ void ReportRows(uint32_t tensor, const at::Tensor& gradient, GradientSink& sink)
 
 absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
   RowSelections selections;
-  for (uint32_t tensor : RowTensors()) {
-    const int64_t rows = table_.tensors(static_cast<int>(tensor)).shape(0);
-    std::vector<uint64_t>& selected = selections[tensor];
-    for (int64_t token : batch.tokens) {
-      if (token < 0 || token >= rows) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is not in [0, ", rows, "), the rows of '",
-                         table_.tensors(static_cast<int>(tensor)).name(), "'"));
+  const std::vector<size_t> tables = model_->RowTensors();
+  if (tables.empty()) return selections;
+  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  return Catching([&]() -> absl::StatusOr<RowSelections> {
+    const std::vector<at::Tensor> rows = model_->Rows(InputOf(batch));
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const v1::TensorSpec& table = table_.tensors(static_cast<int>(tables[i]));
+      const at::Tensor named = rows[i].to(at::kCPU).contiguous();
+      std::vector<uint64_t>& selected = selections[static_cast<uint32_t>(tables[i])];
+      for (int64_t row : absl::MakeConstSpan(named.data_ptr<int64_t>(), named.numel())) {
+        if (row < 0 || row >= table.shape(0)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("row ", row, ", which the batch names, is not in [0, ", table.shape(0),
+                           "), the rows of '", table.name(), "'"));
+        }
+        selected.push_back(static_cast<uint64_t>(row));
       }
-      selected.push_back(static_cast<uint64_t>(token));
+      SortRows(&selected);
     }
-    SortRows(&selected);
-  }
-  return selections;
+    return selections;
+  });
 }
 
-void TorchEngine::Backward(const at::Tensor& objective, GradientSink& sink) {
+// A dense gradient of an embedding table: its other rows are zeros.
+void ReportRowsOfDense(uint32_t tensor, const std::vector<uint64_t>& rows,
+                       const at::Tensor& gradient, GradientSink& sink) {
+  const at::Tensor named = at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+  const at::Tensor values = gradient.index_select(0, named.to(gradient.device()));
+  sink.OnRowGradient(tensor, rows, CordOf(values.to(at::kCPU)));
+}
+
+void TorchEngine::Report(uint32_t tensor, at::Tensor gradient, const Batch& batch,
+                         std::optional<RowSelections>* rows, GradientSink& sink) const {
+  if (gradient.is_sparse() && gradient.sparse_dim() == 1 && gradient.dim() == 2) {
+    ReportRows(tensor, gradient, sink);
+    return;
+  }
+  if (gradient.is_sparse()) gradient = gradient.to_dense();
+  if (absl::c_linear_search(model_->RowTensors(), tensor)) {
+    // The forward pass has read them: they are there.
+    if (!rows->has_value()) *rows = RowsOf(batch).value_or(RowSelections());
+    const auto named = (*rows)->find(tensor);
+    if (named != (*rows)->end()) {
+      ReportRowsOfDense(tensor, named->second, gradient, sink);
+      return;
+    }
+  }
+  sink.OnGradient(tensor, CordOf(gradient.to(at::kCPU)));
+}
+
+void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, GradientSink& sink) {
   struct Hooked {
-    size_t tensor;
+    uint32_t tensor;
     NodePtr node;
     uintptr_t hook;
     bool delivered = false;
   };
   std::vector<Hooked> hooked;
   hooked.reserve(buffers_.tensors());  // hooks point into it
+  std::optional<RowSelections> rows;
   for (size_t i = 0; i < buffers_.tensors(); ++i) {
     const ModelTensor& tensor = model_->tensors()[i];
     if (tensor.kind != v1::PARAMETER) continue;
     Hooked& entry = hooked.emplace_back();
-    entry.tensor = i;
+    entry.tensor = static_cast<uint32_t>(i);
     entry.node = torch::autograd::impl::grad_accumulator(tensor.value);
-    auto hook = std::make_unique<TakeGradient>(tensor.value, [&sink, &entry](at::Tensor gradient) {
+    const auto take = [this, &entry, &batch, &rows, &sink](at::Tensor gradient) {
       entry.delivered = true;
-      if (gradient.is_sparse() && gradient.sparse_dim() == 1 && gradient.dim() == 2) {
-        ReportRows(entry.tensor, gradient, sink);
-        return;
-      }
-      if (gradient.is_sparse()) gradient = gradient.to_dense();
-      sink.OnGradient(entry.tensor, CordOf(gradient.to(at::kCPU)));
-    });
+      Report(entry.tensor, std::move(gradient), batch, &rows, sink);
+    };
+    auto hook = std::make_unique<TakeGradient>(tensor.value, take);
     entry.hook = entry.node->add_post_hook(std::move(hook));
   }
   const auto unhook = absl::MakeCleanup([&hooked, this] {
@@ -353,7 +390,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   const at::Tensor target = TargetTensor(batch).to(device_);
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
-  Backward(objective, sink);
+  Backward(objective, batch, sink);
   const uint64_t microbatches =
       (batch.samples + request.microbatch_size - 1) / request.microbatch_size;
   ReportBufferChanges(static_cast<double>(microbatches), sink);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -422,6 +423,53 @@ TEST(ExportTorchScriptTest, TensorsThatDoNotFitAreNamedAndNothingIsWritten) {
     EXPECT_FALSE(std::filesystem::exists(target));
   }
   EXPECT_FALSE(ExportTorchScript(source, {weight, bias}, "/nowhere/trained.pt").ok());
+}
+
+// A score for each of two features, which are rows of a table.
+ScriptModule ScoredModule(const std::string& sparse) {
+  ScriptModule module;
+  module.tensors = {{"scores", kParameter, {5, 1}, {1, 2, 3, 4, 5}, ""}};
+  module.source = absl::StrCat(R"(
+def forward(self, x):
+    return torch.embedding(self.scores, x.long(), -1, False, )",
+                               sparse, R"().sum(1)
+)");
+  return module;
+}
+
+TEST(TorchScriptEngineTest, AnEmbeddingTablesGradientIsTheRowsOfTheBatch) {
+  const Batch batch = Pairs({0, 4, 4, 2}, {0, 0});
+  for (const std::string sparse : {"False", "True"}) {
+    const auto engine = CreateBorn(Options(Save(ScoredModule(sparse))));
+    EXPECT_THAT(engine->RowTensors(), ElementsAre(0));
+    const auto rows = engine->RowsOf(batch);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    EXPECT_THAT(rows->at(0), ElementsAre(0, 2, 4));
+    RecordingSink sink;
+    Gradients(*engine, Request(batch), sink);
+    EXPECT_TRUE(sink.gradients.empty());
+    const auto& [named, values] = sink.row_gradients[0];
+    EXPECT_THAT(named, ElementsAre(0, 2, 4));
+    // Of squares of 1 + 5 and 5 + 3, twice the error for each mention.
+    EXPECT_THAT(Elements(values), ElementsAre(12, 16, 28));
+  }
+}
+
+TEST(TorchScriptEngineTest, ARowThatATableDoesNotHaveIsRefused) {
+  const auto engine = CreateBorn(Options(Save(ScoredModule("False"))));
+  for (const auto& [row, text] : {std::make_pair(5.0F, "row 5"), std::make_pair(-1.0F, "row -1")}) {
+    ExpectRefused(
+        engine->RowsOf(Pairs({0, row}, {0})).status(), absl::StatusCode::kInvalidArgument,
+        absl::StrCat(text, ", which the batch names, is not in [0, 5), the rows of 'scores'"));
+  }
+}
+
+TEST(TorchScriptEngineTest, ABatchOfAnotherShapeNamesNoRows) {
+  const auto engine = CreateBorn(Options(Save(ScoredModule("False"))));
+  Batch batch = Pairs({0, 1}, {0});
+  batch.features.pop_back();
+  ExpectRefused(engine->RowsOf(batch).status(), absl::StatusCode::kInvalidArgument,
+                "the model takes data");
 }
 
 }  // namespace

@@ -42,9 +42,15 @@ class Model {
   // (additive.h).
   virtual bool TakesData() const = 0;
 
-  // Embedding tables, by place in tensors(): of each, a forward pass reads the rows that are the
-  // input's tokens and no others.
+  // Embedding tables, by place in tensors(): of each, a forward pass reads the rows that Rows()
+  // names and no others.
   virtual std::vector<size_t> RowTensors() const { return {}; }
+
+  // Of each of RowTensors(), the rows that Forward(input) reads: int64, of any shape; a row may
+  // come more than once, and one that is not there may come too. Any thread.
+  virtual std::vector<at::Tensor> Rows(const at::Tensor& input) const {
+    return std::vector<at::Tensor>(RowTensors().size(), input);
+  }
 
   // Shape that each sample is given; empty: as the data has it.
   virtual std::vector<int64_t> InputShape() const = 0;

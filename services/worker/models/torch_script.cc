@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/operator_releases.h"
+#include "services/worker/models/row_lookups.h"
 
 namespace sluice {
 namespace {
@@ -111,7 +112,9 @@ absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device devi
 class TorchScriptModel final : public Model {
  public:
   TorchScriptModel(torch::jit::Module module, Discovered found)
-      : module_(std::move(module)), found_(std::move(found)) {
+      : module_(std::move(module)),
+        found_(std::move(found)),
+        lookups_(RowLookups::Find(module_, found_.tensors)) {
     for (const ModelTensor& tensor : found_.tensors) {
       initial_.push_back(tensor.value.detach().cpu().clone(at::MemoryFormat::Contiguous));
     }
@@ -122,6 +125,12 @@ class TorchScriptModel final : public Model {
   at::Tensor Initial(size_t tensor) const override { return initial_[tensor].clone(); }
 
   bool TakesData() const override { return true; }
+
+  std::vector<size_t> RowTensors() const override { return lookups_.tables(); }
+
+  std::vector<at::Tensor> Rows(const at::Tensor& input) const override {
+    return lookups_.Rows(input);
+  }
 
   std::vector<int64_t> InputShape() const override { return {}; }
 
@@ -157,6 +166,7 @@ class TorchScriptModel final : public Model {
  private:
   torch::jit::Module module_;
   Discovered found_;
+  const RowLookups lookups_;
   std::vector<at::Tensor> initial_;
 };
 

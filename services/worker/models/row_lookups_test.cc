@@ -1,0 +1,204 @@
+#include "services/worker/models/row_lookups.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/worker/data/testing/data_files.h"
+#include "services/worker/models/testing/script_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr auto kParameter = ScriptTensor::kParameter;
+
+ScriptTensor Table(const std::string& name, int64_t rows, ScriptTensor::Kind kind = kParameter) {
+  return {name, kind, {rows, 2}, std::vector<double>(static_cast<size_t>(rows) * 2, 0.5), ""};
+}
+
+// Two tables, `users` of 10 rows and `items` of 20, and a matrix that is none; `body` is what
+// forward(x) does.
+ScriptModule Module(const std::string& body) {
+  ScriptModule module;
+  module.tensors = {Table("users", 10),
+                    Table("items", 20),
+                    Table("mix", 2),
+                    {"shift", ScriptTensor::kIntegerBuffer, {}, {3}, ""}};
+  module.source = absl::StrCat("def forward(self, x):\n", body);
+  return module;
+}
+
+std::unique_ptr<Model> Load(const ScriptModule& module) {
+  const std::string path = MakeTestFolder() + "/model.pt";
+  WriteScript(path, module);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadTorchScriptModel(path, at::kCPU);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *std::move(model) : nullptr;
+}
+
+std::vector<std::string> Tables(const Model& model) {
+  std::vector<std::string> names;
+  for (size_t table : model.RowTensors()) names.push_back(model.tensors()[table].name);
+  return names;
+}
+
+std::vector<std::vector<int64_t>> Rows(const Model& model, const at::Tensor& input) {
+  std::vector<std::vector<int64_t>> all;
+  for (const at::Tensor& named : model.Rows(input)) {
+    const at::Tensor rows = named.contiguous();
+    all.emplace_back(rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
+  }
+  return all;
+}
+
+at::Tensor Words() { return at::tensor({4, 1, 1, 7}, at::kLong).reshape({2, 2}); }
+
+TEST(RowLookupsTest, TheInputsWordsAreTheRows) {
+  const auto model = Load(Module("    return torch.embedding(self.users, x, -1, False, False)\n"));
+  EXPECT_THAT(Tables(*model), ElementsAre("users"));
+  EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
+}
+
+TEST(RowLookupsTest, RowsAreComputedFromTheInputAsTheModelComputesThem) {
+  const auto model = Load(Module(R"(    u = torch.embedding(self.users, x[:, 0].long())
+    i = torch.embedding(self.items, torch.remainder(x[:, 1].long() * 4 + self.shift, 20))
+    return torch.matmul(torch.cat([u, i], 1)[:, 0:2], self.mix)
+)"));
+  EXPECT_THAT(Tables(*model), ElementsAre("users", "items"));
+  const at::Tensor input = at::tensor({2.0, 1.0, 9.0, 5.0}, at::kFloat).reshape({2, 2});
+  EXPECT_THAT(Rows(*model, input), ElementsAre(ElementsAre(2, 9), ElementsAre(7, 3)));
+}
+
+TEST(RowLookupsTest, SeveralLookupsOfATableNameTheRowsOfAll) {
+  const auto model = Load(Module(R"(    a = torch.embedding(self.users, x[:, 0])
+    return a + torch.embedding(self.users, x[:, 1])
+)"));
+  EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
+}
+
+// As torch.nn.Embedding is saved, with the check of its padding's place.
+TEST(RowLookupsTest, ALayerMayAskForTheSizeOfItsTable) {
+  ScriptModule layer;
+  layer.tensors = {Table("weight", 10)};
+  layer.source = R"(
+def forward(self, x):
+    assert self.weight.size(0) > 3, "Padding_idx must be within num_embeddings"
+    return torch.embedding(self.weight, x, 3, False, False)
+)";
+  ScriptModule module;
+  module.children = {{"words", layer}};
+  module.source = "def forward(self, x):\n    return self.words.forward(x)\n";
+  const auto model = Load(module);
+  EXPECT_THAT(Tables(*model), ElementsAre("words.weight"));
+  EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
+}
+
+TEST(RowLookupsTest, ATensorUnderTwoNamesIsReadUnderBoth) {
+  ScriptModule module = Module(R"(    a = torch.embedding(self.users, x)
+    return torch.matmul(a, torch.transpose(self.same, 0, 1))
+)");
+  module.tensors.push_back({"same", kParameter, {10, 2}, {}, "users"});
+  EXPECT_THAT(Tables(*Load(module)), IsEmpty());
+}
+
+TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
+  const std::vector<std::string> bodies = {
+      // Tied weights.
+      "    return torch.matmul(torch.embedding(self.users, x), torch.transpose(self.users, 0, "
+      "1))\n",
+      // A norm of all rows, here and in a branch.
+      "    return torch.embedding(self.users, x) + torch.norm(self.users)\n",
+      "    y = torch.embedding(self.users, x)\n"
+      "    if bool(self.training):\n"
+      "        y = y + torch.norm(self.users)\n"
+      "    return y\n",
+      // It is renormed in place before.
+      "    w = torch.embedding_renorm_(self.users.detach(), x, 1.0, 2.0)\n"
+      "    return torch.embedding(self.users, x) + torch.sum(w)\n",
+      // Lookups that may not happen, or happen often.
+      "    y = torch.zeros([1])\n"
+      "    if bool(self.training):\n"
+      "        y = torch.embedding(self.users, x)\n"
+      "    return y\n",
+      "    y = torch.zeros([1])\n"
+      "    for i in range(x.size(1)):\n"
+      "        y = y + torch.embedding(self.users, x[:, i])\n"
+      "    return y\n",
+      // It is given away.
+      "    return torch.cat([torch.embedding(self.users, x), self.users.reshape([1, 10, 2])], 0)\n",
+  };
+  for (const std::string& body : bodies)
+    EXPECT_THAT(Tables(*Load(Module(body))), IsEmpty()) << body;
+}
+
+TEST(RowLookupsTest, IndicesThatAreNotOfTheInputAloneNameNoRows) {
+  const std::vector<std::string> bodies = {
+      // Drawn at random.
+      "    return torch.embedding(self.users, torch.randint_like(x, 10))\n",
+      // Of a parameter.
+      "    i = torch.argmax(torch.embedding(self.items, x), 2)\n"
+      "    return torch.embedding(self.users, i)\n",
+      // Chosen by the mode.
+      "    return torch.embedding(self.users, x * int(self.training))\n",
+      // Changed in place, before or behind.
+      "    x.add_(1)\n    return torch.embedding(self.users, x)\n",
+      "    y = torch.embedding(self.users, x)\n    x.add_(1)\n    return y\n",
+      // Computed in a branch.
+      "    i = x\n"
+      "    if x.size(0) > 1:\n"
+      "        i = x + 1\n"
+      "    return torch.embedding(self.users, i)\n",
+  };
+  for (const std::string& body : bodies) {
+    const std::vector<std::string> tables = Tables(*Load(Module(body)));
+    EXPECT_THAT(tables, Not(Contains("users"))) << body;
+  }
+  // A buffer that is not a constant.
+  EXPECT_THAT(Tables(*Load(Module("    self.shift = self.shift + 1\n"
+                                  "    return torch.embedding(self.users, x + self.shift)\n"))),
+              IsEmpty());
+}
+
+TEST(RowLookupsTest, TheModulesOwnLossReadsTooAndMayLookUpNothing) {
+  const std::string forward = "    return torch.embedding(self.users, x)\n";
+  const auto with_loss = [&](const std::string& body) {
+    ScriptModule module = Module(forward);
+    module.source += "\ndef loss(self, output, target):\n" + body;
+    return Tables(*Load(module));
+  };
+  EXPECT_THAT(with_loss("    return torch.mean(output)\n"), ElementsAre("users"));
+  EXPECT_THAT(with_loss("    return torch.mean(output) + torch.norm(self.users)\n"), IsEmpty());
+  EXPECT_THAT(with_loss("    return torch.mean(torch.embedding(self.users, target) * output)\n"),
+              IsEmpty());
+}
+
+TEST(RowLookupsTest, OnlyMatricesThatAreTrainedAreTables) {
+  ScriptModule module = Module(R"(    a = torch.embedding(self.frozen, x)
+    return a + torch.embedding(self.cube, x)[:, :, 0]
+)");
+  module.tensors.push_back(Table("frozen", 10, ScriptTensor::kFrozenParameter));
+  module.tensors.push_back({"cube", kParameter, {10, 2, 2}, std::vector<double>(40), ""});
+  EXPECT_THAT(Tables(*Load(module)), IsEmpty());
+}
+
+TEST(RowLookupsTest, AModelWithoutTablesNamesNothing) {
+  const auto model = Load(Module("    return torch.matmul(x, self.mix)\n"));
+  EXPECT_THAT(Tables(*model), IsEmpty());
+  EXPECT_THAT(model->Rows(at::arange(4, at::kFloat).reshape({2, 2})), IsEmpty());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -116,7 +116,7 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   }
   if (job.training().execution() != v1::TrainingSpec::SERVER &&
       job.model().embeddings() == v1::ModelSpec::ROWS) {
-    const absl::Status described = DescribeRows(job, data, trainer->get(), &description);
+    absl::Status described = DescribeRows(job, data, trainer->get(), &description);
     if (!described.ok()) return described;
   }
   v1::Ready& ready = *description.mutable_ready();

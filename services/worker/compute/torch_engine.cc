@@ -273,7 +273,7 @@ at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
   at::Tensor before = at::empty({input.size(0), static_cast<int64_t>(carried_.size())}, at::kFloat);
   carried_.Load(batch.places, {before.data_ptr<float>(), static_cast<size_t>(before.numel())});
   at::Tensor state = before.to(device_, float_type_);
-  const at::Tensor output = model_->ForwardFrom(input, &state);
+  at::Tensor output = model_->ForwardFrom(input, &state);
   const at::Tensor after = state.to(at::kCPU, at::kFloat).contiguous();
   carried_.Store(batch.places, {after.data_ptr<float>(), static_cast<size_t>(after.numel())});
   return output;
@@ -377,6 +377,10 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
   }
 }
 
+uint64_t MicrobatchesOf(const GradientRequest& request) {
+  return (request.batch->samples + request.microbatch_size - 1) / request.microbatch_size;
+}
+
 absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& request,
                                                       GradientSink& sink) {
   const Batch& batch = *request.batch;
@@ -391,18 +395,15 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   Backward(objective, batch, sink);
-  const uint64_t microbatches =
-      (batch.samples + request.microbatch_size - 1) / request.microbatch_size;
-  ReportBufferChanges(static_cast<double>(microbatches), sink);
+  ReportBufferChanges(static_cast<double>(MicrobatchesOf(request)), sink);
   return metrics;
 }
 
 BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, GradientSink& sink) {
   const uint64_t samples = request.batch->samples;
-  const double scale =
-      request.reduction == Reduction::kSumOfSamples
-          ? static_cast<double>(samples)
-          : static_cast<double>((samples + request.microbatch_size - 1) / request.microbatch_size);
+  const double scale = request.reduction == Reduction::kSumOfSamples
+                           ? static_cast<double>(samples)
+                           : static_cast<double>(MicrobatchesOf(request));
   for (size_t i = 0; i < buffers_.tensors(); ++i) {
     const uint64_t bytes = buffers_.bytes(i);
     const char* current = buffers_.data(Buffer::kCurrent, i);

@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -115,61 +116,67 @@ TEST(RowLookupsTest, ATensorUnderTwoNamesIsReadUnderBoth) {
 }
 
 TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
-  const std::vector<std::string> bodies = {
-      // Tied weights.
-      "    return torch.matmul(torch.embedding(self.users, x), torch.transpose(self.users, 0, "
-      "1))\n",
-      // A norm of all rows, here and in a branch.
-      "    return torch.embedding(self.users, x) + torch.norm(self.users)\n",
-      "    y = torch.embedding(self.users, x)\n"
-      "    if bool(self.training):\n"
-      "        y = y + torch.norm(self.users)\n"
-      "    return y\n",
-      // It is renormed in place before.
-      "    w = torch.embedding_renorm_(self.users.detach(), x, 1.0, 2.0)\n"
-      "    return torch.embedding(self.users, x) + torch.sum(w)\n",
-      // Lookups that may not happen, or happen often.
-      "    y = torch.zeros([1])\n"
-      "    if bool(self.training):\n"
-      "        y = torch.embedding(self.users, x)\n"
-      "    return y\n",
-      "    y = torch.zeros([1])\n"
-      "    for i in range(x.size(1)):\n"
-      "        y = y + torch.embedding(self.users, x[:, i])\n"
-      "    return y\n",
-      // It is given away.
-      "    return torch.cat([torch.embedding(self.users, x), self.users.reshape([1, 10, 2])], 0)\n",
+  const std::map<std::string, std::string> bodies = {
+      {"tied weights", R"(    y = torch.embedding(self.users, x)
+    return torch.matmul(y, torch.transpose(self.users, 0, 1))
+)"},
+      {"a norm of all rows", R"(    return torch.embedding(self.users, x) + torch.norm(self.users)
+)"},
+      {"a norm of all rows in a branch", R"(    y = torch.embedding(self.users, x)
+    if bool(self.training):
+        y = y + torch.norm(self.users)
+    return y
+)"},
+      {"max_norm, which changes it before", R"(    w = self.users.detach()
+    torch.embedding_renorm_(w, x, 1.0, 2.0)
+    return torch.embedding(self.users, x)
+)"},
+      {"a lookup that may not happen", R"(    y = torch.zeros([1])
+    if bool(self.training):
+        y = torch.embedding(self.users, x)
+    return y
+)"},
+      {"lookups in a loop", R"(    y = torch.zeros([1])
+    for i in range(x.size(1)):
+        y = y + torch.embedding(self.users, x[:, i])
+    return y
+)"},
+      {"it is given away", R"(    y = torch.embedding(self.users, x)
+    return torch.cat([y, self.users.reshape([1, 10, 2])], 0)
+)"},
   };
-  for (const std::string& body : bodies)
-    EXPECT_THAT(Tables(*Load(Module(body))), IsEmpty()) << body;
+  for (const auto& [what, body] : bodies)
+    EXPECT_THAT(Tables(*Load(Module(body))), IsEmpty()) << what;
 }
 
 TEST(RowLookupsTest, IndicesThatAreNotOfTheInputAloneNameNoRows) {
-  const std::vector<std::string> bodies = {
-      // Drawn at random.
-      "    return torch.embedding(self.users, torch.randint_like(x, 10))\n",
-      // Of a parameter.
-      "    i = torch.argmax(torch.embedding(self.items, x), 2)\n"
-      "    return torch.embedding(self.users, i)\n",
-      // Chosen by the mode.
-      "    return torch.embedding(self.users, x * int(self.training))\n",
-      // Changed in place, before or behind.
-      "    x.add_(1)\n    return torch.embedding(self.users, x)\n",
-      "    y = torch.embedding(self.users, x)\n    x.add_(1)\n    return y\n",
-      // Computed in a branch.
-      "    i = x\n"
-      "    if x.size(0) > 1:\n"
-      "        i = x + 1\n"
-      "    return torch.embedding(self.users, i)\n",
+  const std::map<std::string, std::string> bodies = {
+      {"drawn at random", R"(    return torch.embedding(self.users, torch.randint_like(x, 10))
+)"},
+      {"of a parameter", R"(    i = torch.argmax(torch.embedding(self.items, x), 2)
+    return torch.embedding(self.users, i)
+)"},
+      {"of the mode", R"(    return torch.embedding(self.users, x * int(self.training))
+)"},
+      {"of an input that is changed before", R"(    x.add_(1)
+    return torch.embedding(self.users, x)
+)"},
+      {"of an input that is changed behind it", R"(    y = torch.embedding(self.users, x)
+    x.add_(1)
+    return y
+)"},
+      {"of a branch", R"(    i = x
+    if x.size(0) > 1:
+        i = x + 1
+    return torch.embedding(self.users, i)
+)"},
+      {"of a buffer that is no constant", R"(    self.shift = self.shift + 1
+    return torch.embedding(self.users, x + self.shift)
+)"},
   };
-  for (const std::string& body : bodies) {
-    const std::vector<std::string> tables = Tables(*Load(Module(body)));
-    EXPECT_THAT(tables, Not(Contains("users"))) << body;
+  for (const auto& [what, body] : bodies) {
+    EXPECT_THAT(Tables(*Load(Module(body))), Not(Contains("users"))) << what;
   }
-  // A buffer that is not a constant.
-  EXPECT_THAT(Tables(*Load(Module("    self.shift = self.shift + 1\n"
-                                  "    return torch.embedding(self.users, x + self.shift)\n"))),
-              IsEmpty());
 }
 
 TEST(RowLookupsTest, TheModulesOwnLossReadsTooAndMayLookUpNothing) {

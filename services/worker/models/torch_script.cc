@@ -111,8 +111,8 @@ absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device devi
 
 class TorchScriptModel final : public Model {
  public:
-  TorchScriptModel(torch::jit::Module module, Discovered found)
-      : module_(std::move(module)),
+  TorchScriptModel(const torch::jit::Module& module, Discovered found)
+      : module_(module),
         found_(std::move(found)),
         lookups_(RowLookups::Find(module_, found_.tensors)) {
     for (const ModelTensor& tensor : found_.tensors) {
@@ -158,7 +158,7 @@ class TorchScriptModel final : public Model {
   at::Tensor TakeBuffer(size_t tensor) override {
     Slot& slot = found_.slots[tensor];
     const at::Tensor& handle = found_.tensors[tensor].value;
-    const at::Tensor value = slot.owner.attr(slot.attribute).toTensor();
+    at::Tensor value = slot.owner.attr(slot.attribute).toTensor();
     if (!value.is_same(handle)) slot.owner.setattr(slot.attribute, handle);
     return value;
   }
@@ -237,7 +237,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& p
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the module has no parameter that requires a gradient"));
   }
-  return std::make_unique<TorchScriptModel>(*std::move(module), std::move(found));
+  return std::make_unique<TorchScriptModel>(*module, std::move(found));
 }
 
 absl::Status RewriteTorchScript(

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,10 @@
 namespace sluice::testing {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::Each;
+using ::testing::Lt;
+using ::testing::Pointwise;
 
 // Several blocks, so that each worker sums some of them.
 constexpr uint64_t kSamples = 120000;
@@ -134,37 +138,74 @@ TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
   EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("Works in a view"), std::string::npos);
 }
 
-// A real model with several tensors; float64, so that only the order of additions differs.
-TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
-  std::vector<std::vector<double>> finals;
-  for (const bool all_reduce : {false, true}) {
-    const std::string folder = NewFolder(absl::StrCat("model", all_reduce));
-    v1::JobSpec job = LinearJob(/*steps=*/30, /*delay=*/0);
-    job.mutable_model()->set_dtype(v1::FLOAT64);
-    job.mutable_optimizer()->set_clip_norm(0.5);
-    job.mutable_parameter_server()->set_replicas(2);
-    job.mutable_worker()->set_replicas(3);
-    if (all_reduce) {
-      job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
-    }
-    JobProcesses processes({.job = job, .folder = folder});
-    const absl::Status status = processes.StartAll();
-    ASSERT_TRUE(status.ok()) << status;
-    const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
-    ASSERT_TRUE(code.ok()) << code.status();
-    ASSERT_EQ(*code, 0) << Contents(processes.LogFile("coordinator"));
-    const auto manifest = FinalManifest(processes.checkpoints());
-    ASSERT_TRUE(manifest.ok()) << manifest.status();
-    std::vector<double> all;
-    for (const v1::TensorSpec& tensor : manifest->table().tensors()) {
-      const auto values = FinalTensor(processes.checkpoints(), tensor.name());
-      ASSERT_TRUE(values.ok()) << values.status();
-      all.insert(all.end(), values->begin(), values->end());
-    }
-    finals.push_back(std::move(all));
+// All numbers of the final parameters; empty: the job failed.
+std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& folder) {
+  JobProcesses processes({.job = job, .folder = folder});
+  const absl::Status status = processes.StartAll();
+  EXPECT_TRUE(status.ok()) << status;
+  const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
+  EXPECT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(code.value_or(-1), 0) << Contents(processes.LogFile("coordinator"));
+  const auto manifest = FinalManifest(processes.checkpoints());
+  EXPECT_TRUE(manifest.ok()) << manifest.status();
+  std::vector<double> all;
+  if (!manifest.ok()) return all;
+  for (const v1::TensorSpec& tensor : manifest->table().tensors()) {
+    const auto values = FinalTensor(processes.checkpoints(), tensor.name());
+    EXPECT_TRUE(values.ok()) << values.status();
+    if (values.ok()) all.insert(all.end(), values->begin(), values->end());
   }
-  ASSERT_EQ(finals[0].size(), finals[1].size());
-  for (size_t i = 0; i < finals[0].size(); ++i) EXPECT_NEAR(finals[0][i], finals[1][i], 1e-12);
+  return all;
+}
+
+// What three workers train on two shards, the shards adding and the workers: only the order of
+// additions may differ.
+std::vector<double> ExpectTheSameAsWithTheShardsAdding(v1::JobSpec job, double difference,
+                                                       const std::string& folder) {
+  job.mutable_parameter_server()->set_replicas(2);
+  job.mutable_worker()->set_replicas(3);
+  const std::vector<double> pushed = FinalParameters(job, NewFolder(folder + "-pushed"));
+  job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
+  const std::vector<double> reduced = FinalParameters(job, NewFolder(folder + "-reduced"));
+  EXPECT_FALSE(pushed.empty());
+  EXPECT_THAT(reduced, Pointwise(DoubleNear(difference), pushed));
+  return reduced;
+}
+
+// A real model with several tensors.
+TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
+  v1::JobSpec job = LinearJob(/*steps=*/30, /*delay=*/0);
+  job.mutable_model()->set_dtype(v1::FLOAT64);
+  job.mutable_optimizer()->set_clip_norm(0.5);
+  ExpectTheSameAsWithTheShardsAdding(job, 1e-12, "model");
+}
+
+// One sample of 240 makes a gradient that is not finite, in one step of one worker.
+TEST_F(AllReduceTest, AStepThatIsNotFiniteIsSkippedByAll) {
+  const std::string folder = NewFolder("not-finite");
+  std::ofstream rows(folder + "/train.csv");
+  rows << "a,b,y\n";
+  for (int i = 0; i < 240; ++i) {
+    if (i == 100) {
+      rows << "3e38,1,3e38\n";  // its square is no float32
+    } else {
+      rows << i % 7 << "," << i % 5 << "," << i % 3 << "\n";
+    }
+  }
+  rows.close();
+  v1::JobSpec job = LinearJob(/*steps=*/20, /*delay=*/0);
+  v1::DataSpec& data = *job.mutable_data();
+  data.Clear();
+  data.set_format(v1::DataSpec::CSV);
+  data.mutable_source()->set_path(folder + "/train.csv");
+  data.mutable_csv()->set_label_column("y");
+  data.mutable_csv()->set_regression(true);
+  job.mutable_optimizer()->set_learning_rate(0.01);
+  job.mutable_training()->set_global_batch_size(12);
+  job.mutable_training()->set_microbatch_size(4);
+  job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
+  // None of it is in the parameters.
+  EXPECT_THAT(ExpectTheSameAsWithTheShardsAdding(job, 1e-5, "skipped"), Each(Lt(10)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/coordinator/coordinator_impl.h"
@@ -354,19 +355,26 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
   }
 }
 
-// The members; where training has ended at a target, who was one or came since.
+// The members; where training has ended at a target, who was one or came since. Layers that shards
+// compute are computed for those who were members, so others come last.
 std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
   std::vector<Evaluator> evaluators;
   const auto add = [&](const Process* process) {
     if (process == nullptr || process->leaving) return;
     evaluators.push_back({process->incarnation(), meter_.SpeedOf(process->incarnation())});
   };
-  if (goal_ == Goal::kTarget) {
-    for (const Process* worker : ReadyWorkers()) add(worker);
-  } else {
+  if (goal_ != Goal::kTarget) {
     for (const auto& member : view_.workers()) {
       add(membership_.Find(member.process().incarnation()));
     }
+    return evaluators;
+  }
+  for (const Process* worker : ReadyWorkers()) add(worker);
+  const auto has_worked = [](const Evaluator& evaluator) { return evaluator.speed > 0; };
+  if (options_.job.training().execution() == v1::TrainingSpec::SERVER &&
+      absl::c_any_of(evaluators, has_worked)) {
+    evaluators.erase(std::stable_partition(evaluators.begin(), evaluators.end(), has_worked),
+                     evaluators.end());
   }
   return evaluators;
 }

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 v1::JobSpec CheckpointEvery(uint64_t steps) {
   v1::JobSpec spec = FakeJob::Spec();
@@ -390,14 +391,31 @@ TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, LayersOfShardsAreNotEvaluatedOnceTheTargetHasEndedTraining) {
+TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereMembers) {
   v1::JobSpec spec = UpToAccuracy(9.5);
   spec.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
   FakeJob job(spec);
   job.Start();
-  job.Train(17);
+  job.Train(9);
+  job.workers[0]->evaluates = job.workers[1]->evaluates = false;
+  job.Train(2);
+  AnswerNow(job, *job.workers[0]);
+  AnswerNow(job, *job.workers[1]);
+  job.Train(6);  // up to where training is to stop
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+  FakeWorker& newcomer = job.AddWorker(2);
+  job.Kill(*job.workers[0]);  // what it had goes to others
+  FakeWorker& member = *job.workers[1];
+  member.evaluates = true;
+  for (const v1::Evaluate& asked : std::exchange(member.evaluations, {})) {
+    v1::CoordinatorMessage again;
+    *again.mutable_evaluate() = asked;
+    member.OnMessage(again);
+  }
+  job.Pump();
   ASSERT_TRUE(job.exit.has_value());
-  EXPECT_EQ(job.Progress().last_evaluation().samples(), 300);
+  EXPECT_THAT(newcomer.evaluations, IsEmpty());
+  EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
 TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {

@@ -62,11 +62,8 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   }
 }
 
-// Layers that the shards compute are computed for members only, and where training ends at a target
-// there are none any more.
 bool CoordinatorCore::Impl::EndsWithEvaluation() const {
-  const bool by_shards = options_.job.training().execution() == v1::TrainingSpec::SERVER;
-  return goal_ == Goal::kComplete || (goal_ == Goal::kTarget && !by_shards);
+  return goal_ == Goal::kComplete || goal_ == Goal::kTarget;
 }
 
 // What is still missing of the last checkpoint and the last evaluation.

@@ -366,9 +366,10 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   progress_due_ = true;
 }
 
-// What a worker left behind goes with its membership.
+// What a worker left behind goes with its membership. In a view of nobody those who were members
+// evaluate what training has come to.
 void ShardCore::Impl::RetainReferences() {
-  if (state.options.references == nullptr) return;
+  if (state.options.references == nullptr || state.view->members() == 0) return;
   std::vector<v1::ProcessId> members;
   for (const v1::View::Member& worker : state.view->proto().workers()) {
     members.push_back(worker.process());

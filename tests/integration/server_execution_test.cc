@@ -76,6 +76,20 @@ void Finish(JobProcesses& processes) {
   ASSERT_EQ(*code, 0) << LogOf(processes, "coordinator");
 }
 
+// Where the credentials of the job's processes are; empty: it has none.
+std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
+  if (job.tls() != v1::JobSpec::TLS_ENABLED) return "";
+  std::string folders = absl::StrCat(folder, "/tls");
+  const auto made =
+      security::WriteCredentialFolders(MakeRealFileSystem().get(), folders,
+                                       {.job = "default/test",
+                                        .shards = job.parameter_server().replicas(),
+                                        .workers = std::max<uint32_t>(1, job.worker().replicas())},
+                                       absl::Now());
+  EXPECT_TRUE(made.ok()) << made.status();
+  return folders;
+}
+
 using Parameters = std::vector<std::vector<double>>;
 
 // With TLS, if the job says so.
@@ -83,18 +97,7 @@ Parameters Train(const v1::JobSpec& job, const std::string& name,
                  const std::vector<const char*>& tensors = {std::begin(kMnistNetTensors),
                                                             std::end(kMnistNetTensors)}) {
   const std::string folder = NewFolder(name);
-  std::string tls_folders;
-  if (job.tls() == v1::JobSpec::TLS_ENABLED) {
-    tls_folders = absl::StrCat(folder, "/tls");
-    const auto made = security::WriteCredentialFolders(
-        MakeRealFileSystem().get(), tls_folders,
-        {.job = "default/test",
-         .shards = job.parameter_server().replicas(),
-         .workers = std::max<uint32_t>(1, job.worker().replicas())},
-        absl::Now());
-    EXPECT_TRUE(made.ok()) << made.status();
-  }
-  JobProcesses processes({.job = job, .folder = folder, .tls_folders = tls_folders});
+  JobProcesses processes({.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
   const absl::Status status = processes.StartAll();
   EXPECT_TRUE(status.ok()) << status;
   Finish(processes);
@@ -187,6 +190,50 @@ TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled
   EXPECT_EQ(applied->Count(), 60u * 8u) << "every position once, and none twice";
   EXPECT_EQ(manifest->ledger().updates(), 60u);
   EXPECT_EQ(manifest->checkpoint().attempt(), begun->attempt()) << "nothing was restored";
+}
+
+// Two classes, told apart by a sign.
+void WriteRows(const std::string& path, int rows) {
+  std::ofstream file(path);
+  file << "a,b,c\n";
+  for (int i = 0; i < rows; ++i)
+    file << (i % 2 == 0 ? i : -i) << "," << i % 7 << "," << i % 2 << "\n";
+}
+
+TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
+  for (const auto tls : {v1::JobSpec::TLS_DISABLED, v1::JobSpec::TLS_ENABLED}) {
+    const std::string folder = NewFolder(absl::StrCat("target-", tls));
+    WriteRows(folder + "/train.csv", 400);
+    WriteRows(folder + "/test.csv", 90);
+    v1::JobSpec job = AsynchronousJob(2);
+    job.set_tls(tls);
+    job.mutable_model()->Clear();
+    job.mutable_model()->set_name("mlp");
+    for (const char* layer : {"fc1", "fc2"}) job.mutable_model()->add_stages()->add_layers(layer);
+    v1::DataSpec& data = *job.mutable_data();
+    data.Clear();
+    data.set_format(v1::DataSpec::CSV);
+    data.mutable_source()->set_path(folder + "/train.csv");
+    data.mutable_csv()->set_label_column("c");
+    data.mutable_evaluation()->mutable_source()->set_path(folder + "/test.csv");
+    data.mutable_evaluation()->set_interval_steps(20);
+    data.mutable_evaluation()->set_max_samples(30);
+    job.mutable_optimizer()->set_learning_rate(1e-6);
+    job.mutable_training()->set_steps(100000);
+    v1::TrainingSpec::Target& target = *job.mutable_training()->mutable_target();
+    target.set_metric("loss");
+    target.set_goal("AtMost");
+    target.set_value(1e9);
+    JobProcesses processes(
+        {.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
+    ASSERT_TRUE(processes.StartAll().ok());
+    const auto ended = processes.WaitFor(
+        [](const v1::JobProgress& p) { return p.phase() == v1::JobProgress::SUCCEEDED; },
+        absl::Seconds(60));
+    ASSERT_TRUE(ended.ok()) << ended.status();
+    EXPECT_EQ(ended->last_evaluation().samples(), 90u);
+    EXPECT_TRUE(ended->last_evaluation().final());
+  }
 }
 
 TEST(ServerExecutionTest, AGpuThatIsNotThereIsReplacedByTheCpuWithOneWarning) {

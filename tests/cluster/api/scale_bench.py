@@ -2,8 +2,8 @@
 
     bazel run //tests/cluster/api:scale_bench -- [--jobs 100] [--pods 100] [--idle 1000] [--training 20] [--seconds 120]
 
-It ends with 1 if idle jobs cost more than they may. It brings up a cluster of simulated nodes of its own. 100 jobs of 100 pods take several minutes on two cores; other programs on the
-machine slow all of it down, so the load is printed with the figures.
+It ends with 1 if idle jobs cost more than they may, or if jobs of 100 pods or more get them at less than 0.8 of the rate of the cluster alone. It brings up a cluster of simulated nodes of its
+own. 100 jobs of 100 pods take six minutes on two cores; other programs on the machine slow all of it down, so the load is printed with the figures.
 """
 
 import argparse
@@ -16,12 +16,16 @@ from tests.cluster.api.operator_case import API_SERVER
 from tests.cluster.testing.cluster import Cluster, conditions, say, wait_for
 from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, Operator, install_chart, kubeconfig
 
+LEAST_SHARE = 0.8
+LARGE_JOB = 100  # pods; what a job costs besides its pods weighs more in smaller ones
+
 
 def load():
     return f'load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores'
 
 
 def measure_rates(cluster, operator, jobs, pods, alone_pods):
+    """Whether the operator makes pods as fast as it should."""
     cluster.api.create('namespaces', {'metadata': {'name': 'rates'}})
     watcher = scale.Watcher(cluster, 'rates')
     processors = scale.ProcessorTime(cluster)
@@ -52,9 +56,10 @@ def measure_rates(cluster, operator, jobs, pods, alone_pods):
         say(f'  seconds of processors, {what}: {sum(times.values()):.1f}: ' + ', '.join(f'{name} {one:.1f}' for name, one in times.items()))
     share = sum(alone.values()) / alone_pods / (sum(spent.values()) / (jobs * pods))
     say(f'  by these, the operator reaches {share:.2f} of it')
-    for namespace in ('rates', 'plain'):
-        cluster.api.delete('namespaces', None, namespace)
-    wait_for('all is gone', lambda: not any(cluster.api.get('namespaces', None, one) for one in ('rates', 'plain')), 1800, every=2)
+    enough = pods < LARGE_JOB or rate >= LEAST_SHARE * plain
+    if not enough:
+        say(f'jobs of {pods} pods should get them at {LEAST_SHARE} of the rate of the cluster alone, or more')
+    return enough
 
 
 def measure_idle(cluster, operator, jobs, training, seconds):
@@ -83,9 +88,9 @@ def main():
         stack.enter_context(Coordinators(cluster))
         operator = stack.enter_context(Operator(cluster, config, metrics_port=scale.METRICS_PORT))
         small = not arguments.idle or measure_idle(cluster, operator, arguments.idle, arguments.training, arguments.seconds)
-        if arguments.jobs:
-            measure_rates(cluster, operator, arguments.jobs, arguments.pods, arguments.alone or arguments.jobs * arguments.pods)
-    return 0 if small else 1
+        alone = arguments.alone or arguments.jobs * arguments.pods
+        quick = not arguments.jobs or measure_rates(cluster, operator, arguments.jobs, arguments.pods, alone)
+    return 0 if small and quick else 1
 
 
 if __name__ == '__main__':

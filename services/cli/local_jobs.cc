@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <thread>
 #include <utility>
 
@@ -186,15 +185,7 @@ class LocalJobs final : public Jobs {
     view.name = name;
     view.heard = true;
     view.progress = progress;
-    std::map<policy::Slot, local::ProcessView> processes;
-    for (const v1::ProcessStatus& status : progress.processes()) {
-      local::ProcessView process;
-      process.pid = static_cast<pid_t>(status.pid());
-      process.running = status.state() != v1::ProcessStatus::LEFT &&
-                        status.state() != v1::ProcessStatus::EXPELLED;
-      processes[{status.process().role(), status.process().index()}] = process;
-    }
-    view.processes = LocalProcessStates(processes, &progress);
+    view.processes = ReportedProcessStates(progress);
     return view;
   }
 

@@ -33,6 +33,30 @@ std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status
   return text;
 }
 
+// Of a life that is over, as far as the coordinator knows.
+bool IsDeparted(const v1::ProcessStatus& status) {
+  return status.state() == v1::ProcessStatus::LEFT || status.state() == v1::ProcessStatus::EXPELLED;
+}
+
+ProcessState ReportedState(const policy::Slot& slot, const v1::ProcessStatus& status) {
+  switch (status.state()) {
+    case v1::ProcessStatus::CONNECTING:
+      return {"connecting", Tone::kWaiting};
+    case v1::ProcessStatus::STANDBY:
+      return {"standing by", Tone::kWaiting};
+    case v1::ProcessStatus::MEMBER:
+      return {MemberText(slot, status), Tone::kGood};
+    case v1::ProcessStatus::SUSPECT:
+      return {"does not answer", Tone::kBad};
+    case v1::ProcessStatus::LEFT:
+      return {"left", Tone::kDone};
+    case v1::ProcessStatus::EXPELLED:
+      return {"expelled", Tone::kBad};
+    default:
+      return {"unknown", Tone::kWaiting};
+  }
+}
+
 ProcessState StateOf(const v1::JobProgress* progress, const policy::Slot& slot,
                      const local::ProcessView& process) {
   if (!process.running) {
@@ -46,22 +70,8 @@ ProcessState StateOf(const v1::JobProgress* progress, const policy::Slot& slot,
   }
   const v1::ProcessStatus* status = FindStatus(progress, slot, process.pid);
   if (status == nullptr) return {"starting", Tone::kWaiting};
-  switch (status->state()) {
-    case v1::ProcessStatus::CONNECTING:
-      return {"connecting", Tone::kWaiting};
-    case v1::ProcessStatus::STANDBY:
-      return {"standing by", Tone::kWaiting};
-    case v1::ProcessStatus::MEMBER:
-      return {MemberText(slot, *status), Tone::kGood};
-    case v1::ProcessStatus::SUSPECT:
-      return {"does not answer", Tone::kBad};
-    case v1::ProcessStatus::LEFT:
-      return {"leaving", Tone::kDone};
-    case v1::ProcessStatus::EXPELLED:
-      return {"expelled", Tone::kBad};
-    default:
-      return {"unknown", Tone::kWaiting};
-  }
+  if (status->state() == v1::ProcessStatus::LEFT) return {"leaving", Tone::kDone};
+  return ReportedState(slot, *status);
 }
 
 }  // namespace
@@ -75,6 +85,17 @@ std::map<policy::Slot, ProcessState> LocalProcessStates(
     states[slot] = std::move(state);
   }
   return states;
+}
+
+std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress) {
+  std::map<policy::Slot, ProcessState> living;
+  std::map<policy::Slot, ProcessState> departed;  // the last of each slot: older ones come first
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    const policy::Slot slot = {status.process().role(), status.process().index()};
+    (IsDeparted(status) ? departed : living)[slot] = ReportedState(slot, status);
+  }
+  living.merge(departed);
+  return living;
 }
 
 }  // namespace sluice::cli

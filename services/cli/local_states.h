@@ -15,6 +15,10 @@ namespace sluice::cli {
 std::map<policy::Slot, ProcessState> LocalProcessStates(
     const std::map<policy::Slot, local::ProcessView>& processes, const v1::JobProgress* progress);
 
+// The same for who does not have the children: from the coordinator's word alone. A slot is in the
+// state of the life that it has; only if it has none, in that of the last that went.
+std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress);
+
 }  // namespace sluice::cli
 
 #endif  // SLUICE_SERVICES_CLI_LOCAL_STATES_H_

@@ -54,6 +54,26 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   EXPECT_EQ((states[{v1::WORKER, 4}].text), "does not answer");
 }
 
+TEST(LocalStatesTest, ASlotIsInTheStateOfItsLivingProcessWhoeverWasThereBefore) {
+  v1::JobProgress progress;
+  // As the coordinator lists them: the living, then those that went, the oldest first.
+  AddProcess(&progress, v1::SHARD, 0, 20, v1::ProcessStatus::MEMBER)->set_partitions(64);
+  AddProcess(&progress, v1::WORKER, 1, 21, v1::ProcessStatus::STANDBY);
+  AddProcess(&progress, v1::SHARD, 0, 10, v1::ProcessStatus::EXPELLED);
+  AddProcess(&progress, v1::WORKER, 1, 11, v1::ProcessStatus::EXPELLED);
+  AddProcess(&progress, v1::WORKER, 2, 12, v1::ProcessStatus::LEFT);
+  AddProcess(&progress, v1::WORKER, 2, 13, v1::ProcessStatus::EXPELLED);
+  AddProcess(&progress, v1::WORKER, 3, 14, v1::ProcessStatus::LEFT);
+  auto states = ReportedProcessStates(progress);
+  EXPECT_EQ(states.size(), 4u);
+  EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 64 partitions");
+  EXPECT_EQ((states[{v1::WORKER, 1}].text), "standing by");
+  EXPECT_EQ((states[{v1::WORKER, 2}].text), "expelled");
+  EXPECT_EQ((states[{v1::WORKER, 2}].tone), ProcessState::Tone::kBad);
+  EXPECT_EQ((states[{v1::WORKER, 3}].text), "left");
+  EXPECT_EQ((states[{v1::WORKER, 3}].tone), ProcessState::Tone::kDone);
+}
+
 TEST(LocalStatesTest, ACoordinatorThatSaidNothingYetStarts) {
   const auto states = LocalProcessStates({{{v1::COORDINATOR, 0}, Running(10)}}, nullptr);
   EXPECT_EQ(states.begin()->second.text, "starting");

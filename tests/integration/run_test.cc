@@ -275,6 +275,30 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["restarts"], 1);
 }
 
+TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  // How many workers the views had, from the first on.
+  const auto views = [&] {
+    std::vector<int> workers;
+    for (const Json& event : Objects(run_output_, "event")) {
+      const std::string message = event["message"];
+      const size_t at = message.find(" with ");
+      if (event["kind"] == "view") workers.push_back(std::atoi(message.c_str() + at + 6));
+    }
+    return workers;
+  };
+  const auto two = [&] { return !views().empty() && views().back() == 2; };
+  ASSERT_TRUE(WaitUntil(two)) << ReadAll(run_output_);
+  const size_t before = views().size();
+  kill(PidOf("worker-1"), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return views().size() > before && two(); })) << ReadAll(run_output_);
+  EXPECT_EQ(Sluice({"status", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("worker-1     training"));
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+}
+
 TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   WriteManifest(150, 0.05);
   StartRun();

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
+#include "operator/reconciler/create_owned.h"
 #include "operator/reconciler/names.h"
 
 namespace sluice::reconciler {
@@ -14,8 +15,6 @@ using kube::Json;
 using runtime::Result;
 
 namespace {
-
-constexpr int kCreateTries = 3;
 
 Json StatusOf(const Json& job) {
   const auto found = job.find("status");
@@ -42,7 +41,9 @@ Trouble TroubleOf(const absl::Status& status) {
   }
   if (absl::IsAlreadyExists(status)) {
     return {"NameTaken",
-            absl::StrCat(message, "; delete that object, or give the job another name")};
+            absl::StrCat(message,
+                         "; it is left as it is: delete it, or give the job another name; the job "
+                         "goes on by itself when the name is free")};
   }
   return {};
 }
@@ -156,7 +157,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
 
 absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Trail* trail) {
   const absl::Time now = clock_->Now();
-  std::vector<OwnedObject> lacking;
+  std::vector<Lacking> lacking;
   for (OwnedObject& wanted : MakeObjects(world.job, plan.shards, plan.mode)) {
     const kube::ObjectKey key = kube::KeyOf(wanted.object);
     const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
@@ -170,38 +171,56 @@ absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Tr
       continue;
     }
     if (live != nullptr && kube::ControllerUidOf(*live) != world.job.uid) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(wanted.type->kind, " ", key.ToString(), " belongs to something else"));
+      return NameTaken(*wanted.type, *live, world.job);
     }
     const auto applied = trail->applied.find(name);
     const bool fresh = applied != trail->applied.end() && applied->second.first == wanted.object &&
                        now - applied->second.second < options_.write_lag;
-    if (!fresh) lacking.push_back(std::move(wanted));
+    if (!fresh) lacking.push_back({std::move(wanted), live});
   }
-  if (absl::Status status = ApplyObjects(lacking, trail); !status.ok()) return status;
+  if (absl::Status status = PutRight(world.job, lacking, trail); !status.ok()) return status;
   return DropPolicy(world);
 }
 
+// One that is not known to be there is created, and so never takes the place of another's: the
+// caches hold what has the job's label, and do not know of others. One that is there and says
+// something else is applied over the very state that was seen: a leader of the past does no harm.
+absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& wanted,
+                                     const Json* live) const {
+  Json found;
+  if (live == nullptr) {
+    absl::StatusOr<Json> made = CreateOwned(client_, *wanted.type, job, wanted.object);
+    if (!made.ok()) return made.status();
+    if (Covers(*made, wanted.object)) return absl::OkStatus();
+    found = *std::move(made);  // one of an earlier try, or without its label
+    live = &found;
+  }
+  kube::WriteOptions options;
+  options.field_manager = kFieldManager;
+  options.force = true;
+  Json body = wanted.object;
+  body["metadata"]["uid"] = kube::UidOf(*live);
+  body["metadata"]["resourceVersion"] = kube::ResourceVersionOf(*live);
+  return client_
+      ->Patch(*wanted.type, kube::KeyOf(wanted.object), kube::PatchKind::kApply, body, options)
+      .status();
+}
+
 // In no order: none of them needs another one, and pods come later.
-absl::Status JobReconciler::ApplyObjects(const std::vector<OwnedObject>& objects, Trail* trail) {
+absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacking>& objects,
+                                     Trail* trail) {
   std::vector<char> written(objects.size(), 0);  // each by one task
   absl::Status status = InParallel(objects.size(), [&](size_t i) {
-    kube::WriteOptions options;
-    options.field_manager = kFieldManager;
-    options.force = true;
-    const Json& object = objects[i].object;
-    absl::Status applied =
-        client_
-            ->Patch(*objects[i].type, kube::KeyOf(object), kube::PatchKind::kApply, object, options)
-            .status();
-    written[i] = applied.ok();
-    return applied;
+    absl::Status done = PutRight(job, objects[i].wanted, objects[i].live.get());
+    written[i] = done.ok();
+    return done;
   });
   const absl::Time now = clock_->Now();
   for (size_t i = 0; i < objects.size(); ++i) {
     if (!written[i]) continue;
-    const std::string name = kube::KeyOf(objects[i].object).name;
-    trail->applied[absl::StrCat(objects[i].type->resource, "/", name)] = {objects[i].object, now};
+    const OwnedObject& wanted = objects[i].wanted;
+    const std::string name = kube::KeyOf(wanted.object).name;
+    trail->applied[absl::StrCat(wanted.type->resource, "/", name)] = {wanted.object, now};
   }
   return status;
 }
@@ -243,11 +262,7 @@ absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& 
 absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& world,
                                                                const policy::Slot& slot) const {
   const Json pod = MakePod(world.job, options_.pods, slot);
-  const auto is_ours = [&](const Json& found) {
-    return kube::ControllerUidOf(found) == world.job.uid;
-  };
-  absl::StatusOr<Json> made =
-      kube::CreateOrFind(client_, Pods(), world.job.key.ns, pod, {}, is_ours, kCreateTries);
+  absl::StatusOr<Json> made = CreateOwned(client_, Pods(), world.job, pod);
   if (!made.ok()) return made.status();
   return NewPod{*std::move(made), TemplateHash(pod)};
 }

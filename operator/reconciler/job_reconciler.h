@@ -112,7 +112,13 @@ class JobReconciler final : public runtime::Reconciler {
     std::string template_hash;
   };
   absl::StatusOr<NewPod> CreatePod(const World& world, const policy::Slot& slot) const;
-  absl::Status ApplyObjects(const std::vector<OwnedObject>& objects, Trail* trail);
+  struct Lacking {
+    OwnedObject wanted;
+    runtime::ObjectPtr live;  // null: none is known
+  };
+  absl::Status PutRight(const JobView& job, const std::vector<Lacking>& objects, Trail* trail);
+  absl::Status PutRight(const JobView& job, const OwnedObject& wanted,
+                        const kube::Json* live) const;
   // Each task at most once, several at a time (Options::creations_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const std::vector<policy::Slot>& slots, Trail* trail);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "operator/reconciler/create_owned.h"
 #include "operator/reconciler/names.h"
 #include "services/transport/security/transport_security.h"
 
@@ -11,7 +12,6 @@ namespace {
 
 using kube::Json;
 
-constexpr int kCreateTries = 3;
 // The authority, what it signs, and a look that finds nothing to do.
 constexpr int kMaxRounds = 4;
 // A write that the cache does not show after so long was undone by somebody.
@@ -47,8 +47,7 @@ absl::Status SecretKeeper::Write(const JobView& job, const Json& secret, kube::C
   if (kube::ResourceVersionOf(secret).empty()) {
     // One that a cache does not show yet is taken as it is: what another operator has made of it
     // must not be made a second time.
-    const auto is_ours = [&](const Json& found) { return kube::ControllerUidOf(found) == job.uid; };
-    written = kube::CreateOrFind(client, Secrets(), key.ns, secret, {}, is_ours, kCreateTries);
+    written = CreateOwned(client, Secrets(), job, secret);
   } else {
     written = client->Update(Secrets(), key, secret, {});
   }

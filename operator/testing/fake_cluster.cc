@@ -71,10 +71,6 @@ class Tap final : public kube::HttpTransport {
     if (verb == "post") verb = "create";
     if (verb == "put") verb = "update";
     cluster_->verbs.insert(absl::StrCat(resource, " ", verb));
-    // Server-side apply of what is not there needs both.
-    if (absl::StrContains(request.content_type, "apply-patch")) {
-      cluster_->verbs.insert(absl::StrCat(resource, " create"));
-    }
   }
 
   FakeCluster* const cluster_;

@@ -209,10 +209,39 @@ class OperatorTest(OperatorCase):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
         self.create()
-        wait_for('the status says so', lambda: 'quota' in self.shown(), 60)
+        told = wait_for('it is told', lambda: self.condition('Degraded') if self.condition('Degraded').get(
+            'reason') == 'QuotaExceeded' else None, 60)
+        self.assertRegex(told['message'], r'exceeded quota: small, requested: pods=1, .*limited: pods=2.*; raise the quota')
         self.api.merge('resourcequotas', self.namespace, 'small', {'spec': {'hard': {'pods': '20'}}})
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
+
+    def test_objects_of_others_are_left_alone_told_and_their_going_noticed(self):
+        theirs = {
+            'services': {'spec': {'selector': {'app': 'web'}, 'ports': [{'port': 80}]}},
+            'configmaps': {'data': {'job.json': 'theirs'}},
+            'networkpolicies': {'spec': {'podSelector': {'matchLabels': {'app': 'web'}}, 'policyTypes': ['Egress']}},
+        }
+        metadata = {'name': 'job', 'labels': {'app.kubernetes.io/managed-by': 'Helm'}}
+        for resource, body in theirs.items():
+            self.api.create(resource, {'metadata': metadata, **body}, self.namespace)
+        before = {resource: self.api.get(resource, self.namespace, 'job') for resource in theirs}
+        self.create()
+        for resource in theirs:  # in the order in which the operator makes its own
+            text = f'there is a {before[resource]["kind"]} {self.namespace}/job already, which is managed by Helm; '
+            wait_for(f'{resource} is told', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
+            self.assertEqual(self.condition('Degraded')['reason'], 'NameTaken')
+            self.assertIn('delete it, or give the job another name', self.condition('Degraded')['message'])
+            if resource == 'networkpolicies':
+                self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
+                wait_for('nothing of the job is left', lambda: not any(self.owned().values()), 60)
+                self.create()
+                wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'NameTaken', 60)
+            self.assertEqual(self.api.get(resource, self.namespace, 'job'), before[resource])
+            self.api.delete(resource, self.namespace, 'job')
+        self.wait_for_pods(seconds=90)
+        self.wait_for_condition('Running')
+        self.wait_for_condition('Degraded', 'False')
 
     def test_a_missing_volume_is_told_and_its_coming_noticed(self):
         job = {'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'later'}}}

@@ -1,0 +1,257 @@
+// The operator among objects of others, and of what an edit leaves of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "operator/kube/http_client.h"
+#include "operator/reconciler/names.h"
+#include "operator/testing/fake_cluster.h"
+
+namespace sluice {
+namespace {
+
+using kube::GetString;
+using kube::Json;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Progress = v1::JobProgress;
+
+kube::HttpClient::Options AdminOptions() {
+  kube::HttpClient::Options options;
+  options.sleep = [](absl::Duration) {};
+  return options;
+}
+
+class OperatorObjectsTest : public ::testing::Test {
+ protected:
+  Json Get(const kube::ResourceType& type, const std::string& name) {
+    return admin_.Get(type, {"ns", name}, kube::Subresource::kNone).value_or(Json());
+  }
+  void Merge(const kube::ResourceType& type, const std::string& name, const Json& patch) {
+    ASSERT_TRUE(admin_.Patch(type, {"ns", name}, kube::PatchKind::kMerge, patch, {}).ok());
+  }
+  void Delete(const kube::ResourceType& type, const std::string& name) {
+    ASSERT_TRUE(admin_.Delete(type, {"ns", name}, {}).ok());
+  }
+  void Train() {
+    cluster_.Create(FakeCluster::Job("a"));
+    ASSERT_TRUE(cluster_.Settle());
+    cluster_.Say("a", Progress::TRAINING, 10);
+    ASSERT_TRUE(cluster_.Settle());
+  }
+  std::string Told(const std::string& type) {
+    const Json status = cluster_.Status("a");
+    for (const Json& condition : status["conditions"]) {
+      if (condition["type"] == type) return GetString(condition, {"message"});
+    }
+    return "";
+  }
+
+  FakeCluster cluster_;
+  kube::HttpClient admin_{&cluster_.server, AdminOptions()};
+};
+
+// ---- of others
+
+struct Name {
+  std::string test;
+  const kube::ResourceType* type;
+  std::string name;
+  Json body;
+  friend void PrintTo(const Name& name, std::ostream* to) { *to << name.test; }
+};
+
+class TakenNameTest : public OperatorObjectsTest, public ::testing::WithParamInterface<Name> {
+ protected:
+  // Somebody's, from before the job.
+  Json MakeTheirs() {
+    Json theirs = GetParam().body;
+    theirs["metadata"] = {{"name", GetParam().name},
+                          {"labels", {{"app.kubernetes.io/managed-by", "Helm"}}},
+                          {"annotations", {{"meta.helm.sh/release-name", "web"}}}};
+    cluster_.frozen = [](const std::string& pod) { return pod == GetParam().name; };
+    return admin_.Create(*GetParam().type, "ns", theirs, {}).value();
+  }
+  Json Found() { return Get(*GetParam().type, GetParam().name); }
+};
+
+TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
+  const Json theirs = MakeTheirs();
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Minutes(1));
+  EXPECT_EQ(Found(), theirs);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
+  EXPECT_THAT(Told("Degraded"),
+              HasSubstr(absl::StrCat("there is a ", GetParam().type->kind, " ns/", GetParam().name,
+                                     " already, which is managed by Helm, release web; it is left "
+                                     "as it is: delete it, or give the job another name")));
+  EXPECT_THAT(cluster_.EventReasons(), Contains("NameTaken"));
+  Delete(*GetParam().type, GetParam().name);
+  cluster_.frozen = nullptr;
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(kube::ControllerUidOf(Found()), kube::UidOf(cluster_.GetJob("a")));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+}
+
+TEST_P(TakenNameTest, OutlivesTheJob) {
+  const Json theirs = MakeTheirs();
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  Delete(reconciler::TrainingJobs(), "a");
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Minutes(11));
+  EXPECT_EQ(Found(), theirs);
+}
+
+TEST_P(TakenNameTest, IsLeftAloneAlsoWhereItBearsTheJobsLabel) {
+  MakeTheirs();
+  Merge(*GetParam().type, GetParam().name,
+        {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
+  const Json theirs = Found();
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(Found(), theirs);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, TakenNameTest,
+    ::testing::Values(
+        Name{"ConfigMap", &reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "theirs"}}}}},
+        Name{"Service",
+             &reconciler::Services(),
+             "a",
+             {{"spec", {{"clusterIP", "10.96.0.9"}, {"selector", {{"app", "web"}}}}}}},
+        Name{"CoordinatorsService",
+             &reconciler::Services(),
+             "a-coordinator",
+             {{"spec", {{"selector", {{"app", "web"}}}}}}},
+        Name{"DisruptionBudget",
+             &reconciler::DisruptionBudgets(),
+             "a",
+             {{"spec", {{"maxUnavailable", 1}}}}},
+        Name{"NetworkPolicy",
+             &reconciler::NetworkPolicies(),
+             "a",
+             {{"spec", {{"podSelector", {{"matchLabels", {{"app", "web"}}}}}}}}},
+        Name{"Secret", &reconciler::Secrets(), "a-tls-ps", {{"data", {{"password", "eA=="}}}}},
+        Name{"Pod", &reconciler::Pods(), "a-ps-0", {{"spec", {{"nodeName", "n"}}}}}),
+    [](const auto& info) { return info.param.test; });
+
+// ---- of its own
+
+struct Own {
+  const kube::ResourceType* type;
+  const char* name;
+  Json edit;
+};
+
+std::vector<Own> EditsOfAllKinds() {
+  return {{&reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}}},
+          {&reconciler::Services(), "a", {{"spec", {{"clusterIP", "10.96.0.9"}}}}},
+          {&reconciler::Services(),
+           "a-coordinator",
+           {{"spec", {{"selector", {{reconciler::kRoleLabel, "worker"}}}}}}},
+          {&reconciler::DisruptionBudgets(), "a", {{"spec", {{"minAvailable", 0}}}}},
+          {&reconciler::NetworkPolicies(), "a", {{"spec", {{"ingress", nullptr}}}}}};
+}
+
+TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
+  Train();
+  int repairs = 0;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    if (request.method == "PATCH") {
+      const Json body = Json::parse(request.body);
+      for (const Own& own : EditsOfAllKinds()) {
+        if (kube::KeyOf(body).name != own.name || body["kind"] != own.type->kind) continue;
+        const Json live = Get(*own.type, own.name);
+        EXPECT_EQ(kube::UidOf(body), kube::UidOf(live));
+        EXPECT_EQ(kube::ResourceVersionOf(body), kube::ResourceVersionOf(live));
+        ++repairs;
+      }
+    }
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  std::vector<Json> before;
+  for (const Own& own : EditsOfAllKinds()) {
+    before.push_back(Get(*own.type, own.name));
+    Merge(*own.type, own.name, own.edit);
+  }
+  cluster_.ForgetWrites();
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(repairs, 5);
+  EXPECT_EQ(cluster_.Writes().size(), 5u);
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Own own = EditsOfAllKinds()[i];
+    Json after = Get(*own.type, own.name);
+    for (const char* field : {"resourceVersion", "generation"}) {
+      after["metadata"][field] = before[i]["metadata"][field];
+    }
+    EXPECT_EQ(kube::UidOf(after), kube::UidOf(before[i]));
+    if (own.edit.contains("data")) {
+      EXPECT_EQ(after["data"], before[i]["data"]);
+    } else {
+      for (const auto& [field, value] : before[i]["spec"].items()) {
+        EXPECT_TRUE(after["spec"][field].is_object() || after["spec"][field] == value)
+            << own.type->kind << " " << field;
+      }
+    }
+  }
+}
+
+TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
+  Train();
+  for (const Own& own : EditsOfAllKinds()) {
+    const Json before = Get(*own.type, own.name);
+    Merge(*own.type, own.name, {{"metadata", {{"labels", {{reconciler::kJobLabel, nullptr}}}}}});
+    cluster_.Pass(absl::Seconds(11));
+    EXPECT_EQ(Get(*own.type, own.name)["metadata"]["labels"], before["metadata"]["labels"]);
+    EXPECT_EQ(kube::UidOf(Get(*own.type, own.name)), kube::UidOf(before));
+  }
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+}
+
+TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
+  Train();
+  Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
+  const std::unique_ptr<Operator> frozen = cluster_.Another();
+  frozen->SyncOnce();  // it has seen the edit, and freezes
+  ASSERT_TRUE(cluster_.Settle());
+  const Json repaired = Get(reconciler::ConfigMaps(), "a");
+  ASSERT_NE(GetString(repaired, {"data", "job.json"}), "{}");
+  cluster_.ForgetWrites();
+  frozen->Enqueue({"ns", "a"});
+  for (int i = 0; i < 3; ++i) frozen->ReconcileOne();
+  EXPECT_THAT(cluster_.Writes(), Contains(HasSubstr("/configmaps/a"))) << "it tries";
+  EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), repaired);
+}
+
+TEST_F(OperatorObjectsTest, AnObjectThatIsMadeAnewByAnotherIsNotOverwrittenByALateRepair) {
+  Train();
+  Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
+  const std::unique_ptr<Operator> frozen = cluster_.Another();
+  frozen->SyncOnce();
+  Delete(reconciler::TrainingJobs(), "a");
+  ASSERT_TRUE(cluster_.Settle());
+  ASSERT_TRUE(Get(reconciler::ConfigMaps(), "a").is_null());
+  ASSERT_TRUE(
+      admin_.Create(reconciler::ConfigMaps(), "ns", {{"metadata", {{"name", "a"}}}}, {}).ok());
+  const Json theirs = Get(reconciler::ConfigMaps(), "a");
+  frozen->Enqueue({"ns", "a"});
+  for (int i = 0; i < 3; ++i) frozen->ReconcileOne();
+  EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), theirs);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,74 @@
+#include "operator/reconciler/create_owned.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "operator/api/training_job.h"
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+
+constexpr int kCreateTries = 3;
+
+// The controller, else any owner, else the tool that manages it, else whoever wrote it first.
+std::string Whose(const Json& object, const JobView& job) {
+  const Json* owners = kube::Find(object, {"metadata", "ownerReferences"});
+  if (owners != nullptr && owners->is_array() && !owners->empty()) {
+    const std::string controller = kube::ControllerUidOf(object);
+    const Json* shown = &owners->front();
+    for (const Json& owner : *owners) {
+      if (!controller.empty() && kube::GetString(owner, {"uid"}) == controller) shown = &owner;
+    }
+    const std::string kind = kube::GetString(*shown, {"kind"});
+    const std::string name = kube::GetString(*shown, {"name"});
+    if (kind == api::kKind && name == job.key.name) {
+      return absl::StrCat("belongs to an earlier ", kind, " ", name, ", with which it will go");
+    }
+    return absl::StrCat("belongs to ", kind, " ", name);
+  }
+  if (const std::string manager =
+          kube::GetString(object, {"metadata", "labels", "app.kubernetes.io/managed-by"});
+      !manager.empty()) {
+    const std::string release =
+        kube::GetString(object, {"metadata", "annotations", "meta.helm.sh/release-name"});
+    return absl::StrCat("is managed by ", manager,
+                        release.empty() ? "" : absl::StrCat(", release ", release));
+  }
+  const Json* fields = kube::Find(object, {"metadata", "managedFields"});
+  if (fields != nullptr && fields->is_array() && !fields->empty()) {
+    if (const std::string manager = kube::GetString(fields->front(), {"manager"});
+        !manager.empty()) {
+      return absl::StrCat("was made by ", manager);
+    }
+  }
+  return "is not this job's";
+}
+
+}  // namespace
+
+absl::Status NameTaken(const kube::ResourceType& type, const Json& found, const JobView& job) {
+  return absl::AlreadyExistsError(absl::StrCat("there is a ", type.kind, " ",
+                                               kube::KeyOf(found).ToString(), " already, which ",
+                                               Whose(found, job)));
+}
+
+absl::StatusOr<Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,
+                                 const JobView& job, const Json& object) {
+  kube::WriteOptions options;
+  options.field_manager = kFieldManager;
+  Json theirs;
+  const auto is_ours = [&](const Json& found) {
+    const bool ours = kube::ControllerUidOf(found) == job.uid;
+    if (!ours) theirs = found;
+    return ours;
+  };
+  absl::StatusOr<Json> made =
+      kube::CreateOrFind(client, type, job.key.ns, object, options, is_ours, kCreateTries);
+  if (!made.ok() && !theirs.is_null()) return NameTaken(type, theirs, job);
+  return made;
+}
+
+}  // namespace sluice::reconciler

@@ -1,0 +1,24 @@
+// Creation of a job's objects beside objects of others.
+#ifndef SLUICE_OPERATOR_RECONCILER_CREATE_OWNED_H_
+#define SLUICE_OPERATOR_RECONCILER_CREATE_OWNED_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "operator/kube/client.h"
+#include "operator/kube/object.h"
+#include "operator/reconciler/job_view.h"
+
+namespace sluice::reconciler {
+
+// Creates `object`, or finds the one that the job has already (kube::CreateOrFind). Whose it is,
+// its controller's uid says. ALREADY_EXISTS (NameTaken): an object that is not the job's has the
+// name; it is left as it is.
+absl::StatusOr<kube::Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,
+                                       const JobView& job, const kube::Json& object);
+
+// ALREADY_EXISTS: names the object that has the name, and whose it seems to be.
+absl::Status NameTaken(const kube::ResourceType& type, const kube::Json& found, const JobView& job);
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_CREATE_OWNED_H_

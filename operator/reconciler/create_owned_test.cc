@@ -1,0 +1,48 @@
+#include "operator/reconciler/create_owned.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "operator/reconciler/names.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+using ::testing::HasSubstr;
+
+std::string Told(const Json& metadata) {
+  JobView job;
+  job.key = {"ns", "a"};
+  job.uid = "1";
+  Json found = {{"metadata", {{"name", "a"}, {"namespace", "ns"}}}};
+  found["metadata"].update(metadata);
+  const absl::Status status = NameTaken(ConfigMaps(), found, job);
+  EXPECT_TRUE(absl::IsAlreadyExists(status));
+  return std::string(status.message());
+}
+
+TEST(NameTakenTest, NamesTheObjectAndWhoseItSeemsToBe) {
+  EXPECT_EQ(Told(Json::object()), "there is a ConfigMap ns/a already, which is not this job's");
+  const Json deployment = {{"kind", "Deployment"}, {"name", "web"}, {"uid", "7"}};
+  const Json set = {{"kind", "ReplicaSet"}, {"name", "web-1"}, {"uid", "8"}, {"controller", true}};
+  EXPECT_THAT(Told({{"ownerReferences", {deployment}}}), HasSubstr("belongs to Deployment web"));
+  EXPECT_THAT(Told({{"ownerReferences", {deployment, set}}}),
+              HasSubstr("belongs to ReplicaSet web-1"));
+  EXPECT_THAT(Told({{"labels", {{"app.kubernetes.io/managed-by", "Helm"}}},
+                    {"annotations", {{"meta.helm.sh/release-name", "web"}}}}),
+              HasSubstr("is managed by Helm, release web"));
+  EXPECT_THAT(Told({{"managedFields", {{{"manager", "kubectl-create"}}}}}),
+              HasSubstr("was made by kubectl-create"));
+}
+
+TEST(NameTakenTest, AnEarlierJobOfTheNameTakesItsObjectsWithIt) {
+  const Json earlier = {{"kind", "TrainingJob"}, {"name", "a"}, {"uid", "0"}, {"controller", true}};
+  EXPECT_THAT(Told({{"ownerReferences", {earlier}}}),
+              HasSubstr("belongs to an earlier TrainingJob a, with which it will go"));
+}
+
+}  // namespace
+}  // namespace sluice::reconciler

@@ -44,6 +44,15 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 self.assertRegex(cases, rf'\b{re.escape(name)}\b')
 
+    def test_every_alert_has_a_case_in_which_it_speaks_and_one_in_which_it_is_silent(self):
+        speaks, silent = set(), set()
+        for world in yaml.safe_load((CHART / 'rules_test.yaml').read_text())['tests']:
+            for case in world.get('alert_rule_test', []):
+                (speaks if case['exp_alerts'] else silent).add(case['alertname'])
+        alerts = {rule['alert'] for rule in queries.rules(CHART) if 'alert' in rule}
+        self.assertEqual(speaks, alerts)
+        self.assertEqual(silent, alerts)
+
     def test_every_alert_has_a_section_in_the_page_of_alerts(self):
         headings = re.findall(r'^## (\w+)$', pathlib.Path('docs/alerts.md').read_text(), re.MULTILINE)
         alerts = [rule for rule in queries.rules(CHART) if 'alert' in rule]

@@ -26,14 +26,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "sluice.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "sluice.name" .) }}
-{{- else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- else }}{{ required "serviceAccount.name is needed where serviceAccount.create is false: the operator's rights are bound to it" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
-{{/* (list . "operator"): registry/name:tag */}}
+{{/* (list . "operator"): registry/name:tag, or registry/name@digest */}}
 {{- define "sluice.image" -}}
 {{- $root := index . 0 }}
 {{- $image := $root.Values.image }}
-{{- with $image.registry }}{{ . }}/{{ end }}{{ index $image (index . 1) }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- with $image.registry }}{{ . }}/{{ end }}{{ index $image (index . 1) }}
+{{- with index ($image.digests | default dict) (index . 1) }}@{{ . }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{/* What operator/rbac.yaml says, in namespaces of jobs or at the lease. */}}

@@ -53,11 +53,63 @@ class RenderTest(unittest.TestCase):
     def test_a_wrong_value_is_refused_by_name(self):
         for setting, word in [('replicas=0', '/replicas'), ('image.tag=a b', '/image/tag'), ('imagee.tag=1', 'imagee'),
                               ('image.pullPolicy=Sometimes', '/image/pullPolicy'), ('watchNamespaces={A_b}', '/watchNamespaces/0'),
-                              ('monitoring.interval=often', '/monitoring/interval'), ('workers=many', '/workers')]:
+                              ('monitoring.interval=often', '/monitoring/interval'), ('workers=many', '/workers'),
+                              ('monitoring.interval=', '/monitoring/interval'),
+                              ('image.digests.operator=latest', '/image/digests/operator'),
+                              ('image.digests.other=', 'other'),
+                              (r'podLabels.app\.kubernetes\.io/name=mine', 'app.kubernetes.io/name'),
+                              (r'monitoring.labels.helm\.sh/chart=mine', 'helm.sh/chart'),
+                              ('serviceAccount.create=false', 'serviceAccount.name is needed')]:
             with self.subTest(setting):
-                done = helm('template', 'sluice', CHART, '--set', setting)
-                self.assertNotEqual(done.returncode, 0)
-                self.assertIn(word, done.stderr)
+                self.assert_refused(setting, word)
+
+    def assert_refused(self, setting, word):
+        done = helm('template', 'sluice', CHART, '--set', setting)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(word, done.stderr)
+        self.assertNotIn('nil pointer', done.stderr)
+
+    def test_null_is_refused_by_name_or_does_no_harm(self):
+        values = yaml.safe_load(pathlib.Path(f'{CHART}/values.yaml').read_text())
+        paths = [(name, *rest) for name, value in values.items() for rest in [(), *(
+            (inner,) for inner in (value if isinstance(value, dict) else ()))]]
+        paths += [('monitoring', part, name) for part in ('prometheusRule', 'dashboards', 'podMonitor') for name in values['monitoring'][part]]
+        self.assertGreater(len(paths), 40)
+        refused = set()
+        for path in map('.'.join, paths):
+            with self.subTest(path):
+                done = helm('template', 'sluice', CHART, '--set', f'{path}=null', *[flag for api in MONITORING for flag in ('-a', api)])
+                if done.returncode:
+                    refused.add(path)
+                    self.assertIn(path.rpartition('.')[2], done.stderr)
+                    self.assertRegex(done.stderr, 'missing propert|is required')
+                else:
+                    self.assertTrue(list(yaml.safe_load_all(done.stdout)))
+        self.assertLessEqual({'image', 'monitoring', 'crds', 'image.operator', 'crds.keep'}, refused)
+
+    def test_images_are_chosen_by_digest_where_one_is_given(self):
+        digest = f'sha256:{"0a" * 32}'
+        container = render('image.registry=r.example.com/s', 'image.tag=v1', f'image.digests.operator={digest}',
+                           f'image.digests.worker={digest}')['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]
+        self.assertEqual(container['image'], f'r.example.com/s/sluice-operator@{digest}')
+        self.assertIn(f'--worker-image=r.example.com/s/sluice-worker@{digest}', container['args'])
+        self.assertIn('--server-image=r.example.com/s/sluice-server:v1', container['args'])
+
+    def test_intervals_are_those_of_prometheus(self):
+        for interval in ('15s', '1h', '1m30s', '500ms'):
+            monitor = render(f'monitoring.interval={interval}', apis=MONITORING)['ServiceMonitor', 'sluice']
+            self.assertEqual(monitor['spec']['endpoints'][0]['interval'], interval)
+
+    def test_labels_of_pods_are_added_to_those_that_select_them(self):
+        labels = render('podLabels.team=vision')['Deployment', 'sluice']['spec']['template']['metadata']['labels']
+        self.assertEqual((labels['team'], labels['app.kubernetes.io/name']), ('vision', 'sluice-operator'))
+
+    def test_without_roles_there_is_none_and_rights_are_never_the_default_accounts(self):
+        kinds = [key[0] for key in render('rbac.create=false')]
+        self.assertFalse([kind for kind in kinds if 'Role' in kind])
+        self.assertIn('Pod', kinds)
+        binding = render('serviceAccount.create=false', 'serviceAccount.name=mine')['ClusterRoleBinding', 'sluice']
+        self.assertEqual(binding['subjects'][0]['name'], 'mine')
 
     def test_by_default_all_namespaces_are_watched_with_one_cluster_role(self):
         objects = render()
@@ -78,6 +130,8 @@ class RenderTest(unittest.TestCase):
     def test_listed_namespaces_get_roles_and_the_cluster_none(self):
         objects = render('watchNamespaces={a,b}', 'rbac.aggregate=false')
         self.assertFalse([key for key in objects if key[0].startswith('ClusterRole')])
+        for_people = [key for key in render('watchNamespaces={a,b}') if key[0].startswith('ClusterRole')]
+        self.assertEqual(for_people, [('ClusterRole', 'sluice-view'), ('ClusterRole', 'sluice-edit')])
         self.assertEqual(objects['Role', 'sluice']['rules'], operator_rules()['jobs'])
         done = helm('template', 'sluice', CHART, '--set', 'watchNamespaces={a,b}')
         bindings = [one for one in yaml.safe_load_all(done.stdout) if one and one['kind'] == 'RoleBinding' and

@@ -31,6 +31,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(10);
 constexpr absl::Duration kStartPatience = absl::Seconds(20);
+constexpr std::chrono::seconds kCallPatience(10);
 
 // Bazel runs tests in their runfiles' root; `bazel run` too.
 std::string RunfilesRoot() {
@@ -257,7 +258,7 @@ absl::StatusOr<int> JobProcesses::WaitForExit(const std::string& name, absl::Dur
 
 absl::StatusOr<v1::JobProgress> JobProcesses::Progress() {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  context.set_deadline(std::chrono::system_clock::now() + kCallPatience);
   v1::JobProgress progress;
   const grpc::Status status = v1::JobControl::NewStub(control_->Get())
                                   ->GetProgress(&context, v1::GetProgressRequest(), &progress);
@@ -267,10 +268,18 @@ absl::StatusOr<v1::JobProgress> JobProcesses::Progress() {
 
 absl::Status JobProcesses::SetDesired(const v1::SetDesiredRequest& request) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  context.set_deadline(std::chrono::system_clock::now() + kCallPatience);
   v1::SetDesiredResponse response;
   return FromGrpcStatus(
       v1::JobControl::NewStub(control_->Get())->SetDesired(&context, request, &response));
+}
+
+absl::Status JobProcesses::Suspend() {
+  v1::SetDesiredRequest request;
+  request.set_workers(options_.job.worker().replicas());
+  request.set_shards(options_.job.parameter_server().replicas());
+  request.set_suspend(true);
+  return SetDesired(request);
 }
 
 absl::StatusOr<v1::JobProgress> JobProcesses::WaitFor(

@@ -77,6 +77,8 @@ class JobProcesses {
 
   absl::StatusOr<v1::JobProgress> Progress();
   absl::Status SetDesired(const v1::SetDesiredRequest& request);
+  // Asks for a checkpoint and an end; does not wait for them.
+  absl::Status Suspend();
   // Polls until `condition` holds; DEADLINE_EXCEEDED with the last progress if it does not.
   absl::StatusOr<v1::JobProgress> WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition,
                                           absl::Duration timeout);

@@ -23,15 +23,19 @@ std::optional<std::string> ErrorOfJson(const std::string& line) {
 }
 
 std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
-  constexpr char kMessage[] = "msg=\"";
-  const size_t begin = line.find(kMessage);
+  constexpr char kMessage[] = "msg=";
+  size_t begin = line.find(kMessage);
   if (!absl::StrContains(line, "level=error") || begin == std::string::npos) return std::nullopt;
-  std::string message;
-  for (size_t i = begin + sizeof(kMessage) - 1; i < line.size() && line[i] != '"'; ++i) {
-    if (line[i] == '\\' && i + 1 < line.size()) ++i;
-    message += line[i];
+  begin += sizeof(kMessage) - 1;
+  if (begin == line.size() || line[begin] != '"') {
+    return line.substr(begin, line.find(' ', begin) - begin);
   }
-  return message;
+  size_t end = begin + 1;
+  while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+  const nlohmann::json message = nlohmann::json::parse(line.substr(begin, end + 1 - begin), nullptr,
+                                                       /*allow_exceptions=*/false);
+  if (!message.is_string()) return std::nullopt;
+  return message.get<std::string>();
 }
 
 constexpr char kJsonLine[] = R"({"time":)";

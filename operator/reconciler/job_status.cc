@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/common/utf8.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -173,7 +174,7 @@ bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
   Json condition = {{"type", std::string(type)},
                     {"status", holds ? "True" : "False"},
                     {"reason", reason},
-                    {"message", message.substr(0, kMaxMessage)},
+                    {"message", TruncateUtf8(message, kMaxMessage)},
                     {"observedGeneration", generation},
                     {"lastTransitionTime", kube::EncodeTime(now)}};
   Json& conditions = (*status)["conditions"];

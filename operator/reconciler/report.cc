@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "operator/reconciler/names.h"
+#include "services/common/utf8.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -246,7 +247,7 @@ class Reporter {
       if (!part.empty()) absl::StrAppend(&message, message.empty() ? "" : ": ", part);
     }
     if (message.empty()) message = "the pod is being deleted";
-    message.resize(std::min<size_t>(message.size(), 1000));
+    message = TruncateUtf8(message, 1000);
     Json failure = {{"time", kube::EncodeTime(findings_.now)},
                     {"role", std::string(RoleName(pod.slot.role))},
                     {"index", pod.slot.index},

@@ -15,6 +15,7 @@
 #include "services/common/program.h"
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
+#include "services/coordinator/termination_message.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
@@ -75,24 +76,13 @@ absl::Status WriteStatusFile(FileSystem* files, const std::string& path,
   return AtomicWriteFile(files, path, absl::Cord(json), "status");
 }
 
-// What whoever started this process must know of its end, in few bytes: a kubelet reads 4 KiB. The
-// file may be one that cannot be replaced, only written.
+// The file may be one that cannot be replaced, only written.
 absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
-                                  v1::JobProgress progress) {
-  progress.clear_events();
-  progress.clear_processes();
-  if (progress.has_view()) {
-    const v1::ViewId id = progress.view().id();
-    *progress.mutable_view() = v1::View();
-    *progress.mutable_view()->mutable_id() = id;
-  }
-  constexpr size_t kMaxReason = 2000;
-  if (progress.reason().size() > kMaxReason) progress.mutable_reason()->resize(kMaxReason);
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(progress, &json);
+                                  const v1::JobProgress& progress) {
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
   if (!file.ok()) return file.status();
-  if (absl::Status status = (*file)->Append(json); !status.ok()) return status;
+  absl::Status status = (*file)->Append(coordinator::TerminationMessage(progress));
+  if (!status.ok()) return status;
   return (*file)->Close();
 }
 

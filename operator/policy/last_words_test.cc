@@ -1,0 +1,46 @@
+#include "operator/policy/last_words.h"
+
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "services/common/logging.h"
+
+namespace sluice::policy {
+namespace {
+
+TEST(LastWordsTest, AreTheNewestErrorOfTheLog) {
+  EXPECT_EQ(LastWords({"time=1 level=error msg=\"no data\"", "time=2 level=error msg=Fails role=ps",
+                       "time=3 level=info msg=\"The end\""}),
+            "Fails");
+  EXPECT_EQ(LastWords({"time=1 level=error msg=\"no data\" why=\"x\""}), "no data");
+  EXPECT_EQ(LastWords({"time=1 level=info msg=\"The end\""}), "");
+  EXPECT_EQ(LastWords({}), "");
+}
+
+TEST(LastWordsTest, AreWhatWasLoggedWhateverIsInIt) {
+  const std::string said = "cannot:\n  \"a\\b\"\tcosts 5 € \x01";
+  for (const std::string format : {"logfmt", "json"}) {
+    const std::string path = ::testing::TempDir() + "/" + format;
+    const auto logger = Logger::Create({.level = "info", .format = format, .file = path});
+    ASSERT_TRUE(logger.ok()) << logger.status();
+    logger->Error(said, {{"role", "worker"}});
+    std::ifstream log(path);
+    std::string line;
+    ASSERT_TRUE(std::getline(log, line));
+    EXPECT_EQ(LastWords({line}), said) << line;
+  }
+}
+
+TEST(LastWordsTest, ALineThatWasCutIsNone) {
+  EXPECT_EQ(LastWords({"time=1 level=error msg=\"no da"}), "");
+  EXPECT_EQ(LastWords({R"(time=1 level=error msg="no da\)"}), "");
+}
+
+TEST(LastWordsTest, OfAProgramThatCannotBeginAreItsLastLine) {
+  EXPECT_EQ(LastWords({"sluice-worker: --job: is missing"}), "--job: is missing");
+  EXPECT_EQ(LastWords({"python3: No such file"}), "python3: No such file");
+}
+
+}  // namespace
+}  // namespace sluice::policy

@@ -1,6 +1,7 @@
 #include "services/coordinator/rendezvous.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
@@ -11,10 +12,24 @@ void Rendezvous::OnView(const v1::View& view) {
   if (Same(view.id(), view_)) return;
   view_ = view.id();
   members_.clear();
-  messages_.clear();
+  left_.clear();
   for (const v1::View::Member& member : view.workers()) {
     if (member.microbatches_size() > 0) members_.push_back(member.process().incarnation());
   }
+}
+
+absl::Status Rendezvous::CheckAddresses(const v1::MeetRequest& request) const {
+  if (static_cast<size_t>(request.addresses_size()) != members_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(request.addresses_size(), " addresses, view ",
+                                                   ShortName(view_), " has ", members_.size(),
+                                                   " members that compute"));
+  }
+  for (const std::string& address : request.addresses()) {
+    if (address.size() <= kMaxAddressBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an address of ", address.size(), " bytes, at most ", kMaxAddressBytes, " may be"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
@@ -23,27 +38,30 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
         "view ", ShortName(request.view()), " is not the newest: that is ", ShortName(view_)));
   }
   const uint64_t incarnation = request.process().incarnation();
-  if (std::find(members_.begin(), members_.end(), incarnation) == members_.end()) {
+  const auto asker = std::find(members_.begin(), members_.end(), incarnation);
+  if (asker == members_.end()) {
     return absl::PermissionDeniedError(absl::StrCat(
         ProcessName(request.process()), " computes nothing in view ", ShortName(view_)));
   }
-  if (request.message().size() > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", request.message().size(),
-                                                   " bytes, at most ", kMaxMessageBytes,
-                                                   " may be left"));
-  }
-  const auto [left, is_new] = messages_.try_emplace(incarnation, request.message());
-  if (!is_new && left->second != request.message()) {
+  if (absl::Status status = CheckAddresses(request); !status.ok()) return status;
+  Member said{request.plan_hash(), {request.addresses().begin(), request.addresses().end()}};
+  const auto before = left_.find(incarnation);
+  if (before == left_.end()) {
+    left_.emplace(incarnation, std::move(said));
+  } else if (!(before->second == said)) {
     return absl::InvalidArgumentError(absl::StrCat(ProcessName(request.process()),
-                                                   " has left another message in view ",
+                                                   " has left other addresses in view ",
                                                    ShortName(view_), " before"));
   }
   v1::MeetReply reply;
-  if (messages_.size() < members_.size()) return reply;
-  for (uint64_t member : members_) {
-    v1::MeetReply::Member& said = *reply.add_members();
-    said.set_incarnation(member);
-    said.set_message(messages_.at(member));
+  if (left_.size() < members_.size()) return reply;
+  const auto place = static_cast<size_t>(asker - members_.begin());
+  for (uint64_t incarnation_of_member : members_) {
+    const Member& other = left_.at(incarnation_of_member);
+    v1::MeetReply::Member& told = *reply.add_members();
+    told.set_incarnation(incarnation_of_member);
+    told.set_plan_hash(other.plan_hash);
+    told.set_address(other.addresses[place]);
   }
   return reply;
 }

@@ -37,6 +37,7 @@ struct Flags {
   ProgramFlags program;
   std::string job;
   std::string coordinator;
+  std::string advertised_host;
   uint32_t index = 0;
   int threads = 0;
   double grace_seconds = 10;
@@ -130,6 +131,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.host = HostName();
   options.core.pid = getpid();
   options.coordinator = *coordinator;
+  options.advertised_host = flags.advertised_host;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
   const StageConnector connect = [credentials = security::ChannelCredentialsOf(*security),
@@ -171,6 +173,9 @@ int Main(int argc, char** argv) {
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
   app.add_option("--index", flags.index, "of this worker among the job's, from 0")->required();
+  app.add_option("--advertise", flags.advertised_host,
+                 "host of this machine by which other workers reach it, where they sum gradients "
+                 "among each other (default: its side of the way to the coordinator)");
   app.add_option("--threads", flags.threads,
                  "threads within one operation (0: as the job says, else the machine's cores)")
       ->capture_default_str()

@@ -451,6 +451,7 @@ class WorkerProcess::Impl {
     if (reducer_ == nullptr) {
       reducer_ = std::make_unique<Reducer>(Reducer::Options{
           .coordinator = options_.coordinator,
+          .advertised_host = options_.advertised_host,
           .process = options_.core.process,
           .done = [this](const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part) {
             OnReduced(view, step, std::move(part));

@@ -43,6 +43,8 @@ class WorkerProcess {
     EngineFactory make_engine;
     // Empty: all data is in files of this machine.
     DataFetcher fetch_data;
+    // Where gradients are summed among workers: Reducer::Options.
+    std::string advertised_host;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.
     bool shared_memory = true;
   };

@@ -29,6 +29,7 @@ int Main(int argc, char** argv) {
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
+  app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
   AddProgramFlags(&app, &program);

@@ -5,11 +5,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace sluice::worker {
 namespace {
@@ -45,14 +48,22 @@ std::string NameOf(int socket, GetName get) {
   return KeyOf(address);
 }
 
-void Set(int socket, int level, int option, int64_t value) {
+bool Set(int socket, int level, int option, int64_t value) {
   const auto number = static_cast<int>(std::max<int64_t>(1, value));
-  setsockopt(socket, level, option, &number, sizeof(number));
+  return setsockopt(socket, level, option, &number, sizeof(number)) == 0;
+}
+
+bool Bound(int socket, absl::Duration silence) {
+  return Set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, absl::ToInt64Milliseconds(silence)) &&
+         Set(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         Set(socket, IPPROTO_TCP, TCP_KEEPIDLE, absl::ToInt64Seconds(silence / 4)) &&
+         Set(socket, IPPROTO_TCP, TCP_KEEPINTVL, absl::ToInt64Seconds(silence / 4));
 }
 
 }  // namespace
 
-void EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence) {
+absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence) {
+  std::vector<bool> bound(connections.size(), false);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     int socket = -1;
@@ -60,16 +71,19 @@ void EndWhenSilent(const std::vector<Connection>& connections, absl::Duration si
     const std::string peer = NameOf(socket, getpeername);
     if (peer.empty()) continue;
     const std::string own = NameOf(socket, getsockname);
-    const bool is_ours =
-        std::any_of(connections.begin(), connections.end(), [&](const Connection& connection) {
-          return own == KeyOf(connection.own) || peer == KeyOf(connection.peer);
-        });
-    if (!is_ours) continue;
-    Set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, absl::ToInt64Milliseconds(silence));
-    Set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-    Set(socket, IPPROTO_TCP, TCP_KEEPIDLE, absl::ToInt64Seconds(silence / 4));
-    Set(socket, IPPROTO_TCP, TCP_KEEPINTVL, absl::ToInt64Seconds(silence / 4));
+    for (size_t i = 0; i < connections.size(); ++i) {
+      if (own != KeyOf(connections[i].own) && peer != KeyOf(connections[i].peer)) continue;
+      if (!Bound(socket, silence)) {
+        return absl::ErrnoToStatus(errno, "a connection among workers cannot be set up");
+      }
+      bound[i] = true;
+    }
   }
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("/proc/self/fd: ", error.message()));
+  }
+  if (!absl::c_linear_search(bound, false)) return absl::OkStatus();
+  return absl::UnavailableError("a connection among workers is not among the open sockets");
 }
 
 }  // namespace sluice::worker

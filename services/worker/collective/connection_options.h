@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 
 namespace sluice::worker {
@@ -18,8 +19,9 @@ struct Connection {
 
 // Has the system break each of these connections when its other side acknowledges nothing for so
 // long, in the middle of a transfer or not: a network that drops what it is given says nothing by
-// itself, and gloo waits. Finds them among the process's open sockets.
-void EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence);
+// itself, and gloo waits. Finds them among the process's open sockets. UNAVAILABLE: one was not
+// found there, or could not be set.
+absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence);
 
 }  // namespace sluice::worker
 

@@ -14,7 +14,6 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/rendezvous.pb.h"
 #include "services/common/backoff.h"
 #include "services/common/mutex.h"
 #include "services/common/serial_executor.h"
@@ -115,29 +114,28 @@ class GlooGroup::Impl {
     context_ = device_->createContext(rank, size);
     context_->setTimeout(std::chrono::milliseconds(
         absl::ToInt64Milliseconds(options_.connect_timeout) / kConnectFactor));
-    v1::GroupAddresses own;
-    own.set_plan_hash(plan_.hash);
+    std::vector<std::string> own;
     for (int other = 0; other < size; ++other) {
       std::vector<char> address;
       if (other != rank) address = context_->createPair(other)->address().bytes();
-      own.add_addresses(std::string(address.begin(), address.end()));
+      own.emplace_back(address.begin(), address.end());
     }
-    std::vector<v1::GroupAddresses> all;
-    if (absl::Status met = Meet(own, &all); !met.ok()) return met;
-    return Connect(own, all);
+    const absl::StatusOr<std::vector<MetMember>> all = Meet(own);
+    if (!all.ok()) return all.status();
+    if (absl::Status alike = CheckAlike(*all); !alike.ok()) return alike;
+    return Connect(own, *all);
   }
 
-  absl::Status Meet(const v1::GroupAddresses& own, std::vector<v1::GroupAddresses>* all) {
+  absl::StatusOr<std::vector<MetMember>> Meet(const std::vector<std::string>& own) {
     Backoff backoff({.initial = absl::Milliseconds(4), .max = absl::Milliseconds(200)});
     absl::BitGen random;
-    const std::string message = own.SerializeAsString();
     while (true) {
-      auto met = options_.meet(message);
+      auto met = options_.meet(plan_.hash, own);
       if (!met.ok() && !absl::IsUnavailable(met.status())) {
         return absl::UnavailableError(
             absl::StrCat("the workers' addresses: ", met.status().message()));
       }
-      if (met.ok() && *met != nullptr) return Parse(**met, all);
+      if (met.ok() && met->has_value()) return **std::move(met);
       const absl::Time until = absl::Now() + backoff.Next(random);
       MutexLock lock(&mutex_);
       while (!given_up_ && absl::Now() < until) changed_.WaitWithDeadline(&mutex_, until);
@@ -145,42 +143,37 @@ class GlooGroup::Impl {
     }
   }
 
-  absl::Status Parse(const std::vector<std::string>& messages,
-                     std::vector<v1::GroupAddresses>* all) const {
-    const size_t size = plan_.members.size();
-    if (messages.size() != size) {
+  absl::Status CheckAlike(const std::vector<MetMember>& all) const {
+    if (all.size() != plan_.members.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(messages.size(), " workers met, the view has ", size));
+          absl::StrCat(all.size(), " workers met, the view has ", plan_.members.size()));
     }
-    for (size_t other = 0; other < size; ++other) {
-      v1::GroupAddresses& said = all->emplace_back();
-      const bool whole =
-          said.ParseFromString(messages[other]) && said.addresses_size() == static_cast<int>(size);
-      if (!whole || said.plan_hash() != plan_.hash) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("worker ", other, " of ", size,
-                         " does not cut the gradients as this one does: are all of the same "
-                         "version of Sluice?"));
-      }
+    for (size_t other = 0; other < all.size(); ++other) {
+      if (all[other].plan_hash == plan_.hash) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker ", other, " of ", all.size(),
+                       " does not cut the gradients as this one does: are all of the same "
+                       "version of Sluice?"));
     }
     return absl::OkStatus();
   }
 
-  absl::Status Connect(const v1::GroupAddresses& own, const std::vector<v1::GroupAddresses>& all) {
+  absl::Status Connect(const std::vector<std::string>& own, const std::vector<MetMember>& all) {
     std::vector<Connection> connections;
     for (uint32_t other = 0; other < all.size(); ++other) {
       if (other == plan_.rank) continue;
       if (GivenUp()) return GaveUp();
-      const std::string& address = all[other].addresses(static_cast<int>(plan_.rank));
+      const std::string& address = all[other].address;
       // Made from what a peer said: gloo takes any bytes of the right length.
-      if (address.size() != own.addresses(static_cast<int>(other)).size()) {
+      if (address.size() != own[other].size()) {
         return absl::InvalidArgumentError("an address among workers is none");
       }
       context_->getPair(static_cast<int>(other))
           ->connect(std::vector<char>(address.begin(), address.end()));
-      connections.push_back({own.addresses(static_cast<int>(other)), address});
+      connections.push_back({own[other], address});
     }
-    EndWhenSilent(connections, options_.silence);
+    absl::Status bounded = EndWhenSilent(connections, options_.silence);
+    if (!bounded.ok()) return bounded;
     MutexLock lock(&mutex_);
     for (uint32_t other = 0; other < all.size(); ++other) {
       if (other != plan_.rank) peers_.push_back(MakePeer(other));

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,17 @@
 
 namespace sluice::worker {
 
-// Leaves a message for the other members and brings those of all, by rank; null if they are not all
-// there yet, for the group to ask again. UNAVAILABLE: may be asked again too. May block for a short
-// while.
-using MeetMembers =
-    std::function<absl::StatusOr<std::unique_ptr<std::vector<std::string>>>(const std::string&)>;
+// What a member has said to this one.
+struct MetMember {
+  uint64_t plan_hash = 0;
+  std::string address;  // gloo's, where it awaits this one; empty for this one
+};
+
+// Leaves, by rank, where this member awaits each other, and brings what all have said, by rank;
+// nothing if they are not all there yet, for the group to ask again. UNAVAILABLE: may be asked
+// again too. May block for a short while.
+using MeetMembers = std::function<absl::StatusOr<std::optional<std::vector<MetMember>>>(
+    uint64_t plan_hash, const std::vector<std::string>& addresses)>;
 
 class GlooGroup {
  public:
@@ -51,8 +58,9 @@ class GlooGroup {
   // Begins to connect, on a thread of its own. Wants SIGPIPE ignored.
   explicit GlooGroup(Options options);
 
-  // Gives up what is in progress; `done` is not called any more. May block for connect_timeout
-  // while the group is being formed, else does not.
+  // Gives up what is in progress; `done` is not called any more. While the group is being formed it
+  // waits for what is under way: `host`, `meet`, or a connection (connect_timeout); else it does
+  // not block.
   ~GlooGroup();
 
   GlooGroup(const GlooGroup&) = delete;

@@ -61,7 +61,9 @@ class Members {
     GlooGroup::Options options;
     options.plan = plans_[rank];
     options.host = [] { return "127.0.0.1"; };
-    options.meet = [this, rank](const std::string& message) { return Meet(rank, message); };
+    options.meet = [this, rank](uint64_t plan_hash, const std::vector<std::string>& addresses) {
+      return Meet(rank, plan_hash, addresses);
+    };
     options.done = [this, rank](uint64_t step, absl::StatusOr<ReducedPart> part) {
       MutexLock lock(&mutex_);
       done_[{rank, step}] = std::move(part);
@@ -120,13 +122,13 @@ class Members {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<std::vector<std::string>>> Meet(uint32_t rank,
-                                                                 const std::string& message) {
+  absl::StatusOr<std::optional<std::vector<MetMember>>> Meet(
+      uint32_t rank, uint64_t plan_hash, const std::vector<std::string>& addresses) {
     MutexLock lock(&mutex_);
-    messages_[rank] = message;
-    if (messages_.size() < groups_.size()) return nullptr;
-    auto all = std::make_unique<std::vector<std::string>>();
-    for (const auto& [other, said] : messages_) all->push_back(said);
+    said_[rank] = {plan_hash, addresses};
+    if (said_.size() < groups_.size()) return std::nullopt;
+    std::vector<MetMember> all;
+    for (const auto& [other, said] : said_) all.push_back({said.first, said.second[rank]});
     return all;
   }
 
@@ -136,7 +138,8 @@ class Members {
   std::vector<std::shared_ptr<ReductionPlan>> plans_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<uint32_t, std::string> messages_ ABSL_GUARDED_BY(mutex_);
+  // Plan hash and addresses, by rank.
+  std::map<uint32_t, std::pair<uint64_t, std::vector<std::string>>> said_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<uint32_t, uint64_t>, absl::StatusOr<ReducedPart>> done_
       ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<GlooGroup>> groups_;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,22 +20,21 @@
 namespace sluice::worker {
 namespace {
 
-using Messages = std::unique_ptr<std::vector<std::string>>;
-
 // One question to the coordinator.
-absl::StatusOr<Messages> Ask(v1::Rendezvous::Stub& stub, const v1::MeetRequest& request) {
+absl::StatusOr<std::optional<std::vector<MetMember>>> Ask(v1::Rendezvous::Stub& stub,
+                                                          const v1::MeetRequest& request) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::MeetReply reply;
-  const absl::Status status = FromGrpcStatus(stub.Meet(&context, request, &reply));
+  absl::Status status = FromGrpcStatus(stub.Meet(&context, request, &reply));
   if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
   if (!status.ok()) return status;
-  if (reply.members().empty()) return Messages();
-  auto messages = std::make_unique<std::vector<std::string>>();
+  if (reply.members().empty()) return std::nullopt;
+  std::vector<MetMember> members;
   for (v1::MeetReply::Member& member : *reply.mutable_members()) {
-    messages->push_back(std::move(*member.mutable_message()));
+    members.push_back({member.plan_hash(), std::move(*member.mutable_address())});
   }
-  return messages;
+  return members;
 }
 
 }  // namespace
@@ -57,9 +57,15 @@ class Reducer::Impl {
     *request.mutable_process() = options_.process;
     GlooGroup::Options group;
     group.plan = std::move(plan);
-    group.host = [endpoint = options_.coordinator] { return AddressTowards(endpoint); };
-    group.meet = [stub = stub_, request](const std::string& message) mutable {
-      request.set_message(message);
+    group.host = [host = options_.advertised_host,
+                  coordinator = options_.coordinator]() -> absl::StatusOr<std::string> {
+      if (!host.empty()) return host;
+      return AddressTowards(coordinator);
+    };
+    group.meet = [stub = stub_, request](uint64_t plan_hash,
+                                         const std::vector<std::string>& addresses) mutable {
+      request.set_plan_hash(plan_hash);
+      request.mutable_addresses()->Assign(addresses.begin(), addresses.end());
       return Ask(*stub, request);
     };
     group.done = [done = options_.done, view](uint64_t step, absl::StatusOr<ReducedPart> part) {

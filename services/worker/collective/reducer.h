@@ -24,12 +24,14 @@ class Reducer {
 
   struct Options {
     std::string coordinator;  // host:port; in plain text, as gloo speaks
-    v1::ProcessId process;    // this worker
+    // By which the other workers reach this one; empty: its side of the way to the coordinator.
+    std::string advertised_host;
+    v1::ProcessId process;  // this worker
     Done done;
   };
 
   explicit Reducer(Options options);
-  // Waits for groups to end: GlooGroup's connect_timeout at most.
+  // Waits for groups to end, one after the other, as ~GlooGroup does.
   ~Reducer();
 
   Reducer(const Reducer&) = delete;

@@ -98,7 +98,8 @@ void AddDenseRules(std::vector<Rule>* rules) {
       [](const Json& training) {
         return !Reduces(training) || Is(training, "execution", "Worker");
       },
-      "workers must have the gradients: `execution: Worker`", "", R"("execution":"Server")", rules);
+      "is for `execution: Worker`: with `Server` the shards compute the gradients", "",
+      R"("execution":"Server")", rules);
   AddTrainingRule(
       "stragglers", "!has(self.stragglers) || self.stragglers.policy == 'Wait'",
       [](const Json& training) {
@@ -130,8 +131,8 @@ void AddDenseRules(std::vector<Rule>* rules) {
       [](const Json& spec) {
         return !Reduces(spec["training"]) || Is(spec["data"], "partitioning", "Shared");
       },
-      "`dense: {aggregation: AllReduce}` is for `partitioning: Shared`: where each worker walks by "
-      "itself, the rows of tables do not travel alone",
+      "`dense: {aggregation: AllReduce}` is for `partitioning: Shared`: with `PerWorker` embedding "
+      "tables are always sent whole",
       R"("tls":"Disabled")", R"("tls":"Disabled","data":{"partitioning":"PerWorker"})", rules);
   AddJobRule(
       "timeouts.gradientsSeconds", "(!has(self.timeouts) || !has(self.timeouts.gradientsSeconds))",

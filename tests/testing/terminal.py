@@ -1,5 +1,6 @@
 """A terminal for programs under test: what they draw is read as a person would see it."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -22,8 +23,12 @@ class Screen:
         self.row = 0
         self.column = 0
         self.unknown = set()
+        self._begun = ''  # of an escape sequence
 
     def feed(self, text):
+        text = self._begun + text
+        self._begun = re.search(r'(?:\x1b(?:\[[0-9;?]*)?)?\Z', text)[0]
+        text = text[:len(text) - len(self._begun)]
         for token in re.findall(r'\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+|\x1b', text):
             self._take(token)
 
@@ -57,7 +62,9 @@ class Terminal:
         self.output = ''
         self.screen = Screen()
         self.widest = 0  # of the lines with a bar
-        self._master, slave = pty.openpty()
+        self._decoder = codecs.getincrementaldecoder('utf-8')()
+        self._undrawn = []
+        self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
         self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
                                         env=environment)
@@ -66,29 +73,37 @@ class Terminal:
     def close(self):
         self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        os.close(self.master)
 
     def read(self, until=None):
-        """Until the screen shows it, or (None) the terminal is closed."""
+        """Until the screen shows it, or (None) the terminal is closed; an AssertionError if it is closed before it shows it."""
         deadline = time.monotonic() + _PATIENCE
-        rest = b''
-        while until is None or not until(self.screen.text()):
+        while not self._draw(until):
             if time.monotonic() > deadline:
                 raise AssertionError(self.output[-2000:])
-            if not select.select([self._master], [], [], 0.1)[0]:
+            if not select.select([self.master], [], [], 0.1)[0]:
                 continue
             try:
-                chunk = os.read(self._master, 4096)
+                chunk = os.read(self.master, 4096)
             except OSError:  # the last one has closed it
-                return
+                chunk = b''
             if not chunk:
+                if until is not None:
+                    raise AssertionError(f'it never showed what was waited for:\n{self.output[-2000:]}')
                 return
-            rest += chunk
-            try:
-                text, rest = rest.decode(), b''
-            except UnicodeDecodeError:  # in the middle of a character
-                continue
+            # However much has come, it is looked at each time before the cursor goes up to draw anew.
+            self._undrawn += re.split(r'(?=\x1b\[[0-9]*A)', self._decoder.decode(chunk))
+
+    def _draw(self, until):
+        """Draws what has come; True: as far as it shows what is waited for, and the rest next time."""
+        if until is not None and until(self.screen.text()):
+            return True
+        while self._undrawn:
+            text = self._undrawn.pop(0)
             self.output += text
             self.screen.feed(text)
             bars = [len(line) for line in self.screen.lines if re.search('[█░]', line)]
             self.widest = max([self.widest] + bars)
+            if until is not None and until(self.screen.text()):
+                return True
+        return False

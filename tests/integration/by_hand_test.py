@@ -21,12 +21,6 @@ PATIENCE_S = 120
 JOB = 'default/by-hand/'
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(('127.0.0.1', 0))
-        return one.getsockname()[1]
-
-
 def manifest(steps, **training):
     """The layers are on two servers; every trainer walks over all of the data."""
     return {
@@ -57,6 +51,14 @@ class ByHand(unittest.TestCase):
         for process in self.running:
             process.kill()
             process.wait()
+
+    def reserve_port(self):
+        """A port of 127.0.0.1 where nobody listens, and that nobody else is given meanwhile: a server that asks for it has it."""
+        one = socket.socket()
+        self.addCleanup(one.close)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(('127.0.0.1', 0))
+        return one.getsockname()[1]
 
     def render(self, job):
         (self.folder / 'job.yaml').write_text(json.dumps(job))
@@ -98,14 +100,14 @@ class ByHand(unittest.TestCase):
             training={'steps': 20, 'globalBatchSize': 8, 'threads': 1},
             worker={'replicas': 1}, parameterServer={'replicas': 1})
         self.render(job)
-        self.use('127.0.0.1', free_port())
+        self.use('127.0.0.1', self.reserve_port())
         self.start('coordinator', COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints',
                    '--status-file', self.folder / 'status.json')
         self.start('ps-0', SHARD, '--job', JOB, '--index', 0)
 
     def test_a_job_is_trained_by_programs_that_find_each_other_by_the_environment(self):
         self.render(manifest(steps=200))
-        self.use('127.0.0.1', free_port())
+        self.use('127.0.0.1', self.reserve_port())
         # In any order: who comes first waits.
         workers = [self.start_worker(0)]
         shards = self.start_servers()
@@ -179,15 +181,15 @@ class ByHand(unittest.TestCase):
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
         self.use('127.0.0.1:29500', 29500)
         self.assertIn("MASTER_ADDR is '127.0.0.1:29500'", self.refused(*worker, '--index', 0))
-        self.use('127.0.0.1', free_port())
+        self.use('127.0.0.1', self.reserve_port())
         self.assertIn('--index is required', self.refused(*worker))
         self.assertIn('--index', self.refused(*worker, '--index', 'first'))
         self.assertIn('--job is required', self.refused(WORKER, '--index', 0))
-        self.use('192.0.2.1', free_port())  # not of this machine
+        self.use('192.0.2.1', self.reserve_port())  # not of this machine
         self.assertIn('192.0.2.1', self.refused(*coordinator))
 
     def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
-        port = free_port()
+        port = self.reserve_port()
         self.use('127.0.0.1', port)
         self.start_worker(0)
         self.until_log('worker-0', f'127.0.0.1:{port}')

@@ -45,13 +45,21 @@ def shown(readme):
     return result
 
 
+def read(path):
+    """What a file of /proc holds; nothing if its process or thread has ended."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ''
+
+
 def descendants(pid):
-    children = [child for task in pathlib.Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()]
+    children = [child for children in pathlib.Path('/proc').glob(f'{pid}/task/*/children') for child in read(children).split()]
     return [one for child in map(int, children) for one in (child, *descendants(child))]
 
 
 def command_line(pid):
-    return pathlib.Path(f'/proc/{pid}/cmdline').read_text().replace('\0', ' ')
+    return read(pathlib.Path(f'/proc/{pid}/cmdline')).replace('\0', ' ')
 
 
 class Tour(unittest.TestCase):

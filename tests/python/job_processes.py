@@ -132,7 +132,7 @@ class JobProcesses:
 
     def _control(self):
         tls = security.TlsDirectory(self._tls / 'operator') if self._tls else None
-        return transport.JobControl(self.address, tls=tls)
+        return transport.JobControl(self.address, timeout=10, tls=tls)
 
     def kill(self, name):
         """SIGKILL, and the coordinator is told, as a process manager would."""

@@ -1,5 +1,6 @@
 """A worker of plain numpy: linear regression, every sample of which is told apart by its input."""
 
+import pathlib
 import sys
 import time
 
@@ -23,13 +24,16 @@ def loss_fn(parameters, data):
 
 
 def main():
+    # Each batch is slowed down by so many seconds; with a file, as long as that is there.
     delay = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    slow = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
     x, y = make_data(1000, 5)
     job = sluice.join()
     model = {'w': np.zeros(5), 'b': np.zeros(1)}
     with sluice.Worker(job, model, loss_fn) as worker:
         for batch in worker.batches(sluice.ArrayDataset(x, y), evaluation=sluice.ArrayDataset(x, y)):
-            time.sleep(delay)
+            if slow is None or slow.exists():
+                time.sleep(delay)
             worker.step(batch)
     print('done at', worker.step_number)
 

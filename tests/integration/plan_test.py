@@ -16,7 +16,8 @@ from tools import unittest_main
 PROGRAMS = os.path.abspath('.')
 SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
 PATIENCE_S = 120
-STEPS = 300  # measured over at least so many
+STEPS = (300, 1000, 3000)  # measured over at least so many; over more of them, the moments of measuring count less
+TOLERANCE = 0.05
 
 
 def manifest(**training):
@@ -72,20 +73,26 @@ class PlanTest(unittest.TestCase):
 
         return self.until(f'{process} trains', fresh)
 
-    def measured(self, spec, processes, counter):
-        """Bytes received and sent by each process for each of what `counter` counts."""
+    def measured(self, spec, planned, counter):
+        """
+        Bytes received and sent by each process for each of what `counter` counts; `planned` is what is expected, and where they
+        differ, it is measured for longer.
+        """
         path = self.folder / 'job.yaml'
         path.write_text(json.dumps(spec))
         command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state'), '--quiet']
         with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL) as job:
             try:
-                begins = {process: self.just_counted(process, counter, 5) for process in processes}
+                begins = {process: self.just_counted(process, counter, 5) for process in planned}
                 found = {}
                 for process, begin in begins.items():
-                    end = self.just_counted(process, counter, begin[counter] + STEPS)
-                    count = end[counter] - begin[counter]
-                    found[process] = [(end[name] - begin[name]) / count
-                                      for name in ('sluice_received_bytes_total', 'sluice_sent_bytes_total')]
+                    for steps in STEPS:
+                        end = self.just_counted(process, counter, begin[counter] + steps)
+                        count = end[counter] - begin[counter]
+                        found[process] = [(end[name] - begin[name]) / count
+                                          for name in ('sluice_received_bytes_total', 'sluice_sent_bytes_total')]
+                        if all(abs(plan / got - 1) <= TOLERANCE for plan, got in zip(planned[process], found[process])):
+                            break
                 return found
             finally:
                 job.send_signal(signal.SIGINT)
@@ -94,11 +101,13 @@ class PlanTest(unittest.TestCase):
 
     def check(self, spec):
         planned = json.loads(self.plan(spec, '--output', 'json').stdout)
-        measured = self.measured(spec, ['ps-0', 'ps-1'], 'sluice_step')
-        for shard, plan in enumerate(planned['shards']):
-            for name, got in zip(('receivedBytes', 'sentBytes'), measured[f'ps-{shard}']):
+        names = ('receivedBytes', 'sentBytes')
+        bytes_planned = {f'ps-{shard}': [plan[name] for name in names] for shard, plan in enumerate(planned['shards'])}
+        measured = self.measured(spec, bytes_planned, 'sluice_step')
+        for shard, plans in bytes_planned.items():
+            for name, plan, got in zip(names, plans, measured[shard]):
                 with self.subTest(shard=shard, name=name):
-                    self.assertAlmostEqual(plan[name] / got, 1, delta=0.05)
+                    self.assertAlmostEqual(plan / got, 1, delta=TOLERANCE)
         return planned
 
     def test_bytes_of_a_synchronous_step(self):

@@ -189,7 +189,7 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_EQ(waitpid(parent, &status, 0), parent);
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it does not end by itself
 }
 
 TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled) {
@@ -207,13 +207,15 @@ TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled)
   ASSERT_GT(grandchild, 0);
   ASSERT_FALSE(IsGone(grandchild));
   kill(parent, SIGKILL);
-  const absl::Time killed = absl::Now();
   EXPECT_EQ(waitpid(parent, nullptr, 0), parent);
-  // It is an orphan of this process.
-  int status = 0;
-  EXPECT_EQ(waitpid(grandchild, &status, 0), grandchild);
-  EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+  // It is an orphan of this process, unless the shell saw its end before its own.
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        while (waitpid(-1, nullptr, WNOHANG) > 0) {
+        }
+        return IsGone(grandchild);
+      },
+      absl::Seconds(30)));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ class Members {
       done_[{rank, step}] = std::move(part);
       changed_.SignalAll();
     };
-    options.connect_timeout = absl::Seconds(2);
+    options.connect_timeout = absl::Seconds(10);
     options.silence = silence_;
     groups_[rank] = std::make_unique<GlooGroup>(std::move(options));
   }

@@ -17,6 +17,7 @@
 #include "operator/kube/http_client.h"
 #include "operator/operator.h"
 #include "operator/operator_metrics.h"
+#include "operator/reconcile_log.h"
 #include "operator/reconciler/names.h"
 #include "operator/runtime/leader_election.h"
 #include "services/common/exit_code.h"
@@ -109,11 +110,12 @@ class Process {
   Process(const Flags& flags, std::unique_ptr<kube::CurlTransport> transport,
           const kube::ClientConfig& config, const Clock* clock, const Logger& logger)
       : flags_(flags),
-
         logger_(logger),
         transport_(std::move(transport)),
         metrics_(OperatorMetrics(), {}),
-        meter_(&metrics_, clock) {
+        meter_(&metrics_, clock),
+        reconcile_log_(
+            {}, [this](const ReconcileLog::Line& line) { LogFailure(line); }, &meter_, clock) {
     kube::HttpClient::Options lease = ClientOptions(&meter_, clock, nullptr);
     lease.timeout = absl::Seconds(4);
     lease.retry.max_tries = 1;
@@ -134,8 +136,9 @@ class Process {
     coordinators_ = std::make_unique<reconciler::GrpcCoordinators>(
         reconciler::GrpcCoordinators::Options(),
         [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
-    operator_ = std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
-                                           coordinators_.get(), events_.get(), clock, &meter_);
+    operator_ =
+        std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
+                                   coordinators_.get(), events_.get(), clock, &reconcile_log_);
   }
 
   ~Process() {
@@ -195,6 +198,14 @@ class Process {
     return options;
   }
 
+  void LogFailure(const ReconcileLog::Line& line) const {
+    logger_.Warning("A job could not be brought on",
+                    {{"job", line.job},
+                     {"why", line.why},
+                     {"retry_in", absl::FormatDuration(line.retry_in)},
+                     {"untold", line.untold}});
+  }
+
   bool WaitForCaches() {
     while (!operator_->HasSynced()) {
       if (cancellation_.WaitFor(absl::Milliseconds(50))) return false;
@@ -249,6 +260,7 @@ class Process {
   const std::unique_ptr<kube::CurlTransport> transport_;
   Metrics metrics_;
   OperatorMeter meter_;
+  ReconcileLog reconcile_log_;
   kube::Cancellation cancellation_;
   kube::Cancellation housekeeping_;
   runtime::LeaderElector::Options election_;

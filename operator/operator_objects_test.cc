@@ -20,6 +20,7 @@ namespace {
 using kube::GetString;
 using kube::Json;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Progress = v1::JobProgress;
@@ -251,6 +252,120 @@ TEST_F(OperatorObjectsTest, AnObjectThatIsMadeAnewByAnotherIsNotOverwrittenByALa
   frozen->Enqueue({"ns", "a"});
   for (int i = 0; i < 3; ++i) frozen->ReconcileOne();
   EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), theirs);
+}
+
+// ---- a server that fails
+
+kube::FakeApiServer::Fault Answer(int code, const std::string& reason, const std::string& message) {
+  kube::FakeApiServer::Fault fault;
+  fault.response.code = code;
+  fault.response.body =
+      Json({{"kind", "Status"}, {"code", code}, {"reason", reason}, {"message", message}}).dump();
+  return fault;
+}
+
+struct Failure {
+  std::string test;
+  int code;
+  std::string message;
+  std::string reason;
+  friend void PrintTo(const Failure& failure, std::ostream* to) { *to << failure.test; }
+};
+
+class LastingFailureTest : public OperatorObjectsTest,
+                           public ::testing::WithParamInterface<Failure> {
+ protected:
+  void FailPods() {
+    cluster_.on_write = [this](const kube::HttpRequest& request) {
+      std::optional<kube::FakeApiServer::Fault> fault;
+      if (fails_ && request.method == "POST" && absl::StrContains(request.target, "/pods")) {
+        fault = Answer(GetParam().code, "", GetParam().message);
+      }
+      return fault;
+    };
+  }
+  bool fails_ = true;
+};
+
+TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
+  FailPods();
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "it may pass";
+  for (int i = 0; i < 6; ++i) cluster_.Pass(absl::Seconds(10));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), absl::StrCat("True/", GetParam().reason));
+  EXPECT_THAT(Told("Degraded"), HasSubstr(GetParam().message));
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre(GetParam().reason));
+  fails_ = false;
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+}
+
+TEST_P(LastingFailureTest, ThatPassesWithinMomentsIsNotTold) {
+  FailPods();
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(5));
+  fails_ = false;
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_THAT(cluster_.EventReasons(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Causes, LastingFailureTest,
+    ::testing::Values(
+        Failure{"DeadWebhook", 500,
+                "Internal error occurred: failed calling webhook \"gate.example.com\": connection "
+                "refused",
+                "WebhookFails"},
+        Failure{"Unauthorized", 401, "Unauthorized", "ApiServerFails"},
+        Failure{"NotFound", 404, "the server could not find the requested resource",
+                "ApiServerFails"},
+        Failure{"TooManyRequests", 429, "too many requests", "ApiServerFails"}),
+    [](const auto& info) { return info.param.test; });
+
+TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
+  int code = 403;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (code != 0 && request.method == "POST" && absl::StrContains(request.target, "/pods")) {
+      fault = Answer(code, "", "pods \"a-ps-0\" is forbidden: exceeded quota: q");
+      if (code != 403) fault = Answer(code, "", "etcdserver: request timed out");
+    }
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(31));
+  ASSERT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
+  code = 500;
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
+  code = 0;
+  cluster_.Pass(absl::Seconds(31));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+}
+
+TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {
+  cluster_.on_write = [](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (request.method == "POST" && absl::StrContains(request.target, "/pods") &&
+        absl::StrContains(request.body, "wrong:1")) {
+      fault = Answer(422, "Invalid", "Pod \"a-ps-0\" is invalid: spec.containers[0].image");
+    }
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/InvalidTemplate");
+  EXPECT_THAT(Told("Degraded"), HasSubstr("spec.containers[0].image"));
+  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("InvalidTemplate"));
+  cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
 }
 
 }  // namespace

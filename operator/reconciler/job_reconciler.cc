@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/create_owned.h"
 #include "operator/reconciler/names.h"
+#include "operator/reconciler/refusal.h"
 
 namespace sluice::reconciler {
 
@@ -22,31 +22,6 @@ Json StatusOf(const Json& job) {
 }
 
 }  // namespace
-
-Trouble TroubleOf(const absl::Status& status) {
-  const std::string message(status.message());
-  if (absl::IsPermissionDenied(status)) {
-    if (absl::StrContains(message, "exceeded quota")) {
-      return {"QuotaExceeded",
-              absl::StrCat(message, "; raise the quota, or ask for less in the templates")};
-    }
-    if (absl::StrContains(message, "violates PodSecurity")) {
-      return {"PodSecurityRefused", absl::StrCat(message, "; correct the templates")};
-    }
-    return {"Forbidden", message};
-  }
-  if (absl::IsInvalidArgument(status)) {
-    return {"InvalidTemplate",
-            absl::StrCat(message, "; correct the template of the role in the job")};
-  }
-  if (absl::IsAlreadyExists(status)) {
-    return {"NameTaken",
-            absl::StrCat(message,
-                         "; it is left as it is: delete it, or give the job another name; the job "
-                         "goes on by itself when the name is free")};
-  }
-  return {};
-}
 
 JobReconciler::JobReconciler(Options options, kube::Client* client, const Caches& caches,
                              Coordinators* coordinators, runtime::EventRecorder* events,
@@ -340,6 +315,21 @@ void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail)
                           conversation.deaths);
 }
 
+// Whether there is news to tell.
+bool JobReconciler::NoteRefusal(const absl::Status& acted, Trail* trail) const {
+  const absl::Time now = clock_->Now();
+  Refusal refusal = RefusalOf(acted);
+  if (!refusal.may_pass) {
+    trail->failing_since = absl::InfiniteFuture();
+  } else {
+    trail->failing_since = std::min(trail->failing_since, now);
+    if (now - trail->failing_since < options_.patience) return false;
+  }
+  const bool news = refusal.trouble.reason != trail->refused.reason;
+  trail->refused = std::move(refusal.trouble);
+  return news;
+}
+
 // When what was done, and has not been seen, is to be doubted.
 absl::Time JobReconciler::NextLook(const Trail& trail) const {
   absl::Time oldest = absl::InfiniteFuture();
@@ -389,11 +379,8 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   }
   Converse(world, plan, trail.get());
   const absl::Status acted = Act(job, world, plan, trail.get());
-  const Trouble refused = acted.ok() ? Trouble() : TroubleOf(acted);
-  const bool news = refused.reason != trail->refused.reason;
-  trail->refused = refused;
   // What was found is to be said at once.
-  if (news) return Result::RequeueAfter(absl::Milliseconds(20));
+  if (NoteRefusal(acted, trail.get())) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
   if (plan.creations.size() > options_.creations_in_a_turn) return Result::RequeueAfter({});
   again = std::min(again, NextLook(*trail));

@@ -51,6 +51,9 @@ class JobReconciler final : public runtime::Reconciler {
     absl::Duration counts_interval = absl::Seconds(5);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
+    // What may pass by itself (an API server or a webhook that does not answer) is told when it
+    // lasts longer.
+    absl::Duration patience = absl::Seconds(20);
     // So many of a job's pods are asked for at a time, where `pool` has threads for it.
     int creations_at_once = 8;
     // And so many in one reconciliation: the rest follows when other jobs have had their turn.
@@ -89,7 +92,9 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<std::string, Removed> deleted;  // pods, by uid
     std::map<std::string, std::pair<kube::Json, absl::Time>> applied;
     SecretKeeper secrets;
-    Trouble refused;
+    Trouble refused;  // what was told last
+    // All that was tried since then ended in what may pass by itself; infinite future: not so.
+    absl::Time failing_since = absl::InfiniteFuture();
     // Of pods as they would be made by the job's spec of this generation.
     int64_t hashes_of = -1;
     std::map<policy::Slot, std::string> hashes;
@@ -124,6 +129,7 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status CreatePods(const World& world, const std::vector<policy::Slot>& slots, Trail* trail);
   std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
+  bool NoteRefusal(const absl::Status& acted, Trail* trail) const;
   absl::Time NextLook(const Trail& trail) const;
 
   const Options options_;
@@ -135,9 +141,6 @@ class JobReconciler final : public runtime::Reconciler {
   Mutex mutex_;  // protects the map; a trail belongs to whoever reconciles its job
   std::map<runtime::Key, std::shared_ptr<Trail>> trails_ ABSL_GUARDED_BY(mutex_);
 };
-
-// What an API server's refusal of a pod or another object means for people.
-Trouble TroubleOf(const absl::Status& status);
 
 }  // namespace sluice::reconciler
 

@@ -209,9 +209,7 @@ class OperatorTest(OperatorCase):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
         self.create()
-        told = wait_for('it is told', lambda: self.condition('Degraded') if self.condition('Degraded').get(
-            'reason') == 'QuotaExceeded' else None, 60)
-        self.assertRegex(told['message'], r'exceeded quota: small, requested: pods=1, .*limited: pods=2.*; raise the quota')
+        self.assertRegex(self.told('QuotaExceeded'), r'exceeded quota: small, requested: pods=1, .*limited: pods=2.*; raise the quota')
         self.api.merge('resourcequotas', self.namespace, 'small', {'spec': {'hard': {'pods': '20'}}})
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
@@ -275,6 +273,74 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
+
+    def of_this_namespace(self, kind, **spec):
+        """An object of admissionregistration.k8s.io that goes with the test; it takes effect within moments."""
+        self.cluster.apply({'apiVersion': 'admissionregistration.k8s.io/v1', 'kind': kind, 'metadata': {'name': self.namespace}, **spec})
+        self.addCleanup(self.cluster.kubectl, 'delete', kind, self.namespace, '--ignore-not-found')
+
+    def wait_until_pods_are_refused(self, why):
+        def refused():
+            pod = {'metadata': {'name': 'probe'}, 'spec': {'containers': [{'name': 'probe', 'image': 'probe'}]}}
+            try:
+                self.api.request('POST', f'/api/v1/namespaces/{self.namespace}/pods?dryRun=All', pod)
+            except ApiError as error:
+                return why in str(error)
+            return False
+
+        wait_for('pods are refused', refused, 60)
+
+    def told(self, reason):
+        return wait_for(f'{reason} is told', lambda: self.condition('Degraded') if self.condition('Degraded').get(
+            'reason') == reason else None, 90)['message']
+
+    PODS = [{'apiGroups': [''], 'apiVersions': ['v1'], 'operations': ['CREATE'], 'resources': ['pods']}]
+
+    def test_an_admission_policy_that_refuses_is_told_by_its_name_and_can_be_satisfied(self):
+        here = {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}}
+        self.of_this_namespace('ValidatingAdmissionPolicy', spec={
+            'failurePolicy': 'Fail', 'matchConstraints': {'resourceRules': self.PODS},
+            'validations': [{'expression': "'team' in object.metadata.?labels.orValue({})", 'message': 'every pod names its team'}]})
+        self.of_this_namespace('ValidatingAdmissionPolicyBinding', spec={
+            'policyName': self.namespace, 'validationActions': ['Deny'], 'matchResources': {'namespaceSelector': here}})
+        self.wait_until_pods_are_refused('every pod names its team')
+        self.create()
+        message = self.told('Forbidden')
+        self.assertIn(f"ValidatingAdmissionPolicy '{self.namespace}'", message)
+        self.assertIn('denied request: every pod names its team', message)
+        self.assertIn("correct the job's templates", message)
+        self.assertEqual(self.pods(), {})
+        named = {'template': {'metadata': {'labels': {'team': 'vision'}}}}
+        self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {
+            role: named for role in ('coordinator', 'parameterServer', 'worker')}})
+        self.wait_for_pods(seconds=90)
+        self.wait_for_condition('Running')
+        self.wait_for_condition('Degraded', 'False')
+
+    def test_a_webhook_that_is_dead_is_told_and_its_mending_noticed(self):
+        self.of_this_namespace('ValidatingWebhookConfiguration', webhooks=[{
+            'name': 'gate.example.com', 'clientConfig': {'url': 'https://127.0.0.1:9/'}, 'rules': self.PODS, 'sideEffects': 'None',
+            'namespaceSelector': {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}},
+            'admissionReviewVersions': ['v1'], 'timeoutSeconds': 1}])
+        self.wait_until_pods_are_refused('failed calling webhook')
+        self.create()
+        message = self.told('WebhookFails')
+        self.assertIn('gate.example.com', message)
+        self.assertIn('failurePolicy', message)
+        wait_for('an event says it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
+                                                 for one in self.api.list('events', self.namespace)))
+        said = [line for line in self.operator.log().splitlines() if 'could not be brought on' in line and 'gate.example.com' in line]
+        self.assertIn(f'job={self.namespace}/job', said[0])
+        self.cluster.kubectl('delete', 'ValidatingWebhookConfiguration', self.namespace)
+        self.wait_for_pods(seconds=90)
+        self.wait_for_condition('Running')
+        self.wait_for_condition('Degraded', 'False')
+
+    def test_a_quota_of_what_the_templates_do_not_say_is_told(self):
+        self.api.create('resourcequotas', {'metadata': {'name': 'cpus'}, 'spec': {'hard': {'limits.cpu': '20'}}}, self.namespace)
+        wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'cpus').get('status', {}).get('used'))
+        self.create()
+        self.assertIn('failed quota: cpus: must specify limits.cpu', self.told('ResourcesNotSet'))
 
     def test_a_lost_node_costs_its_pods_a_new_place_and_no_count(self):
         self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})

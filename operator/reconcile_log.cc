@@ -1,0 +1,47 @@
+#include "operator/reconcile_log.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+ReconcileLog::ReconcileLog(Options options, std::function<void(const Line&)> write,
+                           runtime::ControllerObserver* next, const Clock* clock)
+    : options_(options),
+      write_(std::move(write)),
+      next_(next),
+      clock_(clock),
+      tokens_(options.burst),
+      filled_(clock->Now()) {}
+
+bool ReconcileLog::IsToTell(const runtime::Key& key, const absl::Status& status) {
+  const absl::Time now = clock_->Now();
+  // Whoever was told of long ago is told of again.
+  for (auto it = told_.begin(); it != told_.end();) {
+    it = now - it->second.at >= options_.every ? told_.erase(it) : std::next(it);
+  }
+  const auto told = told_.find(key);
+  if (told != told_.end() && told->second.code == status.code()) return false;
+  tokens_ =
+      std::min(options_.burst, tokens_ + absl::FDivDuration(now - filled_, options_.line_every));
+  filled_ = now;
+  if (tokens_ < 1) return false;
+  tokens_ -= 1;
+  told_[key] = {status.code(), now};
+  return true;
+}
+
+void ReconcileLog::OnReconciled(const runtime::Key& key, const runtime::Result& result,
+                                absl::Duration waited, absl::Duration took,
+                                absl::Duration retry_in) {
+  next_->OnReconciled(key, result, waited, took, retry_in);
+  if (result.status.ok()) return;
+  MutexLock lock(&mutex_);
+  if (!IsToTell(key, result.status)) {
+    ++untold_;
+    return;
+  }
+  write_({key.ToString(), result.status.ToString(), retry_in, std::exchange(untold_, 0)});
+}
+
+}  // namespace sluice

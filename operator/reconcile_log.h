@@ -1,0 +1,63 @@
+#ifndef SLUICE_OPERATOR_RECONCILE_LOG_H_
+#define SLUICE_OPERATOR_RECONCILE_LOG_H_
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "operator/runtime/controller.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice {
+
+// Tells of reconciliations that failed: of each job the first time, when the kind of error becomes
+// another, and once in `every`; of all jobs together at most `burst` at once and one in
+// `line_every` after that. Any thread.
+class ReconcileLog final : public runtime::ControllerObserver {
+ public:
+  struct Line {
+    std::string job;  // "ns/name"
+    std::string why;
+    absl::Duration retry_in;  // zero: not until something changes
+    int untold = 0;           // failures, of any job, since the line before
+  };
+  struct Options {
+    absl::Duration every = absl::Minutes(1);
+    double burst = 20;
+    absl::Duration line_every = absl::Seconds(1);
+  };
+
+  // `write` is called by whoever reconciles, one at a time. `next` hears of everything; it and
+  // `clock` outlive this.
+  ReconcileLog(Options options, std::function<void(const Line&)> write,
+               runtime::ControllerObserver* next, const Clock* clock);
+
+  void OnReconciled(const runtime::Key& key, const runtime::Result& result, absl::Duration waited,
+                    absl::Duration took, absl::Duration retry_in) override;
+
+ private:
+  struct Told {
+    absl::StatusCode code;
+    absl::Time at;
+  };
+
+  bool IsToTell(const runtime::Key& key, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const std::function<void(const Line&)> write_;
+  runtime::ControllerObserver* const next_;
+  const Clock* const clock_;
+  Mutex mutex_;  // protects what follows
+  std::map<runtime::Key, Told> told_ ABSL_GUARDED_BY(mutex_);
+  double tokens_ ABSL_GUARDED_BY(mutex_);
+  absl::Time filled_ ABSL_GUARDED_BY(mutex_);
+  int untold_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_OPERATOR_RECONCILE_LOG_H_

@@ -1,0 +1,87 @@
+#include "operator/reconciler/refusal.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "operator/kube/api_error.h"
+
+namespace sluice::reconciler {
+namespace {
+
+struct Words {
+  const char* text;
+  const char* reason;
+  const char* advice;
+};
+
+// Whoever refuses chooses code and reason freely (a policy's 422, a webhook's 400); the words are
+// Kubernetes' own. The first that fits: what policies say is the text of others.
+constexpr Words kWords[] = {
+    {" denied request: ", "Forbidden",
+     "a ValidatingAdmissionPolicy of the cluster refuses it: correct the job's templates, or have "
+     "the policy changed"},
+    {" denied the request", "Forbidden",
+     "an admission webhook of the cluster refuses it: correct the job's templates, or have the "
+     "webhook's policy changed"},
+    {"failed calling webhook", "WebhookFails",
+     "an admission webhook of the cluster does not answer: mend it, or have its failurePolicy "
+     "changed"},
+    {"exceeded quota: ", "QuotaExceeded", "raise the quota, or ask for less in the templates"},
+    {"failed quota: ", "ResourcesNotSet",
+     "the quota counts what the templates do not say: set these resources in them"},
+    {"violates PodSecurity", "PodSecurityRefused", "correct the templates"},
+    {" usage per ", "LimitRangeRefused",
+     "correct the resources in the templates, or the namespace's LimitRange"},
+    {" limit to request ratio per ", "LimitRangeRefused",
+     "correct the resources in the templates, or the namespace's LimitRange"},
+    {"error looking up service account ", "ServiceAccountMissing",
+     "make that service account, or correct serviceAccountName in the templates"},
+    {" because it is being terminated", "NamespaceTerminating",
+     "the namespace is being deleted, and the job with it"},
+};
+
+bool IsOfPods(absl::string_view message) { return absl::StartsWith(message, "create pods "); }
+
+}  // namespace
+
+Refusal RefusalOf(const absl::Status& status) {
+  // FailedPrecondition: the write gate.
+  if (status.ok() || kube::IsConflict(status) || absl::IsFailedPrecondition(status) ||
+      absl::IsCancelled(status)) {
+    return {};
+  }
+  const std::string message(status.message());
+  const auto told = [&](const char* reason, const char* advice, bool may_pass = false) {
+    return Refusal{{reason, absl::StrCat(message, "; ", advice)}, may_pass};
+  };
+  if (absl::IsAlreadyExists(status)) {
+    return told("NameTaken",
+                "it is left as it is: delete it, or give the job another name; the job goes on by "
+                "itself when the name is free");
+  }
+  for (const Words& words : kWords) {
+    if (!absl::StrContains(message, words.text)) continue;
+    return told(words.reason, words.advice, absl::string_view(words.reason) == "WebhookFails");
+  }
+  if (absl::IsPermissionDenied(status)) {
+    return told("Forbidden",
+                "where it is the operator that may not do it, give it the rights of its chart "
+                "(helm upgrade); else the message names what refuses it");
+  }
+  if (absl::IsInvalidArgument(status) && IsOfPods(message)) {
+    return told("InvalidTemplate", "correct the template of the role in the job");
+  }
+  if (absl::IsInvalidArgument(status)) {
+    return told("ObjectRefused",
+                "the API server does not take an object that the operator makes of the job: the "
+                "message names the field");
+  }
+  return told("ApiServerFails",
+              "tried again by itself, every 30 s at the latest: look at the API server and the "
+              "operator's log",
+              /*may_pass=*/true);
+}
+
+}  // namespace sluice::reconciler

@@ -133,9 +133,10 @@ class Process {
         ClientOptions(&meter_, clock, flags.leader_elect ? elector_.get() : nullptr));
     events_ = std::make_unique<runtime::EventRecorder>(
         runtime::EventRecorder::Options{reconciler::kManagedBy, election_.identity}, clock);
+    reconciler::GrpcCoordinators::Options conversations;
+    conversations.gate = flags.leader_elect ? elector_.get() : nullptr;
     coordinators_ = std::make_unique<reconciler::GrpcCoordinators>(
-        reconciler::GrpcCoordinators::Options(),
-        [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
+        conversations, [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
     operator_ =
         std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
                                    coordinators_.get(), events_.get(), clock, &reconcile_log_);

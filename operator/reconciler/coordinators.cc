@@ -188,7 +188,9 @@ class GrpcCoordinators::Impl {
     call->stub = v1::JobControl::NewStub(partner->channel);
     call->context.set_deadline(std::chrono::system_clock::now() +
                                absl::ToChronoMilliseconds(options_.call_timeout));
-    if (!partner->untold) {
+    // Told later, where the gate opens again.
+    const bool allowed = options_.gate == nullptr || options_.gate->Check().ok();
+    if (!partner->untold || !allowed) {
       call->question.set_events_after(kNoEvents);
       call->stub->async()->GetProgress(
           &call->context, &call->question, &call->answer,

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
+#include "operator/kube/write_gate.h"
 #include "proto/jobcontrol.pb.h"
 
 namespace sluice::reconciler {
@@ -49,6 +50,10 @@ class GrpcCoordinators final : public Coordinators {
     absl::Duration poll_interval = absl::Seconds(1);
     absl::Duration call_timeout = absl::Seconds(2);
     absl::Duration deaths_last = absl::Seconds(3);
+    // Asked right before anybody is told anything, as before each write: a leader that froze, and
+    // wakes up, must not tell what was wanted when it led. Whoever is refused only listens. Null:
+    // always allowed. Outlives this.
+    kube::WriteGate* gate = nullptr;
   };
 
   // `on_news` hears, on some thread and without locks, of a job whose coordinator said something

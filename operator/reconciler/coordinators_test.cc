@@ -4,6 +4,7 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,14 @@ class FakeCoordinator final : public v1::JobControl::Service {
     progress_.set_step(step);
     progress_.set_phase(step == 0 ? v1::JobProgress::STARTING : v1::JobProgress::TRAINING);
   }
+  int Asked() {
+    MutexLock lock(&mutex_);
+    return asked_;
+  }
+  size_t TimesTold() {
+    MutexLock lock(&mutex_);
+    return told_.size();
+  }
   // What it was told last, once it was told as often.
   v1::SetDesiredRequest Told(size_t times) {
     MutexLock lock(&mutex_);
@@ -63,6 +72,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
                            v1::JobProgress* progress) override {
     MutexLock lock(&mutex_);
+    ++asked_;
     while (hangs_) changed_.Wait(&mutex_);
     *progress = progress_;
     return grpc::Status::OK;
@@ -72,6 +82,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
   Mutex mutex_;
   CondVar changed_;
   bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::JobProgress progress_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::SetDesiredRequest> told_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
@@ -177,6 +188,34 @@ TEST_F(CoordinatorsTest, AForgottenJobIsSilent) {
   WaitForNews(a_, 1);
   coordinators_.Forget(a_);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
+}
+
+class Gate final : public kube::WriteGate {
+ public:
+  absl::Status Check() override {
+    return open ? absl::OkStatus() : absl::FailedPreconditionError("not the leader");
+  }
+  std::atomic<bool> open{false};
+};
+
+TEST_F(CoordinatorsTest, WhoLeadsNoMoreTellsNothingAndOnlyListens) {
+  FakeCoordinator coordinator;
+  coordinator.SetStep(1);
+  Gate gate;
+  GrpcCoordinators::Options options = Quick();
+  options.gate = &gate;
+  GrpcCoordinators frozen(options, [](const kube::ObjectKey&) {});
+  v1::SetDesiredRequest::Death death;
+  death.mutable_process()->set_incarnation(5);
+  frozen.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {death});
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (coordinator.Asked() < 3 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_GE(coordinator.Asked(), 3);
+  EXPECT_EQ(coordinator.TimesTold(), 0u);
+  gate.open = true;
+  const v1::SetDesiredRequest told = coordinator.Told(1);
+  EXPECT_EQ(told.workers(), 3u);
+  EXPECT_EQ(told.deaths_size(), 1);
 }
 
 TEST(GistTest, GrowthOfStepsIsNoNews) {

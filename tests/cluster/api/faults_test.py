@@ -113,15 +113,19 @@ class FaultsTest(OperatorCase):
     def test_nothing_is_written_when_nothing_changes_but_the_lease(self):
         self.operator('--leader-elect', '--resync', f'{RESYNC_SECONDS}s')
         self.start()
-        # Events and the last of the status are written within moments.
-        time.sleep(5)
-        position = self.cluster.audit_position()
-        time.sleep(RESYNCS * RESYNC_SECONDS + 1)
-        writes = self.cluster.writes('serviceaccount:', position)
-        others = [(one['verb'], one['requestURI']) for one in writes
-                  if one['user']['username'].endswith(f':{ACCOUNT}') and one['objectRef']['resource'] != 'leases']
+
+        def written(seconds):
+            """Renewals of the lease, and what else the operator writes in so long a time."""
+            position = self.cluster.audit_position()
+            time.sleep(seconds)
+            writes = self.cluster.writes('serviceaccount:', position)
+            return ([one for one in writes if one['objectRef']['resource'] == 'leases'],
+                    [(one['verb'], one['requestURI']) for one in writes
+                     if one['user']['username'].endswith(f':{ACCOUNT}') and one['objectRef']['resource'] != 'leases'])
+
+        wait_for('events and the last of the status are written', lambda: not written(5)[1], 120)
+        renewals, others = written(RESYNCS * RESYNC_SECONDS + 1)
         self.assertEqual(others, [])
-        renewals = [one for one in writes if one['objectRef']['resource'] == 'leases']
         self.assertGreater(len(renewals), 5)
         say(f'{RESYNCS} resyncs, {len(renewals)} renewals of the lease, and no other write')
 

@@ -33,7 +33,7 @@ class CliTest(NodeCase):
     def test_the_first_sample_is_followed_to_its_end_by_run_on_the_cluster(self):
         # It is to last until it has been looked at, on any machine.
         manifest = self.cluster.folder / 'first-job.yaml'
-        manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.01'))
+        manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.03'))
         run, shown = self.start('run', manifest, '--namespace', self.namespace)
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)

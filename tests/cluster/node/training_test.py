@@ -7,8 +7,8 @@ from tests.cluster.testing import volumes
 from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
 
-# Slow enough on any machine that something can be done to the job meanwhile.
-SLOW = 'steps: {}\n    stepDelaySeconds: 0.005'
+# Until it is suspended: so that something can be done to the job meanwhile on any machine.
+ENDLESS = 'steps: 1000000\n    stepDelaySeconds: 0.005'
 
 # Of a pod template's spec: no two workers of a job on one node.
 SPREAD = '''        topologySpreadConstraints:
@@ -20,6 +20,14 @@ SPREAD = '''        topologySpreadConstraints:
 
 
 class TrainingTest(NodeCase):
+
+    def step(self, job):
+        return wait_for(f'{job} tells its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
+
+    def suspend(self, job):
+        """Ends a job that lasts for as long as it is looked at, with its last checkpoint."""
+        self.kubectl('patch', f'stj/{job}', '--type=merge', '-p', '{"spec": {"suspend": true}}')
+        self.kubectl('wait', f'stj/{job}', '--for=condition=Suspended', '--timeout=300s', timeout=310)
 
     def test_the_mnist_sample_trains_to_its_accuracy(self):
         source, threshold, name = volumes.handwritten_digits()
@@ -48,7 +56,7 @@ class TrainingTest(NodeCase):
 
     def test_a_job_takes_in_a_worker_after_its_certificates_were_renewed(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
-        for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', SLOW.format(6000))):
+        for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', ENDLESS)):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
         self.kubectl('apply', '-f', '-', stdin=manifest)
@@ -60,7 +68,8 @@ class TrainingTest(NodeCase):
         self.kubectl('delete', 'secret', 'tls-tls-worker')
         self.kubectl('scale', 'stj/tls', '--replicas=3')
         wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
-        self.kubectl('wait', 'stj/tls', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
+        self.wait_for_steps('tls', self.step('tls') + 20)
+        self.suspend('tls')
         say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
     def test_layers_are_computed_by_the_shards_for_workers_that_speak_tls_with_them(self):
@@ -77,7 +86,7 @@ class TrainingTest(NodeCase):
         manifest, count = re.subn(r'  data:\n    format: Text\n(    .*\n)*', '  data:\n    format: Synthetic\n    synthetic: {samples: 640, shape: [20], '
                                   'vocabulary: 500}\n', (SAMPLES / 'hybrid.yaml').read_text())
         self.assertEqual(count, 1)
-        for before, after in (('name: lstm-lm', 'name: lstm-lm\n    dimensions: {embedding: 32, hidden: 32}'), ('epochs: 3', SLOW.format(600)),
+        for before, after in (('name: lstm-lm', 'name: lstm-lm\n    dimensions: {embedding: 32, hidden: 32}'), ('epochs: 3', ENDLESS),
                               ('  worker:\n    replicas: 2\n    template:\n      spec:\n', '  worker:\n    replicas: 2\n    template:\n      spec:\n' + SPREAD)):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
@@ -87,10 +96,12 @@ class TrainingTest(NodeCase):
         self.assertEqual(len(nodes), 2, 'the workers are on two nodes')
         self.assertGreater(self.metric('hybrid-worker-1', 'sluice_all_reduce_sent_bytes_total') or 0, 0)
         # One that dies takes the group with it; the next view has another.
+        before = self.pod('hybrid-worker-0')
         self.kubectl('delete', 'pod', 'hybrid-worker-0', '--wait=false')
-        self.kubectl('wait', 'stj/hybrid', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
-        status = self.status('hybrid')
-        self.assertEqual(status['training']['step'], status['training']['totalSteps'])
+        wait_for('it is replaced', lambda: (self.pod('hybrid-worker-0') or before)['metadata']['uid'] != before['metadata']['uid'], 120)
+        wait_for('the new one sums with the other', lambda: self.metric('hybrid-worker-0', 'sluice_all_reduce_sent_bytes_total'), 120)
+        self.wait_for_steps('hybrid', self.step('hybrid') + 20)
+        self.suspend('hybrid')
         say(plain(self.kubectl('get', 'stj', 'hybrid')).strip())
 
 

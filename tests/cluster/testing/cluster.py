@@ -59,7 +59,7 @@ def wait_for(what, look, seconds=60, every=0.1):
                 return result
             if result is not None and result is not False:
                 seen = result
-        except (OSError, api_client.ApiError, CommandFailed, KeyError) as error:
+        except (OSError, api_client.ApiError, CommandFailed, LookupError) as error:  # what is looked at is not there yet
             seen = repr(error)
         if time.monotonic() > deadline:
             raise AssertionError(f'after {seconds} s still not: {what}' + (f' ({seen})' if seen else ''))

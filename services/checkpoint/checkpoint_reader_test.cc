@@ -106,6 +106,7 @@ class BusyStorage final : public CheckpointStorage {
     return storage_->ReadFile(ref, file);
   }
   absl::Status Probe() override { return storage_->Probe(); }
+  absl::Status Own(const std::string& job) override { return storage_->Own(job); }
   absl::Status CreateClaim(const v1::Claim& claim) override { return storage_->CreateClaim(claim); }
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override { return storage_->ReadClaims(); }
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,8 +13,10 @@
 namespace sluice {
 namespace {
 
+constexpr char kOwner[] = "owner";
 constexpr char kClaims[] = "claims";
 constexpr char kManifest[] = "manifest.json";
+constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
 constexpr size_t kMaxManifestBytes = 256 << 20;
 constexpr uint64_t kMaxPartitionFileBytes = uint64_t{64} << 30;
@@ -35,6 +38,25 @@ class LocalStorage final : public CheckpointStorage {
     absl::Status status = AtomicWriteFile(files_, path, absl::Cord("sluice"), Suffix());
     if (status.ok()) status = files_->Remove(path);
     return status;
+  }
+
+  absl::Status Own(const std::string& job) override {
+    absl::StatusOr<std::string> owner = ReadOwner();
+    if (absl::IsNotFound(owner.status())) {
+      owner = JobOfNewestManifest();
+      if (owner.ok() && (owner->empty() || IsSameJob(*owner, job))) {
+        absl::Status status = ExclusiveCreateFile(files_, JoinPath(folder_, kOwner),
+                                                  absl::Cord(absl::StrCat(job, "\n")), Suffix());
+        if (!absl::IsAlreadyExists(status)) return status;
+        owner = ReadOwner();
+      }
+    }
+    if (!owner.ok()) return owner.status();
+    if (IsSameJob(*owner, job)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the checkpoint folder ", folder_, " is job ", *owner, "'s, and this is job ", job,
+        ": give each job a folder of its own; to begin with another job's checkpoint, name it in "
+        "checkpoint.restoreFrom"));
   }
 
   absl::Status CreateClaim(const v1::Claim& claim) override {
@@ -155,6 +177,30 @@ class LocalStorage final : public CheckpointStorage {
   }
   // Several threads of one process write at once.
   std::string Suffix() { return absl::StrCat(writer_, "-", next_suffix_.fetch_add(1)); }
+
+  absl::StatusOr<std::string> ReadOwner() {
+    const std::string path = JoinPath(folder_, kOwner);
+    absl::StatusOr<std::string> text = files_->Read(path, kMaxOwnerBytes);
+    if (!text.ok()) return text.status();
+    std::string job(absl::StripAsciiWhitespace(*text));
+    if (std::count(job.begin(), job.end(), '/') == 2) return job;
+    return absl::DataLossError(
+        absl::StrCat(path, ": '", job, "' is not a job's name, namespace/name/uid"));
+  }
+
+  // Of the newest that can be read; empty if there is none.
+  absl::StatusOr<std::string> JobOfNewestManifest() {
+    absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = ListCheckpoints();
+    if (!checkpoints.ok()) return checkpoints.status();
+    for (auto ref = checkpoints->rbegin(); ref != checkpoints->rend(); ++ref) {
+      const absl::StatusOr<v1::Manifest> manifest = ReadManifest(*ref);
+      if (manifest.ok()) return manifest->job();
+      if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
+        return manifest.status();
+      }
+    }
+    return "";
+  }
 
   absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& folder) {
     absl::StatusOr<std::vector<std::string>> names = files_->List(folder);

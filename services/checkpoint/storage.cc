@@ -108,6 +108,11 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
   }
 }
 
+bool IsSameJob(absl::string_view a, absl::string_view b) {
+  const auto without_uid = [](absl::string_view job) { return job.substr(0, job.rfind('/')); };
+  return without_uid(a) == without_uid(b);
+}
+
 absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
                             uint64_t attempt) {
   const absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();

@@ -1,5 +1,6 @@
 // Where a job's claims, manifests and partition files lie (docs/checkpoints.md).
 //
+//   owner                                  exclusive create: whose folder it is
 //   claims/000001.json                     exclusive create: who gives attempt 1 (R11); the last
 //   may be the end record attempt-0001-step-000000000500/        one checkpoint
 //       partition-00000.safetensors ...
@@ -40,6 +41,13 @@ class CheckpointStorage {
   // Whether it can be written: creates what is missing, then makes and removes a file.
   virtual absl::Status Probe() = 0;
 
+  // Takes the storage for a job ("<namespace>/<name>/<uid>"), before anything else is done with it.
+  // FAILED_PRECONDITION, a sentence that names both jobs, if it is another job's; of many jobs that
+  // begin at once one gets it. The uid counts for nothing: a job that was deleted and is applied
+  // again goes on with its storage. One of an older version, which has no owner, is whose its
+  // newest manifest is.
+  virtual absl::Status Own(const std::string& job) = 0;
+
   // ALREADY_EXISTS if a claim of this attempt number exists; then nothing is changed.
   virtual absl::Status CreateClaim(const v1::Claim& claim) = 0;
   // Ascending. DATA_LOSS if one cannot be understood: who claimed what is not guessed.
@@ -73,6 +81,10 @@ class CheckpointStorage {
 // attempts that nobody claimed are left out.
 std::vector<v1::CheckpointRef> RestoreCandidates(const std::vector<v1::Claim>& claims,
                                                  const std::vector<v1::CheckpointRef>& checkpoints);
+
+// Whether two names of jobs ("<namespace>/<name>/<uid>") are of the same one, in one life or in
+// two.
+bool IsSameJob(absl::string_view a, absl::string_view b);
 
 // Removes a checkpoint that a newer one of attempt `attempt` has replaced, unless somebody has
 // claimed a higher attempt meanwhile, which may begin with it (R11): FAILED_PRECONDITION.

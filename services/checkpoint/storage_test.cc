@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
@@ -97,10 +99,12 @@ TEST(CheckpointFolderTest, NamesSortAsTheirNumbersAndParseBack) {
 class LocalStorageTest : public ::testing::Test {
  protected:
   // A checkpoint of one file.
-  v1::Manifest Save(const v1::CheckpointRef& ref, const std::string& content) {
+  v1::Manifest Save(const v1::CheckpointRef& ref, const std::string& content,
+                    const std::string& job = "") {
     EXPECT_TRUE(storage_->WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
     v1::Manifest manifest;
     manifest.set_format_version(kCheckpointFormatVersion);
+    manifest.set_job(job);
     *manifest.mutable_checkpoint() = ref;
     v1::PartitionFile& file = *manifest.add_files();
     file.set_name("partition-00000.safetensors");
@@ -273,6 +277,64 @@ TEST_F(LocalStorageTest, LeftoversOfOlderAttemptsAreRemovedAndCheckpointsStay) {
   EXPECT_TRUE(*files_.Exists("/store/attempt-0001-step-000000000010"));
   EXPECT_FALSE(*files_.Exists("/store/attempt-0001-step-000000000020"));
   EXPECT_TRUE(*files_.Exists("/store/attempt-0002-step-000000000030"));
+}
+
+TEST_F(LocalStorageTest, AJobsStorageIsRefusedToAnotherJobWithBothNamesAndTheFolder) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  EXPECT_TRUE(storage_->Own("team/first/u1").ok());
+  EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "it comes back";
+  for (const char* other : {"team/second/u1", "other/first/u1", "team/first-2/"}) {
+    const absl::Status refused = storage_->Own(other);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << other;
+    EXPECT_THAT(refused.message(), HasSubstr("/store is job team/first/u1's"));
+    EXPECT_THAT(refused.message(), HasSubstr(other));
+    EXPECT_THAT(refused.message(), HasSubstr("restoreFrom"));
+  }
+  EXPECT_EQ(*files_.Read("/store/owner", 100), "team/first/u1\n");
+}
+
+TEST_F(LocalStorageTest, AJobThatIsDeletedAndAppliedAgainGoesOnWithItsStorage) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  ASSERT_TRUE(storage_->Own("team/first/u1").ok());
+  EXPECT_TRUE(storage_->Own("team/first/u2").ok());
+  EXPECT_TRUE(storage_->Own("team/first/").ok());
+}
+
+TEST_F(LocalStorageTest, OfJobsThatBeginAtOnceOneGetsTheStorageAndTheOthersLearnWhich) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  constexpr int kJobs = 8;
+  std::vector<absl::Status> owned(kJobs);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kJobs; ++i) {
+    threads.emplace_back([&, i] {
+      const auto storage = MakeLocalStorage(&files_, "/store", absl::StrCat("writer-", i));
+      owned[i] = storage->Own(absl::StrCat("team/job-", i, "/u"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto winner = std::find(owned.begin(), owned.end(), absl::OkStatus());
+  ASSERT_NE(winner, owned.end());
+  for (auto status = owned.begin(); status != owned.end(); ++status) {
+    if (status == winner) continue;
+    EXPECT_THAT(status->message(), HasSubstr(absl::StrCat("job-", winner - owned.begin(), "/u's")));
+  }
+}
+
+TEST_F(LocalStorageTest, AStorageOfAnOlderVersionIsWhoseItsNewestReadableManifestIs) {
+  Save(Ref(1, 10), "x", "team/first/u1");
+  Save(Ref(1, 20), "x", "team/first/u1");
+  Overwrite(Path(Ref(1, 20), "manifest.json"), "{");
+  EXPECT_EQ(storage_->Own("team/second/").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(*files_.Exists("/store/owner"));
+  EXPECT_TRUE(storage_->Own("team/first/u2").ok());
+  EXPECT_TRUE(*files_.Exists("/store/owner"));
+}
+
+TEST_F(LocalStorageTest, AnOwnerThatCannotBeUnderstoodIsAnErrorAndNotAGuess) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  Overwrite("/store/owner", "somebody");
+  EXPECT_EQ(storage_->Own("team/first/u1").code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(storage_->Own("team/first/u1").message(), HasSubstr("/store/owner"));
 }
 
 TEST_F(LocalStorageTest, AProbeLeavesNothingButTheFolders) {

@@ -68,7 +68,8 @@ class CoordinatorCore {
 
   // ---- events
 
-  // Answer to ReadStorage. An error is tried again after a while.
+  // Answer to ReadStorage. An error that may pass is tried again after a while; its message is a
+  // sentence.
   void OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
 
   // A process has opened a control stream. It must register on it.

@@ -32,7 +32,6 @@ using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 absl::StatusOr<StorageContents> ReadContents(
     CheckpointStorage& storage,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  if (absl::Status status = storage.Probe(); !status.ok()) return status;
   StorageContents contents;
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
@@ -58,6 +57,22 @@ absl::StatusOr<StorageContents> ReadContents(
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
   }
   return contents;
+}
+
+// Whether the job may use the storage, and what it holds. The message of an error is a sentence.
+absl::StatusOr<StorageContents> OpenStorage(
+    CheckpointStorage& storage, const std::string& job,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
+  const auto fails = [](const absl::Status& status, absl::string_view how) {
+    return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
+                                                    status.message()));
+  };
+  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
+  if (absl::Status status = storage.Own(job); !status.ok()) {
+    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
+  }
+  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
+  return contents.ok() ? std::move(contents) : fails(contents.status(), "read");
 }
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
@@ -272,9 +287,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(CloseStream& close) { streams_.Close(close.stream, close.status); }
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
-      absl::StatusOr<StorageContents> contents = ReadContents(*storage_, options_.restore_source);
+      absl::StatusOr<StorageContents> contents =
+          OpenStorage(*storage_, JobName(options_.core.job), options_.restore_source);
       if (!contents.ok()) {
-        logger_.Warning("The checkpoint storage cannot be read",
+        logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
       }
       Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {

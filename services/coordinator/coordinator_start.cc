@@ -74,8 +74,7 @@ void CoordinatorCore::Impl::OnStorageRead(absl::StatusOr<StorageContents> conten
       storage_errors_ = 0;
       AcceptStorage(*std::move(contents), now);
     } else if (!IsTransient(contents.status()) || ++storage_errors_ >= kMaxStorageErrors) {
-      Fail(absl::StrCat("the checkpoint storage cannot be read: ", contents.status().message()),
-           now);
+      Fail(std::string(contents.status().message()), now);
     } else {
       retry_at_ = now + timers_.storage_retry;
     }

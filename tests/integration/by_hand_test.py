@@ -188,6 +188,26 @@ class ByHand(unittest.TestCase):
         self.use('192.0.2.1', self.reserve_port())  # not of this machine
         self.assertIn('192.0.2.1', self.refused(*coordinator))
 
+    def test_of_jobs_with_one_checkpoint_folder_one_trains_and_the_others_are_told(self):
+        self.use('127.0.0.1', 0)
+        jobs = ['first', 'second', 'third']
+        for name in jobs:
+            self.render({**manifest(steps=100000), 'metadata': {'name': name}})
+            (self.folder / 'job.json').rename(self.folder / f'{name}.json')
+        coordinators = {name: self.start(name, COORDINATOR, '--job', self.folder / f'{name}.json', '--listen', '127.0.0.1:0',
+                                         '--storage', self.folder / 'checkpoints', '--linger', 0) for name in jobs}
+        owner = self.folder / 'checkpoints' / 'owner'
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(coordinator.poll() is None for coordinator in coordinators.values()) > 1:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        [winner] = [name for name, coordinator in coordinators.items() if coordinator.poll() is None]
+        self.assertEqual(owner.read_text(), f'default/{winner}/\n')
+        for name in set(jobs) - {winner}:
+            self.assertEqual(coordinators[name].returncode, 1, self.log(name))
+            self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a folder of its own",
+                          self.log(name))
+
     def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
         port = self.reserve_port()
         self.use('127.0.0.1', port)

@@ -4,6 +4,12 @@
 
 namespace sluice::simulation {
 
+absl::Status MemoryStorage::Own(const std::string& job) {
+  if (owner_.empty()) owner_ = job;
+  if (IsSameJob(owner_, job)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the storage is job ", owner_, "'s"));
+}
+
 absl::Status MemoryStorage::CreateClaim(const v1::Claim& claim) {
   if (!claims_.emplace(claim.attempt(), claim).second) {
     return absl::AlreadyExistsError(absl::StrCat("claim ", claim.attempt(), " exists"));

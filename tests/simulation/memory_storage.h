@@ -15,6 +15,7 @@ namespace sluice::simulation {
 class MemoryStorage : public CheckpointStorage {
  public:
   absl::Status Probe() override { return absl::OkStatus(); }
+  absl::Status Own(const std::string& job) override;
   absl::Status CreateClaim(const v1::Claim& claim) override;
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override;
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override;
@@ -37,6 +38,7 @@ class MemoryStorage : public CheckpointStorage {
   using Key = std::pair<uint64_t, uint64_t>;  // attempt, step
   static Key KeyOf(const v1::CheckpointRef& ref) { return {ref.attempt(), ref.step()}; }
 
+  std::string owner_;
   std::map<uint64_t, v1::Claim> claims_;
   std::map<Key, v1::Manifest> manifests_;
   std::map<std::string, std::map<std::string, absl::Cord>> files_;  // by folder, name

@@ -75,6 +75,12 @@ struct DeleteCheckpoint {
   uint64_t attempt = 0;  // of the checkpoint that replaced it
 };
 
+// Of a checkpoint that was given up, what lies there of it; nothing if it has a manifest after all.
+// Answered by OnIncompleteRemoved, also if it failed, which is only worth a log line.
+struct RemoveIncomplete {
+  v1::CheckpointRef checkpoint;
+};
+
 // Answers OnOpenSnapshot.
 struct AnswerSnapshot {
   uint64_t request = 0;
@@ -88,7 +94,7 @@ struct Exit {
 };
 
 using Action = std::variant<Send, CloseStream, ReadStorage, ClaimAttempt, ReadClaims, WriteManifest,
-                            DeleteCheckpoint, AnswerSnapshot, Exit>;
+                            DeleteCheckpoint, RemoveIncomplete, AnswerSnapshot, Exit>;
 
 }  // namespace sluice::coordinator
 

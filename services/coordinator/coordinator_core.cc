@@ -53,6 +53,7 @@ void CoordinatorCore::OnManifestWritten(const v1::CheckpointRef& checkpoint,
                                         const absl::Status& status, absl::Time now) {
   impl_->OnManifestWritten(checkpoint, status, now);
 }
+void CoordinatorCore::OnIncompleteRemoved(absl::Time now) { impl_->OnIncompleteRemoved(now); }
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   impl_->OnSetDesired(desired, now);
 }

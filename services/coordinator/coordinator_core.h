@@ -85,6 +85,8 @@ class CoordinatorCore {
   // Answer to WriteManifest.
   void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                          absl::Time now);
+  // Answer to RemoveIncomplete.
+  void OnIncompleteRemoved(absl::Time now);
 
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);

@@ -75,6 +75,7 @@ uint64_t CoordinatorCore::Impl::EarliestCut(absl::Time now) const {
 }
 
 std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
+  if (removals_ > 0) return std::nullopt;
   if (goal_ != Goal::kNone) {
     const CutPlan last = FinalPlan();
     if (final_retry_at_ > now && final_retry_at_ != absl::InfiniteFuture()) return std::nullopt;
@@ -123,6 +124,7 @@ void CoordinatorCore::Impl::OpenNewCut(const CutPlan& plan, uint64_t step) {
   cut.name.set_step(step);
   cut.write = plan.checkpoint;
   cut.saving = plan.checkpoint ? Cut::Saving::kCollecting : Cut::Saving::kNo;
+  if (plan.checkpoint) incomplete_.insert(step);
   if (plan.checkpoint) cut.folder = options_.checkpoint_folder(cut.name);
   cut.evaluation = plan.evaluation;
   if (goal_ == Goal::kNone) cut.snapshots = {snapshots_.begin(), snapshots_.end()};
@@ -289,6 +291,9 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
               absl::StrFormat("checkpoint at step %d saved (%.1f MB)", cut_->step,
                               static_cast<double>(bytes) / 1e6),
               now);
+  incomplete_.erase(cut_->step);
+  RemoveIncompletes();
+  incomplete_.clear();  // each shard writes in order: nobody writes one of them any more
   storage_.checkpoints.push_back(cut_->name);
   for (const v1::CheckpointRef& old :
        Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
@@ -302,13 +307,32 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   }
 }
 
+// Shards may still be writing: what comes too late goes with the next.
+void CoordinatorCore::Impl::RemoveIncompletes() {
+  for (const uint64_t step : incomplete_) {
+    RemoveIncomplete remove;
+    remove.checkpoint.set_attempt(attempt_);
+    remove.checkpoint.set_step(step);
+    actions_.push_back(std::move(remove));
+    ++removals_;
+  }
+}
+
+void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
+  Step(now);
+  removals_ = std::max(removals_ - 1, 0);
+  Advance(now);
+}
+
 // Training goes on; the end of the job does not come without its checkpoint.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
+  if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has said so before
   checkpoint_status_.set_error(why);
   Warn(absl::StrCat("no checkpoint at step ", cut_->step, ": ", why), now);
   checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
   cut_->saving = Cut::Saving::kNo;
   cut_->written.clear();
+  RemoveIncompletes();
   if (!final_cut_open_) return;
   if (++final_failures_ >= kMaxFinalFailures) {
     Fail(absl::StrCat("the last checkpoint cannot be saved: ", why), now);

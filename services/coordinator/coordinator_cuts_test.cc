@@ -11,9 +11,11 @@
 namespace sluice::coordinator {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 v1::JobSpec CheckpointEvery(uint64_t steps) {
   v1::JobSpec spec = FakeJob::Spec();
@@ -161,6 +163,49 @@ TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
   EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+}
+
+TEST(CoordinatorCheckpoints, WhatAFailedOneHasWrittenIsRemovedAtOnce) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(7);
+  EXPECT_THAT(job.removed, ElementsAre(std::make_pair(1, 5)));
+  job.shards[1]->disk_full = false;
+  job.Train(13);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(10, 15, 20));
+  EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "nothing that is complete";
+}
+
+TEST(CoordinatorCheckpoints, WhatOneThatWasGivenUpHasWrittenIsRemovedWithTheNext) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.shards[1]->silent_cuts = true;
+  job.Train(7);
+  job.shards[1]->silent_cuts = false;
+  job.Kill(*job.workers[0]);
+  EXPECT_THAT(job.removed, IsEmpty());
+  job.Train(5);
+  ASSERT_EQ(job.manifests.size(), 1u);
+  EXPECT_THAT(job.removed, Contains(std::make_pair(1, 5)));
+  EXPECT_THAT(job.removed, Not(Contains(std::make_pair(1, SavedSteps(job)[0]))));
+}
+
+TEST(CoordinatorCheckpoints, NoneIsBegunWhileFilesOfItsNameMayStillBeRemoved) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[1]->disk_full = job.hold_removals = true;
+  job.Train(20);
+  EXPECT_THAT(job.removed, ElementsAre(std::make_pair(1, 20)));
+  job.shards[1]->disk_full = false;
+  job.Pass(absl::Seconds(10));
+  EXPECT_THAT(SavedSteps(job), IsEmpty());
+  EXPECT_FALSE(job.exit.has_value());
+  job.core->OnIncompleteRemoved(job.now);
+  job.Pass(absl::Seconds(1));
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
 TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {

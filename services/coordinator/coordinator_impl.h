@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ class CoordinatorCore::Impl {
   void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
   void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                          absl::Time now);
+  void OnIncompleteRemoved(absl::Time now);
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
   void OnCloseSnapshot(uint64_t cut, absl::Time now);
@@ -164,6 +166,7 @@ class CoordinatorCore::Impl {
   v1::Manifest MakeManifest(absl::Time now) const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);
+  void RemoveIncompletes();
   void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
   void OnCutWritten(const Process& process, const v1::CutWritten& written);
   void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
@@ -267,6 +270,11 @@ class CoordinatorCore::Impl {
   IntervalSchedule checkpoints_;
   IntervalSchedule evaluations_;
   std::optional<Cut> cut_;
+  // Of checkpoints of this attempt that were begun and are not complete. What lies there of them is
+  // removed once the next one is complete, or has failed; until that is done no cut is opened,
+  // which might be of the same name.
+  std::set<uint64_t> incomplete_;  // steps
+  int removals_ = 0;               // under way
   uint64_t last_cut_ = 0;
   uint64_t last_evaluation_id_ = 0;
   uint64_t cut_lead_ = 1;  // grows while shards say that they are past the step

@@ -334,6 +334,18 @@ class CoordinatorServer::Impl final : public Streams::Handler,
                       {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
     });
   }
+  void Perform(RemoveIncomplete& remove) {
+    storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
+      // Writing its manifest may have failed after it was there.
+      const bool incomplete = absl::IsNotFound(storage_->ReadManifest(checkpoint).status());
+      const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
+      if (!status.ok()) {
+        logger_.Warning("A checkpoint that was given up could not be removed",
+                        {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
+      }
+      Event([](CoordinatorCore& core, absl::Time now) { core.OnIncompleteRemoved(now); });
+    });
+  }
   void Perform(AnswerSnapshot& answer) {
     const auto it = snapshots_.find(answer.request);
     if (it == snapshots_.end()) return;

@@ -416,6 +416,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   change_.Reset({});
   view_.Clear();
   cut_.reset();
+  incomplete_.clear();  // the storage is cleared of them when it is read
   evaluation_.reset();
   RefuseSnapshots("the job is being restored");
   goal_ = Goal::kNone;

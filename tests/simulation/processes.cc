@@ -192,6 +192,18 @@ void CoordinatorProcess::On(const coordinator::DeleteCheckpoint& action) {
   (void)RemoveReplaced(cluster_.storage(), action.checkpoint, action.attempt);
 }
 
+void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
+  After([this, checkpoint = action.checkpoint] {
+    if (absl::IsNotFound(cluster_.storage().ReadManifest(checkpoint).status())) {
+      (void)cluster_.storage().Remove(checkpoint);
+    }
+    After([this] {
+      core_.OnIncompleteRemoved(cluster_.scheduler().now());
+      Perform();
+    });
+  });
+}
+
 void CoordinatorProcess::On(const coordinator::AnswerSnapshot&) {}
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {

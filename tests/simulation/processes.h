@@ -57,6 +57,7 @@ class CoordinatorProcess : public Process {
   void On(const coordinator::ReadClaims& action);
   void On(const coordinator::WriteManifest& action);
   void On(const coordinator::DeleteCheckpoint& action);
+  void On(const coordinator::RemoveIncomplete& action);
   void On(const coordinator::AnswerSnapshot& action);
   void On(const coordinator::Exit& action);
 

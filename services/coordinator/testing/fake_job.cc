@@ -454,6 +454,9 @@ void FakeJob::Perform(Action& action) {
     core->OnManifestWritten(ref, manifest_error, now);
   } else if (auto* remove = std::get_if<DeleteCheckpoint>(&action)) {
     deleted.insert({remove->checkpoint.attempt(), remove->checkpoint.step()});
+  } else if (auto* incomplete = std::get_if<RemoveIncomplete>(&action)) {
+    removed.emplace_back(incomplete->checkpoint.attempt(), incomplete->checkpoint.step());
+    if (!hold_removals) core->OnIncompleteRemoved(now);
   } else if (auto* answer = std::get_if<AnswerSnapshot>(&action)) {
     snapshots.push_back(*answer);
   } else if (auto* end = std::get_if<Exit>(&action)) {

@@ -170,8 +170,10 @@ class FakeJob {
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
   std::set<std::pair<uint64_t, uint64_t>> damaged;
   std::set<std::pair<uint64_t, uint64_t>> deleted;
+  std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete ones, in order
   absl::Status storage_error, manifest_error, claim_error;
   bool hold_manifest = false;
+  bool hold_removals = false;
 
   std::optional<Exit> exit;
   std::vector<AnswerSnapshot> snapshots;

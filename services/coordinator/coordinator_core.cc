@@ -378,7 +378,7 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
   }
   const Process& process = *membership_.Find(id.incarnation());
   if (storage_known_) {
-    AnswerRegistration(process);
+    AnswerRegistration(process, now);
     Resend(process);
   }
 }

@@ -190,6 +190,35 @@ TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
+TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTakes) {
+  FakeJob job(FakeJob::Spec());
+  job.hold_storage = true;
+  job.heartbeats = false;  // a process says nothing before its registration is answered
+  job.Start();
+  job.Pass(absl::Seconds(60));
+  EXPECT_EQ(job.ViewNumber(), 0);
+  job.heartbeats = true;
+  job.core->OnStorageRead(StorageContents(), job.now);
+  job.Pump();
+  EXPECT_NE(job.ViewNumber(), 0);
+  EXPECT_FALSE(job.HasEvent("was not heard"));
+  job.Train(20);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
+  FakeJob job(FakeJob::Spec());
+  job.hold_storage = true;
+  job.heartbeats = false;
+  job.Start();
+  job.Pass(absl::Seconds(60));
+  job.core->OnStorageRead(StorageContents(), job.now);
+  job.Pump();
+  job.Pass(absl::Seconds(6));
+  EXPECT_TRUE(job.HasEvent("worker-0: was not heard for 5s"));
+}
+
 TEST(CoordinatorStart, WhoLosesTheClaimExits) {
   FakeJob job(FakeJob::Spec());
   job.Pump();

@@ -108,7 +108,7 @@ class CoordinatorCore::Impl {
   // ---- start (coordinator_start.cc)
   void ReadStorageAgain(absl::Time now);
   void AcceptStorage(StorageContents contents, absl::Time now);
-  void AnswerRegistration(const Process& process);
+  void AnswerRegistration(const Process& process, absl::Time now);
   void NoteTerm(const v1::ViewId& seen, absl::Time now);
   void AdvanceGathering(absl::Time now);
   void LookAtClaims(absl::Time now);

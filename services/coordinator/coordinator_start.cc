@@ -122,12 +122,13 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   if (!first) return;
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
     for (const Process* process : membership_.LivingAndConnected(role)) {
-      AnswerRegistration(*process);
+      AnswerRegistration(*process, now);
     }
   }
 }
 
-void CoordinatorCore::Impl::AnswerRegistration(const Process& process) {
+void CoordinatorCore::Impl::AnswerRegistration(const Process& process, absl::Time now) {
+  membership_.Answered(process.incarnation(), now);
   v1::CoordinatorMessage message;
   v1::Registered& registered = *message.mutable_registered();
   *registered.mutable_term() = term_;

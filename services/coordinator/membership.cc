@@ -86,6 +86,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.stream = stream;
   process.heard = now;
   process.broken = absl::InfiniteFuture();
+  process.answered = false;
   by_stream_[stream] = id.incarnation();
   return admission;
 }
@@ -110,6 +111,18 @@ const Process* Membership::Find(uint64_t incarnation) const {
 
 void Membership::Heard(StreamId stream, absl::Time now) {
   if (Process* process = OnStream(stream); process != nullptr) process->heard = now;
+}
+
+void Membership::Answered(uint64_t incarnation, absl::Time now) {
+  Process* process = Find(incarnation);
+  if (process == nullptr) return;
+  process->answered = true;
+  process->heard = now;
+}
+
+absl::Time Membership::Overdue(const Process& process) const {
+  if (process.suspect()) return process.broken + options_.suspect;
+  return process.answered ? process.heard + options_.silence : absl::InfiniteFuture();
 }
 
 Process* Membership::Disconnected(StreamId stream, absl::Time now) {
@@ -160,16 +173,12 @@ std::optional<Departure> Membership::ReportDeath(const v1::SetDesiredRequest::De
 std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
   std::vector<std::pair<uint64_t, std::string>> overdue;
   for (const auto& [incarnation, process] : living_) {
-    if (process.suspect()) {
-      if (process.broken + options_.suspect <= now) {
-        overdue.emplace_back(incarnation,
-                             absl::StrCat("its connection broke and did not return in ",
-                                          absl::FormatDuration(options_.suspect)));
-      }
-    } else if (process.heard + options_.silence <= now) {
-      overdue.emplace_back(
-          incarnation, absl::StrCat("was not heard for ", absl::FormatDuration(options_.silence)));
-    }
+    if (Overdue(process) > now) continue;
+    overdue.emplace_back(
+        incarnation, process.suspect() ? absl::StrCat("its connection broke and did not return in ",
+                                                      absl::FormatDuration(options_.suspect))
+                                       : absl::StrCat("was not heard for ",
+                                                      absl::FormatDuration(options_.silence)));
   }
   std::sort(overdue.begin(), overdue.end());
   std::vector<Departure> departures;
@@ -220,8 +229,7 @@ std::vector<const Process*> Membership::LivingAndConnected(v1::Role role) const 
 absl::Time Membership::NextDeadline() const {
   absl::Time deadline = absl::InfiniteFuture();
   for (const auto& [incarnation, process] : living_) {
-    deadline = std::min(deadline, process.suspect() ? process.broken + options_.suspect
-                                                    : process.heard + options_.silence);
+    deadline = std::min(deadline, Overdue(process));
   }
   for (const auto& [stream, since] : registering_) {
     deadline = std::min(deadline, since + options_.silence);

@@ -37,6 +37,8 @@ struct Process {
   absl::Time ready_since = absl::InfiniteFuture();
   bool ready = false;    // workers: model and data are open
   bool leaving = false;  // has said Leave
+  // Its registration. Before that it waits, and says nothing.
+  bool answered = false;
 
   uint64_t incarnation() const { return id.incarnation(); }
   bool suspect() const { return stream == 0; }
@@ -85,6 +87,8 @@ class Membership {
   const Process* Find(uint64_t incarnation) const;
 
   void Heard(StreamId stream, absl::Time now);
+  // Its registration was answered: from now on it must be heard.
+  void Answered(uint64_t incarnation, absl::Time now);
   // The process becomes suspect. Null if nobody (or somebody newer) is on the stream.
   Process* Disconnected(StreamId stream, absl::Time now);
   // It has left by itself.
@@ -112,6 +116,8 @@ class Membership {
  private:
   static constexpr size_t kMaxDepartures = 64;
 
+  // When the process is overdue; InfiniteFuture: never, as things are.
+  absl::Time Overdue(const Process& process) const;
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
 

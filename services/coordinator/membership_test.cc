@@ -78,11 +78,25 @@ TEST(Membership, ASuspectThatDoesNotReturnIsExpelledAndRefusedForEver) {
 TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);
+  members.Answered(7, kStart);
   members.Heard(1, kStart + absl::Seconds(3));
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(7.9)).empty());
   const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(8));
   ASSERT_EQ(expelled.size(), 1u);
   EXPECT_THAT(expelled[0].reason, HasSubstr("was not heard for 5s"));
+}
+
+TEST(Membership, WhoWaitsForTheAnswerToItsRegistrationIsNotExpelledForSilence) {
+  Membership members(Options());
+  members.Register(1, Request(v1::SHARD, 0, 7), kStart);
+  members.Register(2, Request(v1::SHARD, 1, 8), kStart);
+  EXPECT_EQ(members.NextDeadline(), absl::InfiniteFuture());
+  EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Hours(1)).empty());
+  members.Answered(7, kStart + absl::Hours(1));
+  EXPECT_EQ(members.NextDeadline(), kStart + absl::Hours(1) + absl::Seconds(5));
+  EXPECT_EQ(members.ExpelOverdue(kStart + absl::Hours(2)).size(), 1u);
+  members.Disconnected(2, kStart + absl::Hours(2));
+  EXPECT_EQ(members.ExpelOverdue(kStart + absl::Hours(3)).size(), 1u) << "its stream is gone";
 }
 
 TEST(Membership, TheNewestStreamOfAnIncarnationWins) {
@@ -137,6 +151,7 @@ TEST(Membership, ADeathReportedBeforeTheProcessCameKeepsItOut) {
 TEST(Membership, ForgivenTimeCountsForNobodysSilence) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Answered(7, kStart);
   members.Forgive(absl::Seconds(20));
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(24)).empty());
   EXPECT_EQ(members.ExpelOverdue(kStart + absl::Seconds(25)).size(), 1u);

@@ -432,6 +432,7 @@ void FakeJob::Perform(Action& action) {
       process->stream = 0;
     }
   } else if (std::get_if<ReadStorage>(&action)) {
+    if (hold_storage) return;
     if (storage_error.ok()) {
       core->OnStorageRead(Contents(), now);
     } else {
@@ -502,7 +503,7 @@ void FakeJob::Pass(absl::Duration time) {
            for (FakeWorker* worker : Workers()) all.push_back(worker);
            return all;
          }())) {
-      if (process->frozen) continue;
+      if (process->frozen || !heartbeats) continue;
       v1::MemberMessage beat;
       beat.mutable_heartbeat();
       process->Say(beat);

@@ -173,6 +173,8 @@ class FakeJob {
   std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete ones, in order
   absl::Status storage_error, manifest_error, claim_error;
   bool hold_manifest = false;
+  bool hold_storage = false;  // reading it takes until the test answers
+  bool heartbeats = true;     // members give signs of life
   bool hold_removals = false;
 
   std::optional<Exit> exit;

@@ -219,6 +219,31 @@ TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
   EXPECT_TRUE(job.HasEvent("worker-0: was not heard for 5s"));
 }
 
+TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {
+  for (const bool bit_exact : {true, false}) {
+    for (const bool same : {true, false}) {
+      v1::JobSpec spec = FakeJob::Spec();
+      spec.mutable_checkpoint()->set_interval_steps(5);
+      spec.mutable_training()->set_bit_exact(bit_exact);
+      FakeJob job(spec);
+      job.options.isa = "sluice 1, AVX2";
+      job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+      job.Start();
+      job.Train(6);
+      EXPECT_EQ(job.manifests.at({1, 5}).isa(),
+                bit_exact ? "sluice 1, AVX2, threads of a worker: 1" : "sluice 1, AVX2");
+      if (!same) job.options.isa = "sluice 1, AVX3";
+      job.RestartCoordinator();
+      job.Pass(absl::Seconds(3));
+      EXPECT_EQ(job.Progress().restored_from_step(), 5);
+      EXPECT_EQ(job.HasEvent("step 5 is of sluice 1, AVX2, threads of a worker: 1, and training "
+                             "goes on with sluice 1, AVX3, threads of a worker: 1"),
+                bit_exact && !same);
+      EXPECT_EQ(job.HasEvent("bits may differ"), bit_exact && !same);
+    }
+  }
+}
+
 TEST(CoordinatorStart, WhoLosesTheClaimExits) {
   FakeJob job(FakeJob::Spec());
   job.Pump();

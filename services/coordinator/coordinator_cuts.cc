@@ -249,7 +249,7 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
             [](const auto& a, const auto& b) { return a.partition() < b.partition(); });
   manifest.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   manifest.set_build(options_.build);
-  manifest.set_isa(options_.isa);
+  manifest.set_isa(Arithmetic());
   if (meter_.has_loss()) manifest.set_loss(meter_.loss());
   if (last_result_.has_value()) {
     manifest.set_has_metric(true);
@@ -258,6 +258,15 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
                                                          : last_result_->loss());
   }
   return manifest;
+}
+
+// What the bits of a synchronous job depend on, as far as the coordinator knows it. Threads that
+// workers choose by themselves are not among it.
+std::string CoordinatorCore::Impl::Arithmetic() const {
+  const v1::TrainingSpec& training = options_.job.training();
+  const uint32_t threads = training.threads() == 0 && training.bit_exact() ? 1 : training.threads();
+  if (threads == 0) return options_.isa;
+  return absl::StrCat(options_.isa, ", threads of a worker: ", threads);
 }
 
 void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoint,

@@ -164,6 +164,7 @@ class CoordinatorCore::Impl {
   void CloseCut();
   void AdvanceSaving(absl::Time now);
   v1::Manifest MakeManifest(absl::Time now) const;
+  std::string Arithmetic() const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);
   void RemoveIncompletes();

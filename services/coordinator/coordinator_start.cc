@@ -337,6 +337,11 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
   base_ = manifest.checkpoint();
   facts_.base_version = base_->step();
   facts_.base_ledger = manifest.ledger();
+  if (options_.job.training().bit_exact() && manifest.isa() != Arithmetic()) {
+    Warn(absl::StrCat("BitExact: ", CheckpointName(*base_), " is of ", manifest.isa(),
+                      ", and training goes on with ", Arithmetic(), ": bits may differ"),
+         now);
+  }
   if (IsSynchronous(manifest.mode()) == Synchronous()) return;
   if (IsSynchronous(manifest.mode())) {
     if (manifest.samples() > 0) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "hwy/targets.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
@@ -49,6 +50,12 @@ absl::StatusOr<v1::JobSpec> ReadJob(FileSystem* files, const std::string& path) 
         "the job an image of the same version"));
   }
   return job;
+}
+
+// Which kernels choose at run time on a machine like this one.
+const char* BestInstructionSet() {
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(targets & -targets);  // the lowest bit is the best
 }
 
 using coordinator::CoordinatorServer;
@@ -121,7 +128,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     return JoinPath(storage_folder, CheckpointFolder(ref));
   };
   options.core.build = std::string(Version());
-  options.core.isa = std::string(BuildDescription());
+  options.core.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
   absl::StatusOr<std::string> address = CoordinatorListenAddress(flags.address);
   if (!address.ok()) return address.status();
   options.address = *std::move(address);

@@ -155,8 +155,8 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
     if (absl::IsUnavailable(status) || absl::IsPermissionDenied(status)) return status;
     // A manifest goes first when a checkpoint is deleted.
     *deleted = *deleted || absl::IsNotFound(storage.ReadManifest(ref).status());
-    point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointFolder(ref),
-                                         " is damaged and was passed over: ", status.message()));
+    point.damaged.push_back(
+        absl::StrCat("checkpoint ", CheckpointFolder(ref), " is damaged: ", status.message()));
   }
   return point;
 }

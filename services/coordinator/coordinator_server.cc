@@ -121,6 +121,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
                           {&join_service_, &control_service_, &rendezvous_service_, &streams_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
+    logger_.Info("The coordinator listens", {{"port", port()}});
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
   }

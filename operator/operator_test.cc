@@ -28,6 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 using Progress = v1::JobProgress;
 
@@ -131,6 +132,7 @@ struct End {
   Json pod_status;  // merged into the pod's
   std::string reason;
   bool counted;
+  bool outside = false;  // nothing that the process did
 };
 
 class EndOfAWorkerTest : public OperatorTest, public ::testing::WithParamInterface<End> {};
@@ -151,9 +153,14 @@ TEST_P(EndOfAWorkerTest, BringsANewPodAtOnceAndIsToldByItsReason) {
   EXPECT_EQ(LastFailure()["counted"], end.counted);
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
-  if (end.counted) {
-    EXPECT_THAT(cluster_.EventReasons(), Contains("WorkerFailed"));
-  }
+  const std::vector<Json> events = cluster_.Events();
+  const auto event = std::find_if(events.begin(), events.end(), [&](const Json& one) {
+    return GetString(one, {"reason"}) == end.reason;
+  });
+  ASSERT_NE(event, events.end());
+  EXPECT_EQ(GetString(*event, {"action"}), "ReplaceWorker");
+  EXPECT_THAT(GetString(*event, {"note"}), StartsWith("a-worker-1: "));
+  EXPECT_EQ(GetString(*event, {"type"}), end.outside ? "Normal" : "Warning");
 }
 
 Json Disrupted(const char* reason) {
@@ -167,13 +174,18 @@ INSTANTIATE_TEST_SUITE_P(
         End{"Killed", 137, "Error", Json::object(), "Killed", true},
         End{"OutOfMemory", 137, "OOMKilled", Json::object(), "OOMKilled", true},
         End{"ExitCode1", 1, "Error", Json::object(), "Error", true},
+        End{"TryAgain", 12, "Error", Json::object(), "TryAgain", true},
+        End{"StartError", 128, "StartError", Json::object(), "StartError", true},
         End{"Expelled", 10, "Error", Json::object(), "Expelled", false},
-        End{"NodeCameBack", 255, "Unknown", Json::object(), "NodeLost", false},
-        End{"Evicted", 137, "Error", Json{{"reason", "Evicted"}}, "Evicted", false},
-        End{"NodeShutDown", 137, "Error", Json{{"reason", "NodeShutdown"}}, "NodeShutdown", false},
-        End{"RefusedByKubelet", 1, "Error", Json{{"reason", "OutOfcpu"}}, "NodeRefused", false},
-        End{"Preempted", 143, "Error", Disrupted("PreemptionByScheduler"), "Preempted", false},
-        End{"Drained", 143, "Error", Disrupted("EvictionByEvictionAPI"), "Evicted", false}),
+        End{"NodeCameBack", 255, "Unknown", Json::object(), "NodeLost", false, true},
+        End{"Evicted", 137, "Error", Json{{"reason", "Evicted"}}, "Evicted", false, true},
+        End{"NodeShutDown", 137, "Error", Json{{"reason", "NodeShutdown"}}, "NodeShutdown", false,
+            true},
+        End{"RefusedByKubelet", 1, "Error", Json{{"reason", "OutOfcpu"}}, "NodeRefused", false,
+            true},
+        End{"Preempted", 143, "Error", Disrupted("PreemptionByScheduler"), "Preempted", false,
+            true},
+        End{"Drained", 143, "Error", Disrupted("EvictionByEvictionAPI"), "Evicted", false, true}),
     [](const auto& info) { return info.param.name; });
 
 TEST_F(OperatorTest, TheCoordinatorIsToldWhichLifeHasDied) {

@@ -263,11 +263,9 @@ class Reporter {
     if (!failures.is_array()) failures = Json::array();
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
-    const bool outside = end.exit.cause == policy::Cause::kOutside;
-    Tell(outside ? Type::kNormal : Type::kWarning,
-         absl::StrCat(RoleWord(pod.slot.role), outside ? "Lost" : "Failed"),
-         absl::StrCat("Replace", RoleWord(pod.slot.role)),
-         absl::StrCat(pod.name, ": ", reason, ": ", message));
+    if (reason == kDataMissing) return;  // the condition's own event says it
+    Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
+         absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message));
   }
 
   void Acceptance() {

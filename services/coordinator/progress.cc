@@ -35,9 +35,10 @@ void EventLog::CopyTo(uint64_t after, v1::JobProgress* progress) const {
 void BatchLosses::OnWorkerProgress(uint32_t index, bool synchronous,
                                    const v1::WorkerProgress& progress) {
   for (const v1::WorkerProgress::Step& step : progress.steps()) {
-    // Steps count from 0, clocks from 1.
-    const uint64_t batch = synchronous ? step.step() : step.step() - 1;
-    if (batch % kEvery != 0 || step.samples() == 0) continue;
+    if (step.samples() == 0) continue;
+    // A worker's clock may be raised, so it does not number batches.
+    const uint64_t batch = synchronous ? step.step() : batches_[index]++;
+    if (batch % kEvery != 0) continue;
     v1::BatchLoss& loss = losses_.emplace_back();
     loss.set_sequence(next_++);
     loss.set_worker(index);

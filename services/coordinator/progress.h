@@ -47,6 +47,7 @@ class BatchLosses {
 
   uint64_t next_ = 1;
   std::deque<v1::BatchLoss> losses_;
+  absl::flat_hash_map<uint32_t, uint64_t> batches_;  // asynchronous: of each worker, so far
 };
 
 // How often each staleness was seen, from which quantiles come.

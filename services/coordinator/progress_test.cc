@@ -54,6 +54,19 @@ TEST(BatchLosses, AWorkersFirstBatchAndEveryFifthFromThereAreKept) {
   }
 }
 
+TEST(BatchLosses, AWorkersOwnBatchesAreCountedThoughItsClockIsRaised) {
+  BatchLosses losses;
+  for (const uint64_t clock : {1, 2, 9, 10, 11, 12}) {
+    losses.OnWorkerProgress(3, /*synchronous=*/false, StepNumbered(clock, 1));
+    losses.OnWorkerProgress(4, /*synchronous=*/false, StepNumbered(clock, 1));
+  }
+  v1::JobProgress progress;
+  losses.CopyTo(0, &progress);
+  ASSERT_EQ(progress.losses_size(), 4) << "each worker's first and sixth";
+  EXPECT_EQ(progress.losses(0).batch(), 0u);
+  EXPECT_EQ(progress.losses(3).batch(), 5u);
+}
+
 TEST(BatchLosses, ASynchronousBatchIsNumberedByItsStep) {
   BatchLosses losses;
   losses.OnWorkerProgress(0, /*synchronous=*/true, StepNumbered(5, 2.5));

@@ -144,14 +144,18 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
     if (!made.ok()) return made.status();
     layers = *std::move(made);
-    const std::string warning = layers->Describe().warning();
-    if (!warning.empty() && options_.on_warning) options_.on_warning(warning);
   }
   MutexLock lock(&mutex_);
   const auto worker = FindWorker(request.worker());
   if (!worker.ok()) return worker.status();
-  if (const std::shared_ptr<Layers> other = layers_[key].lock()) layers = other;
-  layers_[key] = layers;
+  if (const std::shared_ptr<Layers> other = layers_[key].lock()) {
+    layers = other;
+  } else {
+    layers_[key] = layers;
+    // Several may have made layers at the same time; who comes second takes the first one's.
+    const std::string warning = layers->Describe().warning();
+    if (!warning.empty() && options_.on_warning) options_.on_warning(warning);
+  }
   (*worker)->stages[request.stage()] = layers;
   return layers->Describe();
 }

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
@@ -47,8 +50,11 @@ class FakeLayers final : public Layers {
   v1::OpenStageReply Describe() const override {
     v1::OpenStageReply reply;
     reply.set_device("cpu");
+    reply.set_warning(warning);
     return reply;
   }
+
+  std::string warning;
 
   static v1::StageTensor Number(float value) {
     v1::StageTensor tensor;
@@ -153,13 +159,21 @@ class HostTest : public ::testing::Test {
     return ToFloats(*found);
   }
 
+  absl::StatusOr<std::shared_ptr<Layers>> MakeLayers() {
+    auto layers = std::make_shared<FakeLayers>();
+    layers->warning = warning_;
+    if (meanwhile_) std::exchange(meanwhile_, nullptr)();
+    return std::shared_ptr<Layers>(std::move(layers));
+  }
+
   std::shared_ptr<const ps::ShardModel> model_;
-  Host host_{
-      {.make_layers = [](const v1::OpenStageRequest&) -> absl::StatusOr<std::shared_ptr<Layers>> {
-         return std::shared_ptr<Layers>(std::make_shared<FakeLayers>());
-       },
-       .max_computing = 1,
-       .max_contexts = 4}};
+  std::string warning_;              // of layers that are made
+  std::function<void()> meanwhile_;  // happens once, while layers are being made
+  std::vector<std::string> warned_;
+  Host host_{{.make_layers = [this](const v1::OpenStageRequest&) { return MakeLayers(); },
+              .max_computing = 1,
+              .max_contexts = 4,
+              .on_warning = [this](const std::string& warning) { warned_.push_back(warning); }}};
 };
 
 TEST_F(HostTest, AReferenceTellsWhereTheBlockIs) {
@@ -167,6 +181,17 @@ TEST_F(HostTest, AReferenceTellsWhereTheBlockIs) {
   EXPECT_EQ(reference.address(), "here:1");
   EXPECT_EQ(reference.shard(), 99u);
   EXPECT_GT(Hold(kWorker, 4).handle(), reference.handle());
+}
+
+TEST_F(HostTest, LayersThatTwoWorkersOpenAtTheSameTimeWarnOnce) {
+  Hold(kWorker, 1);
+  Hold(kOther, 1);
+  warning_ = "no such device: on the CPU";
+  absl::Status other;
+  meanwhile_ = [&] { other = Open(kOther); };
+  EXPECT_TRUE(Open(kWorker).ok());
+  EXPECT_TRUE(other.ok()) << other;
+  EXPECT_THAT(warned_, ElementsAre(warning_));
 }
 
 TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {

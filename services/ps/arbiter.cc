@@ -67,7 +67,8 @@ std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
   const uint64_t left = limits_.total_samples - std::min(limits_.total_samples, taken_.Count());
   const uint64_t share = left / (2 * std::max<uint64_t>(1, members_));
   const uint64_t update = std::max<uint64_t>(1, limits_.update_samples);
-  const uint64_t limit = std::max(update, std::min(wished, share) / update * update);
+  const uint64_t several = std::max(update, std::min(wished, share) / update * update);
+  const uint64_t limit = limits_.together ? update : several;
   const Interval granted = taken_.FirstGap(0, limits_.total_samples, limit);
   if (granted.empty()) return std::nullopt;
   const uint64_t clock = RaisedClock(worker);
@@ -144,24 +145,40 @@ void Arbiter::OnApplied(uint64_t worker, uint64_t clock, const Interval& samples
 }
 
 bool Arbiter::MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const {
+  // Every member asks, unless it dies: then a view without it comes.
+  if (limits_.together && leases_.size() + waiting_for_lease_.size() < members_) return false;
   return std::all_of(leases_.begin(), leases_.end(), [&](const auto& lease) {
     return lease.first == worker || ClockOf(lease.first) + max_staleness >= clock;
   });
 }
 
-std::vector<Arbiter::Answer> Arbiter::TakeAnswers(uint64_t applied_updates) {
+std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
   std::vector<Answer> answers;
   for (uint64_t worker : repeated_permits_) {
     answers.push_back({worker, std::nullopt, permits_[worker]});
   }
   repeated_permits_.clear();
-  while (!waiting_for_permit_.empty() && permits_.size() < std::max<size_t>(1, limits_.permits)) {
-    const PermitRequest request = waiting_for_permit_.front();
-    waiting_for_permit_.pop_front();
+  // Whoever asks has pulled. Where members compute together, nothing is applied before all have.
+  const auto has_asked = [this](uint64_t worker) {
+    return permits_.count(worker) > 0 ||
+           std::any_of(waiting_for_permit_.begin(), waiting_for_permit_.end(),
+                       [worker](const PermitRequest& waiting) { return waiting.worker == worker; });
+  };
+  const auto may_apply = [&](const PermitRequest& request) {
+    return !limits_.together || std::all_of(leases_.begin(), leases_.end(), [&](const auto& lease) {
+      return ClockOf(lease.first) >= request.clock || has_asked(lease.first);
+    });
+  };
+  while (permits_.size() < std::max<size_t>(1, limits_.permits)) {
+    const auto next =
+        std::find_if(waiting_for_permit_.begin(), waiting_for_permit_.end(), may_apply);
+    if (next == waiting_for_permit_.end()) break;
+    const PermitRequest request = *next;
+    waiting_for_permit_.erase(next);
     v1::Permit& permit = permits_[request.worker];
     permit.set_clock(request.clock);
     permit.set_ordinal(next_ordinal_++);
-    permit.set_staleness(applied_updates - std::min(applied_updates, request.base_version));
+    permit.set_staleness(permit.ordinal() - std::min(permit.ordinal(), request.base_version));
     answers.push_back({request.worker, std::nullopt, permit});
   }
   // Samples come back with a new view only, so whoever waits waits for the end.

@@ -27,6 +27,8 @@ class Arbiter {
     uint64_t total_samples = 0;   // positions of the job's sample sequence
     uint64_t update_samples = 1;  // of one update
     size_t permits = 1;
+    // Bounded staleness with a bound of 0: members compute update by update, all from one version.
+    bool together = false;
   };
 
   explicit Arbiter(const ShardRules* rules) : rules_(rules) {}
@@ -61,7 +63,8 @@ class Arbiter {
   uint64_t ClockOf(uint64_t worker) const;
   // The clock with which a lease holder got its lease; 0: it brought the lease from an older view.
   uint64_t ClockAtLease(uint64_t worker) const;
-  // R13: whether a pull of `clock` needs to wait for no other lease holder.
+  // R13: whether a pull of `clock` needs to wait for no other lease holder; where members compute
+  // together, nor for a member that has not asked for its lease yet.
   bool MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const;
 
   // What those who waited are answered, each once, in the order in which they asked.
@@ -70,8 +73,9 @@ class Arbiter {
     std::optional<v1::Lease> lease;
     std::optional<v1::Permit> permit;
   };
-  // `applied_updates`: at this shard, what staleness is measured by.
-  std::vector<Answer> TakeAnswers(uint64_t applied_updates);
+  // Staleness is the number of updates that get their permit between the pull and this one: each of
+  // them is applied first, or at the same time.
+  std::vector<Answer> TakeAnswers();
   std::vector<uint64_t> Waiting() const;
 
  private:

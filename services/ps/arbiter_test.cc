@@ -16,7 +16,6 @@ class ArbiterTest : public ::testing::Test {
  protected:
   void Reset(uint64_t total, size_t members, const IntervalSet& applied = {},
              const std::map<uint64_t, IntervalSet>& leases = {}, uint64_t ordinal = 0) {
-    Arbiter::Limits limits;
     limits.total_samples = total;
     limits.update_samples = 4;
     limits.permits = 2;
@@ -25,6 +24,7 @@ class ArbiterTest : public ::testing::Test {
   static Interval Samples(const v1::Lease& lease) { return FromProto(lease.samples()); }
 
   const ShardRules rules{};
+  Arbiter::Limits limits;
   Arbiter arbiter{&rules};
 };
 
@@ -65,9 +65,9 @@ TEST_F(ArbiterTest, AtTheEndEverybodyIsDoneAtOnce) {
   arbiter.OnApplied(1, 1, {0, 4});
   EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
   EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
-  EXPECT_THAT(arbiter.TakeAnswers(1), IsEmpty());
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
   arbiter.OnApplied(2, 1, {4, 8});
-  const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers(2);
+  const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(1)) << "once, however often it asked";
   EXPECT_TRUE(answers[0].lease->done());
   EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).done());
@@ -78,14 +78,15 @@ TEST_F(ArbiterTest, PermitsAreGivenInTheOrderOfAskingUpToTheirNumber) {
   arbiter.RequestPermit(1, 1, 0);
   arbiter.RequestPermit(2, 1, 0);
   arbiter.RequestPermit(3, 1, 0);
-  std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers(9);
+  std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(2));
   EXPECT_EQ(answers[0].permit->ordinal(), 5);
-  EXPECT_EQ(answers[0].permit->staleness(), 9);
+  EXPECT_EQ(answers[0].permit->staleness(), 5);
+  EXPECT_EQ(answers[1].permit->staleness(), 6) << "the other is not applied yet, and counts";
   EXPECT_EQ(answers[1].worker, 2);
   EXPECT_THAT(arbiter.Waiting(), ElementsAre(3));
   arbiter.OnApplied(2, 1, {});
-  answers = arbiter.TakeAnswers(10);
+  answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(1));
   EXPECT_EQ(answers[0].worker, 3);
   EXPECT_EQ(answers[0].permit->ordinal(), 7);
@@ -110,6 +111,54 @@ TEST_F(ArbiterTest, ANewLeaseHolderIsRaisedToTheLowestOfTheOthersElseToTheHighes
   EXPECT_EQ(arbiter.ClockOf(2), 9) << "nobody goes back";
   Reset(1000, 3);
   EXPECT_EQ(arbiter.RequestLease(4, 0, 0).clock(), 9);
+}
+
+TEST_F(ArbiterTest, WhoComputesTogetherBeginsTogether) {
+  limits.together = true;
+  Reset(1000, 2);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 400, 0)), (Interval{0, 4})) << "an update at a time";
+  EXPECT_FALSE(arbiter.MayPull(1, 0, 0)) << "the other has not asked yet";
+  arbiter.RequestLease(2, 400, 0);
+  EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
+  arbiter.OnApplied(1, 1, {0, 4});
+  arbiter.OnApplied(2, 1, {4, 8});
+  arbiter.RequestLease(1, 400, 1);
+  EXPECT_FALSE(arbiter.MayPull(1, 1, 0)) << "nor for the second update";
+  Reset(1000, 1, {}, arbiter.leases());
+  EXPECT_TRUE(arbiter.MayPull(1, 1, 0)) << "one that is gone is not waited for";
+}
+
+TEST_F(ArbiterTest, WhoComputesTogetherAppliesNothingBeforeAllHavePulled) {
+  limits.together = true;
+  Reset(1000, 3);
+  for (const uint64_t worker : {1, 2, 3}) arbiter.RequestLease(worker, 0, 0);
+  arbiter.RequestPermit(1, 1, 0);
+  arbiter.RequestPermit(2, 1, 0);
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty()) << "the third would see what they apply";
+  arbiter.RequestPermit(3, 1, 0);
+  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(2));
+  arbiter.OnApplied(1, 1, {0, 4});
+  arbiter.RequestLease(1, 0, 1);
+  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(1)) << "of the first update, which the first has done";
+}
+
+TEST_F(ArbiterTest, WhoComputesTogetherDoesNotWaitForOneThatFindsNoSamples) {
+  limits.together = true;
+  Reset(4, 2);
+  arbiter.RequestLease(1, 0, 0);
+  EXPECT_FALSE(arbiter.MayPull(1, 0, 0));
+  EXPECT_TRUE(arbiter.RequestLease(2, 0, 0).wait());
+  EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
+}
+
+TEST_F(ArbiterTest, WhatWasPermittedSinceThePullIsStalenessThoughItIsNotApplied) {
+  Reset(100, 2);
+  arbiter.RequestPermit(1, 1, 0);
+  arbiter.RequestPermit(2, 1, 0);
+  const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(answers[0].permit->staleness(), 0);
+  EXPECT_EQ(answers[1].permit->staleness(), 1);
 }
 
 TEST(TotalSamplesTest, ComesFromStepsOrEpochsAndSaturates) {

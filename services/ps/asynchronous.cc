@@ -394,7 +394,7 @@ void Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitRequest& requ
 // Whoever waits may go on now: clocks, leases or permits have changed.
 void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
-    for (Arbiter::Answer& answer : arbiter_.TakeAnswers(state_.updates)) {
+    for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
       Stream* const stream = streams_.FindPeer(answer.worker);
       if (stream == nullptr) continue;  // it asks again on its next one
       v1::Header header = state_.NewHeader();
@@ -475,6 +475,8 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
     limits.total_samples = std::min(limits.total_samples, state_.last_position);
   }
   limits.update_samples = training.global_batch_size();
+  limits.together =
+      state_.view->proto().mode() == v1::BOUNDED_STALENESS && training.max_staleness() == 0;
   limits.permits = std::max<uint64_t>(
       1, state_.options.max_staged_bytes / std::max<uint64_t>(1, state_.model->total_bytes()));
   return limits;

@@ -5,10 +5,12 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "operator/local/job_directory.h"
@@ -27,6 +29,8 @@ namespace sluice::cli {
 namespace {
 
 constexpr size_t kValuesShown = 64;
+constexpr size_t kValuesWatched = 10;
+constexpr double kWatchSeconds = 1;  // between two looks, where --watch does not say
 constexpr absl::Duration kSnapshotTimeout = absl::Seconds(30);
 
 struct CheckpointFlags {
@@ -179,9 +183,23 @@ absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
   return snapshot;
 }
 
+void PrintSnapshot(const Environment& environment, const CheckpointFlags& flags,
+                   const RunningSnapshot& snapshot) {
+  std::ostream& out = *environment.out;
+  out << flags.target << " (running) at step " << CountText(snapshot.version);
+  if (flags.watch_seconds > 0 && !flags.stats) {
+    out << ": " << WatchText(snapshot.tensors, kValuesWatched) << "\n";
+  } else {
+    out << "\n";
+    PrintTensors(environment, flags, snapshot.tensors, snapshot.owners);
+  }
+  out.flush();
+}
+
 int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
   std::unique_ptr<Jobs::Access> access;
   const bool watch = flags.watch_seconds > 0;
+  std::optional<uint64_t> shown;  // its step
   for (bool again = false;; again = true) {
     absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
     // While it is watched, the end of the job is no failure.
@@ -196,10 +214,10 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
       if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
         return Complain(environment, s);
       }
-      *environment.out << flags.target << " (running) at step " << CountText(snapshot->version)
-                       << "\n";
-      PrintTensors(environment, flags, snapshot->tensors, snapshot->owners);
-      environment.out->flush();
+      // Of each version once.
+      if (std::exchange(shown, snapshot->version) != snapshot->version) {
+        PrintSnapshot(environment, flags, *snapshot);
+      }
     }
     if (!watch) return kExitOk;
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
@@ -310,15 +328,27 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "Show what a checkpoint holds, or the parameters of a running job and the shards that own "
       "them\n\n"
       "  sluice inspect fashion-mnist --stats\n"
-      "  sluice inspect fashion-mnist --tensor fc1.weight --watch 5\n"
+      "  sluice inspect fashion-mnist --tensor fc1.weight --watch\n"
       "  sluice inspect fashion-mnist --cluster --stats\n"
       "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
   inspect->add_option("TARGET", flags->target, "a checkpoint's folder, or a job's name")
       ->required();
   inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
   inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
-  inspect->add_option("--watch", flags->watch_seconds,
-                      "of a running job: again every so many seconds");
+  inspect
+      ->add_option_function<std::string>(
+          "--watch",
+          [flags](const std::string& seconds) {
+            flags->watch_seconds = kWatchSeconds;
+            if (seconds.empty()) return;
+            if (!absl::SimpleAtod(seconds, &flags->watch_seconds) || !(flags->watch_seconds > 0)) {
+              throw CLI::ValidationError("--watch", seconds + " is not a number of seconds");
+            }
+          },
+          "of a running job: a line for each version, looked for every so many seconds (1); with "
+          "--stats its table")
+      ->expected(0, 1)
+      ->type_name("SECONDS");
   AddStateDirectory(inspect, &flags->state_directory);
   AddClusterFlags(inspect, &flags->cluster);
   inspect->callback(

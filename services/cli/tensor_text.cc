@@ -137,4 +137,32 @@ std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count)
   return lines;
 }
 
+std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count) {
+  if (tensors.size() == 1) {
+    const std::vector<double> values = ElementsOf(tensors[0]);
+    const size_t shown = std::min(count, values.size());
+    std::string text = tensors[0].name;
+    for (size_t i = 0; i < shown; ++i) absl::StrAppendFormat(&text, " %.6g", values[i]);
+    if (shown < values.size()) absl::StrAppend(&text, " and ", values.size() - shown, " more");
+    return text;
+  }
+  uint64_t elements = 0, not_finite = 0;
+  double sum = 0, squares = 0;
+  for (const SafetensorsArray& tensor : tensors) {
+    const TensorStats stats = StatsOf(tensor);
+    const double finite = static_cast<double>(stats.elements - stats.not_finite);
+    elements += stats.elements;
+    not_finite += stats.not_finite;
+    sum += stats.mean * finite;
+    squares += (stats.deviation * stats.deviation + stats.mean * stats.mean) * finite;
+  }
+  const double finite = std::max<double>(1, static_cast<double>(elements - not_finite));
+  const double mean = sum / finite;
+  const double variance = std::max(0.0, squares / finite - mean * mean);
+  std::string text = absl::StrFormat("%d tensors, %d values, mean %.4g, deviation %.4g",
+                                     tensors.size(), elements, mean, std::sqrt(variance));
+  if (not_finite > 0) absl::StrAppend(&text, ", ", not_finite, " not finite");
+  return text;
+}
+
 }  // namespace sluice::cli

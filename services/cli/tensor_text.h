@@ -38,6 +38,10 @@ std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& t
 // The first values, in rows of eight.
 std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count);
 
+// One line: of one tensor its name and first values ("w 3.003 3.003 and 98 more"), of several how
+// many they are, and what their elements are like.
+std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count);
+
 }  // namespace sluice::cli
 
 #endif  // SLUICE_SERVICES_CLI_TENSOR_TEXT_H_

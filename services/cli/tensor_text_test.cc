@@ -28,5 +28,17 @@ TEST(TensorTableTest, ARunningJobsTensorsHaveOwners) {
                           "b             [2]     float32   ps-1      "));
 }
 
+TEST(WatchTextTest, OfOneTensorIsItsFirstValues) {
+  EXPECT_EQ(WatchText({Zeros("w", {2, 2})}, 3), "w 0 0 0 and 1 more");
+  EXPECT_EQ(WatchText({Zeros("w", {3})}, 3), "w 0 0 0");
+}
+
+TEST(WatchTextTest, OfSeveralTellsWhatTheirElementsAreLike) {
+  SafetensorsArray two = Zeros("b", {1});
+  const float value = 4;
+  two.bytes = absl::Cord(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
+  EXPECT_EQ(WatchText({Zeros("w", {3}), two}, 3), "2 tensors, 4 values, mean 1, deviation 1.732");
+}
+
 }  // namespace
 }  // namespace sluice::cli

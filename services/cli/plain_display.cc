@@ -1,6 +1,6 @@
 // What the programs print that the examples of docs/reference-systems.md redo: a line for each
-// evaluation, the final one, and how long it took; where the layers are on the shards, the
-// trainers' losses too.
+// evaluation, the final one (without any, the training loss), and how long it took; where the
+// layers are on the shards, the trainers' losses too.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -27,7 +27,10 @@ class PlainDisplay final : public RunDisplay {
       : environment_(environment), options_(std::move(options)) {}
 
   void Note(absl::string_view) override {}
-  void Stopping() override { *environment_.err << "Checkpointing and stopping" << std::endl; }
+  void Stopping() override {
+    if (std::exchange(stopping_, true)) return;
+    *environment_.err << "Checkpointing and stopping" << std::endl;
+  }
   void OnProcessStarted(const ProcessLife&) override {}
   void OnProcessEnded(const ProcessLife&, const policy::Exit&) override {}
 
@@ -65,13 +68,15 @@ class PlainDisplay final : public RunDisplay {
     const v1::JobProgress& progress = facts.result.progress;
     if (facts.result.ending.outcome != policy::Outcome::kSucceeded) {
       for (const std::string& line : log_lines) *environment_.err << "  " << line << "\n";
-      *environment_.err << "sluice: job " << facts.name << ": " << facts.result.ending.reason
+      *environment_.err << "sluice: job " << facts.name << ": " << EndText(facts.result)
                         << std::endl;
       return;
     }
     TrainingIsComplete();
     if (progress.has_last_evaluation()) {
       Print(absl::StrCat("Final ", MetricText(progress.last_evaluation())));
+    } else if (progress.has_loss()) {
+      Print(absl::StrFormat("Final training loss is %.4g", progress.loss()));
     }
     Print(absl::StrFormat("This took %.2f seconds", progress.training_seconds()));
   }
@@ -82,6 +87,14 @@ class PlainDisplay final : public RunDisplay {
     const bool again = evaluation.final() && iteration_printed_ == evaluation.step();
     iteration_printed_ = evaluation.step();
     if (!again && !options_.quiet) Print(IterationText(evaluation));
+  }
+
+  static std::string EndText(const RunResult& result) {
+    if (result.ending.outcome != policy::Outcome::kSuspended) return result.ending.reason;
+    std::string text = "suspended";
+    if (result.heard) absl::StrAppend(&text, " at step ", CountText(result.progress.step()));
+    if (!result.ending.reason.empty()) absl::StrAppend(&text, " (", result.ending.reason, ")");
+    return text;
   }
 
   void TrainingIsComplete() {
@@ -100,6 +113,7 @@ class PlainDisplay final : public RunDisplay {
   DisplayOptions options_;
   std::optional<uint64_t> iteration_printed_;  // its step
   bool complete_ = false;
+  bool stopping_ = false;
 };
 
 }  // namespace

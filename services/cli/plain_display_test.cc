@@ -108,5 +108,30 @@ TEST_F(PlainDisplayTest, WarningsAndFailuresGoToStandardError) {
   EXPECT_EQ(err.str(), "Warning: ps-0 is lost\n  last words\nsluice: job job: no memory\n");
 }
 
+TEST_F(PlainDisplayTest, WithoutEvaluationTheTrainingLossIsFinal) {
+  const auto display = MakePlainDisplay(environment, {});
+  progress.set_has_loss(true);
+  progress.set_loss(2.29519);
+  display->Finish(Facts(), 0, {});
+  EXPECT_EQ(out.str(), "Final training loss is 2.295\nThis took 4.20 seconds\n");
+}
+
+TEST_F(PlainDisplayTest, AStopIsSaidOnceAndTheEndSaysAtWhichStep) {
+  const auto display = MakePlainDisplay(environment, {});
+  display->Stopping();
+  display->Stopping();
+  SummaryFacts facts = Facts();
+  facts.result.ending.outcome = policy::Outcome::kSuspended;
+  facts.result.heard = true;
+  facts.result.progress.set_step(1234);
+  display->Finish(facts, 130, {});
+  facts.result.ending.reason = "stopped at once";
+  display->Finish(facts, 130, {});
+  EXPECT_EQ(out.str(), "");
+  EXPECT_EQ(err.str(),
+            "Checkpointing and stopping\nsluice: job job: suspended at step 1,234\n"
+            "sluice: job job: suspended at step 1,234 (stopped at once)\n");
+}
+
 }  // namespace
 }  // namespace sluice::cli

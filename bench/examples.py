@@ -32,8 +32,10 @@ SHORT = {
     "compression": {"training.epochs": None, "training.steps": 100},
     "fashion-mnist": {"training.epochs": None, "training.steps": 15},
     "hybrid": {"training.steps": 3},
+    "lstm-asynchronous": {"training.steps": 6},
     "lstm-lm": {"training.epochs": None, "training.steps": 3, "data.evaluation.maxSamples": 16},
     "lstm-random": {"training.steps": 3},
+    "mlp-asynchronous": {"training.epochs": None, "training.steps": 400},
     "mlp-mnist": {"training.epochs": None, "training.steps": 200},
     "mnist": {"training.epochs": None, "training.steps": 15},
     "mnist-asynchronous": {"training.steps": 100},
@@ -43,7 +45,7 @@ SHORT = {
     "torchscript": {"training.epochs": None, "training.steps": 30},
 }
 DEFAULT = {"training.steps": 100}
-AS_IT_IS = ("additive", "additive-sharded", "mlp-random", "pool", "queues")
+AS_IT_IS = ("additive", "additive-sharded", "additive-sharded-synchronous", "mlp-random", "pool", "queues")
 
 
 def read(path):

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "operator/api/manifest.h"
 
 namespace sluice {
@@ -75,6 +76,43 @@ TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+}
+
+// What makes a job the one that it is, apart from where its data lies.
+std::string Training(api::TrainingJob job) {
+  v1::JobSpec spec;
+  *spec.mutable_model() = job.spec.model();
+  for (v1::ModelSpec::Stage& stage : *spec.mutable_model()->mutable_stages()) stage.clear_device();
+  *spec.mutable_data() = job.spec.data();
+  spec.mutable_data()->mutable_source()->clear_path();
+  *spec.mutable_optimizer() = job.spec.optimizer();
+  *spec.mutable_training() = job.spec.training();
+  return spec.DebugString();
+}
+
+TEST(Samples, TrainAsTheExamplesDo) {
+  for (const auto& [name, example] : std::vector<std::pair<std::string, std::string>>{
+           {"additive-live", "additive-live"},
+           {"additive-sharded", "additive-sharded"},
+           {"lstm-random", "lstm-random"},
+           {"mlp-random", "mlp-random"},
+           {"mnist-asynchronous", "mnist-asynchronous"},
+           {"mnist-synchronous", "mnist-synchronous"},
+           {"pool", "pool"},
+           {"queues", "queues"},
+           {"server-execution", "server-stages"},
+           {"staleness-rule", "staleness-rule"},
+           {"stragglers", "stragglers"}}) {
+    SCOPED_TRACE(name);
+    const auto sample = api::ReadManifest(absl::StrCat("k8s/samples/", name, ".yaml"));
+    const auto local = api::ReadManifest(absl::StrCat("examples/", example, ".yaml"));
+    ASSERT_TRUE(sample.ok()) << sample.status();
+    ASSERT_TRUE(local.ok()) << local.status();
+    EXPECT_EQ(Training(*sample), Training(*local));
+    EXPECT_EQ(sample->spec.worker().replicas(), local->spec.worker().replicas());
+    EXPECT_EQ(sample->spec.parameter_server().replicas(),
+              local->spec.parameter_server().replicas());
+  }
 }
 
 // `helm test` runs it without claims.

@@ -193,6 +193,12 @@ TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
   EXPECT_EQ(err_.str(),
             "Note: only clusters know of spec.worker.template, spec.cleanPodPolicy; set aside "
             "here\n");
+  Write("job.yaml", absl::StrCat(kManifest, "  tls: Enabled\n"));
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_EQ(err_.str(), "Note: only clusters know of spec.tls; set aside here\n");
+  Write("job.yaml", absl::StrCat(kManifest, "  tls: Disabled\n"));  // as it is here
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(err_.str(), IsEmpty());
   Write("job.yaml", kManifest);
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(err_.str(), IsEmpty());

@@ -1,4 +1,5 @@
 // sluice run
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -227,6 +228,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   options.job = std::move(run.job);
   options.programs = programs;
   options.log_level = flags.log_level;
+  if (flags.log_level.empty()) options.log_level = flags.verbose ? "debug" : "info";
   options.port = flags.port;
   options.control.with_losses = losses;
   const absl::Time start = environment.clock->Now();
@@ -285,7 +287,11 @@ absl::Status StopRunning(const Environment& environment, const RunFlags& flags,
 
 // A manifest may say more for a cluster than one machine can do.
 void SaySetAside(const Environment& environment, const api::TrainingJob& job) {
-  const std::vector<std::string> fields = api::ClusterFields(job);
+  std::vector<std::string> fields = api::ClusterFields(job);
+  // Processes of one machine speak without TLS in any case.
+  if (job.cluster.is_object() && job.cluster.value("tls", "") == "Disabled") {
+    fields.erase(std::remove(fields.begin(), fields.end(), "spec.tls"), fields.end());
+  }
   if (fields.empty()) return;
   *environment.err << "Note: only clusters know of " << absl::StrJoin(fields, ", ")
                    << "; set aside here\n";
@@ -390,7 +396,8 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   run->add_option("--workers", flags->workers, "number of workers instead of the manifest's");
   run->add_option("--shards", flags->shards, "number of shards instead of the manifest's");
   run->add_flag("-q,--quiet", flags->quiet, "print only the final metric, and errors");
-  run->add_flag("-v,--verbose", flags->verbose, "show the processes' logs too");
+  run->add_flag("-v,--verbose", flags->verbose,
+                "show the processes' logs too, with a line for each push, pull and step");
   run->add_option("--output", flags->output,
                   "text, json: one object on each line, or plain: evaluations, the final metric "
                   "and the time it took")
@@ -398,9 +405,9 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       ->capture_default_str();
   run->add_option("--port", flags->port, "of the coordinator (default: any that is free)")
       ->check(CLI::Range(0, 65535));
-  run->add_option("--log-level", flags->log_level, "of the processes")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str();
+  run->add_option("--log-level", flags->log_level,
+                  "of the processes (default: info; with --verbose debug)")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   run->add_option("--bin-dir", flags->program_directory,
                   "folder of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
                   "sluice; SLUICE_BIN_DIR)");

@@ -25,7 +25,7 @@ struct RunFlags {
   std::string state_directory = ".sluice";
   std::string program_directory;  // empty: the environment's
   std::string output = "text";
-  std::string log_level = "info";
+  std::string log_level;  // empty: debug where the logs are shown (`verbose`), else info
   std::optional<uint32_t> workers;
   std::optional<uint32_t> shards;
   int port = 0;

@@ -196,7 +196,16 @@ class ShardServer::Impl final : public StreamHandler {
     return true;
   }
 
+  // For who debugs: a line for each step that this shard has closed.
+  void TellSteps() {
+    const ShardStatus status = core_->status();
+    if (!status.has_view || status.lowest == told_step_) return;
+    told_step_ = status.lowest;
+    logger_.Debug("Closed a step", {{"step", status.lowest}});
+  }
+
   void AfterEvents(absl::Time now) {
+    if (logger_.debug_enabled()) TellSteps();
     if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
     RetryPeers(now);
     timer_.Set(std::min({core_->NextTick(), NextRetry(), last_publication_ + absl::Seconds(1)}));
@@ -419,6 +428,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   // Touched by the executor's tasks only.
   std::unique_ptr<ShardCore> core_;
+  uint64_t told_step_ = 0;  // by TellSteps
   // Streams with frames that wait for FlushStreams.
   absl::flat_hash_set<StreamId> queued_;
   std::map<uint64_t, Peer> peers_;      // by incarnation

@@ -256,7 +256,7 @@ class WorkerProcess::Impl {
     frames_sent_.Increment();
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
     Shard& shard = it->second;
-    NotePush(shard, send.header);
+    NotePush(send.shard, shard, send.header);
     shard.stream->Queue(send.header, std::move(send.payload));
   }
   // With the next event, whatever it is: nobody is woken up for it.
@@ -269,8 +269,14 @@ class WorkerProcess::Impl {
 
   // The round trip of a push: from the frame that completes a partition to the first data of it, or
   // to what answers an asynchronous update. A later one begins anew.
-  void NotePush(Shard& shard, const v1::Header& header) {
+  void NotePush(ShardId id, Shard& shard, const v1::Header& header) {
     if (!header.has_push() || header.push().complete_size() == 0) return;
+    if (logger_.debug_enabled()) {
+      const v1::Push& push = header.push();
+      logger_.Debug("Sent gradients", {{"step", std::max(push.step(), push.clock())},
+                                       {"samples", push.samples()},
+                                       {"shard", id}});
+    }
     shard.pushed =
         Shard::Pushed{clock_.Now(), header.push().complete(header.push().complete_size() - 1)};
   }
@@ -382,7 +388,8 @@ class WorkerProcess::Impl {
     }
   }
 
-  void Perform(AdoptVersion&) {
+  void Perform(AdoptVersion& adopt) {
+    if (logger_.debug_enabled()) logger_.Debug("Got weights", {{"version", adopt.version}});
     if (absl::Status status = trainer_->engine().Adopt(); !status.ok()) {
       Fail(absl::StrCat("a version cannot be adopted: ", status.message()));
     }

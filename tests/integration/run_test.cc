@@ -346,6 +346,14 @@ TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(absl::StrCat("\n", process, " +\\| ")))
         << process;
   }
+  // A line for each message that matters.
+  for (const char* line : {"worker-0 .*msg=\"Sent gradients\".* step=19",
+                           "worker-0 .*msg=\"Got weights\".* version=19",
+                           "ps-[01] .*msg=\"Closed a step\".* step=20"}) {
+    EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
+  }
+  const std::string told = text({"--fresh", "--verbose", "--log-level", "info"});
+  EXPECT_EQ(told.find("Sent gradients"), std::string::npos) << told;
 }
 
 TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {

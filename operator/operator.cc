@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "operator/reconciler/names.h"
+#include "operator/reconciler/pod_view.h"
 
 namespace sluice {
 
@@ -88,15 +89,9 @@ class Operator::Sink final : public kube::ReflectorSink {
 
 namespace {
 
-// Most of a pod's bytes are of no use here.
 void StripPod(Json* pod) {
   runtime::StripManagedFields(pod);
-  if (!pod->contains("spec")) return;
-  Json spec = Json::object();
-  if (const std::string node = kube::GetString(*pod, {"spec", "nodeName"}); !node.empty()) {
-    spec["nodeName"] = node;
-  }
-  (*pod)["spec"] = std::move(spec);
+  reconciler::StripPod(pod);
 }
 
 }  // namespace

@@ -332,6 +332,42 @@ void WaitsForAnImage(Scene* s) {
   s->Pod(kWorker1).waiting = {"ImagePullFailed", "no such image"};
 }
 
+// Its volumes are not mounted.
+void IsPreparedForLong(Scene* s) {
+  s->Decide();
+  for (const Slot& slot : {kCoordinator, kShard, kWorker0}) s->Runs(slot);
+  s->Pod(kWorker1).slow_start = {"VolumeNotMounted", "no secret"};
+  s->Pod(kWorker1).slow_from = s->now + absl::Minutes(1);
+}
+
+const Row kSlowStarts[] = {
+    {"APodThatIsSlowToStartIsLookedAtInTime",
+     [](Scene* s) {
+       IsPreparedForLong(s);
+       s->Pass(absl::Seconds(20));
+     },
+     {"keep objects", "desire 2 workers, 1 shards", "again after 40s"},
+     "Starting"},
+    {"WhatKeepsItIsToldThen",
+     [](Scene* s) {
+       IsPreparedForLong(s);
+       s->Pass(absl::Minutes(1));
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "VolumeNotMounted"},
+    {"AndNoMoreOnceItHasBegun",
+     [](Scene* s) {
+       IsPreparedForLong(s);
+       s->Pass(absl::Minutes(1));
+       s->Decide();
+       s->Runs(kWorker1);
+     },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Starting"},
+};
+INSTANTIATE_TEST_SUITE_P(SlowStarts, DecideJobTest, ::testing::ValuesIn(kSlowStarts),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
 const Row kOutdated[] = {
     {"APodThatWaitsIsMadeAnewWhereThatIsTheCure",
      [](Scene* s) {

@@ -3,10 +3,12 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "operator/policy/last_words.h"
@@ -33,11 +35,18 @@ bool IsTrue(const Json* condition) {
   return condition != nullptr && GetString(*condition, {"status"}) == "True";
 }
 
-const Json* ContainerStatus(const Json& pod, const char* list, absl::string_view name) {
+// The statuses in one of a pod's lists of them.
+std::vector<const Json*> Statuses(const Json& pod, const char* list) {
+  std::vector<const Json*> found;
   const Json* statuses = kube::Find(pod, {"status", list});
-  if (statuses == nullptr || !statuses->is_array()) return nullptr;
-  for (const Json& status : *statuses) {
-    if (name.empty() || GetString(status, {"name"}) == name) return &status;
+  if (statuses == nullptr || !statuses->is_array()) return found;
+  for (const Json& status : *statuses) found.push_back(&status);
+  return found;
+}
+
+const Json* ContainerStatus(const Json& pod, absl::string_view name) {
+  for (const Json* status : Statuses(pod, "containerStatuses")) {
+    if (GetString(*status, {"name"}) == name) return status;
   }
   return nullptr;
 }
@@ -52,34 +61,126 @@ bool IsConfigTrouble(absl::string_view reason) {
          reason == "RunContainerError" || reason == "PreStartHookError";
 }
 
-Trouble WaitingOf(const Json& pod, absl::string_view container) {
+// Mounting volumes and making the pod's network takes no longer than this where all is well.
+constexpr absl::Duration kSlowStart = absl::Seconds(60);
+
+Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
+  const std::string message = GetString(scheduled, {"message"});
+  if (GetString(scheduled, {"reason"}) == "SchedulingGated") {
+    std::vector<std::string> gates;
+    const Json* list = kube::Find(pod, {"spec", "schedulingGates"});
+    if (list != nullptr && list->is_array()) {
+      for (const Json& gate : *list) gates.push_back(GetString(gate, {"name"}));
+    }
+    return {"SchedulingGated",
+            absl::StrCat("the pod is held back by its scheduling gates (",
+                         absl::StrJoin(gates, ", "), ") until whoever manages them lets it go")};
+  }
+  const bool claim = absl::StrContains(absl::AsciiStrToLower(message), "persistentvolumeclaim");
+  return {
+      "Unschedulable",
+      absl::StrCat("no node takes the pod: ", message,
+                   claim ? "; make the claim, or a volume for it, or correct its name in the job"
+                         : "; ask for less or for other nodes in the template, or add nodes")};
+}
+
+// `own`: the container is Sluice's; `begun`: Sluice's container runs already.
+Trouble ContainerTrouble(const Json& status, bool own, bool begun) {
+  const std::string reason = GetString(status, {"state", "waiting", "reason"});
+  const std::string message = GetString(status, {"state", "waiting", "message"});
+  const std::string where =
+      own ? "" : absl::StrCat("container ", GetString(status, {"name"}), ": ");
+  // Whoever runs is not made anew for the sake of what runs beside it.
+  const char* then = begun ? "; then delete the pod" : "";
+  if (IsImageTrouble(reason)) {
+    return {"ImagePullFailed",
+            absl::StrCat(where, "image ", GetString(status, {"image"}), ": ", reason, ": ", message,
+                         "; correct ", own ? "spec.image" : "the image in the template of the role",
+                         ", or give the pods imagePullSecrets", then)};
+  }
+  if (IsConfigTrouble(reason)) {
+    return {"ContainerConfigError",
+            absl::StrCat(where, reason, ": ", message,
+                         "; make what the template names, or correct the template", then)};
+  }
+  return {};
+}
+
+Trouble WaitingOf(const Json& pod, absl::string_view own, bool begun) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (scheduled != nullptr && GetString(*scheduled, {"status"}) == "False") {
-    const std::string message = GetString(*scheduled, {"message"});
-    const bool claim = absl::StrContains(absl::AsciiStrToLower(message), "persistentvolumeclaim");
-    return {
-        "Unschedulable",
-        absl::StrCat("no node takes the pod: ", message,
-                     claim ? "; make the claim, or a volume for it, or correct its name in the job"
-                           : "; ask for less or for other nodes in the template, or add nodes")};
+    return SchedulingTrouble(pod, *scheduled);
   }
-  for (const Json* status : {ContainerStatus(pod, "initContainerStatuses", ""),
-                             ContainerStatus(pod, "containerStatuses", container)}) {
-    if (status == nullptr) continue;
-    const std::string reason = GetString(*status, {"state", "waiting", "reason"});
-    const std::string message = GetString(*status, {"state", "waiting", "message"});
-    if (IsImageTrouble(reason)) {
-      return {"ImagePullFailed",
-              absl::StrCat("image ", GetString(*status, {"image"}), ": ", reason, ": ", message,
-                           "; correct spec.image, or give the pods imagePullSecrets")};
-    }
-    if (IsConfigTrouble(reason)) {
-      return {"ContainerConfigError",
-              absl::StrCat(reason, ": ", message,
-                           "; make what the template names, or correct the template")};
+  for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
+    for (const Json* status : Statuses(pod, list)) {
+      const bool is_own = list[0] == 'c' && GetString(*status, {"name"}) == own;
+      Trouble trouble = ContainerTrouble(*status, is_own, begun);
+      if (!trouble.empty()) return trouble;
     }
   }
   return {};
+}
+
+// "secret a, claim b": what has to be there for the pod's volumes, and may not be.
+std::string WhatVolumesNeed(const Json& pod) {
+  struct Kind {
+    const char* noun;
+    const char* source;
+    const char* name;
+  };
+  const Kind kinds[] = {{"secret", "secret", "secretName"},
+                        {"config map", "configMap", "name"},
+                        {"claim", "persistentVolumeClaim", "claimName"},
+                        {"folder of the node", "hostPath", "path"},
+                        {"CSI driver", "csi", "driver"},
+                        {"NFS server", "nfs", "server"},
+                        {"secret", "secret", "name"}};  // of a projected volume
+  std::vector<std::string> needed;
+  const auto add = [&](const Json& volume) {
+    for (const Kind& kind : kinds) {
+      const std::string name = GetString(volume, {kind.source, kind.name});
+      if (!name.empty()) needed.push_back(absl::StrCat(kind.noun, " ", name));
+    }
+  };
+  const auto each = [](const Json* list, const auto& visit) {
+    if (list == nullptr || !list->is_array()) return;
+    for (const Json& item : *list) visit(item);
+  };
+  each(kube::Find(pod, {"spec", "volumes"}), [&](const Json& volume) {
+    add(volume);
+    each(kube::Find(volume, {"projected", "sources"}), add);
+  });
+  return absl::StrJoin(needed, ", ");
+}
+
+// Its kubelet has seen it, and is not done with volumes and network.
+bool IsBeingPrepared(const Json& pod) {
+  const Json* prepared = Condition(pod, "PodReadyToStartContainers");
+  return prepared != nullptr && !IsTrue(prepared);
+}
+
+// A kubelet says in events alone what keeps it from making a pod ready to start containers. It
+// pulls images later, and does not speak for a node that it has left.
+void ReadSlowStart(const Json& pod, PodView* view) {
+  const Json* scheduled = Condition(pod, "PodScheduled");
+  if (!IsTrue(scheduled) || !IsBeingPrepared(pod)) return;
+  view->slow_from = kube::DecodeTime(GetString(*scheduled, {"lastTransitionTime"})) + kSlowStart;
+  const std::string needed = WhatVolumesNeed(pod);
+  const std::string since = absl::StrCat("node ", view->node, " could not prepare the pod for ",
+                                         absl::FormatDuration(kSlowStart), " and more: ");
+  const std::string look =
+      absl::StrCat("; `kubectl describe pod ", view->name, "` has the kubelet's words");
+  if (needed.empty()) {
+    view->slow_start = {
+        "SandboxNotReady",
+        absl::StrCat(since, "see the container runtime and network of the node", look)};
+  } else {
+    view->slow_start = {"VolumeNotMounted",
+                        absl::StrCat(since,
+                                     "see whether what its volumes need is there and can be "
+                                     "mounted (",
+                                     needed, "), and the network of the node", look)};
+  }
 }
 
 // Who wanted the pod gone from where it was, if anybody did; in a word.
@@ -140,7 +241,7 @@ void ReadLastWord(PodView* view) {
 
 void ReadContainer(const Json& pod, PodView* view) {
   const absl::string_view name = RoleName(view->slot.role);
-  const Json* status = ContainerStatus(pod, "containerStatuses", name);
+  const Json* status = ContainerStatus(pod, name);
   view->started = view->created;
   if (status == nullptr) return;
   view->image_id = GetString(*status, {"imageID"});
@@ -186,7 +287,8 @@ std::optional<PodView> ReadPod(const Json& pod) {
     view.exit.code = phase == "Failed" ? kExitRetry : kExitOk;
     view.exit.message = GetString(pod, {"status", "message"});
   }
-  if (!view.begun) view.waiting = WaitingOf(pod, RoleName(view.slot.role));
+  if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.slot.role), view.begun);
+  if (!view.begun) ReadSlowStart(pod, &view);
   if (view.ended) {
     view.ready = false;
     if (view.ended_at == absl::InfinitePast() || view.ended_at == absl::Time()) {
@@ -208,6 +310,24 @@ std::optional<PodView> ReadPod(const Json& pod) {
       view.ready || (ready != nullptr && view.begun &&
                      kube::DecodeTime(GetString(*ready, {"lastTransitionTime"})) > view.started);
   return view;
+}
+
+void StripPod(Json* pod) {
+  const auto found = pod->find("spec");
+  if (found == pod->end()) return;
+  Json spec = Json::object();
+  const auto keep = [&](const char* field) {
+    if (found->is_object() && found->contains(field)) spec[field] = std::move((*found)[field]);
+  };
+  keep("nodeName");
+  keep("schedulingGates");
+  if (IsBeingPrepared(*pod)) keep("volumes");
+  *found = std::move(spec);
+}
+
+const Trouble& WaitingAt(const PodView& pod, absl::Time now) {
+  const bool slow = pod.waiting.empty() && !pod.begun && now >= pod.slow_from;
+  return slow ? pod.slow_start : pod.waiting;
 }
 
 policy::ProcessObservation Observe(const PodView& pod) {

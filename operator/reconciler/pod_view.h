@@ -34,7 +34,10 @@ struct PodView {
   absl::Time started;  // of the container; of the pod where it has not begun
   bool ready = false;
   bool was_ready = false;  // once; as far as an ended pod tells
-  Trouble waiting;         // why it has not begun, where that is worth telling
+  Trouble waiting;         // why not all of its containers begin, where that is worth telling
+  // What is to be said where it has not begun by then and nothing else is: see WaitingAt.
+  Trouble slow_start;
+  absl::Time slow_from = absl::InfiniteFuture();
 
   // Sluice's container has ended (others may go on), or the whole pod has.
   bool ended = false;
@@ -55,6 +58,12 @@ struct PodView {
 
 // Nothing for a pod of no role. Whatever is in it, this never fails.
 std::optional<PodView> ReadPod(const kube::Json& pod);
+
+// Takes away what ReadPod does not read, which is most of a pod's bytes.
+void StripPod(kube::Json* pod);
+
+// What stands in the way of a pod's beginning: `waiting`, or `slow_start` once its time has come.
+const Trouble& WaitingAt(const PodView& pod, absl::Time now);
 
 policy::ProcessObservation Observe(const PodView& pod);
 

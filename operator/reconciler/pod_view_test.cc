@@ -93,6 +93,7 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsNamed) {
   EXPECT_EQ(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.reason,
             "ContainerConfigError");
   EXPECT_TRUE(ReadPod(Pod("worker", Waiting("ContainerCreating")))->waiting.empty());
+  EXPECT_TRUE(ReadPod(Pod("worker", Waiting("PodInitializing")))->waiting.empty());
   const Json pending = {
       {"phase", "Pending"},
       {"conditions", Json::array({Condition("PodScheduled", "False", "2026-01-01T00:00:01Z")})}};
@@ -115,6 +116,118 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
   EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("make the claim"));
   EXPECT_THAT(told("pod has unbound immediate PersistentVolumeClaims"),
               HasSubstr("or a volume for it"));
+}
+
+// Bound to a node at 00:00:05.
+Json Creating(const char* prepared) {
+  Json status = Waiting("ContainerCreating");
+  status["conditions"] =
+      Json::array({Condition("PodScheduled", "True", "2026-01-01T00:00:05Z"),
+                   Condition("PodReadyToStartContainers", prepared, "2026-01-01T00:00:06Z")});
+  return status;
+}
+const absl::Time kSlow =
+    absl::FromCivil(absl::CivilSecond(2026, 1, 1, 0, 1, 5), absl::UTCTimeZone());
+
+TEST(PodViewTest, APodThatItsNodeCannotPrepareSaysAfterAMinuteWhatItsVolumesNeed) {
+  Json pod = Pod("worker", Creating("False"));
+  pod["spec"]["volumes"] = Json::parse(R"([
+      {"name": "a", "emptyDir": {}},
+      {"name": "b", "secret": {"secretName": "token"}},
+      {"name": "c", "configMap": {"name": "settings"}},
+      {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+      {"name": "e", "hostPath": {"path": "/mnt/x"}},
+      {"name": "f", "projected": {"sources": [{"secret": {"name": "inner"}},
+                                              {"configMap": {"name": "more"}}]}}])");
+  StripPod(&pod);
+  const auto view = ReadPod(pod);
+  EXPECT_TRUE(WaitingAt(*view, kSlow - absl::Seconds(1)).empty());
+  const Trouble told = WaitingAt(*view, kSlow);
+  EXPECT_EQ(told.reason, "VolumeNotMounted");
+  EXPECT_THAT(told.message, HasSubstr("node n1"));
+  EXPECT_THAT(told.message, HasSubstr("(secret token, config map settings, claim data, folder of "
+                                      "the node /mnt/x, secret inner, config map more)"));
+  EXPECT_THAT(told.message, HasSubstr("`kubectl describe pod a-worker`"));
+}
+
+TEST(PodViewTest, OfAPodThatIsPreparedLittleIsKept) {
+  for (const char* prepared : {"True", "Unknown"}) {
+    Json pod = Pod("worker", Creating(prepared));
+    pod["spec"]["volumes"] = Json::array({{{"name", "a"}, {"emptyDir", Json::object()}}});
+    pod["spec"]["containers"] = Json::array({{{"name", "worker"}}});
+    const Json status = pod["status"];
+    StripPod(&pod);
+    EXPECT_EQ(pod["status"], status);
+    EXPECT_EQ(pod["spec"].contains("volumes"), prepared != std::string("True"));
+    EXPECT_FALSE(pod["spec"].contains("containers"));
+    EXPECT_EQ(ReadPod(pod)->node, "n1");
+  }
+  Json none = Json::object();
+  StripPod(&none);
+  EXPECT_TRUE(none.empty());
+}
+
+TEST(PodViewTest, APodWithoutSuchVolumesThatItsNodeCannotPrepareBlamesTheNode) {
+  EXPECT_EQ(WaitingAt(*ReadPod(Pod("worker", Creating("False"))), kSlow).reason, "SandboxNotReady");
+}
+
+TEST(PodViewTest, APodThatPullsItsImageForLongHasNothingToTell) {
+  Json status = Creating("True");
+  EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
+  status["conditions"].erase(1);
+  EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty())
+      << "its kubelet has not seen it";
+}
+
+TEST(PodViewTest, APodThatHasBegunWaitsForNoVolume) {
+  Json status = Creating("False");
+  status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
+  EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
+}
+
+// What a container waits for, in a pod with others that wait as they should.
+Json WithWaiting(const char* list, const char* name, const char* reason) {
+  Json status = Waiting("PodInitializing");
+  Json& statuses = status[list];
+  if (!statuses.is_array()) statuses = Json::array();
+  statuses.push_back({{"name", "fine"}, {"state", {{"running", Json::object()}}}});
+  statuses.push_back({{"name", name},
+                      {"image", "y:2"},
+                      {"state", {{"waiting", {{"reason", reason}, {"message", "m"}}}}}});
+  return status;
+}
+
+TEST(PodViewTest, OtherContainersOfThePodAreLookedAtToo) {
+  for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
+    const auto pull = ReadPod(Pod("worker", WithWaiting(list, "other", "ImagePullBackOff")));
+    EXPECT_EQ(pull->waiting.reason, "ImagePullFailed") << list;
+    EXPECT_THAT(pull->waiting.message, HasSubstr("container other: image y:2"));
+    EXPECT_THAT(pull->waiting.message, HasSubstr("correct the image in the template of the role"));
+    const auto config =
+        ReadPod(Pod("worker", WithWaiting(list, "other", "CreateContainerConfigError")));
+    EXPECT_EQ(config->waiting.reason, "ContainerConfigError") << list;
+    EXPECT_THAT(config->waiting.message, HasSubstr("container other: "));
+  }
+}
+
+TEST(PodViewTest, AContainerThatCannotBeginBesideOneThatRunsIsToldToo) {
+  Json status = WithWaiting("containerStatuses", "sidecar", "ErrImagePull");
+  status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
+  const auto pod = ReadPod(Pod("worker", status));
+  EXPECT_TRUE(pod->begun);
+  EXPECT_EQ(pod->waiting.reason, "ImagePullFailed");
+  EXPECT_THAT(pod->waiting.message, HasSubstr("then delete the pod"));
+}
+
+TEST(PodViewTest, APodThatIsHeldBackIsNotOneThatFindsNoRoom) {
+  Json held = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
+  held["reason"] = "SchedulingGated";
+  Json pod = Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({held})}});
+  pod["spec"]["schedulingGates"] = Json::array({{{"name", "kueue.x-k8s.io/admission"}}});
+  StripPod(&pod);
+  const Trouble told = ReadPod(pod)->waiting;
+  EXPECT_EQ(told.reason, "SchedulingGated");
+  EXPECT_THAT(told.message, HasSubstr("(kueue.x-k8s.io/admission)"));
 }
 
 TEST(PodViewTest, AReadyPodWhoseNodeFellSilentIsLost) {

@@ -125,8 +125,11 @@ class Reporter {
       const PodView* pod = found == pods.end() ? nullptr : found->second;
       if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
       missing_.push_back(policy::SlotName(slot));
-      if (pod != nullptr && waiting_.empty() && !pod->waiting.empty()) {
-        waiting_ = {pod->waiting.reason, absl::StrCat(pod->name, ": ", pod->waiting.message)};
+      if (pod != nullptr && waiting_.empty()) {
+        const Trouble& waiting = WaitingAt(*pod, findings_.now);
+        if (!waiting.empty()) {
+          waiting_ = {waiting.reason, absl::StrCat(pod->name, ": ", waiting.message)};
+        }
       }
       const auto kept = recovery_.memory.slots.find(slot);
       if (kept == recovery_.memory.slots.end() || kept->second.failures_in_row == 0) return;

@@ -86,6 +86,17 @@ class TroublesTest(TrainingCase):
         self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
         self.assert_recovers('secret')
 
+    def test_a_secret_that_a_volume_of_a_template_needs_is_not_there(self):
+        job = bit_exact_job('mount', STEPS)
+        spec = job['spec']['worker']['template']['spec']
+        spec['volumes'] = [{'name': 'token', 'secret': {'secretName': 'token'}}]
+        spec['containers'][0]['volumeMounts'] = [{'name': 'token', 'mountPath': '/token'}]
+        self.apply(job)
+        self.wait_until_told('mount', 'VolumeNotMounted', 'secret token', 'kubectl describe pod mount-worker-')
+        self.assertEqual(self.status('mount')['summary'], 'VolumeNotMounted')
+        self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
+        self.assert_recovers('mount')
+
     def edited(self, sample, *changes):
         manifest = (SAMPLES / sample).read_text()
         for before, after in changes:

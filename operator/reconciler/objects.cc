@@ -121,14 +121,16 @@ bool HasVariable(const Json& container, absl::string_view name) {
   });
 }
 
-Json Ports(v1::Role role) {
+// `custom`: a program of the user's, which need not serve metrics; where it does, the template says
+// at which port.
+Json Ports(v1::Role role, bool custom) {
   Json ports = Json::array();
   const auto add = [&](const char* name, int port) {
     ports.push_back({{"name", name}, {"containerPort", port}, {"protocol", "TCP"}});
   };
   if (role == v1::COORDINATOR) add("control", kCoordinatorPort);
   if (role == v1::SHARD) add("data", kShardPort);
-  add("metrics", kMetricsPort);
+  if (!custom) add("metrics", kMetricsPort);
   return ports;
 }
 
@@ -166,7 +168,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
                    const Json& theirs, Json* volumes) {
   const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
   Json container = {{"name", absl::StrCat(RoleName(slot.role))},
-                    {"ports", Ports(slot.role)},
+                    {"ports", Ports(slot.role, custom)},
                     {"terminationMessagePolicy", "FallbackToLogsOnError"},
                     {"securityContext",
                      {{"allowPrivilegeEscalation", false},

@@ -118,6 +118,20 @@ TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
   EXPECT_FALSE(Container(pod).contains("readinessProbe"));
 }
 
+TEST(ObjectsTest, ACommandOfTheUsersOwnHasAPortOfMetricsOnlyWhereItsTemplateSaysSo) {
+  const auto ports = [](const Json& worker, const policy::Slot& slot) {
+    return Container(MakePod(Job({{"worker", worker}}), kDefaults, slot))["ports"].dump();
+  };
+  const Json command = {{"command", {"python3", "train.py"}}};
+  EXPECT_EQ(ports(command, kWorker), "[]");
+  EXPECT_THAT(ports(command, kShard), HasSubstr("\"metrics\""));
+  EXPECT_THAT(ports(Json::object(), kWorker), HasSubstr("\"metrics\""));
+  Json serves = command;
+  serves["template"] = Json::parse(R"({"spec": {"containers": [
+      {"name": "worker", "ports": [{"name": "metrics", "containerPort": 8000}]}]}})");
+  EXPECT_THAT(ports(serves, kWorker), HasSubstr("\"containerPort\":8000"));
+}
+
 TEST(ObjectsTest, WorkersThatDownloadAreGivenAFolderForItUnlessTheyHaveOne) {
   const std::string address = absl::StrCat("http://h/words#sha256=", std::string(64, 'a'));
   const Json data = {{"data", {{"format", "Text"}, {"source", {{"path", address}}}}}};

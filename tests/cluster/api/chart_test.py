@@ -58,9 +58,16 @@ class ChartTest(unittest.TestCase):
         self.assertTrue(self.can('create', 'pods', 'team-a'))
         self.assertFalse(self.can('create', 'pods', 'default'))
 
-    def test_plain_manifests_install_the_same(self):
-        self.addCleanup(self.cluster.kubectl, 'delete', '-f', ROOT / 'k8s/sluice.yaml', '--ignore-not-found', '--wait')
-        self.cluster.kubectl('apply', '--server-side', '-f', ROOT / 'k8s/sluice.yaml')
+    def test_plain_manifests_install_the_same_applied_by_the_server_or_by_kubectl(self):
+        for flags in ('--server-side',), ():
+            with self.subTest(flags=flags):
+                try:
+                    self.install_plain(flags)
+                finally:
+                    self.cluster.kubectl('delete', '-f', ROOT / 'k8s/sluice.yaml', '--ignore-not-found', '--wait')
+
+    def install_plain(self, flags):
+        self.cluster.kubectl('apply', *flags, '-f', ROOT / 'k8s/sluice.yaml')
         wait_for('the resource is served', lambda: self.api.request('GET', path_of('trainingjobs')))
         namespace = next(one['metadata']['namespace'] for one in self.api.request(
             'GET', '/apis/apps/v1/deployments')['items'])

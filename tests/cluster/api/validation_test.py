@@ -71,6 +71,23 @@ class ValidationTest(unittest.TestCase):
                 finally:
                     self.api.delete('trainingjobs', 'default', name)
 
+    def test_every_sample_is_taken(self):
+        samples = sorted((ROOT / 'k8s/samples').glob('*.yaml'))
+        self.assertGreaterEqual(len(samples), 15)
+        jobs = 0
+        for sample in samples:
+            with self.subTest(sample.name):
+                documents = list(yaml.safe_load_all(sample.read_text()))
+                for document in documents:
+                    if document['kind'] == 'Namespace':  # what lies in it is refused without it
+                        self.cluster.apply(json.dumps(document))
+                said = self.cluster.kubectl('apply', '--dry-run=server', '-n', documents[-1]['metadata'].get('namespace', 'default'),
+                                            '-f', sample)
+                self.assertEqual(said.count('(server dry run)'), len(documents), said)
+                jobs += said.count('trainingjob.sluice.dev/')
+        say(f'{jobs} jobs of {len(samples)} samples are taken')
+        self.assertGreaterEqual(jobs, 13)
+
     def test_kubectl_explains_fields(self):
         said = self.cluster.kubectl('explain', 'stj.spec.training.globalBatchSize')
         self.assertIn('FIELD: globalBatchSize <integer>', said)

@@ -608,6 +608,10 @@ TEST_F(OperatorTest, AJobWithoutStorageIsNotAcceptedUntilItHasSome) {
   EXPECT_EQ(cluster_.Condition("a", "Accepted"), "False/StorageNeeded");
   EXPECT_THAT(cluster_.PodNames(), IsEmpty());
   EXPECT_EQ(Summary(), "Invalid");
+  cluster_.PatchJob("a", {{"spec", FakeCluster::Job("a")["spec"]}});
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Accepted"), "True/Valid");
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
 }
 
 TEST_F(OperatorTest, AJobOfAnotherControllerIsLeftAlone) {

@@ -56,6 +56,9 @@ class FieldBuilder {
   FieldBuilder& ItemKey(std::string key) { return field_.item_key = std::move(key), *this; }
   FieldBuilder& ClusterOnly() { return field_.cluster_only = true, *this; }
   FieldBuilder& Fixed() { return field_.fixed = true, *this; }
+  FieldBuilder& FixedUnless(std::string cel) {
+    return field_.changeable_while = std::move(cel), Fixed();
+  }
   FieldBuilder& Alias(std::string spelling) {
     return field_.aliases.push_back(std::move(spelling)), *this;
   }

@@ -68,6 +68,9 @@ struct Field {
   // What a checkpoint depends on: it, and everything below it, stays as it was for the life of a
   // job.
   bool fixed = false;
+  // Of a fixed field: CEL over `oldSelf`, the object that it is in. As long as that holds, API
+  // servers let it be changed still: no cluster can have begun the job.
+  std::string changeable_while;
 
   // Other spellings that people bring along ("lr"); used for suggestions only.
   std::vector<std::string> aliases;

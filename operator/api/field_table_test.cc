@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <random>
 #include <regex>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "operator/api/validate.h"
 #include "operator/api/yaml_document.h"
 
@@ -137,6 +141,57 @@ TEST(FieldTable, PatternsAndPredicatesAgreeOnEveryExample) {
     }
   }
   EXPECT_GT(compared, 15);
+}
+
+// Strings near the examples: parts of them, with characters that patterns treat specially.
+class Texts {
+ public:
+  explicit Texts(const Field& field) {
+    for (const std::vector<Example>* examples : {&field.examples, &field.invalid}) {
+      for (const Example& example : *examples) {
+        const std::string& text = YamlDocument::Parse(example.yaml).roots().at(0)->text;
+        if (!text.empty()) seeds_.push_back(text);
+      }
+    }
+    seeds_.push_back("a");
+  }
+  std::string Next() {
+    std::string text;
+    if (Below(2) == 0) text = seeds_[Below(seeds_.size())].substr(0, 1 + Below(40));
+    for (size_t changes = 1 + Below(6); changes > 0; --changes) {
+      constexpr absl::string_view kPieces[] = {"a",  "Z",    "0",    "_", "-", ".", "..", "/",
+                                               "//", "../",  ":",    "~", ",", " ", "\t", "\n",
+                                               "\r", "\x01", "\x7f", "@", "$", "é"};
+      const absl::string_view piece = kPieces[Below(std::size(kPieces))];
+      const size_t at = Below(text.size() + 1);
+      text =
+          text.substr(0, at) + std::string(piece) + text.substr(at + Below(2) * (at < text.size()));
+    }
+    return text;
+  }
+
+ private:
+  size_t Below(size_t bound) { return random_() % bound; }
+
+  std::mt19937 random_{7};
+  std::vector<std::string> seeds_;
+};
+
+TEST(FieldTable, PatternsAndPredicatesAgreeOnTextsNearTheExamples) {
+  for (const Field& field : Fields()) {
+    if (field.pattern.empty()) continue;
+    const std::regex regex(field.pattern);
+    Texts texts(field);
+    int matching = 0;
+    for (int i = 0; i < 3000; ++i) {
+      const std::string text = texts.Next();
+      if (text.size() < field.min_size || text.size() > field.max_size) continue;
+      ASSERT_EQ(std::regex_search(text, regex), field.matches(text))
+          << field.path << ": \"" << absl::CEscape(text) << "\"";
+      matching += field.matches(text);
+    }
+    EXPECT_TRUE(matching > 0 || field.examples.empty()) << field.path;
+  }
 }
 
 class RuleTest : public ::testing::TestWithParam<size_t> {

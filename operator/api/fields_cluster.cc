@@ -4,6 +4,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {
@@ -36,14 +37,22 @@ bool IsMountPath(absl::string_view text) {
   return text.size() > 1 && text[0] == '/' && text.back() != '/' && !absl::StrContains(text, ':');
 }
 
+// A folder that leads nowhere but down.
 bool IsSubPath(absl::string_view text) {
-  if (text.empty() || text[0] == '/') return false;
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) {
-                       return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' ||
-                              c == '/';
-                     }) &&
-         !absl::StrContains(text, "..");
+  if (absl::StartsWith(text, "/")) return false;
+  for (absl::string_view part : absl::StrSplit(text, '/')) {
+    if (part == "..") return false;
+    const auto allowed = [](char c) {
+      return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+    };
+    if (!std::all_of(part.begin(), part.end(), allowed)) return false;
+  }
+  return true;
+}
+// The same: names that are not `..`, each with slashes behind it but the last, which may have none.
+std::string SubPathRegex() {
+  constexpr char kName[] = "([.]?[A-Za-z0-9_-][A-Za-z0-9._-]*|[.]|[.][.][A-Za-z0-9._-]+)";
+  return absl::StrCat("^(", kName, "/+)*", kName, "?$");
 }
 
 FieldBuilder Claim(const std::string& path, const std::string& description) {
@@ -127,11 +136,16 @@ void AddCheckpointClaim(std::vector<Field>* fields) {
           .ClusterOnly()
           .Implied("`<namespace>/<name>`")
           .Size(1, 1024)
-          .Pattern("^[A-Za-z0-9._-][A-Za-z0-9._/-]*$", IsSubPath,
-                   "must be a relative path of letters, digits, `-`, `_` and `.`, without `..`")
+          .Pattern(SubPathRegex(), IsSubPath,
+                   "must be a relative path of letters, digits, `-`, `_` and `.`, without a folder "
+                   "`..`")
           .Context(kClaim)
           .Example("team-a/mnist")
-          .Invalid("/team-a", "must be a relative path"));
+          .Example("team-a/v1..2/.hidden/")
+          .Invalid("/team-a", "must be a relative path")
+          .Invalid("..", "without a folder `..`")
+          .Invalid("team-a/../team-b", "without a folder `..`")
+          .Invalid("team a", "must be a relative path"));
 }
 
 void AddReplicaBounds(const std::string& role, const std::string& whom,
@@ -181,12 +195,15 @@ void AddFailurePolicy(std::vector<Field>* fields) {
                          "those that were killed.")
                         .Size(1, 64));
   fields->push_back(Integer(path + ".rules[].exitCodes[]", "One code.").Min(1).Max(255));
-  fields->push_back(
-      List(path + ".rules[].reasons", "Reasons, as `status.lastFailures` has them.").Size(1, 16));
+  fields->push_back(List(path + ".rules[].reasons",
+                         "Reasons, as `status.lastFailures` has them. `Deleted` is none of them: a "
+                         "pod that somebody deletes, or has evicted by deleting it, is replaced "
+                         "whatever the rules say.")
+                        .Size(1, 16));
   fields->push_back(String(path + ".rules[].reasons[]", "One reason.")
                         .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled",
                                 "TryAgain", "DataMissing", "BadArguments", "Evicted", "Preempted",
-                                "NodeShutdown", "NodeRefused"}));
+                                "NodeLost", "NodeShutdown", "NodeRefused"}));
 }
 
 }  // namespace

@@ -286,13 +286,16 @@ void AddCsv(std::vector<Field>* fields) {
                         .Pattern(
                             "^[ -~\\t]$",
                             [](absl::string_view text) {
-                              return text.size() == 1 && text[0] != '\n' && text[0] != '\r';
+                              return text.size() == 1 &&
+                                     (absl::ascii_isprint(text[0]) || text[0] == '\t');
                             },
-                            "must be one ASCII character")
+                            "must be one printable ASCII character, or a tab")
                         .Context(kCsvData)
                         .Example("\";\"")
                         .Example("\"\\t\"")
-                        .Invalid("\"||\"", "at most 1 character"));
+                        .Invalid("\"||\"", "at most 1 character")
+                        .Invalid("\"\\u0001\"", "must be one printable ASCII character")
+                        .Invalid("\"\\n\"", "must be one printable ASCII character"));
 }
 
 void AddText(std::vector<Field>* fields) {

@@ -493,7 +493,11 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
       Object("spec.checkpoint", "Checkpoints, from which the job goes on after a loss.")
           .Default("{}"));
   fields->push_back(
-      Object("spec.checkpoint.storage", "Where checkpoints are kept.").Fixed().Default("{}"));
+      Object("spec.checkpoint.storage",
+             "Where checkpoints are kept. A cluster needs a claim, or a `path`: where neither is "
+             "set, it may be given later; then it stays.")
+          .FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)")
+          .Default("{}"));
   fields->push_back(
       String("spec.checkpoint.storage.type",
              "`Local`: a folder of the file system. `PersistentVolumeClaim`: a claim of the job's "

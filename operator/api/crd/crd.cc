@@ -192,11 +192,14 @@ std::vector<FixedField> FixedFields() {
     const std::string name = field.path.substr(dot + 1);
     const bool always = field.required || !field.default_json.empty();
     const std::string equal = absl::StrCat("self.", name, " == oldSelf.", name);
+    std::string cel = always ? equal
+                             : absl::StrCat("has(self.", name, ") == has(oldSelf.", name,
+                                            ") && (!has(self.", name, ") || ", equal, ")");
+    if (!field.changeable_while.empty()) {
+      cel = absl::StrCat("(", field.changeable_while, ") || (", cel, ")");
+    }
     fixed.push_back(
-        {field.path.substr(0, dot), name,
-         always ? equal
-                : absl::StrCat("has(self.", name, ") == has(oldSelf.", name, ") && (!has(self.",
-                               name, ") || ", equal, ")"),
+        {field.path.substr(0, dot), name, std::move(cel),
          absl::StrCat(
              "`", name,
              "` is fixed for the life of a job; for another, make a job of another name")});

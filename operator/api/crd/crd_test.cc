@@ -111,13 +111,21 @@ TEST(Crd, KeepsWhatIsFixedFromChanging) {
     const bool required = parent.contains("required") &&
                           std::find(parent["required"].begin(), parent["required"].end(),
                                     fixed.field) != parent["required"].end();
-    EXPECT_EQ(absl::StrContains(fixed.cel, "has("), !required && !schema.contains("default"))
+    EXPECT_EQ(absl::StrContains(fixed.cel, "has(self."), !required && !schema.contains("default"))
         << fixed.cel;
   }
   EXPECT_THAT(paths, Contains("spec.model.name"));
   EXPECT_THAT(paths, Contains("spec.training.seed"));
   EXPECT_THAT(paths, Contains("spec.parameterServer.partitions"));
   EXPECT_FALSE(paths.count("spec.worker.replicas"));
+}
+
+TEST(Crd, LetsWhatNoClusterCanHaveBegunWithBeGivenLater) {
+  for (const FixedField& fixed : FixedFields()) {
+    EXPECT_EQ(absl::StrContains(fixed.cel, "!has(oldSelf.storage.path)"),
+              fixed.scope + "." + fixed.field == "spec.checkpoint.storage")
+        << fixed.cel;
+  }
 }
 
 TEST(Crd, ColumnsAndSubresourcesReadFieldsThatAreThere) {

@@ -173,9 +173,20 @@ void AddUpdates(std::vector<ApiCase>* cases) {
          {"spec.training.seed", "fixed for the life of a job"});
   update("partitions", "", R"({"spec":{"parameterServer":{"partitions":32}}})",
          {"spec.parameterServer.partitions", "fixed for the life of a job"});
-  update("claim", "",
-         R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"c"}}}})",
-         {"spec.checkpoint.storage", "fixed for the life of a job"});
+  const char* const claim =
+      R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"c"}}}})";
+  const char* const other_claim =
+      R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"d"}}}})";
+  const char* const folder = R"({"spec":{"checkpoint":{"storage":{"path":"/ckpt"}}}})";
+  const std::vector<std::string> fixed_storage = {"spec.checkpoint.storage",
+                                                  "fixed for the life of a job"};
+  update("claim_to_another", claim, other_claim, fixed_storage);
+  update("claim_to_folder", claim, folder, fixed_storage);
+  update("claim_taken_away", claim, "", fixed_storage);
+  update("folder_to_claim", folder, claim, fixed_storage);
+  update("folder_taken_away", folder, "", fixed_storage);
+  update("claim_given_later", "", claim, {});
+  update("folder_given_later", "", folder, {});
   update("manager", "", R"({"spec":{"managedBy":"example.com/other"}})",
          {"spec.managedBy", "fixed for the life of a job"});
   update("nothing", "", "", {});

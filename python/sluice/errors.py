@@ -21,11 +21,19 @@ class DuplicateWorker(SluiceError):
     """Another living process is the worker of this index."""
 
 
+_FAILED = 'the job failed: '
+
+
 class JobFailed(SluiceError):
     """The job failed. `reason` is the job's own sentence."""
 
     def __init__(self, reason, remedy=''):
-        super().__init__(f'the job failed: {reason}' + (f'. {remedy}' if remedy else ''))
+        # The reason of a job may be what a worker raised: that begins and ends as this does.
+        reason = reason.replace(_FAILED, '')
+        if remedy and remedy not in reason:
+            super().__init__(f'{_FAILED}{reason}. {remedy}')
+        else:
+            super().__init__(f'{_FAILED}{reason}')
         self.reason = reason
 
 

@@ -234,6 +234,12 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(sluice.JobNotFound, 'SLUICE_COORDINATOR.*sluice run'):
             sluice.join()
 
+    def test_what_a_worker_raised_is_told_once_where_it_is_the_jobs_reason(self):
+        raised = str(sluice.NonFiniteGradient('gradient of w is not finite'))
+        told = str(sluice.NonFiniteGradient(f'worker-0: {raised}'))
+        for part in ('the job failed', 'gradient of w is not finite', 'Lower the learning rate'):
+            self.assertEqual(told.count(part), 1, told)
+
     def test_an_index_that_is_none_is_named(self):
         with mock.patch.dict(os.environ, {'SLUICE_WORKER_INDEX': 'two'}):
             with self.assertRaisesRegex(sluice.UsageError, "SLUICE_WORKER_INDEX is 'two'.*index="):

@@ -71,6 +71,25 @@ class Run(unittest.TestCase):
         self.assertEqual(list(sluice.load(exported)), list(tensors))
         np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
 
+    def test_a_job_that_is_interrupted_goes_on_where_it_stopped(self):
+        manifest = self.manifest(steps=150, delay=0.02)
+        state = self.folder / 'state'
+        interrupted = []
+
+        def interrupt(entry):
+            if entry.get('step', 0) >= 5 and not interrupted:
+                interrupted.append(entry)
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            sluice.run(manifest, display=False, state_directory=state, on_progress=interrupt)
+        self.assertTrue(interrupted)
+        entries = []
+        result = sluice.run(manifest, display=False, state_directory=state,
+                            on_progress=entries.append)
+        self.assertEqual((result.outcome, result.step), ('Succeeded', 150))
+        self.assertGreaterEqual(entries[-1]['restoredFromStep'], 5)
+
     def test_a_program_that_fails_is_told_with_its_last_words(self):
         program = [sys.executable, '-c', 'raise ValueError("no such wind")']
         with self.assertRaisesRegex(sluice.JobFailed, 'no such wind'):

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -80,15 +81,22 @@ class Forms(unittest.TestCase):
         for value in values:
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
+    def sharded(self, shards, steps, training, workers):
+        """Least and largest element of a vector that has blocks on every shard."""
+        name = f'sharded-{shards}'
+        spec = {'model': {'name': 'additive', 'dimensions': {'dim': 600000, 'ramp': 1}, 'dtype': 'float64'}}  # 19 blocks of 256 KiB
+        self.train(additive(name, steps, training, worker={'replicas': workers}, parameterServer={'replicas': shards}, **spec))
+        values = self.trained(name)
+        self.assertEqual(len(values), 600000)
+        shutil.rmtree(self.state)
+        return min(values), max(values)
+
     def test_a_synchronous_sum_is_what_is_known_in_advance_for_any_number_of_shards(self):
         expected = 0.0
         for _ in range(10):
             expected += 4 * (1e-3 * expected + 1)
         for shards in (1, 2, 4):
-            name = f'sharded-{shards}'
-            self.train(additive(name, 10, {'globalBatchSize': 4, 'microbatchSize': 1, 'aggregation': 'Sum'},
-                                worker={'replicas': 2}, parameterServer={'replicas': shards}))
-            for value in self.trained(name):
+            for value in self.sharded(shards, 10, {'globalBatchSize': 4, 'microbatchSize': 1, 'aggregation': 'Sum'}, workers=2):
                 self.assertAlmostEqual(value, expected, delta=1e-9)
 
     def test_the_mode_of_a_running_job_is_switched_by_one_command(self):

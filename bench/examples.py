@@ -6,11 +6,13 @@
     bench/examples.py --long                   as the files say
     bench/examples.py --data /a/folder         with mnist/, adult/ and text/; default: SLUICE_DATA, or ../shared/data beside the repository
 
-Runs bazel-bin/services/cli/sluice, which has to be built. An example whose data or model file is not there is left out, and said so.
+Runs bazel-bin/services/cli/sluice, which has to be built. What an example wants and is not there is made where it can be: the two files of
+adult-csv of adult/adult.csv.gz, the model of torchscript where Python has torch. Otherwise the example is left out, and said so.
 A gradient is one worker's contribution: of a synchronous step as many as there are workers, of an asynchronous update one. Gradients/s are those
 of the time in which the job trained, as the coordinator saw it; seconds are from the command's start to its end.
 """
 import argparse
+import gzip
 import json
 import os
 import pathlib
@@ -80,12 +82,38 @@ def shorten(name, spec):
 def find(path, example, options):
     """Where a file that an example names lies: beside the example, or in the folder of data."""
     candidates = [example.parent / path]
+    if getattr(options, "made", None):
+        candidates.append(options.made / path)
     if options.data:
         parts = pathlib.PurePath(path).parts
         candidates += [options.data.joinpath(*parts[i:]) for i in range(len(parts)) if parts[i] != os.sep]
         if path == FASHION_MNIST:
             candidates.append(options.data / "mnist")
     return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+def make_adult(made, options):
+    """The census data in a file to train on and one to test on: every fifth line."""
+    source = options.data / "adult" / "adult.csv.gz" if options.data else None
+    if source is None or not source.exists():
+        return
+    with gzip.open(source, "rt") as file:
+        head, *lines = file.readlines()
+    for name, chosen in (("train", [l for i, l in enumerate(lines) if i % 5]), ("test", lines[::5])):
+        path = made / "data" / "adult" / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") as file:
+            file.writelines([head, *chosen])
+
+
+def make_net(made):
+    """The model that examples/torchscript.yaml describes."""
+    program = (
+        "import sys, torch\n"
+        "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))\n"
+        "torch.jit.script(net).save(sys.argv[1])\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(made / "net.pt")], stderr=subprocess.DEVNULL, check=False)
 
 
 def place_files(spec, example, options):
@@ -129,6 +157,11 @@ def metric_of(summary):
 
 
 def main():
+    with tempfile.TemporaryDirectory() as made:
+        return run_all(pathlib.Path(made))
+
+
+def run_all(made):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="names of examples; default: all")
     parser.add_argument("--long", action="store_true", help="do not shorten")
@@ -146,6 +179,11 @@ def main():
     if unknown:
         sys.exit(f"there is no example {', '.join(sorted(unknown))}; there are {', '.join(examples)}")
     rows, failed = [], False
+    options.made = made
+    if "adult-csv" in (options.only or examples):
+        make_adult(made, options)
+    if "torchscript" in (options.only or examples):
+        make_net(made)
     for name in options.only or examples:
         manifest = read(examples[name])
         if not options.long:

@@ -42,7 +42,7 @@ def manifest(options, compression):
                 "normalize": {"mean": [0.1307], "std": [0.3081]},
                 "evaluation": {"intervalSteps": options.steps},
             },
-            "optimizer": {"name": "SGD", "learningRate": options.learning_rate, "momentum": 0.9},
+            "optimizer": {"name": "SGD", "learningRate": options.learning_rate, "momentum": options.momentum},
             "training": {
                 "globalBatchSize": 64,
                 "steps": options.steps,
@@ -80,7 +80,8 @@ def main():
     parser.add_argument("--model", default="convnet")
     parser.add_argument("--steps", type=int, default=1876)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--learning-rate", type=float, default=0.1)
+    parser.add_argument("--momentum", type=float, default=0, help="what a codec leaves out comes late in one piece, and momentum multiplies it")
     parser.add_argument("--only", nargs="+", metavar="CODEC", help=f"of: {'; '.join(CODECS)}")
     options = parser.parse_args()
     print("| push | accuracy | bytes a step | of raw | seconds |\n|---|---|---|---|---|", flush=True)

@@ -219,17 +219,18 @@ absl::string_view OutcomeName(policy::Outcome outcome) {
   return "Unknown";
 }
 
-std::vector<std::string> LastLines(const std::string& path, size_t count) {
+std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from) {
   constexpr std::streamoff kMaxBytes = 64 << 10;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::streamoff size = file.tellg();
-  const std::streamoff begin = std::max<std::streamoff>(0, size - kMaxBytes);
+  const auto first = from > static_cast<uint64_t>(size) ? 0 : static_cast<std::streamoff>(from);
+  const std::streamoff begin = std::max(first, size - kMaxBytes);
   std::string text(static_cast<size_t>(size - begin), '\0');
   file.seekg(begin);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
-  if (begin > 0 && !lines.empty()) lines.erase(lines.begin());  // it may be half a line
+  if (begin > first && !lines.empty()) lines.erase(lines.begin());  // it may be half a line
   if (lines.size() == 1 && lines[0].empty()) return {};
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
   return lines;

@@ -98,9 +98,10 @@ std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_di
 // "Succeeded", "Failed", "Suspended".
 absl::string_view OutcomeName(policy::Outcome outcome);
 
-// The last lines of a file, at most `count`, of at most the last 64 KiB. Empty if it cannot be
-// read.
-std::vector<std::string> LastLines(const std::string& path, size_t count);
+// The last lines of a file, at most `count`, of at most the last 64 KiB, and only what was written
+// behind its first `from` bytes. Empty if it cannot be read. A file that is shorter than `from` was
+// begun again: all of it is new.
+std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from = 0);
 
 }  // namespace sluice::local
 

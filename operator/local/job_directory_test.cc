@@ -189,6 +189,19 @@ TEST_F(JobDirectoryTest, TheLastLinesOfALogAreThoseAtItsEnd) {
   EXPECT_THAT(LastLines(log, 2), ElementsAre("only"));
 }
 
+TEST_F(JobDirectoryTest, TheLastLinesOfALifeAreNotThoseOfTheLivesBefore) {
+  ASSERT_TRUE(files_->CreateDirectories(state_).ok());
+  const std::string log = JoinPath(state_, "log");
+  std::ofstream(log) << "first\n";
+  const uint64_t from = std::filesystem::file_size(log);
+  EXPECT_THAT(LastLines(log, 5, from), IsEmpty());
+  std::ofstream(log, std::ios::app) << "second\nthird\n";
+  EXPECT_THAT(LastLines(log, 5, from), ElementsAre("second", "third"));
+  // Somebody has emptied it meanwhile.
+  std::ofstream(log) << "new\n";
+  EXPECT_THAT(LastLines(log, 5, from), ElementsAre("new"));
+}
+
 TEST(ResumeTest, WhatACheckpointDoesNotDependOnMayChange) {
   const std::vector<ManifestChange> changes =
       CompareJobs(Job(), Job({{"steps: 10", "steps: 20, mode: Asynchronous"},

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,8 @@ namespace {
 constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
 // How often a port file is looked for while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+// Among which the reason of an end is looked for.
+constexpr size_t kLastWordLines = 50;
 
 policy::JobPlan PlanOf(const api::TrainingJob& job) {
   policy::JobPlan plan;
@@ -110,6 +114,7 @@ LocalJob::Result LocalJob::Run() {
   children_.reset();  // nothing is left, or is killed now
   result.progress = progress_;
   result.heard = heard_;
+  result.log_begins = log_begins_;
   for (const auto& [slot, kept] : memory_.slots) result.restarts += kept.restarts;
   return result;
 }
@@ -145,8 +150,10 @@ void LocalJob::HandleEnd(const ChildProcesses::End& end) {
     process.running = false;
     process.ended = clock_->Now();
     process.exit = {end.code, end.signal, ""};
-    if (end.signal == 0 && end.code != 0)
-      process.exit.message = LastWords(directory_->LogFile(slot));
+    if (end.signal == 0 && end.code != 0) {
+      process.exit.message = policy::LastWords(
+          LastLines(directory_->LogFile(slot), kLastWordLines, log_begins_[slot]));
+    }
     if (slot == kCoordinator) ReadLastWord();
     listener_->OnProcessEnded(slot, end.pid, process.exit);
     return;
@@ -226,6 +233,9 @@ void LocalJob::Start(const policy::Slot& slot) {
   if (slot == kCoordinator) {
     for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
   }
+  std::error_code error;
+  const uintmax_t length = std::filesystem::file_size(directory_->LogFile(slot), error);
+  log_begins_[slot] = error ? 0 : length;  // there is none before the first life
   const absl::StatusOr<pid_t> pid =
       children_->Start({ArgumentsFor(slot), directory_->LogFile(slot)});
   policy::ProcessObservation process;
@@ -323,10 +333,6 @@ std::map<policy::Slot, ProcessView> LocalJob::View() const {
 
 std::string LocalJob::RunFile(const policy::Slot& slot, const char* what) const {
   return JoinPath(directory_->run(), absl::StrCat(policy::SlotName(slot), ".", what));
-}
-
-std::string LastWords(const std::string& log_file) {
-  return policy::LastWords(LastLines(log_file, 50));
 }
 
 }  // namespace sluice::local

@@ -73,6 +73,8 @@ class LocalJob {
     bool heard = false;        // whether there was any
     uint32_t restarts = 0;     // of all processes
     bool stopped_at_once = false;
+    // How long the log of each was when its last life began.
+    std::map<policy::Slot, uint64_t> log_begins;
   };
 
   // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
@@ -124,6 +126,7 @@ class LocalJob {
   // Of the thread of Run.
   policy::Observation world_;
   policy::Memory memory_;
+  std::map<policy::Slot, uint64_t> log_begins_;  // of the newest lives
   v1::JobProgress progress_;
   bool heard_ = false;
   uint64_t lives_ = 0;
@@ -137,10 +140,6 @@ class LocalJob {
   std::unique_ptr<JobControlClient> control_;
   std::unique_ptr<ChildProcesses> children_;
 };
-
-// Why a process ended, if it said so: the message of its log's last error, or a last line that is
-// not of the log (what programs print that cannot begin).
-std::string LastWords(const std::string& log_file);
 
 }  // namespace sluice::local
 

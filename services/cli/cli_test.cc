@@ -255,6 +255,15 @@ TEST_F(CliTest, AFailingProgramFailsTheJobWithItsReasonAndItsLastLines) {
   EXPECT_EQ(out_.str(), "coordinator | sluice-coordinator: the disk is on fire\n");
 }
 
+TEST_F(CliTest, AFailureIsToldWithoutTheWordsOfARunBefore) {
+  WritePrograms("echo 'time=1 level=error msg=\"labels are missing\"'; exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("ended with exit code 1: labels are missing"));
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_EQ(err_.str(), "sluice: job example failed: coordinator ended with exit code 1\n");
+}
+
 TEST_F(CliTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({"--output", "json"}), 1);

@@ -1,6 +1,7 @@
 // sluice run
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -236,6 +237,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   facts.name = name;
   facts.logs = directory->logs();
   facts.export_command = absl::StrCat("sluice export ", name, " -o ", name, ".safetensors");
+  std::map<policy::Slot, uint64_t> log_begins;
   {
     local::LocalJob job(std::move(options), environment.files, directory, &listener,
                         environment.clock);
@@ -247,8 +249,9 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
         job.StopNow();
       }
     });
-    const local::LocalJob::Result result = job.Run();
+    local::LocalJob::Result result = job.Run();
     facts.result = {result.ending, result.progress, result.heard, result.restarts};
+    log_begins = std::move(result.log_begins);
     environment.set_interrupt_handler(nullptr);
   }
   const absl::Time now = environment.clock->Now();
@@ -259,7 +262,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   std::vector<std::string> log_lines;
   if (ending.outcome == policy::Outcome::kFailed) {
     if (!ending.blamed.has_value()) ending.blamed = listener.Blamed(ending.reason);
-    log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines);
+    log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines,
+                                 log_begins[*ending.blamed]);
   }
   if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
     display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));

@@ -73,6 +73,7 @@ class Decider {
     if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
     HandleExits();
     HandlePhase();
+    HandleUnexplained();
     HandleSuspend();
     HandleDeadline();
     if (memory_.ending.has_value()) {
@@ -80,7 +81,7 @@ class Decider {
     } else {
       KillFrozen();
       StopSurplus();
-      if (!plan_.suspend) StartMissing();
+      if (!plan_.suspend && !memory_.unexplained.has_value()) StartMissing();
     }
     decision_.desired_workers = plan_.workers;
     decision_.desired_shards = plan_.shards;
@@ -162,13 +163,7 @@ class Decider {
         Delay(kept);
         return;
       case Verdict::kHopeless:
-        // The coordinator's own last word on the job, if it was heard, says more.
-        if (world_.phase != v1::JobProgress::FAILED) {
-          Fail("ProcessFailed",
-               WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit)),
-                           process.exit),
-               slot);
-        }
+        Hopeless(slot, process.exit);
         return;
       case Verdict::kDeath:
         break;
@@ -177,6 +172,36 @@ class Decider {
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
     if (healthy || !limits_.patient) CountDeath(slot, process, *kept);
+  }
+
+  // The coordinator's own last word on the job says more. A worker or shard that fails tells it
+  // why before it ends; until that word is heard a moment may pass.
+  void Hopeless(const Slot& slot, const Exit& exit) {
+    if (world_.phase == v1::JobProgress::FAILED) return;
+    Ending ending = {
+        Outcome::kFailed,
+        "ProcessFailed",
+        WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(exit)), exit),
+        slot,
+        now_,
+        absl::ZeroDuration()};
+    const bool told = slot.role != v1::COORDINATOR && exit.code == kExitFailed;
+    if (!told || !Running({v1::COORDINATOR, 0})) {
+      memory_.ending = std::move(ending);
+    } else if (!memory_.unexplained.has_value()) {
+      memory_.unexplained = std::move(ending);
+    }
+  }
+
+  void HandleUnexplained() {
+    if (!memory_.unexplained.has_value() || memory_.ending.has_value()) return;
+    const absl::Time patience = memory_.unexplained->since + limits_.failed_grace;
+    if (Running({v1::COORDINATOR, 0}) && now_ < patience) {
+      AgainBy(patience);
+      return;
+    }
+    memory_.ending = memory_.unexplained;
+    memory_.ending->since = now_;
   }
 
   Verdict JudgeOf(const Slot& slot, const ProcessObservation& process) const {
@@ -232,6 +257,7 @@ class Decider {
   }
 
   void CoordinatorLeft() {
+    if (memory_.unexplained.has_value()) return;  // HandleUnexplained ends the job
     switch (world_.phase) {
       case v1::JobProgress::SUCCEEDED:
       case v1::JobProgress::FAILED:

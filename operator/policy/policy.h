@@ -104,7 +104,8 @@ struct Limits {
   absl::Duration expelled_grace = absl::Seconds(5);
   // At the end: how long processes may leave by themselves,
   absl::Duration leave_grace = absl::Seconds(10);
-  // (a job that its coordinator declared as failed, whose last word is to be read: so long),
+  // (a job that its coordinator declared as failed, whose last word is to be read: so long. So
+  // long also an end of a worker or shard that fails the job waits for that word),
   absl::Duration failed_grace = absl::Seconds(5);
   // and after SIGTERM.
   absl::Duration stop_grace = absl::Seconds(5);
@@ -178,6 +179,8 @@ struct Memory {
   uint32_t restorations = 0;             // deaths of shards and coordinators
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Ending> ending;
+  // The failure of a worker or shard, which ends the job unless its coordinator soon tells why.
+  std::optional<Ending> unexplained;
   std::map<Slot, std::string> terminated;  // life that was sent SIGTERM
   std::map<Slot, std::string> killed;      // life that was sent SIGKILL
 };

@@ -277,6 +277,14 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
       world.End(slot, code, 0, "no such model");
       Decision decision = world.Step();
       EXPECT_THAT(world.started, IsEmpty());
+      if (code == kExitFailed && !(slot == kCoordinator)) {
+        // The coordinator may say more, until then.
+        EXPECT_FALSE(decision.memory.ending.has_value());
+        EXPECT_EQ(decision.decide_again, world.now + world.limits.failed_grace);
+        world.now = decision.decide_again;
+        decision = world.Step();
+        EXPECT_THAT(world.started, IsEmpty());
+      }
       ASSERT_TRUE(decision.memory.ending.has_value());
       EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
       EXPECT_THAT(decision.memory.ending->reason, HasSubstr(SlotName(slot)));
@@ -290,6 +298,38 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
       EXPECT_EQ(decision.finish->outcome, Outcome::kFailed);
     }
   }
+}
+
+TEST(PolicyTest, WhyAWorkerOrShardFailedIsTheCoordinatorsToSay) {
+  for (const Slot& slot : {kShard0, kWorker0}) {
+    World world;
+    world.StartAll();
+    world.End(slot, kExitFailed, 0, "something");
+    EXPECT_FALSE(world.Step().memory.ending.has_value());
+    world.now += world.limits.failed_grace / 2;
+    world.observed.phase = v1::JobProgress::FAILED;
+    world.observed.phase_reason = "worker-0: the label 5 is none of 2 classes";
+    const Decision decision = world.Step();
+    ASSERT_TRUE(decision.memory.ending.has_value());
+    EXPECT_EQ(decision.memory.ending->code, "TrainingFailed");
+    EXPECT_EQ(decision.memory.ending->reason, "worker-0: the label 5 is none of 2 classes");
+    EXPECT_THAT(world.started, IsEmpty());
+  }
+}
+
+TEST(PolicyTest, AFailureThatNoCoordinatorCanExplainAnyMoreFailsTheJobAtOnce) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, kExitFailed, 0, "no such model");
+  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  world.now += absl::Seconds(1);
+  world.End(kCoordinator, kExitOk);
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
+  EXPECT_EQ(decision.memory.ending->reason, "worker-0 ended with exit code 1: no such model");
+  EXPECT_EQ(decision.memory.ending->since, world.now);
+  EXPECT_EQ(decision.memory.ending->blamed, kWorker0);
 }
 
 TEST(PolicyTest, DataThatIsNotThereFailsTheJobOfWhoLooksOnAtOnce) {

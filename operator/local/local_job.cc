@@ -177,7 +177,10 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.pid() == 0) continue;
     const policy::Slot slot = {status.process().role(), status.process().index()};
-    if (status.state() == v1::ProcessStatus::MEMBER) ready(slot, status.pid());
+    // Who left between two looks was a member too.
+    if (status.state() == v1::ProcessStatus::MEMBER || status.state() == v1::ProcessStatus::LEFT) {
+      ready(slot, status.pid());
+    }
     if (status.state() == v1::ProcessStatus::EXPELLED) {
       const auto found = world_.processes.find(slot);
       if (found == world_.processes.end() || found->second.pid != status.pid()) continue;

@@ -335,26 +335,37 @@ class Decider {
     decision_.stops.push_back({slot, process.life, kill});
   }
 
+  // Until when a process may leave by itself.
+  absl::Time LeaveBy(const ProcessObservation& process) const {
+    const absl::Time by = memory_.ending->since + memory_.ending->leave_grace;
+    const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
+    // A program of the job's own may have more to do once training has succeeded, and whether it
+    // was a member is not known of what a script has started.
+    if (process.ready || memory_.ending->outcome == Outcome::kSucceeded ||
+        coordinator == world_.processes.end() || coordinator->second.running) {
+      return by;
+    }
+    // It would look for the coordinator, which is not there any more.
+    return std::min(by, std::max(memory_.ending->since, coordinator->second.ended));
+  }
+
   void StopAll() {
-    const absl::Time terminate = memory_.ending->since + memory_.ending->leave_grace;
-    const absl::Time kill = terminate + limits_.stop_grace;
     bool any = false;
     for (const auto& [slot, process] : world_.processes) {
       if (!process.running) continue;
       any = true;
+      const absl::Time terminate = LeaveBy(process);
+      const absl::Time kill = terminate + limits_.stop_grace;
       if (now_ >= kill) {
         Stop(slot, process, /*kill=*/true);
       } else if (now_ >= terminate) {
         Stop(slot, process, /*kill=*/false);
+        AgainBy(kill);
+      } else {
+        AgainBy(terminate);
       }
     }
-    if (!any) {
-      decision_.finish = memory_.ending;
-    } else if (now_ < terminate) {
-      AgainBy(terminate);
-    } else if (now_ < kill) {
-      AgainBy(kill);
-    }
+    if (!any) decision_.finish = memory_.ending;
   }
 
   void KillFrozen() {

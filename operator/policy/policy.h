@@ -107,6 +107,8 @@ struct Limits {
   // (a job that its coordinator declared as failed, whose last word is to be read: so long. So
   // long also an end of a worker or shard that fails the job waits for that word),
   absl::Duration failed_grace = absl::Seconds(5);
+  // (who was never a member has nothing to hand over and, unless the job has succeeded, nobody to
+  // hear of the end from once the coordinator has ended: SIGTERM comes then),
   // and after SIGTERM.
   absl::Duration stop_grace = absl::Seconds(5);
 };

@@ -488,6 +488,40 @@ TEST(PolicyTest, WhoDoesNotLeaveAtTheEndIsStoppedThenKilled) {
   EXPECT_TRUE(world.Step().finish.has_value());
 }
 
+TEST(PolicyTest, WhoWasNeverAMemberIsStoppedAsSoonAsTheCoordinatorHasEnded) {
+  for (const auto phase : {v1::JobProgress::FAILED, v1::JobProgress::SUSPENDED}) {
+    World world;
+    world.StartAll();
+    world.observed.processes.at(kWorker0).ready = true;
+    world.End(kShard0, kExitOk);
+    world.End({v1::SHARD, 1}, kExitOk);
+    world.observed.phase = phase;
+    world.Step();
+    EXPECT_THAT(world.stopped, IsEmpty());
+    world.now += absl::Seconds(2);
+    world.End(kCoordinator, kExitOk);
+    Decision decision = world.Step();
+    EXPECT_THAT(world.stopped, ElementsAre("stop worker-1"));
+    EXPECT_FALSE(decision.finish.has_value());
+    // It does not hear the signal.
+    world.stopped.clear();
+    world.End(kWorker0, kExitOk);
+    world.now = world.Step().decide_again;
+    world.Step();
+    EXPECT_THAT(world.stopped, ElementsAre("kill worker-1"));
+  }
+}
+
+TEST(PolicyTest, OfATrainedJobEverybodyMayFinishWhatItDoes) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  world.End(kCoordinator, kExitOk);
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  EXPECT_EQ(decision.decide_again, world.now + world.limits.leave_grace);
+}
+
 TEST(PolicyTest, ACoordinatorThatLeavesInOrderEndsTheJobEvenIfItsLastWordWasMissed) {
   for (const bool suspend : {false, true}) {
     World world;

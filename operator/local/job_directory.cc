@@ -86,9 +86,9 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
     const std::string holder = ReadLockText(fd);
     close(fd);
     if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, file);
-    return absl::FailedPreconditionError(absl::StrCat("the job is being run already",
-                                                      holder.empty() ? "" : " by process ", holder,
-                                                      " (its state is in ", path_, ")"));
+    return absl::AbortedError(absl::StrCat("the job is being run already",
+                                           holder.empty() ? "" : " by process ", holder,
+                                           " (its state is in ", path_, ")"));
   }
   const std::string own = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 ||

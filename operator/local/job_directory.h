@@ -69,7 +69,7 @@ class JobDirectory {
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
   std::string LogFile(const policy::Slot& slot) const;
 
-  // Makes the folder where it is missing, and takes the lock. FAILED_PRECONDITION if another
+  // Makes the folder where it is missing, and takes the lock. ABORTED, and nothing else, if another
   // process has it, naming it; PERMISSION_DENIED and others name the folder.
   absl::StatusOr<std::unique_ptr<JobLock>> Lock();
   // The process that has the lock; none if nobody has.

@@ -61,7 +61,7 @@ TEST_F(JobDirectoryTest, ASecondLockIsRefusedWithTheProcessThatHoldsIt) {
   EXPECT_EQ(directory_.LockedBy(), getpid());
   JobDirectory other(files_.get(), state_, "example");
   const auto refused = other.Lock();
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
+  EXPECT_TRUE(absl::IsAborted(refused.status()));
   EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
   EXPECT_TRUE(JobDirectory(files_.get(), state_, "another").Lock().ok());
   *lock = nullptr;
@@ -94,6 +94,7 @@ TEST_F(JobDirectoryTest, AFolderThatCannotBeMadeIsNamed) {
   JobDirectory below(files_.get(), file, "example");
   const auto lock = below.Lock();
   EXPECT_FALSE(lock.ok());
+  EXPECT_FALSE(absl::IsAborted(lock.status()));
   EXPECT_THAT(lock.status().message(), HasSubstr(file));
 }
 

@@ -415,8 +415,13 @@ TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
   const auto lock = directory.Lock();
   ASSERT_TRUE(lock.ok()) << lock.status();
   EXPECT_EQ(RunJob({"--fresh"}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("the job is being run already"));
-  EXPECT_THAT(err_.str(), Not(HasSubstr("removes")));
+  const std::string runs = absl::StrCat("sluice: the job is being run already by process ",
+                                        getpid(), " (its state is in ", State(), "/example); ");
+  EXPECT_EQ(err_.str(), runs + "`sluice stop example` stops it\n");
+  EXPECT_EQ(RunJob({}), 2);
+  EXPECT_EQ(err_.str(), runs +
+                            "--take-over has it save a checkpoint and stop, and goes on from "
+                            "there with this manifest\n");
 }
 
 TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {
@@ -458,7 +463,8 @@ TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {
   WritePrograms("exit 1");
   Write("state", "a file, not a folder");
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr(State()));
+  EXPECT_EQ(err_.str(),
+            "sluice: cannot make the folder " + State() + "/example: Not a directory\n");
 }
 
 }  // namespace

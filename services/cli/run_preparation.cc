@@ -208,11 +208,12 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   PreparedRun run;
   run.job = job;
   absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
-  if (absl::IsFailedPrecondition(lock.status())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(lock.status().message(),
-                     "; --take-over has it save a checkpoint and stop, and goes on from there with "
-                     "this manifest"));
+  if (absl::IsAborted(lock.status())) {
+    const std::string help =
+        fresh ? absl::StrCat("; `sluice stop ", job.spec.name(), "` stops it")
+              : "; --take-over has it save a checkpoint and stop, and goes on from there with this "
+                "manifest";
+    return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
   }
   if (!lock.ok()) return lock.status();
   run.lock = *std::move(lock);

@@ -323,6 +323,23 @@ TEST_F(CliTest, FreshRemovesNothingWhereTheDataIsMissing) {
   EXPECT_THAT(out_.str(), HasSubstr("(goes on)"));
 }
 
+TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
+  WritePrograms("exit 1");
+  Write("job.yaml", kIdxManifest);
+  EXPECT_EQ(RunJob({}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("/data/digits: no such file or folder"));
+  EXPECT_FALSE(std::filesystem::exists(State()));
+  Write("job.yaml", absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", folder_, "/none}\n"));
+  EXPECT_EQ(RunJob({"--fresh"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("/none: no such file or folder"));
+  std::filesystem::create_directories(folder_ + "/kept/claims/attempt-0001");
+  Write("job.yaml",
+        absl::StrCat(kManifest, "  checkpoint: {storage: {path: ", folder_, "/kept}}\n"));
+  EXPECT_EQ(RunJob({}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("/kept holds the checkpoints of an earlier job"));
+  EXPECT_FALSE(std::filesystem::exists(State()));
+}
+
 TEST_F(CliTest, CheckpointsOfNobodyKnowsWhatJobAreNotRemoved) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);

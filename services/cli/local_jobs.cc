@@ -19,7 +19,9 @@ constexpr std::chrono::milliseconds kPoll{100};
 
 std::string ResultText(const local::JobDirectory& directory) {
   const auto result = directory.ReadResult();
-  if (!result.ok()) return "not finished";
+  if (!result.ok()) {
+    return absl::IsNotFound(directory.ReadJob().status()) ? "not started" : "not finished";
+  }
   std::string text(local::OutcomeName(result->outcome));
   absl::StrAppend(&text, " at step ", CountText(result->step));
   if (result->total_steps > 0) absl::StrAppend(&text, " of ", CountText(result->total_steps));

@@ -85,6 +85,18 @@ absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::Tr
   return directory->Clear();
 }
 
+// Why a job that has not begun yet, or is to begin anew, is refused; all of it can be told without
+// the lock, and so without leaving one behind.
+absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
+                            const local::JobDirectory& directory, FileSystem* files) {
+  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  const std::string& folder = job.spec.checkpoint().directory();
+  if (!folder.empty()) {
+    if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
+  }
+  return fresh ? absl::OkStatus() : CheckNothingIsOrphaned(directory, files);
+}
+
 struct Program {
   v1::Role role;
   const char* name;
@@ -207,6 +219,10 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files) {
   PreparedRun run;
   run.job = job;
+  if (!directory->LockedBy().has_value() && absl::IsNotFound(directory->ReadJob().status())) {
+    const absl::Status refused = CheckBeginning(job, fresh, *directory, files);
+    if (!refused.ok()) return refused;
+  }
   absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
   if (absl::IsAborted(lock.status())) {
     const std::string help =

@@ -93,7 +93,9 @@ LocalJob::Result LocalJob::Run() {
   while (true) {
     const absl::Time now = clock_->Now();
     policy::Decision decision = policy::Decide(plan_, options_.limits, world_, memory_, now);
+    const bool decided = decision.memory.ending.has_value() && !memory_.ending.has_value();
     Apply(decision);
+    if (decided) listener_->OnEnding(*memory_.ending);
     listener_->OnTick(View());
     if (decision.finish.has_value()) {
       result.ending = *decision.finish;

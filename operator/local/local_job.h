@@ -51,6 +51,8 @@ class JobListener {
   virtual void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) = 0;
   // With the events since the last call.
   virtual void OnProgress(const v1::JobProgress& progress) = 0;
+  // How the job ends is decided; what is told from now on follows from it. Once at most.
+  virtual void OnEnding(const policy::Ending& ending) = 0;
   // Now and then (Options::tick_interval) and after each of the above.
   virtual void OnTick(const std::map<policy::Slot, ProcessView>& processes) = 0;
 };

@@ -55,6 +55,7 @@ class Listener final : public local::JobListener {
     progress_ = progress;
     display_->OnProgress(progress, "");
   }
+  void OnEnding(const policy::Ending& ending) override { display_->Ending(ending.outcome); }
   void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
     // Ctrl-C is told on the thread that draws.
     if (stopping_) display_->Stopping();

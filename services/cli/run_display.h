@@ -41,6 +41,8 @@ class RunDisplay {
   virtual void Note(absl::string_view text) = 0;
   // The job was asked to stop; shown until it has.
   virtual void Stopping() = 0;
+  // How the job ends is decided; what is told until Finish follows from it.
+  virtual void Ending(policy::Outcome) {}
   // The job goes on, and is watched no longer. `how`: what can be done now, a line each.
   virtual void Detached(const std::vector<std::string>& how) = 0;
   // The end. `log_lines`: the last of the process that is to blame.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,11 @@ class TextDisplay final : public RunDisplay {
     Print("Checkpointing and stopping (press Ctrl-C again to stop at once)");
   }
 
+  void Ending(policy::Outcome outcome) override {
+    ending_ = true;
+    failed_ = outcome == policy::Outcome::kFailed;
+  }
+
   void OnProcessStarted(const ProcessLife&) override {}
 
   void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
@@ -42,6 +48,8 @@ class TextDisplay final : public RunDisplay {
     if (!life.pod.empty()) return;
     const policy::Slot& slot = life.slot;
     if (exit.signal == 0 && exit.code == kExitOk) return;
+    // Of the end: the job's own reason is told last.
+    if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
         Note(absl::StrCat(policy::SlotName(slot), " was expelled; it starts again"));
@@ -130,7 +138,8 @@ class TextDisplay final : public RunDisplay {
       case v1::Event::VIEW:
         break;  // in the coordinator's log
       default:
-        Note(event.message());
+        // What its coordinator says of a stop was not what ended a failed job.
+        if (!failed_) Note(event.message());
         break;
     }
   }
@@ -163,6 +172,8 @@ class TextDisplay final : public RunDisplay {
   DisplayOptions options_;
   bool live_;
   JobView view_;
+  bool ending_ = false;
+  bool failed_ = false;
   size_t drawn_ = 0;
   bool fresh_ = false;  // there is progress that no line has told
   absl::Time next_redraw_ = absl::InfinitePast();

@@ -1,0 +1,67 @@
+#include <csignal>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "services/cli/run_display.h"
+
+namespace sluice::cli {
+namespace {
+
+class FixedClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch(); }
+};
+
+class TextDisplayTest : public ::testing::Test {
+ protected:
+  TextDisplayTest() {
+    environment.out = &out;
+    environment.err = &err;
+    environment.clock = &clock;
+    display = MakeTextDisplay(environment, {});
+  }
+  void End(v1::Role role, int code, int signal = 0) {
+    policy::Exit exit;
+    exit.code = code;
+    exit.signal = signal;
+    display->OnProcessEnded({{role, 0}, 1, ""}, exit);
+  }
+  void Tell(const char* message) {
+    v1::JobProgress progress;
+    v1::Event& event = *progress.add_events();
+    event.set_kind(v1::Event::INFO);
+    event.set_message(message);
+    display->OnProgress(progress, "");
+  }
+
+  FixedClock clock;
+  std::ostringstream out, err;
+  Environment environment;
+  std::unique_ptr<RunDisplay> display;
+};
+
+TEST_F(TextDisplayTest, OfAJobThatFailsOnlyWhatEndedItIsTold) {
+  Tell("training goes on");
+  End(v1::WORKER, 13);
+  display->Ending(policy::Outcome::kFailed);
+  Tell("suspended before training began");
+  End(v1::SHARD, 1);
+  End(v1::COORDINATOR, 0, SIGTERM);
+  EXPECT_EQ(out.str(), "training goes on\nworker-0 ended: exit code 13\n");
+  // A crash is nobody's wish.
+  End(v1::WORKER, 0, SIGSEGV);
+  EXPECT_NE(out.str().find("worker-0 ended: killed by signal 11"), std::string::npos) << out.str();
+}
+
+TEST_F(TextDisplayTest, OfAJobThatIsStoppedTheCoordinatorsWordIsTold) {
+  display->Ending(policy::Outcome::kSuspended);
+  Tell("suspended before training began");
+  End(v1::SHARD, 1);
+  EXPECT_EQ(out.str(), "suspended before training began\n");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -184,6 +184,30 @@ TEST_F(CliTest, ADryRunShowsWhatWouldStartAndTouchesNothing) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
+TEST_F(CliTest, ADryRunIsRefusedWhereTheRunWouldBe) {
+  WritePrograms("exit 1");
+  Write("job.yaml", kIdxManifest);
+  EXPECT_EQ(RunJob({"--dry-run", "--workers", "1", "--shards", "1"}), 2);
+  EXPECT_THAT(out_.str(), HasSubstr("Job example would be refused\n  1 coordinator  "));
+  EXPECT_THAT(out_.str(), HasSubstr("\n  1 shard        " + folder_));
+  EXPECT_THAT(out_.str(), HasSubstr("\n  1 worker       " + folder_));
+  EXPECT_THAT(out_.str(), HasSubstr("  missing        spec.data.source.path: " + folder_ +
+                                    "/data/digits: no such file or folder\n"));
+  EXPECT_EQ(RunJob({"--dry-run", "--output", "json"}), 2);
+  EXPECT_EQ(Objects()[0]["exitCode"], 2);
+  EXPECT_THAT(Objects()[0]["missing"].get<std::string>(), HasSubstr("/data/digits"));
+  // Of a job that has finished nothing would be read.
+  Write("job.yaml", kManifest);
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("Job example would start\n"));
+  EXPECT_EQ(RunJob({}), 1);
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("Job example would go on\n"));
+  Write("state/example/result.json", R"({"outcome":"Succeeded","step":10})");
+  EXPECT_EQ(RunJob({"--dry-run"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("Job example has finished\n"));
+}
+
 TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
   WritePrograms("exit 1");
   Write("job.yaml", absl::StrCat(kManifest,

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "operator/local/job_directory.h"
 #include "operator/local/resume.h"
+#include "services/cli/job_paths.h"
 #include "services/common/exit_code.h"
 
 namespace sluice::cli {
@@ -20,7 +22,9 @@ struct Plan {
   const char* state = "new";  // "new", "running", "finished", "goes on"
   std::optional<pid_t> pid;   // whose it is, where it runs
   std::vector<local::ManifestChange> changes;
-  bool refused = false;
+  std::string missing;   // what the job reads and is not there
+  bool changed = false;  // where it may not be
+  bool refused() const { return changed || !missing.empty(); }
 };
 
 Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
@@ -31,18 +35,37 @@ Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::Tr
     plan.state = "running";
     return plan;
   }
+  // Of a finished job nothing is read any more.
+  const absl::Status there = CheckPathsExist(job.spec, environment.files);
   const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
-  if (flags.fresh || !before.ok()) return plan;
+  if (flags.fresh || !before.ok()) {
+    plan.missing = std::string(there.message());
+    return plan;
+  }
   plan.changes = local::CompareJobs(*before, job);
   const auto result = directory.ReadResult();
   const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
   plan.state = finished ? "finished" : "goes on";
+  if (!finished) plan.missing = std::string(there.message());
   const bool bound = HasTrained(*before, directory, environment.files);
   for (local::ManifestChange& change : plan.changes) {
     if (!bound) change.allowed = true;
-    plan.refused = plan.refused || !change.allowed;
+    plan.changed = plan.changed || !change.allowed;
   }
   return plan;
+}
+
+// "2 shards       ", "1 shard        "
+std::string CountedText(uint32_t count, const char* noun) {
+  return absl::StrFormat("%-15s", absl::StrCat(count, " ", noun, count == 1 ? "" : "s"));
+}
+
+std::string HeadText(const Plan& plan) {
+  if (plan.pid.has_value()) return "runs already";
+  if (plan.refused()) return "would be refused";
+  const std::string state = plan.state;
+  if (state == "finished") return "has finished";
+  return state == "new" ? "would start" : "would go on";
 }
 
 std::string StateText(const Plan& plan) {
@@ -71,8 +94,9 @@ Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
                {"directory", directory.path()},
                {"state", plan.state},
                {"changes", Json::array()},
-               {"exitCode", plan.refused ? kExitUsage : kExitOk}};
+               {"exitCode", plan.refused() ? kExitUsage : kExitOk}};
   if (plan.pid.has_value()) json["pid"] = *plan.pid;
+  if (!plan.missing.empty()) json["missing"] = plan.missing;
   for (const local::ManifestChange& change : plan.changes) {
     json["changes"].push_back({{"field", change.path},
                                {"before", change.before},
@@ -88,7 +112,7 @@ int DryRun(const Environment& environment, const RunFlags& flags, const api::Tra
            const local::Programs& programs) {
   const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
   const Plan plan = PlanOf(environment, flags, job, directory);
-  const int code = plan.refused ? kExitUsage : kExitOk;
+  const int code = plan.refused() ? kExitUsage : kExitOk;
   std::ostream& out = *environment.out;
   if (flags.output == "json") {
     Json json = PlanJson(job, programs, directory, plan);
@@ -97,11 +121,11 @@ int DryRun(const Environment& environment, const RunFlags& flags, const api::Tra
     out << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     return code;
   }
-  out << "Job " << job.spec.name() << " would start\n"
+  out << "Job " << job.spec.name() << " " << HeadText(plan) << "\n"
       << "  1 coordinator  " << programs.coordinator << "\n"
-      << "  " << job.spec.parameter_server().replicas() << " shards       " << programs.shard
+      << "  " << CountedText(job.spec.parameter_server().replicas(), "shard") << programs.shard
       << "\n"
-      << "  " << job.spec.worker().replicas() << " workers      "
+      << "  " << CountedText(job.spec.worker().replicas(), "worker")
       << (job.spec.worker().command_size() > 0 ? absl::StrJoin(job.spec.worker().command(), " ")
                                                : programs.worker)
       << "\n"
@@ -110,7 +134,8 @@ int DryRun(const Environment& environment, const RunFlags& flags, const api::Tra
     out << "  " << (change.allowed ? "changed        " : "not allowed    ") << change.path << ": "
         << change.before << " -> " << change.after << "\n";
   }
-  if (plan.refused) out << "  --fresh would start over\n";
+  if (!plan.missing.empty()) out << "  missing        " << plan.missing << "\n";
+  if (plan.changed) out << "  --fresh would start over\n";
   return code;
 }
 

@@ -438,7 +438,8 @@ TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
       "samples":320,"totalSamples":320,"epoch":3.2,"accuracy":98.5,"loss":0.5,
       "evaluation":{"step":"10","hasAccuracy":true,"accuracy":98.5,"loss":0.25,"samples":"100"}})");
   EXPECT_EQ(RunJob({}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("with an accuracy of 98.50 %"));
+  EXPECT_THAT(out_.str(), HasSubstr("with an accuracy of 98.50 %; there is nothing to do. --fresh "
+                                    "starts over.\n"));
   EXPECT_EQ(RunJob({"--output", "json"}), 0);
   const nlohmann::json summary = Objects().back();
   EXPECT_EQ(summary["outcome"], "Succeeded");
@@ -447,6 +448,20 @@ TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
   EXPECT_EQ(summary["loss"], 0.5);
   EXPECT_EQ(summary["evaluation"]["accuracy"], 98.5);
   EXPECT_EQ(summary["evaluation"]["samples"], 100);
+}
+
+TEST_F(CliTest, AFinishedJobThatWasToTrainFurtherSaysWhatHelps) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
+  std::string longer = kManifest;
+  longer.replace(longer.find("steps: 10"), 9, "steps: 20");
+  Write("job.yaml", longer);
+  EXPECT_EQ(RunJob({}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("--fresh starts over. What has changed in the manifest since "
+                                    "(spec.training.steps 10 -> 20) is for another job"));
+  EXPECT_THAT(out_.str(),
+              HasSubstr("spec.checkpoint.restoreFrom: " + State() + "/example/checkpoints"));
 }
 
 TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {

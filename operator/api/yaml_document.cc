@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -15,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace sluice::api {
 namespace {
@@ -84,6 +86,40 @@ bool IsDecimal(absl::string_view text) {
   const absl::string_view fraction = text.substr(dot + 1);
   if (whole.empty()) return AllDigits(fraction);
   return AllDigits(whole) && (fraction.empty() || AllDigits(fraction));
+}
+
+// The first line up to that one which is indented with a tab; 0: none.
+int LineWithTab(absl::string_view text, int last) {
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (++number > last) break;
+    const size_t indentation = std::min(line.find_first_not_of(" \t"), line.size());
+    if (absl::StrContains(line.substr(0, indentation), '\t')) return number;
+  }
+  return 0;
+}
+
+// What yaml-cpp has found, in words that say what to mend. It notices most mistakes when what was
+// begun does not end as it should.
+Problem Explain(const std::string& found, Place at, absl::string_view text) {
+  const auto invalid = [](Place place, absl::string_view why) {
+    return Problem{place, "", absl::StrCat("not valid YAML: ", why)};
+  };
+  const std::pair<const char*, const char*> known[] = {
+      {YAML::ErrorMsg::DOC_IN_SCALAR, "a quoted string is not closed"},
+      {YAML::ErrorMsg::END_OF_SEQ_FLOW, "a `[` of this line or one above it is not closed"},
+      {YAML::ErrorMsg::END_OF_MAP_FLOW, "a `{` of this line or one above it is not closed"},
+      {YAML::ErrorMsg::END_OF_MAP, "the line is not indented as those that it stands among"},
+      {YAML::ErrorMsg::END_OF_SEQ, "the line is not indented as those that it stands among"},
+  };
+  const auto* entry = std::find_if(std::begin(known), std::end(known),
+                                   [&](const auto& entry) { return found == entry.first; });
+  if (entry != std::begin(known)) {  // a quoted string may hold tabs
+    if (const int line = LineWithTab(text, at.line); line > 0) {
+      return invalid(Place{line, 1}, "the line is indented with a tab; YAML takes only spaces");
+    }
+  }
+  return invalid(at, entry == std::end(known) ? found : entry->second);
 }
 
 }  // namespace
@@ -337,11 +373,7 @@ YamlDocument YamlDocument::Parse(absl::string_view text) {
   } catch (const StopReading&) {
   } catch (const YAML::Exception& error) {
     const Place at = error.mark.is_null() ? Place{} : ToPlace(error.mark);
-    const bool open_quote = error.msg == YAML::ErrorMsg::DOC_IN_SCALAR;
-    document.problems_.push_back(
-        {at, "",
-         absl::StrCat("not valid YAML: ",
-                      open_quote ? "a quoted string is not closed" : error.msg)});
+    document.problems_.push_back(Explain(error.msg, at, text));
   } catch (const std::exception& error) {
     document.problems_.push_back({Place{}, "", absl::StrCat("not valid YAML: ", error.what())});
   }

@@ -92,7 +92,16 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("twice", "    steps: 100", "    steps: 100\n    steps: 200",
                           "16:5: steps: given twice; first on line 15", true));
   cases->push_back(Change("indentation", "    steps: 100", "    steps: 100\n   seed: 1",
-                          "16:4: not valid YAML: end of map not found", true));
+                          "16:4: not valid YAML: the line is not indented as those that it stands "
+                          "among",
+                          true));
+  cases->push_back(Change("tab", "    steps: 100", "    steps: 100\n\tseed: 1",
+                          "16:1: not valid YAML: the line is indented with a tab; YAML takes only "
+                          "spaces",
+                          true));
+  cases->push_back(Change("open_bracket", "name: job", "name: job\n  labels: [a",
+                          "6:5: not valid YAML: a `[` of this line or one above it is not closed",
+                          true));
   cases->push_back(Change("open_quote", "name: job", "name: \"job",
                           "20:1: not valid YAML: a quoted string is not closed", true));
   cases->push_back(Change("unknown_alias", "name: job", "name: *job",

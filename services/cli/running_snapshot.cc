@@ -174,6 +174,11 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
     v1::OpenSnapshotRequest request;
     request.set_hold_seconds(absl::ToDoubleSeconds(timeout));
     const grpc::Status status = stub->OpenSnapshot(&context, request, &snapshot);
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && source.credentials == nullptr) {
+      return absl::UnavailableError(
+          "the job's coordinator does not answer: the job ends just now, or it has another one "
+          "soon; try again");
+    }
     if (!status.ok()) {
       return security::ExplainHandshake(FromGrpcStatus(status), source.credentials != nullptr,
                                         source.handshake_help);

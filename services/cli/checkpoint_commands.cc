@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "operator/api/enum_names.h"
 #include "operator/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
@@ -135,6 +136,14 @@ void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
   }
 }
 
+// As in a manifest.
+std::string ModeText(v1::Mode mode) {
+  for (const auto& [name, value] : api::NamesOf(mode)) {
+    if (value == mode) return name;
+  }
+  return v1::Mode_Name(mode);
+}
+
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
@@ -146,8 +155,8 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
       << manifest.checkpoint().attempt() << ", " << CountText(manifest.samples()) << " samples\n"
       << "written     " << manifest.time() << " by " << manifest.isa() << "\n"
-      << "training    " << v1::Mode_Name(manifest.mode()) << ", " << manifest.optimizer()
-      << ", seed " << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
+      << "training    " << ModeText(manifest.mode()) << ", " << manifest.optimizer() << ", seed "
+      << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
   uint64_t bytes = 0;
   int bad = 0;
   for (const v1::PartitionFile& file : manifest.files()) {

@@ -228,6 +228,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
 
   ASSERT_EQ(Sluice({"inspect", "example", "--stats"}), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("all whole"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("training    Synchronous, "));
   const std::string model = folder_ + "/model.safetensors";
   ASSERT_EQ(Sluice({"export", "example", "-o", model}), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("load_state_dict"));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace sluice {
 namespace {
@@ -217,6 +218,17 @@ std::string TemporaryName(const std::string& path, absl::string_view suffix) {
   return absl::StrCat(path, ".tmp-", suffix);
 }
 
+// The error with the name that the caller knows.
+absl::Status Named(const absl::Status& status, const std::string& temporary,
+                   const std::string& path) {
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{absl::StrCat("rename ", temporary, " to"), "write"},
+                                             {absl::StrCat("link ", temporary, " to"), "create"},
+                                             {temporary, path}}));
+}
+
 }  // namespace
 
 std::unique_ptr<FileSystem> MakeRealFileSystem() { return std::make_unique<RealFileSystem>(); }
@@ -246,7 +258,7 @@ absl::Status AtomicWriteFile(FileSystem* files, const std::string& path, const a
   if (status.ok()) status = files->Rename(temporary, path);
   if (!status.ok()) {
     files->Remove(temporary).IgnoreError();
-    return status;
+    return Named(status, temporary, path);
   }
   return files->SyncDirectory(DirectoryOf(path));
 }
@@ -258,7 +270,7 @@ absl::Status ExclusiveCreateFile(FileSystem* files, const std::string& path,
   if (status.ok()) status = files->Link(temporary, path);
   // The name, if it was made, stands by itself.
   files->Remove(temporary).IgnoreError();
-  if (!status.ok()) return status;
+  if (!status.ok()) return Named(status, temporary, path);
   return files->SyncDirectory(DirectoryOf(path));
 }
 

@@ -115,6 +115,16 @@ TEST_P(FileSystemTest, ErrorsNameThePath) {
   EXPECT_FALSE(*files_->Exists(Path("missing")));
 }
 
+TEST_P(FileSystemTest, AnErrorOfAWriteNamesTheFileThatWasWanted) {
+  const std::string path = Path("missing/file");
+  for (const absl::Status& status :
+       {AtomicWriteFile(files_.get(), path, absl::Cord("x"), "1"),
+        ExclusiveCreateFile(files_.get(), path, absl::Cord("x"), "1")}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(Path("missing")));
+    EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("tmp-")));
+  }
+}
+
 TEST_P(FileSystemTest, FoldersAreMadeWithTheirParentsAndRemovedWhenEmpty) {
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());

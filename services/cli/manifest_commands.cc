@@ -11,6 +11,7 @@
 #include "services/cli/command.h"
 #include "services/cli/job_json.h"
 #include "services/common/exit_code.h"
+#include "services/common/web_address.h"
 
 namespace sluice::cli {
 namespace {
@@ -20,9 +21,24 @@ struct InitFlags {
   std::string output;
 };
 
+// The data that was named, unless the manifest will find it; relative paths are taken from its
+// folder. Empty: it is there, or it is none.
+std::string MissingData(const Environment& environment, const InitFlags& flags) {
+  const std::string& data = flags.content.data;
+  if (data.empty() || data == "synthetic" || IsWebAddress(data)) return "";
+  const bool file = !flags.output.empty() && flags.output != "-";
+  const std::string path =
+      data[0] == '/' || !file ? data : JoinPath(DirectoryOf(flags.output), data);
+  const absl::StatusOr<bool> exists = environment.files->Exists(path);
+  return exists.ok() && !*exists ? path : "";
+}
+
 int Init(const Environment& environment, const InitFlags& flags) {
   const absl::StatusOr<std::string> text = api::ManifestTemplate(flags.content);
   if (!text.ok()) return Complain(environment, text.status());
+  if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
+    *environment.err << "Note: " << missing << " is not there (yet)\n";
+  }
   if (flags.output.empty() || flags.output == "-") {
     *environment.out << *text;
     return kExitOk;
@@ -79,7 +95,8 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
       "  sluice init -o job.yaml\n"
       "  sluice init --name clothes --model mnist-net --data /usr/share/datasets/fashion-mnist\n"
       "  sluice init --model net.pt --data table.csv --label-column income -o job.yaml\n");
-  init->add_option("--name", init_flags->content.name, "the job's name")->capture_default_str();
+  init->add_option("--name", init_flags->content.name,
+                   "the job's name (default: after the data, or the model)");
   init->add_option("--model", init_flags->content.model,
                    "a built-in model, or a TorchScript file (.pt)")
       ->capture_default_str();

@@ -12,7 +12,8 @@
 namespace sluice::api {
 
 struct TemplateOptions {
-  std::string name = "fashion-mnist";
+  // Empty: after the data, or after the model where the data is made up.
+  std::string name;
   // A built-in model ("mnist-net"), or the path of a TorchScript file (anything that ends in .pt or
   // .pth).
   std::string model = "convnet";

@@ -327,6 +327,24 @@ TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelWords) {
   EXPECT_GT(text.text().sequence_length(), 0u);
 }
 
+TEST(ManifestTemplate, IsNamedAfterItsDataOrItsModel) {
+  const auto name = [](const char* model, const char* data) {
+    TemplateOptions options;
+    options.model = model;
+    options.data = data;
+    options.label_column = "y";
+    return MustParse(ManifestTemplate(options).value()).spec.name();
+  };
+  EXPECT_EQ(name("convnet", ""), "fashion-mnist");
+  EXPECT_EQ(name("convnet", "synthetic"), "convnet");
+  EXPECT_EQ(name("lstm-lm", ""), "lstm-lm");
+  EXPECT_EQ(name("additive", ""), "additive");
+  EXPECT_EQ(name("nets/Wide_Net.pt", "synthetic"), "wide-net");
+  EXPECT_EQ(name("mlp", "data/My_Table (2).csv.gz"), "my-table-2");
+  EXPECT_EQ(name("mlp", "/data/mnist/"), "mnist");
+  EXPECT_EQ(name("mlp", "..."), "job");
+}
+
 TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
   TemplateOptions options;
   options.name = "My Job";

@@ -4,8 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/strings/substitute.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
@@ -57,6 +60,31 @@ bool IsLanguageModel(const std::string& model) { return model == "lstm-lm"; }
 // What trains as it is.
 std::string DefaultData(const std::string& model) {
   return IsLanguageModel(model) ? "synthetic" : "/usr/share/datasets/fashion-mnist";
+}
+
+// The last part of a path without its endings, of what a job may be called: "data/My_Table.csv.gz"
+// is "my-table".
+std::string NameAfter(absl::string_view path) {
+  while (absl::ConsumeSuffix(&path, "/")) {
+  }
+  path.remove_prefix(path.rfind('/') + 1);  // npos + 1 is 0
+  path = path.substr(0, path.find('.', 1));
+  std::string name;
+  for (const char c : path) {
+    if (absl::ascii_isalnum(c)) {
+      name += absl::ascii_tolower(c);
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+  }
+  name.resize(std::min(name.size(), size_t{40}));
+  while (!name.empty() && name.back() == '-') name.pop_back();
+  return name.empty() ? "job" : name;
+}
+
+std::string DefaultName(const TemplateOptions& options) {
+  const bool made_up = options.data == "synthetic" || options.model == "additive";
+  return NameAfter(made_up ? options.model : options.data);
 }
 
 // A line with its comment at a common column.
@@ -147,6 +175,7 @@ std::string OptimizerSection(const TemplateOptions& options) {
 absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& wanted) {
   TemplateOptions options = wanted;
   if (options.data.empty()) options.data = DefaultData(options.model);
+  if (options.name.empty()) options.name = DefaultName(options);
   const bool csv = options.model != "additive" && IsCsv(options.data);
   if (csv && options.label_column.empty()) {
     return absl::InvalidArgumentError(

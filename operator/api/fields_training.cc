@@ -412,7 +412,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   fields->push_back(Integer("spec.training.threads",
                             "Threads with which a worker computes. With more than one, BitExact "
                             "holds only among runs of the same number.")
-                        .Implied("cores / processes of the job; 1 with BitExact")
+                        .Implied("under `sluice run` cores / workers of the job, on a cluster the "
+                                 "CPUs of its container, by hand all cores; 1 with BitExact")
                         .Min(1)
                         .Max(1024)
                         .Example("2")

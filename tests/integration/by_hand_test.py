@@ -209,10 +209,10 @@ class ByHand(unittest.TestCase):
                           self.log(name))
 
     def test_a_checkpoint_folder_that_cannot_be_written_fails_the_job_by_name(self):
-        self.use('127.0.0.1', free_port())
         self.render(manifest(steps=1))
         (self.folder / 'file').write_text('')
-        self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'file', '--linger', 0),
+        self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--listen', '127.0.0.1:0',
+                                      '--storage', self.folder / 'file', '--linger', 0),
                          'the checkpoint storage cannot be written: .*/file')
 
     def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):

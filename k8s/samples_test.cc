@@ -79,7 +79,7 @@ TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
 }
 
 // What makes a job the one that it is, apart from where its data lies.
-std::string Training(api::TrainingJob job) {
+std::string Training(const api::TrainingJob& job) {
   v1::JobSpec spec;
   *spec.mutable_model() = job.spec.model();
   for (v1::ModelSpec::Stage& stage : *spec.mutable_model()->mutable_stages()) stage.clear_device();

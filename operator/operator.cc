@@ -45,7 +45,7 @@ class Operator::Handler final : public runtime::InformerHandler {
     const std::optional<policy::Slot> slot = reconciler::SlotOf(object);
     if (!slot.has_value() || slot->role == v1::COORDINATOR) return false;
     const std::string phase = kube::GetString(object, {"status", "phase"});
-    if (phase != "" && phase != "Pending" && phase != "Running") return false;
+    if (!phase.empty() && phase != "Pending" && phase != "Running") return false;
     const Json* containers = kube::Find(object, {"status", "containerStatuses"});
     if (containers == nullptr || !containers->is_array()) return true;
     return std::none_of(containers->begin(), containers->end(), [](const Json& container) {

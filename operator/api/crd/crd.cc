@@ -102,7 +102,7 @@ Json CelRules(const SchemaNode& node) {
 Json Default(const SchemaNode& node) {
   nlohmann::json value = nlohmann::json::parse(node.field->default_json);
   if (node.field->type == FieldType::kObject) ApplyDefaults(node, &value);
-  return Json(std::move(value));
+  return Json(value);
 }
 
 Json SchemaOf(const SchemaNode& node);

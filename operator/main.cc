@@ -218,7 +218,7 @@ class Process {
     logger_.Info("The operator stands for election",
                  {{"lease", election_.lease.ToString()}, {"identity", election_.identity}});
     std::thread starter;
-    const absl::Status status = elector_->Run(
+    absl::Status status = elector_->Run(
         &cancellation_,
         [&] {
           logger_.Info("The operator leads", {{"identity", election_.identity}});
@@ -293,7 +293,7 @@ absl::Status Run(const Flags& flags, const Environment& environment, const Logge
   logger.Info("The operator starts",
               {{"server", config->server}, {"version", std::string(Version())}});
   stop->SetHandler([&](int) { process.Stop(); });
-  const absl::Status status = process.Run();
+  absl::Status status = process.Run();
   stop->SetHandler(nullptr);
   return status;
 }

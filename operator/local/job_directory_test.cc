@@ -74,7 +74,7 @@ TEST_F(JobDirectoryTest, TheLockOfAKilledProcessIsFree) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const auto lock = directory_.Lock();
+    [[maybe_unused]] const auto lock = directory_.Lock();
     (void)!write(ready[1], "x", 1);
     pause();
     _exit(0);

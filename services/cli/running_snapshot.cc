@@ -174,14 +174,14 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
     v1::OpenSnapshotRequest request;
     request.set_hold_seconds(absl::ToDoubleSeconds(timeout));
     const grpc::Status status = stub->OpenSnapshot(&context, request, &snapshot);
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && source.credentials == nullptr) {
+    if (!status.ok()) {
+      const absl::Status plain = FromGrpcStatus(status);
+      absl::Status explained =
+          security::ExplainHandshake(plain, source.credentials != nullptr, source.handshake_help);
+      if (!absl::IsUnavailable(plain) || explained != plain) return explained;
       return absl::UnavailableError(
           "the job's coordinator does not answer: the job ends just now, or it has another one "
           "soon; try again");
-    }
-    if (!status.ok()) {
-      return security::ExplainHandshake(FromGrpcStatus(status), source.credentials != nullptr,
-                                        source.handshake_help);
     }
   }
   absl::StatusOr<TensorAssembler> assembler =

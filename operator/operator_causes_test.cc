@@ -20,19 +20,8 @@ using Progress = v1::JobProgress;
 
 class OperatorCausesTest : public ::testing::Test {
  protected:
-  void Train(const Json& patch = Json::object()) {
-    cluster_.Create(FakeCluster::Job("a", patch));
-    ASSERT_TRUE(cluster_.Settle());
-    cluster_.Say("a", Progress::TRAINING, 10);
-    ASSERT_TRUE(cluster_.Settle());
-  }
-  std::string Told(const std::string& type) {
-    const Json status = cluster_.Status("a");
-    for (const Json& condition : status["conditions"]) {
-      if (condition["type"] == type) return GetString(condition, {"message"});
-    }
-    return "";
-  }
+  void Train(const Json& patch = Json::object()) { ASSERT_TRUE(cluster_.Train("a", patch)); }
+  std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
 
   FakeCluster cluster_;
 };

@@ -23,7 +23,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Progress = v1::JobProgress;
 
 kube::HttpClient::Options AdminOptions() {
   kube::HttpClient::Options options;
@@ -42,19 +41,8 @@ class OperatorObjectsTest : public ::testing::Test {
   void Delete(const kube::ResourceType& type, const std::string& name) {
     ASSERT_TRUE(admin_.Delete(type, {"ns", name}, {}).ok());
   }
-  void Train() {
-    cluster_.Create(FakeCluster::Job("a"));
-    ASSERT_TRUE(cluster_.Settle());
-    cluster_.Say("a", Progress::TRAINING, 10);
-    ASSERT_TRUE(cluster_.Settle());
-  }
-  std::string Told(const std::string& type) {
-    const Json status = cluster_.Status("a");
-    for (const Json& condition : status["conditions"]) {
-      if (condition["type"] == type) return GetString(condition, {"message"});
-    }
-    return "";
-  }
+  void Train() { ASSERT_TRUE(cluster_.Train("a")); }
+  std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
 
   FakeCluster cluster_;
   kube::HttpClient admin_{&cluster_.server, AdminOptions()};

@@ -35,12 +35,7 @@ using Progress = v1::JobProgress;
 class OperatorTest : public ::testing::Test {
  protected:
   // A job "a" of one shard and two workers that trains.
-  void Train(const Json& patch = Json::object()) {
-    cluster_.Create(FakeCluster::Job("a", patch));
-    ASSERT_TRUE(cluster_.Settle());
-    cluster_.Say("a", Progress::TRAINING, 10);
-    ASSERT_TRUE(cluster_.Settle());
-  }
+  void Train(const Json& patch = Json::object()) { ASSERT_TRUE(cluster_.Train("a", patch)); }
   int64_t Restarts(const std::string& role) {
     return GetInt(cluster_.Status("a"), {"restarts", role});
   }

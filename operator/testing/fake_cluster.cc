@@ -210,16 +210,31 @@ Json FakeCluster::Status(const std::string& name) {
   return job.contains("status") ? job["status"] : Json::object();
 }
 
-std::string FakeCluster::Condition(const std::string& name, const std::string& type) {
+Json FakeCluster::FindCondition(const std::string& name, const std::string& type) {
   const Json status = Status(name);
-  if (!status.contains("conditions")) return "";
+  if (!status.contains("conditions")) return {};
   for (const Json& condition : status["conditions"]) {
-    if (condition["type"] == type) {
-      return absl::StrCat(kube::GetString(condition, {"status"}), "/",
-                          kube::GetString(condition, {"reason"}));
-    }
+    if (condition["type"] == type) return condition;
   }
-  return "";
+  return {};
+}
+
+std::string FakeCluster::Condition(const std::string& name, const std::string& type) {
+  const Json condition = FindCondition(name, type);
+  if (condition.is_null()) return "";
+  return absl::StrCat(kube::GetString(condition, {"status"}), "/",
+                      kube::GetString(condition, {"reason"}));
+}
+
+std::string FakeCluster::ConditionMessage(const std::string& name, const std::string& type) {
+  return kube::GetString(FindCondition(name, type), {"message"});
+}
+
+bool FakeCluster::Train(const std::string& name, const Json& patch) {
+  Create(Job(name, patch));
+  if (!Settle()) return false;
+  Say(name, v1::JobProgress::TRAINING, 10);
+  return Settle();
 }
 
 void FakeCluster::Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,

@@ -66,6 +66,11 @@ class FakeCluster {
   kube::Json Status(const std::string& name);
   // "True/Training"; empty: there is no such condition.
   std::string Condition(const std::string& name, const std::string& type);
+  // Its message.
+  std::string ConditionMessage(const std::string& name, const std::string& type);
+  // Makes Job(name, patch), whose coordinator then says that it trains, at step 10. False if
+  // Settle() does not end.
+  bool Train(const std::string& name, const kube::Json& patch = kube::Json::object());
   // The coordinator's next words, in its present life. As with a real one, the operator is not
   // woken by the mere growth of steps.
   void Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,
@@ -110,6 +115,8 @@ class FakeCluster {
   absl::Duration gather_pod_news = absl::ZeroDuration();
 
  private:
+  // Null: there is none.
+  kube::Json FindCondition(const std::string& name, const std::string& type);
   Operator::Options OperatorOptions() const;
   bool RunKubelets();
   void StartPod(const kube::Json& pod);

@@ -36,12 +36,16 @@ void ReconcileLog::OnReconciled(const runtime::Key& key, const runtime::Result& 
                                 absl::Duration retry_in) {
   next_->OnReconciled(key, result, waited, took, retry_in);
   if (result.status.ok()) return;
-  MutexLock lock(&mutex_);
-  if (!IsToTell(key, result.status)) {
-    ++untold_;
-    return;
+  int untold = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (!IsToTell(key, result.status)) {
+      ++untold_;
+      return;
+    }
+    untold = std::exchange(untold_, 0);
   }
-  write_({key.ToString(), result.status.ToString(), retry_in, std::exchange(untold_, 0)});
+  write_({key.ToString(), result.status.ToString(), retry_in, untold});
 }
 
 }  // namespace sluice

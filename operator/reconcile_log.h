@@ -30,8 +30,8 @@ class ReconcileLog final : public runtime::ControllerObserver {
     absl::Duration line_every = absl::Seconds(1);
   };
 
-  // `write` is called by whoever reconciles, one at a time. `next` hears of everything; it and
-  // `clock` outlive this.
+  // `write` is called by whoever reconciles, several at a time, without a lock. `next` hears of
+  // everything; it and `clock` outlive this.
   ReconcileLog(Options options, std::function<void(const Line&)> write,
                runtime::ControllerObserver* next, const Clock* clock);
 

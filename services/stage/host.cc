@@ -145,19 +145,25 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     if (!made.ok()) return made.status();
     layers = *std::move(made);
   }
-  MutexLock lock(&mutex_);
-  const auto worker = FindWorker(request.worker());
-  if (!worker.ok()) return worker.status();
-  if (const std::shared_ptr<Layers> other = layers_[key].lock()) {
-    layers = other;
-  } else {
-    layers_[key] = layers;
+  bool first = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto worker = FindWorker(request.worker());
+    if (!worker.ok()) return worker.status();
     // Several may have made layers at the same time; who comes second takes the first one's.
-    const std::string warning = layers->Describe().warning();
-    if (!warning.empty() && options_.on_warning) options_.on_warning(warning);
+    if (const std::shared_ptr<Layers> other = layers_[key].lock()) {
+      layers = other;
+    } else {
+      layers_[key] = layers;
+      first = true;
+    }
+    (*worker)->stages[request.stage()] = layers;
   }
-  (*worker)->stages[request.stage()] = layers;
-  return layers->Describe();
+  v1::OpenStageReply description = layers->Describe();
+  if (first && !description.warning().empty() && options_.on_warning) {
+    options_.on_warning(description.warning());
+  }
+  return description;
 }
 
 // Forgets what the worker has forgotten and finds what it computes with.

@@ -2,7 +2,8 @@
 //
 //   owner                                  exclusive create: whose folder it is
 //   claims/000001.json                     exclusive create: who gives attempt 1 (R11); the last
-//   may be the end record attempt-0001-step-000000000500/        one checkpoint
+//                                          may be the end record
+//   attempt-0001-step-000000000500/        one checkpoint
 //       partition-00000.safetensors ...
 //       manifest.json                      written last: a folder without one is no checkpoint
 //

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -389,7 +390,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
 }
 
 // The members; where training has ended at a target, who was one or came since. Layers that shards
-// compute are computed for those who were members, so others come last.
+// compute are computed for those who were members, so others are asked only if none of these lives.
 std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
   std::vector<Evaluator> evaluators;
   const auto add = [&](const Process* process) {
@@ -403,13 +404,11 @@ std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
     return evaluators;
   }
   for (const Process* worker : ReadyWorkers()) add(worker);
-  const auto has_worked = [](const Evaluator& evaluator) { return evaluator.speed > 0; };
-  if (options_.job.training().execution() == v1::TrainingSpec::SERVER &&
-      absl::c_any_of(evaluators, has_worked)) {
-    evaluators.erase(std::stable_partition(evaluators.begin(), evaluators.end(), has_worked),
-                     evaluators.end());
-  }
-  return evaluators;
+  if (options_.job.training().execution() != v1::TrainingSpec::SERVER) return evaluators;
+  std::vector<Evaluator> former;
+  absl::c_copy_if(evaluators, std::back_inserter(former),
+                  [](const Evaluator& evaluator) { return evaluator.speed > 0; });
+  return former.empty() ? evaluators : former;
 }
 
 void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {

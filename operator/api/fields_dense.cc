@@ -98,7 +98,7 @@ void AddDenseRules(std::vector<Rule>* rules) {
       [](const Json& training) {
         return !Reduces(training) || Is(training, "execution", "Worker");
       },
-      "is for `execution: Worker`: with `Server` the shards compute the gradients", "",
+      "workers compute the gradients, not shards: `execution: Worker`", "",
       R"("execution":"Server")", rules);
   AddTrainingRule(
       "stragglers", "!has(self.stragglers) || self.stragglers.policy == 'Wait'",

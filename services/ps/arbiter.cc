@@ -25,7 +25,10 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
   taken_ = applied;
   leases_ = leases;
   for (const auto& [worker, lease] : leases_) taken_.Add(lease);
+  // Between views nothing is under way: what a holder has reached here is applied on all shards, or
+  // was never anybody's.
   clocks_at_lease_.clear();
+  for (const auto& [worker, lease] : leases_) clocks_at_lease_[worker] = ClockOf(worker);
   waiting_for_lease_.clear();
   permits_.clear();
   repeated_permits_.clear();
@@ -64,12 +67,13 @@ uint64_t Arbiter::RaisedClock(uint64_t worker) const {
 
 // As long as it is wished for, but so that all members find work till near the end.
 std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
-  const uint64_t left = limits_.total_samples - std::min(limits_.total_samples, taken_.Count());
+  const uint64_t end = std::min(limits_.total_samples, limits_.hold);
+  const uint64_t left = end - std::min(end, taken_.Count());
   const uint64_t share = left / (2 * std::max<uint64_t>(1, members_));
   const uint64_t update = std::max<uint64_t>(1, limits_.update_samples);
   const uint64_t several = std::max(update, std::min(wished, share) / update * update);
   const uint64_t limit = limits_.together ? update : several;
-  const Interval granted = taken_.FirstGap(0, limits_.total_samples, limit);
+  const Interval granted = taken_.FirstGap(0, end, limit);
   if (granted.empty()) return std::nullopt;
   const uint64_t clock = RaisedClock(worker);
   taken_.Add(granted);
@@ -99,8 +103,8 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
   }
   v1::Lease none;
   none.set_clock(ClockOf(worker));
-  none.set_done(leases_.empty());
-  none.set_wait(!leases_.empty());
+  none.set_done(IsDone());
+  none.set_wait(!IsDone());
   if (none.wait() && std::find(waiting_for_lease_.begin(), waiting_for_lease_.end(), worker) ==
                          waiting_for_lease_.end()) {
     waiting_for_lease_.push_back(worker);
@@ -182,7 +186,7 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     answers.push_back({request.worker, std::nullopt, permit});
   }
   // Samples come back with a new view only, so whoever waits waits for the end.
-  if (leases_.empty()) {
+  if (IsDone()) {
     for (uint64_t worker : waiting_for_lease_) {
       v1::Lease done;
       done.set_done(true);

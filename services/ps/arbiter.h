@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -24,7 +25,9 @@ namespace sluice::ps {
 class Arbiter {
  public:
   struct Limits {
-    uint64_t total_samples = 0;   // positions of the job's sample sequence
+    uint64_t total_samples = 0;  // positions of the job's sample sequence
+    // Positions from here on are leased in a later view: whoever wants one waits for it.
+    uint64_t hold = std::numeric_limits<uint64_t>::max();
     uint64_t update_samples = 1;  // of one update
     size_t permits = 1;
     // Bounded staleness with a bound of 0: members compute update by update, all from one version.
@@ -41,7 +44,7 @@ class Arbiter {
 
   // The rest of what is recorded for the worker, else new samples, which are recorded before the
   // answer; else it waits (wait), or nobody holds a lease and it is done. One who waits is answered
-  // by TakeAnswers.
+  // by TakeAnswers, or by a new view.
   v1::Lease RequestLease(uint64_t worker, uint64_t wished, uint64_t clock);
   bool HoldsLease(uint64_t worker) const { return leases_.count(worker) > 0; }
   // Whether an update may cover these samples: they are what the worker has leased.
@@ -61,7 +64,7 @@ class Arbiter {
   // The worker has reached a clock, by an update or by being raised.
   void Reached(uint64_t worker, uint64_t clock);
   uint64_t ClockOf(uint64_t worker) const;
-  // The clock with which a lease holder got its lease; 0: it brought the lease from an older view.
+  // The clock with which a lease holder got its lease, or brought it into the view.
   uint64_t ClockAtLease(uint64_t worker) const;
   // R13: whether a pull of `clock` needs to wait for no other lease holder; where members compute
   // together, nor for a member that has not asked for its lease yet.
@@ -85,6 +88,7 @@ class Arbiter {
     uint64_t base_version = 0;
   };
 
+  bool IsDone() const { return leases_.empty() && limits_.hold >= limits_.total_samples; }
   std::optional<Interval> Grant(uint64_t worker, uint64_t wished);
   uint64_t RaisedClock(uint64_t worker) const;
   v1::Lease MakeLease(uint64_t worker, const Interval& samples) const;

@@ -151,6 +151,34 @@ TEST_F(ArbiterTest, WhoComputesTogetherDoesNotWaitForOneThatFindsNoSamples) {
   EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
 }
 
+TEST_F(ArbiterTest, ALeaseOfAnOlderViewIsCountedFromTheClockThatItsHolderBringsAlong) {
+  Reset(1000, 2);
+  arbiter.Reached(1, 7);
+  arbiter.RequestLease(1, 0, 7);
+  arbiter.RequestLease(2, 0, 0);  // raised to 7, which no other shard knows
+  EXPECT_EQ(arbiter.ClockAtLease(2), 7);
+  Reset(1000, 2, {}, arbiter.leases());
+  EXPECT_EQ(arbiter.ClockAtLease(2), 7);
+}
+
+TEST_F(ArbiterTest, SamplesBehindAHoldAreLeasedInALaterView) {
+  limits.hold = 8;
+  Reset(12, 2);
+  arbiter.RequestLease(1, 0, 0);
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 8}));
+  arbiter.OnApplied(1, 1, {0, 4});
+  EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
+  arbiter.OnApplied(2, 1, {4, 8});
+  EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).wait())
+      << "nobody holds a lease, but it is not the end";
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
+  limits.hold = 12;
+  IntervalSet applied;
+  applied.Add({0, 8});
+  Reset(12, 2, applied);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 1)), (Interval{8, 12}));
+}
+
 TEST_F(ArbiterTest, WhatWasPermittedSinceThePullIsStalenessThoughItIsNotApplied) {
   Reset(100, 2);
   arbiter.RequestPermit(1, 1, 0);

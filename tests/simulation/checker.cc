@@ -416,13 +416,14 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionView& content) {
   if (!same) history_[{content.partition, content.blocks}] = it->second;
 }
 
-void Checker::OnLease(const v1::ViewId& view, uint64_t worker, const v1::Lease& lease) {
+void Checker::OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease) {
   if (lease.samples().begin() >= lease.samples().end()) return;
-  if (view.attempt() != lease_attempt_) {
-    lease_attempt_ = view.attempt();
+  if (arbiter.view.attempt() != lease_attempt_) {
+    lease_attempt_ = arbiter.view.attempt();
     leases_.clear();
     raised_.clear();
   }
+  if (job_.training().mode() == v1::BOUNDED_STALENESS) CheckRaised(arbiter, worker, lease.clock());
   leases_[worker] = FromProto(lease.samples());
   raised_[worker] = std::max(raised_[worker], lease.clock());
 }
@@ -449,6 +450,18 @@ void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worke
                         " while a lease holder has reached ", reached, " (R13)"));
     }
   }
+}
+
+void Checker::CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock) {
+  const auto view = known_views_.find(Order(arbiter.view));
+  if (view == known_views_.end()) return;
+  const std::set<uint64_t> holders = LeaseHolders(arbiter, view->second);
+  if (holders.empty() || holders.count(worker) > 0) return;
+  const bool behind = std::all_of(holders.begin(), holders.end(), [&](uint64_t holder) {
+    const auto record = arbiter.clocks.find(holder);
+    return clock < std::max(raised_[holder], record == arbiter.clocks.end() ? 0 : record->second);
+  });
+  if (behind) Fail(absl::StrCat("a lease is given at clock ", clock, ", behind all others (R13)"));
 }
 
 std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View& view) {

@@ -13,7 +13,8 @@
 //   - a committed version never changes and nobody goes back behind it
 //   - a partition has one owner in a view; two views never have one id
 //   - nothing changes between a PauseReply and its Install (R2)
-//   - no clock is answered that is too far ahead of a lease holder (R13)
+//   - no clock is answered that is too far ahead of a lease holder, and nobody becomes one who is
+//     behind all others (R13)
 //   - a checkpoint holds one committed version (an asynchronous one: one set of updates)
 #ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
 #define SLUICE_TESTS_SIMULATION_CHECKER_H_
@@ -80,7 +81,7 @@ class Checker {
   void OnEvaluate(const std::vector<Elements3>& tensors);
 
   // Bounded staleness: frames that shards send.
-  void OnLease(const v1::ViewId& view, uint64_t worker, const v1::Lease& lease);
+  void OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease);
   // `arbiter`: its word; else the data of another shard.
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
@@ -127,6 +128,7 @@ class Checker {
                     const std::string& who);
   void CheckCommitted(const ShardNow& now);
   void CheckUpdates(const ShardNow& now, const PartitionView& content);
+  void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
   std::optional<Applied> Origin(const PartitionView& content) const;
   bool Explain(const PartitionView& content, Applied* applied);

@@ -361,7 +361,7 @@ void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
   auto worker = worker_of_.find(action.stream);
   if (worker == worker_of_.end()) return;
   if (action.header.has_lease()) {
-    cluster_.checker().OnLease(core_.status().view, worker->second, action.header.lease());
+    cluster_.checker().OnLease(Look(), worker->second, action.header.lease());
   }
   auto clock = pull_clock_.find(action.stream);
   if (clock == pull_clock_.end()) return;

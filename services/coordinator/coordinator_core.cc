@@ -194,6 +194,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       at(suspend_deadline_);
       if (cut_.has_value()) {
         for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
+        if (Synchronous() && hold_ > 0) at(cut_->lingers_since + timers_.hold);
       }
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
@@ -427,6 +428,7 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
       *message.mutable_open_cut() = cut_->Message();
       Send(process, message);
     }
+    if (Synchronous()) Send(process, HoldMessage());
     if (Synchronous() && committed_ >= length_->total_steps()) {
       *message.mutable_committed()->mutable_view() = view_.id();
       message.mutable_committed()->set_version(committed_);

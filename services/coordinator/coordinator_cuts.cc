@@ -57,7 +57,16 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
     AnswerSnapshots(now);
     if (cut_.has_value() && !cut_->InUse()) CloseCut();
   }
-  if (Synchronous() && change_.has_install() && Idle()) PlanSynchronousCut(now);
+  if (cut_.has_value()) {
+    const bool evaluating = cut_->evaluation && cut_->PinnedBy(facts_.shards);
+    const bool lingers = cut_->Reached() && !evaluating;
+    cut_->lingers_since = lingers ? std::min(cut_->lingers_since, now) : absl::InfiniteFuture();
+  }
+  if (Synchronous() && change_.has_install() && Idle()) {
+    PlanSynchronousCut(now);
+    // After the cut: the shards stand still until they know of it.
+    MoveHold(now);
+  }
 }
 
 // ---- planning
@@ -67,12 +76,53 @@ uint64_t CoordinatorCore::Impl::ScheduleStep() const {
   return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
 }
 
+uint64_t CoordinatorCore::Impl::ScheduleStepOf(const Cut& cut) const {
+  if (Synchronous()) return cut.step;
+  uint64_t samples = 0;
+  for (const v1::Range& range : cut.ledger.applied()) samples += range.end() - range.begin();
+  return length_->BatchesIn(samples);
+}
+
+// Whether all workers train on from one version, so that training can be held at one.
+bool CoordinatorCore::Impl::InStep() const {
+  return Synchronous() ||
+         (mode_ == v1::BOUNDED_STALENESS && options_.job.training().max_staleness() == 0);
+}
+
+// The first version from `from` on that is due to be evaluated and is not the open cut's; 0: none.
+uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
+  if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
+  // An asynchronous cut is closed before another view, and only a view moves that hold.
+  const bool lingers = cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
+  if (lingers && Synchronous()) return 0;
+  if (cut_.has_value() && cut_->evaluation) from = std::max(from, ScheduleStepOf(*cut_) + 1);
+  const uint64_t due = evaluations_.NextMultiple(from);
+  return due < length_->total_steps() ? due : 0;
+}
+
+void CoordinatorCore::Impl::MoveHold(absl::Time now) {
+  const bool holds = hold_ > 0 && HighestClosed() <= hold_;
+  const uint64_t hold = NextHold(holds ? 0 : EarliestCut(now), now);
+  if (hold == hold_) return;
+  hold_ = hold;
+  SendToShards(HoldMessage());
+}
+
+v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {
+  v1::CoordinatorMessage message;
+  *message.mutable_hold()->mutable_view() = view_.id();
+  message.mutable_hold()->set_version(hold_);
+  return message;
+}
+
 // The lowest step that no shard is past when a message about it arrives.
 uint64_t CoordinatorCore::Impl::EarliestCut(absl::Time now) const {
   if (!Synchronous()) return ScheduleStep();
   if (view_.workers_size() == 0 || goal_ != Goal::kNone) return LowestClosed();
-  return std::min(HighestClosed() + std::max(cut_lead_, StepsIn(kControlDelay, now) + 1),
-                  length_->total_steps());
+  const uint64_t earliest =
+      std::min(HighestClosed() + std::max(cut_lead_, StepsIn(kControlDelay, now) + 1),
+               length_->total_steps());
+  return hold_ >= HighestClosed() && hold_ > 0 ? std::min(earliest, hold_) : earliest;
 }
 
 std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
@@ -98,8 +148,7 @@ void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
   if (!plan.has_value()) return;
   if (cut_.has_value()) {
     // One that nobody has reached yet makes room for one that is due before it.
-    const bool started = !cut_->pinned.empty() || !cut_->written.empty();
-    if (final_cut_open_ || (started && goal_ == Goal::kNone)) return;
+    if (final_cut_open_ || (cut_->Reached() && goal_ == Goal::kNone)) return;
     if (goal_ == Goal::kNone && plan->step >= cut_->step) return;
     if (goal_ == Goal::kComplete && evaluation_.has_value()) return;
     CloseCut();
@@ -179,6 +228,7 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
+  if (failed.past() > hold_) hold_ = 0;  // it came too late; MoveHold tells the next one
   CloseCut();
 }
 
@@ -415,7 +465,7 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
   const Evaluation evaluation = *std::move(evaluation_);
   evaluation_.reset();
   cut_->evaluation = false;
-  evaluations_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
+  evaluations_.Done(InStep() ? ScheduleStepOf(*cut_) : ScheduleStep(), now);
   if (evaluation.failed()) {
     Warn(absl::StrCat("no evaluation at step ", cut_->step, ": ", evaluation.last_error()), now);
     final_evaluation_given_up_ = final_cut_open_;

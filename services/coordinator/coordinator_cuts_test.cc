@@ -262,6 +262,101 @@ TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
       << "the pin is freed";
 }
 
+// The steps at which the job was evaluated, in order.
+std::vector<uint64_t> EvaluatedSteps(FakeJob& job) {
+  std::vector<uint64_t> steps;
+  const v1::JobProgress progress = job.Progress();
+  for (const v1::Event& event : progress.events()) {
+    if (event.has_evaluation()) steps.push_back(event.evaluation().step());
+  }
+  return steps;
+}
+
+// Training goes as far as it may while nobody answers the evaluation that is under way.
+void TrainWithoutEvaluating(FakeJob& job) {
+  for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
+  job.Train(20);
+}
+
+void LetEvaluate(FakeJob& job) {
+  for (FakeWorker* worker : job.Workers()) {
+    worker->evaluates = true;
+    job.Break(*worker);  // what it owes is asked again
+    job.Connect(*worker);
+  }
+}
+
+TEST(CoordinatorEvaluation, EachDueVersionIsEvaluatedAndNoOtherHoweverFastTheTraining) {
+  FakeJob job(EvaluateEvery(1));
+  job.Start();
+  for (int step = 0; step < 7; ++step) {  // a version is committed by the step after it
+    job.CloseOn(job.Shards());            // at once, before the coordinator hears of the one before
+    job.Pass(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIsEvaluated) {
+  FakeJob job(EvaluateEvery(3));
+  job.Start();
+  TrainWithoutEvaluating(job);
+  EXPECT_EQ(job.Version(), 6);
+  EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
+  LetEvaluate(job);
+  job.Train(10);
+  EXPECT_EQ(job.Version(), 16);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12, 15));
+}
+
+TEST(CoordinatorEvaluation, WhoJoinsWhereTrainingStandsStillDoesNotMakeItSkipAVersion) {
+  FakeJob job(EvaluateEvery(3));
+  job.Start();
+  TrainWithoutEvaluating(job);
+  job.AddWorker(2);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().workers_size(), 3);
+  EXPECT_EQ(job.core->view().first_step(), 6);
+  job.Train(3);
+  EXPECT_EQ(job.Version(), 6);
+  LetEvaluate(job);
+  job.Train(2);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6));
+}
+
+TEST(CoordinatorEvaluation, AShardThatComesBackIsToldWhereToStandStill) {
+  FakeJob job(EvaluateEvery(3));
+  job.Start();
+  job.Train(4);
+  FakeShard& shard = *job.shards[0];
+  EXPECT_EQ(shard.hold, 9) << "the cut of 6 is open";
+  job.Break(shard);
+  shard.hold = 0;
+  job.Connect(shard);
+  job.Pass(absl::Milliseconds(100));
+  EXPECT_EQ(shard.hold, 9);
+}
+
+TEST(CoordinatorEvaluation, NobodyWaitsLongForAReaderOrForAStorageThatIsSlow) {
+  v1::JobSpec spec = EvaluateEvery(4);
+  spec.mutable_checkpoint()->set_interval_steps(4);
+  FakeJob job(spec);
+  job.Start();
+  job.hold_manifest = true;
+  job.Train(20);
+  EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due";
+  job.Train(100);  // 10 s
+  EXPECT_EQ(job.Version(), 20);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the last one";
+}
+
+TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
+  FakeJob job(EvaluateEvery(3));
+  job.Start();
+  for (FakeWorker* worker : job.Workers()) worker->evaluation_error = "no memory";
+  job.Train(7);
+  EXPECT_EQ(job.Version(), 7);
+}
+
 TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->set_format(v1::DataSpec::TEXT);

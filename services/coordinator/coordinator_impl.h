@@ -159,6 +159,11 @@ class CoordinatorCore::Impl {
   bool AsynchronousCutDue(absl::Time now) const;
   std::optional<CutPlan> PlanNow(absl::Time now) const;
   uint64_t EarliestCut(absl::Time now) const;
+  uint64_t ScheduleStepOf(const Cut& cut) const;
+  bool InStep() const;
+  uint64_t NextHold(uint64_t from, absl::Time now) const;
+  void MoveHold(absl::Time now);
+  v1::CoordinatorMessage HoldMessage() const;
   void OpenNewCut(const CutPlan& plan, uint64_t step);
   void ReplanSoon();  // gives the open cut up; what it was for is due again
   void CloseCut();
@@ -280,6 +285,7 @@ class CoordinatorCore::Impl {
   uint64_t last_evaluation_id_ = 0;
   uint64_t cut_lead_ = 1;  // grows while shards say that they are past the step
   std::optional<Evaluation> evaluation_;
+  uint64_t hold_ = 0;  // what shards were told last: Hold, Install.hold as a step
   absl::Time evaluated_at_ =
       absl::InfinitePast();             // a step waited while an evaluation was under way
   std::deque<SnapshotHold> snapshots_;  // waiting for a cut

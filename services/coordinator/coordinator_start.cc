@@ -424,6 +424,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   change_.Reset({});
   view_.Clear();
   cut_.reset();
+  hold_ = 0;
   incomplete_.clear();  // the storage is cleared of them when it is read
   evaluation_.reset();
   RefuseSnapshots("the job is being restored");

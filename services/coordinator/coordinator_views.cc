@@ -276,6 +276,9 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
       absl::StrCat("view ", ShortName(view_.id()), " begins at step ", view_.first_step(), " with ",
                    view_.workers_size(), " workers and ", view_.shards_size(), " shards"),
       now);
+  // All stand at the first step: what is due from here on can be held exactly.
+  hold_ = NextHold(ScheduleStep(), now);
+  install.set_hold(Synchronous() ? hold_ : length_->SamplesOfBatches(hold_));
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
   change_.Decide(std::move(install), now);

@@ -20,6 +20,11 @@ std::optional<uint64_t> IntervalSchedule::NextStep(uint64_t earliest, absl::Time
   return next;
 }
 
+uint64_t IntervalSchedule::NextMultiple(uint64_t from) const {
+  if (steps_ == 0) return 0;
+  return std::max((done_step_ / steps_ + 1) * steps_, (from + steps_ - 1) / steps_ * steps_);
+}
+
 absl::Time IntervalSchedule::NextTime() const {
   if (time_ <= absl::ZeroDuration()) return absl::InfiniteFuture();
   return done_time_ + time_;

@@ -33,6 +33,8 @@ class IntervalSchedule {
   // The step at which it is due next, not below `earliest`; nullopt: not due at a step that is
   // known yet.
   std::optional<uint64_t> NextStep(uint64_t earliest, absl::Time now) const;
+  // The lowest multiple of the interval that is not done and not below `from`; 0: not by steps.
+  uint64_t NextMultiple(uint64_t from) const;
   // When it becomes due by time.
   absl::Time NextTime() const;
 
@@ -83,10 +85,12 @@ struct Cut {
 
   std::set<uint64_t> pinned;                                   // shards that said so
   std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
-  double seconds = 0;  // of the slowest shard that has written
+  absl::Time lingers_since = absl::InfiniteFuture();  // reached, and not being evaluated
+  double seconds = 0;          // of the slowest shard that has written
   // Asynchronous: what the pinned version contains.
   v1::Ledger ledger;
 
+  bool Reached() const { return !pinned.empty() || !written.empty(); }  // by some shard
   bool InUse() const {
     return (saving != Saving::kNo && saving != Saving::kDone) || evaluation || !snapshots.empty();
   }

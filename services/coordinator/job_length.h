@@ -31,6 +31,7 @@ class JobLength {
   uint64_t StepFrom(uint64_t samples) const { return plan_.StepFrom(samples); }
   // Asynchronous: what schedules count as steps: whole global batches.
   uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
+  uint64_t SamplesOfBatches(uint64_t batches) const { return batches * batch_; }
   double EpochsIn(uint64_t samples) const {
     return static_cast<double>(samples) / static_cast<double>(training_samples_);
   }

@@ -28,6 +28,9 @@ struct Timers {
   absl::Duration storage_retry = absl::Seconds(1);
   // A new division of the work must have been better for this long before it is made.
   absl::Duration rebalance = absl::Seconds(5);
+  // Training stands still at a version that is due for evaluation while another is evaluated; but
+  // no longer than this for a checkpoint that is slow, or a reader.
+  absl::Duration hold = absl::Seconds(10);
 };
 
 inline Timers TimersFrom(const v1::TimeoutSpec& spec) {

@@ -474,6 +474,7 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
   if (state_.last_position != 0) {
     limits.total_samples = std::min(limits.total_samples, state_.last_position);
   }
+  if (state_.hold != 0) limits.hold = state_.hold;
   limits.update_samples = training.global_batch_size();
   limits.together =
       state_.view->proto().mode() == v1::BOUNDED_STALENESS && training.max_staleness() == 0;
@@ -514,6 +515,10 @@ void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
 
 void Asynchronous::FillRecords(PartitionContent* content) const {
   for (const auto& [worker, record] : clocks_) content->clocks.push_back(record);
+}
+
+bool Asynchronous::IsHeld() const {
+  return !state_.view->synchronous() && state_.hold != 0 && ledger_.Count() >= state_.hold;
 }
 
 void Asynchronous::FillProgress(v1::ShardProgress* progress) const {

@@ -52,6 +52,8 @@ class Asynchronous {
   void FillPauseReply(v1::PauseReply* reply) const;
   void FillRecords(PartitionContent* content) const;
   void FillProgress(v1::ShardProgress* progress) const;
+  // Whether all is applied that may be before the next view.
+  bool IsHeld() const;
   size_t staged() const { return staged_.size(); }
 
  private:

@@ -50,6 +50,7 @@ class ShardCore::Impl {
   void OnPause(const v1::Pause& pause);
   void OnInstall(const v1::Install& install);
   void OnCommitted(const v1::Committed& committed);
+  void OnHold(const v1::Hold& hold);
   void OnFinish(const v1::Finish& finish);
   void Dispatch(const v1::CoordinatorMessage& message);
 
@@ -208,6 +209,7 @@ void ShardCore::Impl::DiscardAttempt() {
   state.partitions.clear();
   state.frozen = false;
   state.committed = 0;
+  state.hold = 0;
   state.updates = 0;
   state.failure.clear();
   pausing_ = Pausing::kNo;
@@ -233,9 +235,14 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
   CheckAfterStep();
 }
 
-// R5: stopped once every partition stands one past the step.
+// R5: stopped once every partition stands one past the step; or where all are held before it, which
+// the coordinator can end only after the view change.
 void ShardCore::Impl::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
+  if (state.hold > 0 && state.LowestVersion() == state.hold) {
+    ReplyToPause();
+    return;
+  }
   const uint64_t reached =
       state.rules.WaitForEveryPartition() ? state.LowestVersion() : state.HighestVersion();
   if (state.view->owned().empty() || reached >= pause_.after_step() + 1) ReplyToPause();
@@ -355,6 +362,7 @@ bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
 
 void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   RetainReferences();
+  state.hold = install.hold();
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
     state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
@@ -389,6 +397,14 @@ void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
   synchronous.Commit(committed.version());
 }
 
+void ShardCore::Impl::OnHold(const v1::Hold& hold) {
+  if (!state.view.has_value() || !Same(hold.view(), state.view->id())) return;
+  if (!state.view->synchronous()) return;
+  state.hold = hold.version();
+  CheckAfterStep();
+  synchronous.OnHoldMoved();
+}
+
 void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
   v1::MemberMessage leave;
   leave.mutable_leave()->set_reason(finish.reason());
@@ -411,6 +427,8 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
       return OnInstall(message.install());
     case v1::CoordinatorMessage::kCommitted:
       return OnCommitted(message.committed());
+    case v1::CoordinatorMessage::kHold:
+      return OnHold(message.hold());
     case v1::CoordinatorMessage::kOpenCut:
       if (state.view.has_value()) cuts.Open(message.open_cut());
       return;
@@ -542,7 +560,7 @@ void ShardCore::Impl::SendProgress() {
   if (!progress_due_ || !connected_ || !state.view.has_value()) return;
   const uint64_t last = state.job.training().steps();
   const bool at_end = last > 0 && state.LowestVersion() >= last;
-  if (state.now < next_progress_ && !at_end) return;
+  if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
   progress_due_ = false;
   next_progress_ = state.now + state.options.progress_interval;
   v1::MemberMessage message;

@@ -244,6 +244,52 @@ TEST_F(ViewsTest, NowOverridesAWaitingAfterStep) {
   EXPECT_EQ(shard.core().status().view.number(), 1) << "the planned change was dropped";
 }
 
+// ---------------------------------------------------------------- holds
+
+v1::CoordinatorMessage HoldAt(uint64_t version, const v1::View& view) {
+  v1::CoordinatorMessage message;
+  *message.mutable_hold()->mutable_view() = view.id();
+  message.mutable_hold()->set_version(version);
+  return message;
+}
+
+TEST_F(ViewsTest, NoStepIsClosedAtAHoldUntilItMoves) {
+  Begin();
+  const v1::View view = shard.MakeView(1, 0, {7, 8});
+  shard.Tell(HoldAt(1, view));
+  Step(0);
+  Step(1);
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.Version(1), 1);
+  shard.Tell(HoldAt(2, view));
+  EXPECT_EQ(shard.Version(0), 2) << "what came meanwhile is not lost";
+  EXPECT_EQ(shard.Version(1), 2);
+  Step(2);
+  EXPECT_EQ(shard.Version(0), 2);
+  shard.Tell(HoldAt(0, view));
+  EXPECT_EQ(shard.Version(0), 3);
+}
+
+TEST_F(ViewsTest, AHoldOfAnOlderViewIsNone) {
+  Begin();
+  const v1::View old = shard.MakeView(1, 0, {7, 8});
+  shard.ChangeView(2, 0, {7, 8});
+  shard.Tell(HoldAt(0, old));
+  Step(0);
+  EXPECT_EQ(shard.Version(0), 1);
+}
+
+TEST_F(ViewsTest, AfterStepIsAnsweredWhereTheShardIsHeldBeforeIt) {
+  Begin();
+  shard.Tell(HoldAt(1, shard.MakeView(1, 0, {7, 8})));
+  shard.PauseAfter(4, 2);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
+  Close(0, 0);
+  EXPECT_THAT(shard.TakePauseReplies(), IsEmpty()) << "the other partition may still close";
+  Close(0, 1);
+  EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
+}
+
 // ---------------------------------------------------------------- falling back
 
 TEST_F(ViewsTest, PartitionsThatAreAheadFallBackToTheViewsFirstStep) {

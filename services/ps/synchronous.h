@@ -57,6 +57,9 @@ class Synchronous {
   // Streams that wait for a version, once each.
   std::vector<StreamId> ParkedStreams() const;
 
+  // state.hold has changed.
+  void OnHoldMoved() { TryCloseAll(); }
+
   // Version `version` is committed on all shards: undo of it is not needed any more.
   void Commit(uint64_t version);
 

@@ -81,6 +81,25 @@ class Forms(unittest.TestCase):
         for value in values:
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
+    def iterations_told(self, name, every, training, workers):
+        """Of which iterations a job that evaluates after every so many steps prints the accuracy."""
+        manifest = additive(name, 0, training, worker={'replicas': workers}, parameterServer={'replicas': 2})
+        manifest['spec'].update({
+            'model': {'name': 'mlp', 'dimensions': {'hidden': 4}},
+            'data': {'format': 'Synthetic', 'synthetic': {'samples': 400, 'shape': [4], 'classes': 3}, 'evaluation': {'intervalSteps': every}},
+            'optimizer': {'name': 'SGD', 'learningRate': 0.1},
+        })
+        return [int(number) for number in re.findall(r'^Iter (\d+): accuracy is ', self.train(manifest, 'plain'), re.MULTILINE)]
+
+    def test_every_iteration_that_is_to_be_evaluated_is_and_no_other_however_fast_they_are(self):
+        told = self.iterations_told('each', 1, {'globalBatchSize': 8, 'steps': 12}, workers=2)
+        self.assertEqual(told, list(range(1, 13)))
+        told = self.iterations_told('tenth', 10, {'globalBatchSize': 8, 'steps': 60}, workers=2)
+        self.assertEqual(told, list(range(10, 61, 10)))
+        together = {'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 8, 'steps': 20}
+        told = self.iterations_told('together', 4, together, workers=4)
+        self.assertEqual(told, [1, 2, 3, 4, 5])
+
     def sharded(self, shards, steps, training, workers):
         """Least and largest element of a vector that has blocks on every shard."""
         name = f'sharded-{shards}'

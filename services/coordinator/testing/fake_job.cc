@@ -66,6 +66,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     cut.reset();
     view.Clear();
     version = committed = message.prepare().version();
+    hold = 0;
     ledger = IntervalSet();
     clocks.clear();
     leases.clear();
@@ -107,6 +108,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     }
     if (version > view.first_step() && pinned && cut->step() == version) pinned = reported = false;
     version = view.first_step();
+    hold = view.mode() == v1::SYNCHRONOUS ? install.hold() : 0;
     for (const v1::ClockRecord& record : install.clocks()) {
       if (clocks[record.worker()].clock() < record.clock()) {
         EXPECT_EQ(staged[record.worker()].clock(), record.clock());
@@ -145,6 +147,10 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       pinned = reported = written = false;
     }
     CheckCut();
+  } else if (message.has_hold()) {
+    if (!has_view || !Same(message.hold().view(), view.id())) return;
+    hold = message.hold().version();
+    CheckAfter();
   } else if (message.has_close_cut()) {
     if (cut.has_value() && cut->cut() == message.close_cut().cut()) cut.reset();
   } else if (message.has_finish()) {
@@ -189,7 +195,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
 }
 
 void FakeShard::CheckAfter() {
-  if (after.has_value() && version >= after->after_step() + 1) Reply(after->id());
+  if (after.has_value() && (Held() || version >= after->after_step() + 1)) Reply(after->id());
 }
 
 void FakeShard::Close() {

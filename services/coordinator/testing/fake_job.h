@@ -58,7 +58,8 @@ class FakeShard : public FakeProcess {
   void Announce() override {}
 
   void LoadedOrBorn();
-  bool CanClose() const { return has_view && !paused; }
+  bool CanClose() const { return has_view && !paused && !Held(); }
+  bool Held() const { return hold > 0 && version == hold; }
   void Close();  // the next version; its sender held all of the present one
   void Commit(uint64_t version);
   void SayProgress();
@@ -70,6 +71,7 @@ class FakeShard : public FakeProcess {
   v1::View view;
   uint64_t version = 0;
   uint64_t committed = 0;
+  uint64_t hold = 0;  // synchronous: no step is closed at this version
   bool paused = false;
   std::optional<v1::Pause> after;  // an AfterStep that is waited for
   v1::PauseId answered;

@@ -194,8 +194,11 @@ class JobDecider {
       if (pod == nullptr || kept.handled_life == known || kept.handled_life != pod->uid) continue;
       const bool left =
           pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
-      // Nor is it a loss that one who is too many goes.
-      if (left || Ending() || !Wanted(slot)) continue;
+      // Nor is it a loss that one who is too many goes, or who dies of the job's end.
+      const bool ended_it = Ending() && !before.ending.has_value() &&
+                            recovery_.memory.ending->outcome == policy::Outcome::kFailed &&
+                            recovery_.memory.ending->blamed == slot;
+      if (left || (Ending() && !ended_it) || !Wanted(slot)) continue;
       const bool healthy = pod->was_ready || pod->ended_at - pod->started >= limits_.healthy_after;
       ends_.push_back(
           {pod, pod->exit, policy::IsFailure(policy_plan_, slot, pod->exit) && healthy});

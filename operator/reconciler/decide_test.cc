@@ -20,6 +20,7 @@ using kube::GetString;
 using kube::Json;
 using policy::Slot;
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 using Phase = v1::JobProgress::Phase;
 
 constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
@@ -616,6 +617,22 @@ TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
   ASSERT_EQ(failures.size(), 8u);
   EXPECT_EQ(failures.front()["exitCode"], 39);
   EXPECT_EQ(failures.back()["exitCode"], 32);
+}
+
+TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
+  Scene scene;
+  scene.Trains();
+  PodView& pod = scene.Ends(kWorker0, 2);
+  pod.exit.message = "spec.data: row 7 is damaged";
+  scene.Decide();
+  scene.Ends(kShard, 1);
+  scene.Decide();
+  ASSERT_NE(kube::Find(scene.world.status, {"completionTime"}), nullptr);
+  const Json& failures = scene.world.status["lastFailures"];
+  ASSERT_EQ(failures.size(), 1u) << failures.dump();
+  EXPECT_EQ(failures[0]["role"], "worker");
+  EXPECT_EQ(failures[0]["exitCode"], 2);
+  EXPECT_THAT(std::string(failures[0]["message"]), HasSubstr("row 7 is damaged"));
 }
 
 TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {

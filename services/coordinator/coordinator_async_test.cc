@@ -133,6 +133,42 @@ TEST(CoordinatorAsync, ACheckpointIsAViewChangeThatNamesTheCut) {
   EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
 }
 
+// Members that all compute from one version, with evaluation every two batches of 32.
+v1::JobSpec Together() {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
+  spec.mutable_training()->set_max_staleness(0);
+  spec.mutable_data()->mutable_evaluation()->set_interval_steps(2);
+  return spec;
+}
+
+TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
+  FakeJob job(Together());
+  job.Start();
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
+  for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 2);
+  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
+}
+
+TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitLongForAReader) {
+  FakeJob job(Together());
+  job.Start();
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(60);
+  job.core->OnOpenSnapshot(1, request, job.now);
+  job.Pump();
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
+  job.Pass(absl::Seconds(5));
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
+  job.Pass(absl::Seconds(6));
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 0);
+  EXPECT_EQ(job.shards[0]->installs.back().cut().cut(), job.snapshots[0].snapshot->cut())
+      << "which it can still read";
+}
+
 TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);

@@ -188,13 +188,15 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
         if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < evaluations_.NextTime()) {
           at(evaluations_.NextTime());
         }
+        if (cut_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
+          at(cut_->lingers_since + timers_.hold);
+        }
       }
       if (last_step_ < final_retry_at_) at(final_retry_at_);
       if (claim_.has_value() && !claim_pending_) at(retry_at_);
       at(suspend_deadline_);
       if (cut_.has_value()) {
         for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
-        if (Synchronous() && hold_ > 0) at(cut_->lingers_since + timers_.hold);
       }
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;

@@ -55,7 +55,11 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
     if (stage_ != Stage::kRunning) return;
     AdvanceEvaluation(now);
     AnswerSnapshots(now);
-    if (cut_.has_value() && !cut_->InUse()) CloseCut();
+    if (cut_.has_value() && !cut_->InUse()) {
+      CloseCut();
+      if (!Synchronous()) AdvanceViews(now);  // of which the next one is made
+      if (stage_ != Stage::kRunning) return;
+    }
   }
   if (cut_.has_value()) {
     const bool evaluating = cut_->evaluation && cut_->PinnedBy(facts_.shards);
@@ -92,9 +96,7 @@ bool CoordinatorCore::Impl::InStep() const {
 // The first version from `from` on that is due to be evaluated and is not the open cut's; 0: none.
 uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
   if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
-  // An asynchronous cut is closed before another view, and only a view moves that hold.
-  const bool lingers = cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
-  if (lingers && Synchronous()) return 0;
+  if (cut_.has_value() && now >= cut_->lingers_since + timers_.hold) return 0;
   if (cut_.has_value() && cut_->evaluation) from = std::max(from, ScheduleStepOf(*cut_) + 1);
   const uint64_t due = evaluations_.NextMultiple(from);
   return due < length_->total_steps() ? due : 0;
@@ -102,10 +104,16 @@ uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
 
 void CoordinatorCore::Impl::MoveHold(absl::Time now) {
   const bool holds = hold_ > 0 && HighestClosed() <= hold_;
-  const uint64_t hold = NextHold(holds ? 0 : EarliestCut(now), now);
+  const uint64_t hold = NextHold(holds ? HighestClosed() : EarliestCut(now), now);
   if (hold == hold_) return;
   hold_ = hold;
   SendToShards(HoldMessage());
+}
+
+// Asynchronous: only a view moves the hold, and training has come to it.
+bool CoordinatorCore::Impl::HoldLapses(absl::Time now) const {
+  return hold_ > 0 && ScheduleStep() >= hold_ && cut_.has_value() &&
+         now >= cut_->lingers_since + timers_.hold;
 }
 
 v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {
@@ -126,17 +134,18 @@ uint64_t CoordinatorCore::Impl::EarliestCut(absl::Time now) const {
 }
 
 std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
-  if (removals_ > 0) return std::nullopt;
   if (goal_ != Goal::kNone) {
+    if (removals_ > 0) return std::nullopt;
     const CutPlan last = FinalPlan();
     if (final_retry_at_ > now && final_retry_at_ != absl::InfiniteFuture()) return std::nullopt;
     return last.checkpoint || last.evaluation ? std::optional<CutPlan>(last) : std::nullopt;
   }
   static const IntervalSchedule kNever(0, absl::ZeroDuration());
   const uint64_t earliest = EarliestCut(now);
-  std::optional<CutPlan> plan =
-      PlanCut(checkpoints_, EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
-              length_->total_steps(), now);
+  // While files are removed none of that name may be written.
+  std::optional<CutPlan> plan = PlanCut(removals_ > 0 ? kNever : checkpoints_,
+                                        EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
+                                        length_->total_steps(), now);
   if (!snapshots_.empty() && (!plan.has_value() || plan->step > earliest)) {
     plan = CutPlan{earliest, false, false};
   }
@@ -228,7 +237,10 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
-  if (failed.past() > hold_) hold_ = 0;  // it came too late; MoveHold tells the next one
+  if (hold_ > 0 && failed.past() > hold_) {  // it came too late for some; the others go on, too
+    hold_ = 0;
+    SendToShards(HoldMessage());
+  }
   CloseCut();
 }
 

@@ -349,6 +349,61 @@ TEST(CoordinatorEvaluation, NobodyWaitsLongForAReaderOrForAStorageThatIsSlow) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the last one";
 }
 
+TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
+  FakeJob job(EvaluateEvery(3));
+  job.Start();
+  TrainWithoutEvaluating(job);
+  FakeShard& heard = *job.shards[0];
+  FakeShard& deaf = *job.shards[1];
+  job.Break(deaf);
+  LetEvaluate(job);
+  EXPECT_EQ(heard.hold, 9);
+  EXPECT_EQ(deaf.hold, 6);
+  job.CloseOn({&heard});
+  EXPECT_EQ(heard.version, 7);
+  job.AddWorker(2);
+  job.Pass(absl::Milliseconds(200));
+  job.Connect(deaf);  // it hears of the view change first
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().workers_size(), 3);
+  job.Train(10);
+  EXPECT_EQ(job.Version(), 16);
+}
+
+TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
+  v1::JobSpec spec = EvaluateEvery(3);
+  spec.mutable_checkpoint()->set_interval_steps(4);
+  FakeJob job(spec);
+  job.Start();
+  for (FakeShard* shard : job.Shards()) shard->disk_full = true;
+  job.hold_removals = true;
+  job.Train(14);
+  EXPECT_EQ(job.Version(), 14);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12));
+}
+
+TEST(CoordinatorEvaluation, AVersionThatIsDueAndThatAnAttemptBeginsWithIsEvaluated) {
+  v1::JobSpec spec = EvaluateEvery(5);
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
+  job.Train(6);
+  ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+  EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
+  for (FakeWorker* worker : job.Workers()) worker->evaluates = true;
+  job.Kill(*job.shards[0]);
+  job.AddShard(0);
+  ASSERT_EQ(job.core->view().first_step(), 5);
+  job.Train(6);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10));
+  job.Kill(*job.shards[1]);
+  job.AddShard(1);
+  ASSERT_EQ(job.core->view().first_step(), 10);
+  job.Train(6);
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 was evaluated";
+}
+
 TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
   FakeJob job(EvaluateEvery(3));
   job.Start();

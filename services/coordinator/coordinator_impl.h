@@ -134,6 +134,7 @@ class CoordinatorCore::Impl {
   void AdvanceViews(absl::Time now);
   WantedChange Wanted(absl::Time now);
   bool HasDeadMember() const;
+  bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
   bool RebalanceDue(absl::Time now);
   std::vector<const Process*> NextMembers() const;
@@ -162,6 +163,7 @@ class CoordinatorCore::Impl {
   uint64_t ScheduleStepOf(const Cut& cut) const;
   bool InStep() const;
   uint64_t NextHold(uint64_t from, absl::Time now) const;
+  bool HoldLapses(absl::Time now) const;
   void MoveHold(absl::Time now);
   v1::CoordinatorMessage HoldMessage() const;
   void OpenNewCut(const CutPlan& plan, uint64_t step);

@@ -65,8 +65,10 @@ void CoordinatorCore::Impl::AdvanceViews(absl::Time now) {
   if (change_.AllReplied()) Decide(now);
   if (stage_ != Stage::kRunning) return;
   if (change_.pausing()) {
-    // (R5) Nobody closes step k any more if a member of the view is dead.
-    if (!change_.pause().now() && HasDeadMember() && rules_->NowOverrides()) {
+    // (R5) Nobody closes step k any more if a member of the view is dead, or if a shard has stopped
+    // before it, where it is held: another may be past that.
+    const bool stuck = HasDeadMember() || HasStoppedBefore(change_.pause().after_step());
+    if (!change_.pause().now() && stuck && rules_->NowOverrides()) {
       BeginPause(/*at_once=*/true, now);
     }
     return;
@@ -83,11 +85,19 @@ bool CoordinatorCore::Impl::HasDeadMember() const {
   });
 }
 
+bool CoordinatorCore::Impl::HasStoppedBefore(uint64_t step) const {
+  return std::any_of(change_.replies().begin(), change_.replies().end(), [&](const auto& reply) {
+    const auto& partitions = reply.second.partitions();
+    return std::any_of(partitions.begin(), partitions.end(),
+                       [&](const auto& partition) { return partition.version() <= step; });
+  });
+}
+
 CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now) {
   if (HasDeadMember()) return {true, true};
   if (!Idle()) return {};
   if (Stopping() && view_.workers_size() > 0) return {true, !Synchronous()};
-  if (!Synchronous() && AsynchronousCutDue(now)) return {true, true};
+  if (!Synchronous() && (AsynchronousCutDue(now) || HoldLapses(now))) return {true, true};
   const bool left =
       std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
         return membership_.Find(member.process().incarnation())->leaving;
@@ -269,7 +279,10 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
     claim_unused_ = false;
     unloadable_.reset();
     checkpoints_.Done(ScheduleStep(), now);
-    evaluations_.Done(ScheduleStep(), now);
+    // A version that is due, and that nobody is known to have evaluated before this attempt, is.
+    const bool evaluated = !InStep() || ScheduleStep() == 0 ||
+                           (last_result_.has_value() && last_result_->step() == view_.first_step());
+    evaluations_.Done(ScheduleStep() - (evaluated ? 0 : 1), now);
   }
   events_.Add(
       v1::Event::VIEW,

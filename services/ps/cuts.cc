@@ -125,7 +125,7 @@ void Cuts::Fail(Cut& cut, std::string reason, uint64_t past) {
   if (!cut.failure.empty()) return;
   cut.failure = std::move(reason);
   cut.past = past;
-  cut.pins.clear();
+  if (!cut.reported) cut.pins.clear();
   SayFailed(cut);
 }
 
@@ -159,11 +159,11 @@ void Cuts::SayFailed(const Cut& cut) {
 }
 
 void Cuts::Report(const Cut& cut) {
+  if (cut.reported) SayPinned(cut);
   if (!cut.failure.empty()) {
     SayFailed(cut);
-  } else if (cut.reported) {
-    SayPinned(cut);
-    if (cut.request.write() && cut.unwritten.empty()) SayWritten(cut);
+  } else if (cut.reported && cut.request.write() && cut.unwritten.empty()) {
+    SayWritten(cut);
   }
 }
 
@@ -180,7 +180,7 @@ std::shared_ptr<const PartitionContent> Cuts::Find(uint64_t cut, uint32_t partit
 
 bool Cuts::IsPinned(uint64_t cut) const {
   const auto found = cuts_.find(cut);
-  return found != cuts_.end() && found->second.reported && found->second.failure.empty();
+  return found != cuts_.end() && found->second.reported;
 }
 
 }  // namespace sluice::ps

@@ -67,6 +67,7 @@ class Cuts {
   void Pin(Cut& cut, const Partition& partition, uint64_t version);
   void Advance(Cut& cut);
   void Report(const Cut& cut);
+  // What could not be written can still be read.
   void Fail(Cut& cut, std::string reason, uint64_t past);
   void SayPinned(const Cut& cut);
   void SayWritten(const Cut& cut);

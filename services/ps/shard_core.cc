@@ -169,8 +169,8 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   }
   if (!state.view.has_value()) birth.Report();
   if (state.view.has_value()) SayInstalled();
+  cuts.Report();  // first: what is pinned outlives the view
   if (pausing_ == Pausing::kReplied) ReplyToPause();
-  cuts.Report();
   if (state.view.has_value()) progress_due_ = true;
 }
 
@@ -235,8 +235,8 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
   CheckAfterStep();
 }
 
-// R5: stopped once every partition stands one past the step; or where all are held before it, which
-// the coordinator can end only after the view change.
+// R5: stopped once every partition stands one past the step; or once none can go on because of a
+// hold, which the coordinator moves only after the view change.
 void ShardCore::Impl::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
   if (state.hold > 0 && state.LowestVersion() == state.hold) {

@@ -818,6 +818,13 @@ TEST_F(CutsTest, AFileThatCannotBeWrittenIsReportedAndTrainingGoesOn) {
   EXPECT_EQ(failed[0].past(), 0);
   Step(0);
   EXPECT_EQ(shard.Version(0), 1);
+  // What could not be saved can be evaluated.
+  const StreamId reader = shard.Open(60, v1::READER);
+  v1::Header pull = shard.HeaderOf(1);
+  pull.mutable_pull()->set_cut(1);
+  shard.Send(reader, pull);
+  EXPECT_THAT(shard.TakeData(reader), UnorderedElementsAre(Pair(Pair(0, 0), Values{0, 0, 0, 0}),
+                                                           Pair(Pair(1, 0), Values{0, 0})));
 }
 
 TEST_F(CutsTest, ADamagedFileIsSaidByName) {

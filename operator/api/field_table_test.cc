@@ -149,7 +149,8 @@ class Texts {
   explicit Texts(const Field& field) {
     for (const std::vector<Example>* examples : {&field.examples, &field.invalid}) {
       for (const Example& example : *examples) {
-        const std::string& text = YamlDocument::Parse(example.yaml).roots().at(0)->text;
+        const YamlDocument document = YamlDocument::Parse(example.yaml);
+        const std::string& text = document.roots().at(0)->text;
         if (!text.empty()) seeds_.push_back(text);
       }
     }

@@ -270,6 +270,21 @@ TEST_F(ViewsTest, NoStepIsClosedAtAHoldUntilItMoves) {
   EXPECT_EQ(shard.Version(0), 3);
 }
 
+TEST_F(ViewsTest, AnInstallNamesTheFirstHoldOfItsView) {
+  Begin();
+  shard.Pause(2);
+  v1::CoordinatorMessage message;
+  *message.mutable_install() = shard.MakeInstall(shard.MakeView(2, 0, {7, 8}));
+  message.mutable_install()->set_hold(1);
+  shard.Tell(message);
+  Step(0);
+  Step(1);
+  EXPECT_EQ(shard.Version(0), 1);
+  shard.ChangeView(3, 1, {7, 8});
+  Step(1);
+  EXPECT_EQ(shard.Version(0), 2) << "and one that names none ends it";
+}
+
 TEST_F(ViewsTest, AHoldOfAnOlderViewIsNone) {
   Begin();
   const v1::View old = shard.MakeView(1, 0, {7, 8});

@@ -4,7 +4,7 @@ import copy
 import json
 
 from tests.cluster.api.operator_case import JOB_LABEL, ON_SIMULATED_NODES, OperatorCase, training_job
-from tests.cluster.testing.api_client import ApiError
+from tests.cluster.testing.api_client import ApiError, path_of
 from tests.cluster.testing.cluster import wait_for
 from tests.cluster.testing.operator_process import Operator
 from tools import unittest_main
@@ -123,6 +123,50 @@ class OperatorTest(OperatorCase):
                 failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == pod)
                 self.assertEqual((failure['role'], failure['reason']), ('worker', told))
         wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
+
+    def told_end(self, pod):
+        """Why that pod ended, as the status lists it."""
+        return next((one for one in self.job().get('status', {}).get('lastFailures', []) if one['pod'] == pod), None)
+
+    def test_an_evicted_worker_is_told_as_such_replaced_and_not_counted(self):
+        self.start()
+        before = self.uids()['job-worker-1']
+        # As on a real node, it takes a moment to leave.
+        self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
+        eviction = {'apiVersion': 'policy/v1', 'kind': 'Eviction', 'metadata': {'name': 'job-worker-1', 'namespace': self.namespace}}
+        self.api.request('POST', path_of('pods', self.namespace, 'job-worker-1', 'eviction'), eviction)
+        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        self.assertEqual((told['reason'], told['counted']), ('Evicted', False))
+        wait_for('it is replaced', lambda: self.uids().get('job-worker-1', before) != before)
+        self.wait_for_pods()
+
+    def test_a_worker_that_makes_room_for_something_more_urgent_is_told_as_such_and_goes_elsewhere(self):
+        template = copy.deepcopy(ON_SIMULATED_NODES)
+        template['spec']['containers'] = [{'name': 'worker', 'resources': {'requests': {'cpu': '20'}}}]
+        self.start(worker={'replicas': 2, 'template': template})
+        victim = self.pods()['job-worker-1']
+        node = victim['spec']['nodeName']
+        self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
+        urgent = f'{self.namespace}-urgent'
+        self.cluster.apply({'apiVersion': 'scheduling.k8s.io/v1', 'kind': 'PriorityClass', 'metadata': {'name': urgent}, 'value': 1000})
+        self.addCleanup(self.cluster.kubectl, 'delete', 'priorityclass', urgent)
+        only_there = {'nodeSelectorTerms': [{'matchFields': [{'key': 'metadata.name', 'operator': 'In', 'values': [node]}]}]}
+        self.cluster.apply({
+            'apiVersion': 'v1',
+            'kind': 'Pod',
+            'metadata': {'name': 'urgent', 'namespace': self.namespace},
+            'spec': {
+                'priorityClassName': urgent,
+                'tolerations': ON_SIMULATED_NODES['spec']['tolerations'],
+                'affinity': {'nodeAffinity': {'requiredDuringSchedulingIgnoredDuringExecution': only_there}},
+                'containers': [{'name': 'urgent', 'image': 'urgent', 'resources': {'requests': {'cpu': '20'}}}],
+            },
+        })
+        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        self.assertEqual((told['reason'], told['counted']), ('Preempted', False))
+        wait_for('it is replaced', lambda: self.uids().get('job-worker-1', victim['metadata']['uid']) != victim['metadata']['uid'])
+        wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
+        self.assertNotEqual(self.pods()['job-worker-1']['spec']['nodeName'], node)
 
     def test_the_coordinator_hears_of_a_death(self):
         self.start()

@@ -224,10 +224,10 @@ void Member::LookForCoordinator() {
   };
   cluster_.network().Open(
       self, [self] { return self->cluster_.coordinator(); },
-      [](StreamRef stream) {
+      [](const StreamRef& stream) {
         static_cast<CoordinatorProcess*>(stream->server.process.get())->Accept(stream);
       },
-      [self, retry](StreamRef stream) {
+      [self, retry](const StreamRef& stream) {
         self->coordinator_ = stream;
         stream->client.on_closed = [self, stream, retry] {
           if (self->coordinator_ != stream) return;
@@ -421,10 +421,10 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
   };
   cluster_.network().Open(
       self, [self, address = peer.address] { return self->cluster_.FindShard(address); },
-      [](StreamRef stream) {
+      [](const StreamRef& stream) {
         static_cast<ShardProcess*>(stream->server.process.get())->Accept(stream);
       },
-      [self, incarnation, retry](StreamRef stream) {
+      [self, incarnation, retry](const StreamRef& stream) {
         Peer& peer = self->peers_[incarnation];
         peer.stream = stream;
         peer.opening = false;
@@ -586,10 +586,10 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
   };
   cluster_.network().Open(
       self, [self, address = action.address] { return self->cluster_.FindShard(address); },
-      [](StreamRef stream) {
+      [](const StreamRef& stream) {
         static_cast<ShardProcess*>(stream->server.process.get())->Accept(stream);
       },
-      [self, shard, attempt, broken](StreamRef stream) {
+      [self, shard, attempt, broken](const StreamRef& stream) {
         if (self->attempts_[shard] != attempt) {
           self->cluster_.network().CloseByClient(stream);
           return;

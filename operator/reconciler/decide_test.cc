@@ -21,6 +21,7 @@ using kube::Json;
 using policy::Slot;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Phase = v1::JobProgress::Phase;
 
 constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
@@ -624,7 +625,10 @@ TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
   scene.Trains();
   PodView& pod = scene.Ends(kWorker0, 2);
   pod.exit.message = "spec.data: row 7 is damaged";
-  scene.Decide();
+  const Plan plan = scene.Decide();
+  for (const auto& event : plan.events) {
+    EXPECT_THAT(event.action, Not(HasSubstr("Replace"))) << event.note;
+  }
   scene.Ends(kShard, 1);
   scene.Decide();
   ASSERT_NE(kube::Find(scene.world.status, {"completionTime"}), nullptr);

@@ -266,7 +266,8 @@ class Reporter {
     if (!failures.is_array()) failures = Json::array();
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
-    if (reason == kDataMissing) return;  // the condition's own event says it
+    // The condition's own event says it.
+    if (reason == kDataMissing || Ending().has_value()) return;
     Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
          absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message));
   }

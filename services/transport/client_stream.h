@@ -146,8 +146,11 @@ class ClientStream {
     switch (action) {
       case Action::kNothing:
         return;
-      case Action::kWrite:
-        return call_->Write(MessageOf(outbox_.front()), &written_);
+      case Action::kWrite: {
+        const auto& message = MessageOf(outbox_.front());
+        BeforeGrpc(loop_);  // it is over when gRPC gives the item back
+        return call_->Write(message, &written_);
+      }
       case Action::kFinish:
         CutIfOverBound();
         return call_->WritesDone(&writes_done_event_);

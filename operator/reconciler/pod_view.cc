@@ -304,6 +304,8 @@ std::optional<PodView> ReadPod(const Json& pod) {
       view.exit.message = policy::LastWords(
           absl::StrSplit(absl::StripTrailingAsciiWhitespace(view.exit.message), '\n'));
     }
+  } else if (view.deletion_asked.has_value()) {
+    view.exit.reason = OutsideReason(pod, view);
   }
   // A pod that was never ready has had the condition since before its container began.
   view.was_ready =

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 
 #include "operator/reconciler/names.h"
@@ -45,6 +46,22 @@ TEST(PodViewTest, APodOfNoRoleIsNone) {
   EXPECT_FALSE(ReadPod(Pod("other", {})).has_value());
   EXPECT_FALSE(ReadPod(Json()).has_value());
   EXPECT_FALSE(ReadPod(Json::array({1})).has_value());
+}
+
+TEST(PodViewTest, WhoWantsARunningPodGoneIsKnownBeforeItHasGone) {
+  Json status = {{"phase", "Running"}};
+  Json target = Condition("DisruptionTarget", "True", "2026-01-01T00:00:00Z");
+  for (const auto& [said, told] : std::map<std::string, std::string>{
+           {"EvictionByEvictionAPI", "Evicted"}, {"PreemptionByScheduler", "Preempted"}}) {
+    target["reason"] = said;
+    status["conditions"] = Json::array({target});
+    Json pod = Pod("worker", status);
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30;
+    EXPECT_EQ(ReadPod(pod)->exit.reason, told);
+    pod["status"].erase("conditions");
+    EXPECT_EQ(ReadPod(pod)->exit.reason, "Deleted");
+  }
 }
 
 TEST(PodViewTest, ASignalIsReadFromTheExitCode) {

@@ -241,8 +241,12 @@ class StreamServer::Impl::Stream {
     switch (action) {
       case Action::kNothing:
         return;
-      case Action::kWrite:
-        return raw_.Write(outbox_.front().Message(), &written_);
+      case Action::kWrite: {
+        const grpc::ByteBuffer message = outbox_.front().Message();
+        // It is over when gRPC gives the item back.
+        internal::BeforeGrpc(&server_->readers_[reader_]->loop);
+        return raw_.Write(message, &written_);
+      }
       case Action::kFinish:
         CutLater();
         return raw_.Finish(ToGrpcStatus(outbox_.why()), &finish_);

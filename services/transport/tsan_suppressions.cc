@@ -9,7 +9,7 @@
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:grpcpp/\n"
          "race_top:std::function<void (bool)>::operator()\n"
-         "race_top:std::function<void (grpc::Status)>\n"
+         "race:grpc::internal::CallbackWithStatusTag::CallbackWithStatusTag\n"
          "race_top:std::_Function_base::_M_empty\n"
          "race_top:std::__atomic_base<long>::fetch_sub\n"
          "race_top:internal_any_invocable::LocalManagerTrivial\n"

@@ -11,6 +11,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/mutex.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/tsan.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -192,6 +193,7 @@ class GrpcCoordinators::Impl {
     const bool allowed = options_.gate == nullptr || options_.gate->Check().ok();
     if (!partner->untold || !allowed) {
       call->question.set_events_after(kNoEvents);
+      internal::BeforeGrpc(call);
       call->stub->async()->GetProgress(
           &call->context, &call->question, &call->answer,
           [this, call](const grpc::Status& status) { OnAnswer(call, status.ok()); });
@@ -203,6 +205,7 @@ class GrpcCoordinators::Impl {
     }
     partner->deaths.clear();
     partner->untold = false;
+    internal::BeforeGrpc(call);
     call->stub->async()->SetDesired(
         &call->context, &call->told, &call->told_answer,
         [this, call](const grpc::Status& status) { OnTold(call, status.ok()); });
@@ -224,6 +227,7 @@ class GrpcCoordinators::Impl {
   }
 
   void OnTold(Call* call, bool heard) {
+    internal::AfterGrpc(call);
     MutexLock lock(&mutex_);
     if (Partner* partner = PartnerOf(*call); partner != nullptr) {
       partner->failing = !heard;
@@ -239,6 +243,7 @@ class GrpcCoordinators::Impl {
   }
 
   void OnAnswer(Call* call, bool answered) {
+    internal::AfterGrpc(call);
     bool news = false;
     const kube::ObjectKey job = call->job;
     {

@@ -93,10 +93,16 @@ bool CoordinatorCore::Impl::InStep() const {
          (mode_ == v1::BOUNDED_STALENESS && options_.job.training().max_staleness() == 0);
 }
 
+// Whether the open cut has been there for a checkpoint or a reader alone for longer than training
+// is held up for those.
+bool CoordinatorCore::Impl::CutLingers(absl::Time now) const {
+  return cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
+}
+
 // The first version from `from` on that is due to be evaluated and is not the open cut's; 0: none.
 uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
   if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
-  if (cut_.has_value() && now >= cut_->lingers_since + timers_.hold) return 0;
+  if (CutLingers(now)) return 0;
   if (cut_.has_value() && cut_->evaluation) from = std::max(from, ScheduleStepOf(*cut_) + 1);
   const uint64_t due = evaluations_.NextMultiple(from);
   return due < length_->total_steps() ? due : 0;
@@ -112,8 +118,7 @@ void CoordinatorCore::Impl::MoveHold(absl::Time now) {
 
 // Asynchronous: only a view moves the hold, and training has come to it.
 bool CoordinatorCore::Impl::HoldLapses(absl::Time now) const {
-  return hold_ > 0 && ScheduleStep() >= hold_ && cut_.has_value() &&
-         now >= cut_->lingers_since + timers_.hold;
+  return hold_ > 0 && ScheduleStep() >= hold_ && CutLingers(now);
 }
 
 v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {

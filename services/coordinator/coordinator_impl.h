@@ -162,6 +162,7 @@ class CoordinatorCore::Impl {
   uint64_t EarliestCut(absl::Time now) const;
   uint64_t ScheduleStepOf(const Cut& cut) const;
   bool InStep() const;
+  bool CutLingers(absl::Time now) const;
   uint64_t NextHold(uint64_t from, absl::Time now) const;
   bool HoldLapses(absl::Time now) const;
   void MoveHold(absl::Time now);

@@ -81,10 +81,13 @@ uint64_t CoordinatorCore::Impl::ScheduleStep() const {
 }
 
 uint64_t CoordinatorCore::Impl::ScheduleStepOf(const Cut& cut) const {
-  if (Synchronous()) return cut.step;
+  return Synchronous() ? cut.step : length_->BatchesIn(SamplesIn(cut.ledger));
+}
+
+uint64_t CoordinatorCore::Impl::SamplesIn(const v1::Ledger& ledger) {
   uint64_t samples = 0;
-  for (const v1::Range& range : cut.ledger.applied()) samples += range.end() - range.begin();
-  return length_->BatchesIn(samples);
+  for (const v1::Range& range : ledger.applied()) samples += range.end() - range.begin();
+  return samples;
 }
 
 // Whether all workers train on from one version, so that training can be held at one.
@@ -302,9 +305,7 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
     manifest.set_samples(length_->SamplesAt(cut_->step));
   } else {
     *manifest.mutable_ledger() = cut_->ledger;
-    uint64_t samples = 0;
-    for (const v1::Range& range : cut_->ledger.applied()) samples += range.end() - range.begin();
-    manifest.set_samples(samples);
+    manifest.set_samples(SamplesIn(cut_->ledger));
   }
   manifest.set_seed(options_.job.training().seed());
   manifest.set_optimizer(OptimizerName(options_.job.optimizer()));

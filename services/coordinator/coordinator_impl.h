@@ -160,6 +160,7 @@ class CoordinatorCore::Impl {
   bool AsynchronousCutDue(absl::Time now) const;
   std::optional<CutPlan> PlanNow(absl::Time now) const;
   uint64_t EarliestCut(absl::Time now) const;
+  static uint64_t SamplesIn(const v1::Ledger& ledger);
   uint64_t ScheduleStepOf(const Cut& cut) const;
   bool InStep() const;
   bool CutLingers(absl::Time now) const;

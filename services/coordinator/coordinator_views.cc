@@ -269,8 +269,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   view_since_ = now;
   unbalanced_since_ = absl::InfiniteFuture();
   committed_ = std::max(committed_, decision.first_step);
-  uint64_t applied = 0;
-  for (const v1::Range& range : decision.ledger.applied()) applied += range.end() - range.begin();
+  const uint64_t applied = SamplesIn(decision.ledger);
   for (auto& [shard, state] : shard_states_) {
     state.closed = decision.first_step;
     state.samples = applied;

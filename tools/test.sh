@@ -8,7 +8,7 @@
 #   unit         every test that is not under //tests
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
 #   integration  the rest of //tests: real processes on this machine
-#   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine (13 minutes)
+#   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine beside the tiers before
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
@@ -41,6 +41,8 @@ base=
 
 # What became of each tier; printed together at the end.
 declare -A verdicts
+# The process that builds Kubernetes beside the other tiers.
+cluster_build=
 
 indent() { sed -u 's/^/  /'; }
 
@@ -141,9 +143,8 @@ run_tests() {
 
   if [[ $tier == cluster ]]; then
     # What is not built is missed by each test; the reason is said here.
-    tests/cluster/build.sh 2>&1 | indent || say "cluster: Kubernetes could not be built"
-    # One at a time, and their progress is seen: a cluster takes most of a small machine.
-    cluster=(--test_output=streamed --test_env=CLUSTER_CACHE)
+    end_cluster_build || say "cluster: Kubernetes could not be built"
+    cluster=(--test_env=CLUSTER_CACHE)
   fi
   quiet_bazel test "${config[@]}" "${cluster[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
@@ -159,6 +160,40 @@ run_tests() {
   fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
+}
+
+# Kubernetes takes 13 minutes to build, and the tests before those that need it leave much of the processors idle:
+# it is built in what is left, at the lowest priority.
+begin_cluster_build() {
+  if ! tests/cluster/available.sh >/dev/null 2>&1 || tests/cluster/build.sh --check >/dev/null 2>&1; then return 0; fi
+  say "cluster: Kubernetes is built meanwhile"
+  # Where the scheduler groups by session, the priority that counts is the session's.
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  setsid nice -n 19 bash -c 'echo 19 2>/dev/null >"/proc/$$/autogroup"; exec tests/cluster/build.sh' \
+    >"$work/cluster-build.log" 2>&1 &
+  cluster_build=$!
+}
+
+# Waits for it, at the ordinary priority.
+end_cluster_build() {
+  if [[ -z $cluster_build ]]; then
+    tests/cluster/build.sh 2>&1 | indent
+    return
+  fi
+  (
+    echo 0 >"/proc/$cluster_build/autogroup"
+    renice -n 0 -g "$cluster_build"
+  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority
+  tail -n +1 -f --pid="$cluster_build" "$work/cluster-build.log" | indent
+  local status=0
+  wait "$cluster_build" || status=$?
+  cluster_build=
+  return $status
+}
+
+clean_up() {
+  if [[ -n $cluster_build ]]; then kill -- "-$cluster_build" 2>/dev/null || true; fi
+  rm -rf "$work"
 }
 
 skip_tier() {
@@ -224,7 +259,7 @@ main() {
   fi
   cd "$(repository_root)"
   work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
+  trap clean_up EXIT
 
   if $install; then
     say "install: what is missing"
@@ -238,6 +273,7 @@ main() {
     say "build: took $((SECONDS - began)) s"
     say_python
   fi
+  if [[ " ${wanted[*]} " == *" cluster "* ]]; then begin_cluster_build; fi
   for tier in "${TIERS[@]}"; do
     if [[ " ${wanted[*]} " != *" $tier "* ]]; then
       left_out "$tier"

@@ -134,7 +134,7 @@ check_thread_safety() {
   targets=$(mktemp)
   bazel_query 'kind("cc_(library|binary) rule", //...) except rdeps(//..., //third_party:torch)' \
     >"$targets" || return 1
-  quiet_bazel build --config=thread-safety --keep_going --output_groups=compilation_outputs \
+  quiet_bazel build --config=thread-safety --symlink_prefix=/ --keep_going --output_groups=compilation_outputs \
     --target_pattern_file="$targets"
 }
 

@@ -4,6 +4,9 @@ set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 mkdir -p "$IMAGES"
+# Of two clusters that come up together one makes them.
+exec 9>"$CACHE/images.lock"
+flock 9
 pack() { # NAME ARGUMENTS of oci_image.py: built aside and moved
   local name=$1
   shift

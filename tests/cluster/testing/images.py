@@ -1,5 +1,6 @@
 """The project's images, from the programs that Bazel built for the test."""
 
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -17,7 +18,7 @@ _PROGRAMS = {
     'sluice-ps-torch': 'services/stage/sluice-ps-torch',
     'sluice-worker': 'services/worker/sluice-worker',
 }
-_KEPT = 2  # sets of archives that are kept
+_KEPT = 4  # sets of archives that are kept; more than tests run at once
 
 
 def program(name):
@@ -36,6 +37,17 @@ def build(*images):
     for file in [*present.values(), cluster.ROOT / 'images/oci_image.py', cluster.ROOT / 'tools/build_images.sh']:
         content.update(file.read_bytes())
     folder = cluster.CACHE / 'built-images' / content.hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(cluster.CACHE / 'built-images.lock', 'w', encoding='ascii') as lock:
+        # Of two tests that begin together one makes them.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make(folder, present, images)
+        os.utime(folder)
+        _remove_old(folder.parent)
+    return [folder / f'{image}.tar' for image in images]
+
+
+def _make(folder, present, images):
     wanted = [image for image in images if not (folder / f'{image}.tar').exists()]
     if wanted:
         with tempfile.TemporaryDirectory() as programs:
@@ -44,9 +56,6 @@ def build(*images):
             for line in cluster.run([cluster.ROOT / 'tools/build_images.sh', '--programs', programs, '--output', folder,
                                      '--tag', TAG, '--prefix', PREFIX, *wanted], timeout=300).splitlines():
                 cluster.say('  ' + line.split('] ', 1)[-1])
-    os.utime(folder)
-    _remove_old(folder.parent)
-    return [folder / f'{image}.tar' for image in images]
 
 
 def _remove_old(folder):

@@ -169,6 +169,17 @@ TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitLongForAReader) {
       << "which it can still read";
 }
 
+TEST(CoordinatorAsync, AReaderWhomNobodyWaitsForAsksForNothing) {
+  FakeJob job(Together());
+  job.Start();
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(60);
+  job.core->OnOpenSnapshot(1, request, job.now);
+  job.Pass(absl::Seconds(20));
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not come to it";
+  EXPECT_GT(job.core->NextDeadline(), job.now);
+}
+
 TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);

@@ -370,6 +370,37 @@ TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
   EXPECT_EQ(job.Version(), 16);
 }
 
+TEST(CoordinatorEvaluation, AHoldThatComesTooLateForAShardIsTakenBack) {
+  v1::JobSpec spec = EvaluateEvery(4);
+  spec.mutable_training()->set_steps(60);
+  FakeJob job(spec);
+  job.Start();
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(600);
+  job.core->OnOpenSnapshot(1, request, job.now);
+  for (int i = 0; job.Version() < 6 && i < 200; ++i) job.Train();
+  ASSERT_EQ(job.Version(), 6) << "the reader has held training up for as long as it may";
+  ASSERT_EQ(job.snapshots.size(), 1u);
+
+  FakeShard& late = *job.shards[0];
+  FakeShard& other = *job.shards[1];
+  late.frozen = true;
+  job.core->OnCloseSnapshot(job.snapshots[0].snapshot->cut(), job.now);
+  job.Pump();
+  ASSERT_GT(other.hold, 6);
+  ASSERT_EQ(late.hold, 0);
+  while (other.version < other.hold) job.CloseOn(job.Shards());
+  job.CloseOn({&late});
+  ASSERT_EQ(late.version, other.hold + 1);
+  const uint64_t missed = other.hold;
+  late.frozen = false;
+  job.Pump();
+  EXPECT_NE(other.hold, missed);
+  job.Train(10);
+  EXPECT_GT(job.Version(), missed + 5);
+  EXPECT_THAT(EvaluatedSteps(job), Contains(missed + 4));
+}
+
 TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
   v1::JobSpec spec = EvaluateEvery(3);
   spec.mutable_checkpoint()->set_interval_steps(4);

@@ -390,9 +390,8 @@ TEST(CoordinatorEvaluation, AHoldThatComesTooLateForAShardIsTakenBack) {
   ASSERT_GT(other.hold, 6);
   ASSERT_EQ(late.hold, 0);
   while (other.version < other.hold) job.CloseOn(job.Shards());
-  job.CloseOn({&late});
-  ASSERT_EQ(late.version, other.hold + 1);
   const uint64_t missed = other.hold;
+  late.version = missed + 1;  // closed without the coordinator's knowing of it yet
   late.frozen = false;
   job.Pump();
   EXPECT_NE(other.hold, missed);

@@ -391,9 +391,18 @@ TEST(CoordinatorEvaluation, AHoldThatComesTooLateForAShardIsTakenBack) {
   ASSERT_EQ(late.hold, 0);
   while (other.version < other.hold) job.CloseOn(job.Shards());
   const uint64_t missed = other.hold;
-  late.version = missed + 1;  // closed without the coordinator's knowing of it yet
+  ASSERT_TRUE(other.cut.has_value());
+  // One of its partitions has closed the step; the others hear of the hold first, and stand still.
+  v1::MemberMessage past;
+  past.mutable_cut_failed()->set_cut(other.cut->cut());
+  *past.mutable_cut_failed()->mutable_view() = late.view.id();
+  past.mutable_cut_failed()->set_past(missed + 1);
+  late.waiting.clear();
+  late.hold = missed;
   late.frozen = false;
+  late.Say(past);
   job.Pump();
+  EXPECT_NE(late.hold, missed);
   EXPECT_NE(other.hold, missed);
   job.Train(10);
   EXPECT_GT(job.Version(), missed + 5);

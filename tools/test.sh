@@ -144,7 +144,8 @@ run_tests() {
   if [[ $tier == cluster ]]; then
     # What is not built is missed by each test; the reason is said here.
     end_cluster_build || say "cluster: Kubernetes could not be built"
-    cluster=(--test_env=CLUSTER_CACHE)
+    # Bazel's tests do not know of HOME.
+    cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi
   quiet_bazel test "${config[@]}" "${cluster[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |

@@ -107,7 +107,8 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_signal)
     : on_signal_(std::move(on_signal)) {
   const sigset_t signals = WatchedSignals();
   CheckErrno(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "pthread_sigmask");
-  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC);
+  // Not blocking: what poll has seen another thread may take before it is read.
+  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   CheckErrno(signal_fd_ >= 0, "signalfd");
   ForwardFromOtherThreads(signals);
   stop_fd_ = eventfd(0, EFD_CLOEXEC);

@@ -74,9 +74,9 @@ class CliTest(OperatorCase):
         shown = terminal.Terminal([images.program('sluice'), 'run', '--cluster', self.manifest], {**own, 'TERM': 'xterm'})
         self.addCleanup(shown.close)
         self.wait_for_pods()
-        shown.read(lambda text: re.search(r'(?m)^ *worker-1 +training on ', text) and re.search(r'█+░+\s+12 %', text))
+        shown.read(lambda text: all(re.search(part, text) for part in (
+            r'(?m)^ *worker-1 +training on ', r'(?m)^ *ps-0 +serving on ', r'█+░+\s+12 %')))
         text = shown.screen.text()
-        self.assertRegex(text, r'(?m)^ *ps-0 +serving on ')
         self.assertIn(f'Job job in namespace {self.namespace} ', text)
         self.coordinators.say(step=600)
         shown.read(lambda text: re.search(r'█+░+\s+60 %', text))

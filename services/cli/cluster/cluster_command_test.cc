@@ -27,7 +27,6 @@ namespace {
 
 using kube::Json;
 using ::testing::AnyOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -196,11 +195,11 @@ class ClusterCommandTest : public ::testing::Test {
   }
 
   // To its end.
-  int Run(std::vector<std::string> arguments) {
-    Start(std::move(arguments));
+  int Run(const std::vector<std::string>& arguments) {
+    Start(arguments);
     return Wait();
   }
-  void Start(std::vector<std::string> arguments) {
+  void Start(const std::vector<std::string>& arguments) {
     Wait();
     out_ = std::make_unique<SharedText>();
     err_ = std::make_unique<SharedText>();
@@ -215,7 +214,7 @@ class ClusterCommandTest : public ::testing::Test {
   }
   void StartJob(std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"run", "--cluster", folder_ + "/job.yaml"});
-    Start(std::move(more));
+    Start(more);
   }
   int RunJob(std::vector<std::string> more = {}) {
     StartJob(std::move(more));

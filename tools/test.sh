@@ -168,7 +168,7 @@ run_tests() {
 begin_cluster_build() {
   if ! tests/cluster/available.sh >/dev/null 2>&1 || tests/cluster/build.sh --check >/dev/null 2>&1; then return 0; fi
   say "cluster: Kubernetes is built meanwhile"
-  # Where the scheduler groups by session, the priority that counts is the session's.
+  # setsid: the scheduler may weigh groups of processes (autogroup(7)), and then only a group's priority counts.
   # shellcheck disable=SC2016 # expanded by the inner shell
   setsid nice -n 19 bash -c 'echo 19 2>/dev/null >"/proc/$$/autogroup"; exec tests/cluster/build.sh' \
     >"$work/cluster-build.log" 2>&1 &
@@ -184,7 +184,7 @@ end_cluster_build() {
   (
     echo 0 >"/proc/$cluster_build/autogroup"
     renice -n 0 -g "$cluster_build"
-  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority
+  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority: then it goes on as it is
   tail -n +1 -f --pid="$cluster_build" "$work/cluster-build.log" | indent
   local status=0
   wait "$cluster_build" || status=$?
@@ -193,6 +193,7 @@ end_cluster_build() {
 }
 
 clean_up() {
+  # It may have ended by itself meanwhile.
   if [[ -n $cluster_build ]]; then kill -- "-$cluster_build" 2>/dev/null || true; fi
   rm -rf "$work"
 }

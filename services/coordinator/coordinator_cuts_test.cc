@@ -370,7 +370,7 @@ TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
   EXPECT_EQ(job.Version(), 16);
 }
 
-TEST(CoordinatorEvaluation, AHoldThatComesTooLateForAShardIsTakenBack) {
+TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_training()->set_steps(60);
   FakeJob job(spec);

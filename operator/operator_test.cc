@@ -61,14 +61,14 @@ TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
       ElementsAre("PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status",
                   "POST /api/v1/namespaces/ns/services", "POST /api/v1/namespaces/ns/services",
                   "POST /api/v1/namespaces/ns/configmaps",
-                  "POST /apis/policy/v1/namespaces/ns/poddisruptionbudgets",
                   "POST /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies",
                   "POST /api/v1/namespaces/ns/secrets",  // the authority, then by role
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
                   "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
-                  "PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status"));
+                  "PUT /apis/sluice.dev/v1alpha1/namespaces/ns/trainingjobs/a/status",
+                  "POST /apis/policy/v1/namespaces/ns/poddisruptionbudgets"));
   EXPECT_EQ(cluster_.Condition("a", "Accepted"), "True/Valid");
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
   EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Starting");
@@ -597,6 +597,23 @@ TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
 }
 
+TEST_F(OperatorTest, ServersAreProtectedWhereAQuotaHasRoomForSomeWorkersOnly) {
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (request.method == "POST" && absl::StrContains(request.body, "\"a-worker-1\"")) {
+      fault = Refusal(403, "Forbidden", "pods \"a-worker-1\" is forbidden: exceeded quota: q");
+    }
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(1));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
+  EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0"));
+  EXPECT_TRUE(
+      Admin().Get(reconciler::DisruptionBudgets(), {"ns", "a"}, kube::Subresource::kNone).ok());
+}
+
 TEST_F(OperatorTest, AJobWithoutStorageIsNotAcceptedUntilItHasSome) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"checkpoint", {{"storage", nullptr}}}}}}));
   ASSERT_TRUE(cluster_.Settle());
@@ -681,6 +698,26 @@ TEST_F(OperatorTest, PodsThatBecomeReadyOneByOneAreNotWrittenOneByOne) {
   EXPECT_LE(cluster_.Writes().size(), 6u);
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 20);
+}
+
+TEST_F(OperatorTest, AStartThatTakesLongIsWrittenMoreAndMoreSeldom) {
+  std::set<std::string> ready;
+  cluster_.frozen = [&](const std::string& pod) { return ready.count(pod) == 0; };
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 120}}}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.ForgetWrites();
+  size_t half = 0;
+  for (const std::string& pod : cluster_.PodNames()) {
+    ready.insert(pod);
+    cluster_.Pass(absl::Seconds(3));
+    if (ready.size() == 60) half = cluster_.Writes().size();
+  }
+  // After 5, 10, 20, … seconds at first, then every minute.
+  EXPECT_LE(half, 8u);
+  EXPECT_GE(half, 5u);
+  EXPECT_LE(cluster_.Writes().size(), half + 4);
+  EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 120) << "at once";
 }
 
 TEST_F(OperatorTest, EachDeletionOfAPodNamesTheLifeThatItMeans) {

@@ -52,7 +52,7 @@ struct Plan {
   kube::Json status;
   // Whether that may wait a while.
   StatusChange change = StatusChange::kTransition;
-  // All of MakeObjects is to be there.
+  // All of MakeObjects and, once pods are made, the budget are to be there.
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation
   TrainingMode mode;    // of this activation

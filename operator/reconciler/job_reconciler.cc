@@ -130,10 +130,11 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Trail* trail) {
+absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObject> objects,
+                                        Trail* trail) {
   const absl::Time now = clock_->Now();
   std::vector<Lacking> lacking;
-  for (OwnedObject& wanted : MakeObjects(world.job, plan.shards, plan.mode)) {
+  for (OwnedObject& wanted : objects) {
     const kube::ObjectKey key = kube::KeyOf(wanted.object);
     const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
                                      : wanted.type == &ConfigMaps()        ? caches_.config_maps
@@ -145,16 +146,15 @@ absl::Status JobReconciler::KeepObjects(const World& world, const Plan& plan, Tr
       trail->applied.erase(name);
       continue;
     }
-    if (live != nullptr && kube::ControllerUidOf(*live) != world.job.uid) {
-      return NameTaken(*wanted.type, *live, world.job);
+    if (live != nullptr && kube::ControllerUidOf(*live) != job.uid) {
+      return NameTaken(*wanted.type, *live, job);
     }
     const auto applied = trail->applied.find(name);
     const bool fresh = applied != trail->applied.end() && applied->second.first == wanted.object &&
                        now - applied->second.second < options_.write_lag;
     if (!fresh) lacking.push_back({std::move(wanted), live});
   }
-  if (absl::Status status = PutRight(world.job, lacking, trail); !status.ok()) return status;
-  return DropPolicy(world);
+  return PutRight(job, lacking, trail);
 }
 
 // One that is not known to be there is created, and so never takes the place of another's: the
@@ -271,10 +271,13 @@ absl::Status JobReconciler::CreatePods(const World& world, const std::vector<pol
 absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
                                 Trail* trail) {
   if (plan.keep_objects) {
-    if (absl::Status status = KeepObjects(world, plan, trail); !status.ok()) return status;
+    absl::Status status =
+        KeepObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), trail);
+    if (status.ok()) status = DropPolicy(world);
+    if (!status.ok()) return status;
     if (world.job.tls) {
       // Those that pods mount are there before the pods.
-      absl::Status status =
+      status =
           trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
       if (!status.ok()) return status;
     }
@@ -288,7 +291,13 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   if (creations.size() > options_.creations_in_a_turn) {
     creations.resize(options_.creations_in_a_turn);
   }
-  if (absl::Status status = CreatePods(world, creations, trail); !status.ok()) return status;
+  absl::Status made = CreatePods(world, creations, trail);
+  // Kubernetes looks at every budget of a namespace for every news of a pod in it: it comes when
+  // there are no more pods to make, or none can be made.
+  if (plan.keep_objects && (creations.empty() || !made.ok())) {
+    made.Update(KeepObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, trail));
+  }
+  if (!made.ok()) return made;
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;
@@ -357,10 +366,9 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   absl::Time again = plan.decide_again;
   Json job = before;
   if (plan.status != world.status) {
-    // Of a start that takes long, more and more seldom.
     const absl::Duration counts_interval =
         std::clamp(trail->status_written - trail->transition, options_.counts_interval,
-                   std::max(options_.counts_interval, options_.progress_interval));
+                   std::max(options_.counts_interval, options_.longest_counts_interval));
     const absl::Duration interval = plan.change == StatusChange::kTransition ? absl::ZeroDuration()
                                     : plan.change == StatusChange::kCounts
                                         ? counts_interval

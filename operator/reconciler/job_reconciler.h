@@ -47,8 +47,9 @@ class JobReconciler final : public runtime::Reconciler {
     policy::Limits limits = ClusterLimits();
     // Mere progress of training is written this often.
     absl::Duration progress_interval = absl::Seconds(15);
-    // And how many pods are ready, this often; as seldom as progress, when that goes on for long.
+    // And how many pods are ready, this often; more and more seldom when that goes on for long.
     absl::Duration counts_interval = absl::Seconds(5);
+    absl::Duration longest_counts_interval = absl::Minutes(1);
     // A write that the caches do not show after so long was undone by somebody.
     absl::Duration write_lag = absl::Seconds(10);
     // What may pass by itself (an API server or a webhook that does not answer) is told when it
@@ -109,7 +110,7 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
                            Trail* trail);
   absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
-  absl::Status KeepObjects(const World& world, const Plan& plan, Trail* trail);
+  absl::Status KeepObjects(const JobView& job, std::vector<OwnedObject> objects, Trail* trail);
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
   struct NewPod {

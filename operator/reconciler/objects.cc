@@ -356,19 +356,6 @@ Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode
   return map;
 }
 
-// One shard, or the coordinator, at a time: a drain waits for the next to be back.
-Json MakeDisruptionBudget(const JobView& job, uint32_t shards) {
-  Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
-  budget["spec"] = {
-      {"minAvailable", shards},
-      {"selector",
-       {{"matchLabels", {{kJobLabel, job.key.name}}},
-        {"matchExpressions",
-         Json::array(
-             {{{"key", kRoleLabel}, {"operator", "In"}, {"values", {"coordinator", "ps"}}}})}}}};
-  return budget;
-}
-
 Json MakeNetworkPolicy(const JobView& job) {
   Json policy = MakeOwned(NetworkPolicies(), job, job.key.name);
   const Json own = {{"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}}};
@@ -436,10 +423,21 @@ std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
                                      const TrainingMode& mode) {
   std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
                                       {&Services(), MakeServices(job, /*headless=*/true)},
-                                      {&ConfigMaps(), MakeConfigMap(job, shards, mode)},
-                                      {&DisruptionBudgets(), MakeDisruptionBudget(job, shards)}};
+                                      {&ConfigMaps(), MakeConfigMap(job, shards, mode)}};
   if (job.network_policy) objects.push_back({&NetworkPolicies(), MakeNetworkPolicy(job)});
   return objects;
+}
+
+OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards) {
+  Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
+  budget["spec"] = {
+      {"minAvailable", shards},
+      {"selector",
+       {{"matchLabels", {{kJobLabel, job.key.name}}},
+        {"matchExpressions",
+         Json::array(
+             {{{"key", kRoleLabel}, {"operator", "In"}, {"values", {"coordinator", "ps"}}}})}}}};
+  return {&DisruptionBudgets(), std::move(budget)};
 }
 
 bool Covers(const Json& live, const Json& wanted) {

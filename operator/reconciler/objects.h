@@ -26,14 +26,16 @@ kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const policy
 // The annotation kTemplateHash of MakePod's pod.
 std::string TemplateHash(const kube::Json& pod);
 
-// All but pods: two Services, the ConfigMap, the PodDisruptionBudget and, unless the job does
-// without, the NetworkPolicy (job_tls.h has the Secrets). In the order in which they are to be
-// made.
 struct OwnedObject {
   const kube::ResourceType* type;
   kube::Json object;
 };
+// What is there before pods: two Services, the ConfigMap and, unless the job does without, the
+// NetworkPolicy (job_tls.h has the Secrets). In the order in which they are to be made.
 std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards, const TrainingMode& mode);
+// The PodDisruptionBudget: a drain takes one shard, or the coordinator, at a time, and waits for it
+// to be back.
+OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards);
 
 // Whether `live` says all that `wanted` says; it may say more, as servers fill in defaults.
 bool Covers(const kube::Json& live, const kube::Json& wanted);

@@ -170,12 +170,15 @@ TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {
 TEST(ObjectsTest, OwnedObjectsSayTheSameEachTime) {
   const auto first = MakeObjects(Job(), 2, kMode);
   const auto again = MakeObjects(Job(), 2, kMode);
-  ASSERT_EQ(first.size(), 5u);
+  ASSERT_EQ(first.size(), 4u);
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_EQ(first[i].object, again[i].object);
     EXPECT_EQ(kube::ControllerUidOf(first[i].object), "u-1");
   }
-  EXPECT_EQ(MakeObjects(Job({{"networkPolicy", "Disabled"}}), 2, kMode).size(), 4u);
+  EXPECT_EQ(MakeObjects(Job({{"networkPolicy", "Disabled"}}), 2, kMode).size(), 3u);
+  const Json budget = MakeDisruptionBudget(Job(), 2).object;
+  EXPECT_EQ(budget, MakeDisruptionBudget(Job(), 2).object);
+  EXPECT_EQ(kube::ControllerUidOf(budget), "u-1");
 }
 
 TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
@@ -194,7 +197,7 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
 }
 
 TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
-  const Json budget = MakeObjects(Job(), 2, kMode)[3].object["spec"];
+  const Json budget = MakeDisruptionBudget(Job(), 2).object["spec"];
   EXPECT_EQ(budget["minAvailable"], 2) << "of three: two shards and the coordinator";
   EXPECT_EQ(
       budget["selector"]["matchExpressions"],
@@ -203,7 +206,7 @@ TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
 }
 
 TEST(ObjectsTest, OnlyMetricsAreOpenToAnybody) {
-  const Json rules = MakeObjects(Job(), 2, kMode)[4].object["spec"]["ingress"];
+  const Json rules = MakeObjects(Job(), 2, kMode)[3].object["spec"]["ingress"];
   ASSERT_EQ(rules.size(), 3u);
   for (const Json& rule : rules) {
     const bool anybody = !rule.contains("from") || rule["from"].empty();

@@ -81,7 +81,8 @@ def main():
     parser.add_argument('--seconds', type=int, default=120, help='for so long idle jobs are watched')
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(simulated=scale.nodes_for(max(arguments.jobs * arguments.pods, 4 * arguments.training))))
+        cluster = stack.enter_context(Cluster(
+            simulated=scale.nodes_for(max(arguments.jobs * arguments.pods, 4 * arguments.training)), flags=scale.STEADY_NODES))
         install_chart(cluster)
         token = cluster.kubectl('create', 'token', ACCOUNT, '-n', NAMESPACE, '--duration', '4h').strip()
         config = kubeconfig(cluster, 'operator', API_SERVER, token)

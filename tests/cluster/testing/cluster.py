@@ -104,9 +104,9 @@ def _start_time(pid):
 
 
 class Cluster:
-    """`with Cluster(nodes=2) as cluster:`"""
+    """`with Cluster(nodes=2) as cluster:`; more flags for its programs are named as up-control-plane.sh and up-kwok.sh do."""
 
-    def __init__(self, nodes=0, simulated=0, images=()):
+    def __init__(self, nodes=0, simulated=0, images=(), flags=None):
         _end_abandoned()
         # Short: namespaces, links and socket paths are named after it.
         self.name = 't' + os.urandom(2).hex()
@@ -118,6 +118,7 @@ class Cluster:
         self.kubeconfig = self.folder / 'admin.kubeconfig'
         self.environment = {
             **os.environ,
+            **(flags or {}),
             'CLUSTER_NAME': self.name,
             'CLUSTER_DIR': str(self.folder),
             'CLUSTER_CACHE': str(CACHE),

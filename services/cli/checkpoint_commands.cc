@@ -209,6 +209,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
   std::unique_ptr<Jobs::Access> access;
   const bool watch = flags.watch_seconds > 0;
   std::optional<uint64_t> shown;  // its step
+  absl::Status told;              // why there is nothing to show
   for (bool again = false;; again = true) {
     absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
     // While it is watched, the end of the job is no failure.
@@ -218,8 +219,11 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
           absl::IsNotFound(snapshot.status())) {
         return Complain(environment, snapshot.status());
       }
-      *environment.err << "sluice: " << snapshot.status().message() << "\n";
+      if (std::exchange(told, snapshot.status()) != snapshot.status()) {
+        *environment.err << "sluice: " << snapshot.status().message() << "\n";
+      }
     } else {
+      told = absl::OkStatus();
       if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
         return Complain(environment, s);
       }

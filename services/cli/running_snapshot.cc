@@ -180,8 +180,8 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
           security::ExplainHandshake(plain, source.credentials != nullptr, source.handshake_help);
       if (!absl::IsUnavailable(plain) || explained != plain) return explained;
       return absl::UnavailableError(
-          "the job's coordinator does not answer: the job ends just now, or it has another one "
-          "soon; try again");
+          "the job's coordinator does not answer: the job begins or ends just now, or it has "
+          "another one soon; try again");
     }
   }
   absl::StatusOr<TensorAssembler> assembler =

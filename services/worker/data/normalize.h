@@ -26,6 +26,18 @@ class Normalizer {
     return static_cast<float>((x - mean_[c]) / std_[c]);
   }
 
+  // The same for all elements of a sample, of which value(i) is the one at row-major index `i`.
+  template <typename Value>
+  void ApplyToSample(const Value& value, float* out) const {
+    for (uint64_t c = 0, i = 0; c < channels(); ++c) {
+      const double mean = mean_[c];
+      const double std = std_[c];
+      for (const uint64_t end = i + elements_per_channel_; i < end; ++i) {
+        out[i] = static_cast<float>((value(i) - mean) / std);
+      }
+    }
+  }
+
   uint64_t elements_per_channel() const { return elements_per_channel_; }
   uint64_t channels() const { return mean_.size(); }
 

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
 
 v1::DataSpec Spec(uint64_t samples, const std::vector<int64_t>& shape, uint32_t classes) {
@@ -56,6 +57,13 @@ TEST(SyntheticDatasetTest, TheFirstSampleNeverChanges) {
   const Batch batch = *Open(Spec(10, {2}, 3))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(0));
   EXPECT_THAT(batch.features, ElementsAre(FloatEq(0.237694472f), FloatEq(0.837667108f)));
+}
+
+TEST(SyntheticDatasetTest, TheFirstSampleNeverChangesWhereThereAreManyClasses) {
+  const Batch batch = *Open(Spec(10, {2}, 1 << 20))->Read({0});
+  EXPECT_THAT(batch.classes, ElementsAre(622191));
+  EXPECT_THAT(batch.features,
+              ElementsAre(FloatNear(-0.476483f, 1e-6f), FloatNear(1.02206f, 1e-5f)));
 }
 
 TEST(SyntheticDatasetTest, ClassesLieNearestToTheirOwnCentre) {

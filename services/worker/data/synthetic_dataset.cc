@@ -1,7 +1,10 @@
 #include "services/worker/data/synthetic_dataset.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,7 +19,8 @@ namespace {
 constexpr uint64_t kMaxSyntheticSamples = uint64_t{1} << 40;
 constexpr int64_t kMaxElements = int64_t{1} << 24;  // of a sample
 constexpr uint32_t kMaxClasses = 1 << 24;
-constexpr uint64_t kMaxKept = uint64_t{1} << 20;  // numbers of all centres: 8 MiB
+constexpr uint64_t kMaxCentres = uint64_t{1} << 20;  // numbers of all of them: 8 MiB
+constexpr uint64_t kMaxKept = uint64_t{1} << 24;     // numbers of all samples: 64 MiB
 
 // Mean 0, standard deviation 1, in [-3.47, 3.47].
 double Normal(uint64_t random) {
@@ -26,6 +30,43 @@ double Normal(uint64_t random) {
   // sqrt(3).
   return (static_cast<double>(sum) - 2.0 * 65535) * (1.7320508075688772 / 65536);
 }
+
+// The features of samples that were drawn before: a training job comes back to each of them, and
+// data that is read from files is in memory, too. Any thread.
+class KeptSamples {
+ public:
+  // Keeps nothing where all of them are too many.
+  KeptSamples(uint64_t samples, uint64_t elements) : elements_(elements) {
+    if (elements == 0 || samples > kMaxKept / elements) return;
+    states_ = std::vector<std::atomic<State>>(samples);
+    // Not initialized: what is not read takes no memory.
+    features_.reset(new float[samples * elements]);
+  }
+
+  // Null: not there.
+  const float* Find(uint64_t index) const {
+    if (states_.empty() || states_[index].load(std::memory_order_acquire) != State::kThere) {
+      return nullptr;
+    }
+    return &features_[index * elements_];
+  }
+
+  void Keep(uint64_t index, const float* features) {
+    State none = State::kNone;
+    if (states_.empty() || !states_[index].compare_exchange_strong(none, State::kBeingWritten)) {
+      return;
+    }
+    std::copy_n(features, elements_, &features_[index * elements_]);
+    states_[index].store(State::kThere, std::memory_order_release);
+  }
+
+ private:
+  enum class State : uint8_t { kNone, kBeingWritten, kThere };
+
+  const uint64_t elements_;
+  std::vector<std::atomic<State>> states_;
+  std::unique_ptr<float[]> features_;
+};
 
 class SyntheticDataset final : public Dataset {
  public:
@@ -40,8 +81,9 @@ class SyntheticDataset final : public Dataset {
     for (int64_t dimension : info_.sample_shape) elements_ *= dimension;
     if (info_.label_kind == LabelKind::kNone) elements_ = 0;
     if (info_.label_kind != LabelKind::kClass || info_.tokens) return;
+    kept_ = std::make_unique<KeptSamples>(info_.samples, elements_);
     const auto classes = static_cast<uint64_t>(info_.outputs);
-    if (classes > kMaxKept / elements_) return;
+    if (classes > kMaxCentres / elements_) return;
     centres_.reserve(classes * elements_);
     for (uint64_t label = 0; label < classes; ++label) {
       for (uint64_t i = 0; i < elements_; ++i) centres_.push_back(Centre(label, i));
@@ -71,7 +113,7 @@ class SyntheticDataset final : public Dataset {
         AppendTokens(first_ + index, batch);
         continue;
       }
-      if (info_.label_kind == LabelKind::kClass) AppendClassified(first_ + index, batch);
+      if (info_.label_kind == LabelKind::kClass) AppendClassified(index, batch);
       if (info_.label_kind == LabelKind::kTargets) AppendLinear(first_ + index, batch);
     }
     return batch;
@@ -98,8 +140,14 @@ class SyntheticDataset final : public Dataset {
     normalizer_.ApplyToSample(value, batch.features.data() + begin);
   }
 
-  void AppendClassified(uint64_t sample, Batch& batch) const {
+  void AppendClassified(uint64_t index, Batch& batch) const {
+    const uint64_t sample = first_ + index;
     const uint64_t label = SplitMix64At(label_seed_, sample) % info_.outputs;
+    batch.classes.push_back(static_cast<int64_t>(label));
+    if (const float* kept = kept_->Find(index); kept != nullptr) {
+      batch.features.insert(batch.features.end(), kept, kept + elements_);
+      return;
+    }
     const uint64_t noise = SplitMix64At(noise_seed_, sample);
     const auto noise_at = [noise](uint64_t i) { return 0.3 * Normal(SplitMix64At(noise, i)); };
     if (centres_.empty()) {
@@ -108,7 +156,7 @@ class SyntheticDataset final : public Dataset {
       const double* centre = &centres_[label * elements_];
       AppendFeatures([&](uint64_t i) { return centre[i] + noise_at(i); }, batch);
     }
-    batch.classes.push_back(static_cast<int64_t>(label));
+    kept_->Keep(index, &batch.features[batch.features.size() - elements_]);
   }
 
   void AppendLinear(uint64_t sample, Batch& batch) const {
@@ -132,7 +180,8 @@ class SyntheticDataset final : public Dataset {
   const uint64_t weight_seed_;
   const Normalizer normalizer_;
   uint64_t elements_ = 1;
-  std::vector<double> centres_;  // of all classes, where they are not too many
+  std::vector<double> centres_;        // of all classes, where they are not too many
+  std::unique_ptr<KeptSamples> kept_;  // of classes' samples
 };
 
 absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {

@@ -66,6 +66,36 @@ TEST(SyntheticDatasetTest, TheFirstSampleNeverChangesWhereThereAreManyClasses) {
               ElementsAre(FloatNear(-0.476483f, 1e-6f), FloatNear(1.02206f, 1e-5f)));
 }
 
+TEST(SyntheticDatasetTest, ASampleThatIsReadAgainIsTheSame) {
+  // The second job's samples are too many to be kept.
+  for (uint64_t samples : {uint64_t{1000}, uint64_t{1} << 30}) {
+    const auto dataset = Open(Spec(samples, {2, 3}, 4));
+    const Batch first = *dataset->Read({3, 900, 4});
+    const Batch again = *dataset->Read({4, 900, 5, 3});
+    const auto sample = [](const Batch& batch, int at) {
+      return std::vector<float>(&batch.features[6 * at], &batch.features[6 * at] + 6);
+    };
+    EXPECT_EQ(sample(again, 0), sample(first, 2));
+    EXPECT_EQ(sample(again, 1), sample(first, 1));
+    EXPECT_EQ(sample(again, 3), sample(first, 0));
+    EXPECT_NE(sample(again, 2), sample(first, 0));
+    EXPECT_EQ(again.classes[3], first.classes[0]);
+    EXPECT_EQ(sample(again, 2), sample(*Open(Spec(samples, {2, 3}, 4))->Read({5}), 0));
+  }
+}
+
+TEST(SyntheticDatasetTest, EachChannelIsNormalizedByItsOwn) {
+  v1::DataSpec spec = Spec(10, {2, 3}, 3);
+  const Batch plain = *Open(spec)->Read({4});
+  for (double mean : {0.5, -1.0}) spec.mutable_normalize()->add_mean(mean);
+  for (double std : {2.0, 4.0}) spec.mutable_normalize()->add_std(std);
+  const Batch normalized = *Open(spec)->Read({4});
+  for (int i = 0; i < 6; ++i) {
+    const float expected = i < 3 ? (plain.features[i] - 0.5f) / 2 : (plain.features[i] + 1.0f) / 4;
+    EXPECT_NEAR(normalized.features[i], expected, 1e-6) << i;
+  }
+}
+
 TEST(SyntheticDatasetTest, ClassesLieNearestToTheirOwnCentre) {
   constexpr int kClasses = 10;
   constexpr int kWidth = 16;

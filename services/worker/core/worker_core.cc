@@ -468,6 +468,8 @@ void WorkerCore::Impl::OnComputed(ComputeId id, const ComputeResult& result) {
   // Whom the engine computes with is gone (server-side execution): who begins anew finds what is
   // there now.
   if (absl::IsUnavailable(result.status)) {
+    // Shards may hear of the view without this worker before it does.
+    if (leave_reason_) return ExitNow(ExitReason::kLeft, *leave_reason_);
     return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
   }
   if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);

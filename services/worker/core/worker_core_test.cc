@@ -268,6 +268,25 @@ TEST(WorkerCoreTest, AMemberThatIsToLeaveGoesOnUntilAViewWithoutIt) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
+// A shard that computes its layers has let go of it already, or is gone.
+TEST(WorkerCoreTest, AMemberThatNobodyComputesWithAnyMoreIsExpelledUnlessItIsToLeave) {
+  for (bool leaves : {false, true}) {
+    WorkerHarness world;
+    world.Start();
+    world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+    world.ConnectAll();
+    world.ReceiveVersion(5);
+    ASSERT_THAT(world.computes_, SizeIs(1));
+    if (leaves) world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+    EXPECT_THAT(world.exits_, IsEmpty());
+    ComputeResult result;
+    result.status = absl::UnavailableError("stage 1: has pulled nothing here");
+    world.Do(world.core_.OnComputed(world.computes_.begin()->first, result, world.now_));
+    ASSERT_THAT(world.exits_, SizeIs(1));
+    EXPECT_EQ(world.exits_[0].reason, leaves ? ExitReason::kLeft : ExitReason::kExpelled);
+  }
+}
+
 TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
   WorkerHarness world;
   world.Start();

@@ -78,7 +78,7 @@ class WorkerHarness {
     std::vector<std::pair<uint64_t, uint64_t>> microbatches;
   };
   v1::View MakeView(uint64_t number, uint64_t first_step, const std::vector<Member>& members,
-                    uint64_t previous, std::vector<uint64_t> shards = {kShardA, kShardB}) {
+                    uint64_t previous, const std::vector<uint64_t>& shards = {kShardA, kShardB}) {
     v1::View view;
     view.mutable_id()->set_attempt(1);
     view.mutable_id()->mutable_term()->set_counter(1);

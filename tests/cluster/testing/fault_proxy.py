@@ -25,7 +25,6 @@ class Request:
     """What a rule decides by."""
 
     number: int  # of all requests, from 1
-    write_number: int  # of the writes, leases' not counted; 0 if it is none
     method: str
     path: str
     query: dict
@@ -76,7 +75,6 @@ class FaultProxy:
         self.after_write = None  # called with the Request when the API server has answered, before the client hears of it
         self._lock = threading.Lock()
         self._number = 0
-        self._write_number = 0
         self._requests = []
         self._answers = {}  # path and query of a list -> the first answer to it
 
@@ -112,21 +110,13 @@ class FaultProxy:
         query = dict(urllib.parse.parse_qsl(parsed.query))
         with self._lock:
             self._number += 1
-            counted = method in WRITES and '/leases' not in parsed.path
-            self._write_number += counted
-            request = Request(self._number, self._write_number if counted else 0, method, parsed.path, query, body)
+            request = Request(self._number, method, parsed.path, query, body)
             self._requests.append(request)
         return request
 
     def requests(self):
         with self._lock:
             return list(self._requests)
-
-    def restart_count(self):
-        """Writes are counted from 1 again, and what was requested is forgotten."""
-        with self._lock:
-            self._write_number = 0
-            self._requests = []
 
     def first_answer(self, target, answer):
         """The first answer that was ever given to this question: what a server that lags behind says."""

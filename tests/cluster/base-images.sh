@@ -20,4 +20,6 @@ mapfile -t links < <(applets)
 pack pause --reference registry.k8s.io/pause:3.10 --copy "$(command -v catatonit):/pause" --user 65535:65535 -- /pause -P
 pack tools --reference localhost/tools:1 --copy "$(command -v busybox):/bin/busybox" "${links[@]}" \
   --program "$(command -v curl):/usr/bin/curl"
+# Of another CoreDNS another image.
+[[ $IMAGES/coredns.tar -nt $BIN/coredns ]] || rm -f "$IMAGES/coredns.tar"
 pack coredns --reference localhost/coredns:1.12.4 --copy "$(readlink -f "$BIN/coredns"):/coredns" --compress zstd -- /coredns

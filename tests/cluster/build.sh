@@ -68,12 +68,14 @@ linker_flags() {
 compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
   local name=$1 folder=$2 flags version=${VERSIONS[$1]}
   flags=$(linker_flags "$name")
+  # In a module of ours, which pins what the program is made of.
+  build_in() { (cd "$HERE/go/$1" && "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$2"); }
   case $name in
-    etcd | kubernetes)
-      (cd "$HERE/go/$name" && "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" .) ;;
-    helm) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "helm.sh/helm/v3/cmd/helm@$version" ;;
+    etcd | kubernetes) build_in "$name" . ;;
+    # These two share most of what they are made of.
+    helm) build_in tools helm.sh/helm/v3/cmd/helm ;;
+    coredns) build_in tools ./coredns ;;
     kwok) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version" ;;
-    coredns) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "github.com/coredns/coredns@$version" ;;
   esac
 }
 

@@ -2,15 +2,16 @@
 
 #include <fcntl.h>
 #include <google/protobuf/util/json_util.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -24,6 +25,25 @@ namespace sluice::local {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
+
+// How long a lock may be held without its file's naming the holder: while it is taken or let go of.
+constexpr std::chrono::milliseconds kNamelessFor(1000);
+constexpr std::chrono::milliseconds kPoll(1);
+
+// The whole file, for writing. Of all kinds of lock (flock(2), fcntl(2)) one of an open file
+// description ends with that alone and can be asked for without being taken.
+struct flock WholeFile() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+bool IsLocked(int fd) {
+  struct flock lock = WholeFile();
+  lock.l_type = F_RDLCK;
+  return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
 
 std::string ReadLockText(int fd) {
   char text[32];
@@ -81,11 +101,11 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
   const std::string file = JoinPath(path_, "lock");
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, file);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (struct flock lock = WholeFile(); fcntl(fd, F_OFD_SETLK, &lock) != 0) {
     const int error = errno;
     const std::string holder = ReadLockText(fd);
     close(fd);
-    if (error != EWOULDBLOCK) return absl::ErrnoToStatus(error, file);
+    if (error != EAGAIN && error != EACCES) return absl::ErrnoToStatus(error, file);
     return absl::AbortedError(absl::StrCat("the job is being run already",
                                            holder.empty() ? "" : " by process ", holder,
                                            " (its state is in ", path_, ")"));
@@ -104,8 +124,15 @@ std::optional<pid_t> JobDirectory::LockedBy() const {
   const int fd = open(JoinPath(path_, "lock").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   std::optional<pid_t> holder;
-  int pid = 0;
-  if (flock(fd, LOCK_SH | LOCK_NB) != 0 && absl::SimpleAtoi(ReadLockText(fd), &pid)) holder = pid;
+  const auto deadline = std::chrono::steady_clock::now() + kNamelessFor;
+  while (!holder.has_value() && IsLocked(fd) && std::chrono::steady_clock::now() < deadline) {
+    int pid = 0;
+    if (absl::SimpleAtoi(ReadLockText(fd), &pid)) {
+      holder = pid;
+    } else {
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
   close(fd);
   return holder;
 }

@@ -72,7 +72,8 @@ class JobDirectory {
   // Makes the folder where it is missing, and takes the lock. ABORTED, and nothing else, if another
   // process has it, naming it; PERMISSION_DENIED and others name the folder.
   absl::StatusOr<std::unique_ptr<JobLock>> Lock();
-  // The process that has the lock; none if nobody has.
+  // The process that has the lock; none if nobody has, and then it can be taken. Asking refuses
+  // nobody.
   std::optional<pid_t> LockedBy() const;
 
   // Makes logs/ and run/, and empties run/.

@@ -5,10 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "operator/api/manifest.h"
 #include "operator/local/resume.h"
 
@@ -86,6 +89,38 @@ TEST_F(JobDirectoryTest, TheLockOfAKilledProcessIsFree) {
   waitpid(child, nullptr, 0);
   EXPECT_EQ(directory_.LockedBy(), std::nullopt);
   EXPECT_TRUE(directory_.Lock().ok());
+}
+
+TEST_F(JobDirectoryTest, ALockThatNobodyHasCanBeTaken) {
+  for (int round = 0; round < 1000; ++round) {
+    absl::Notification held;
+    std::thread holder([&] {
+      auto lock = JobDirectory(files_.get(), state_, "example").Lock();
+      EXPECT_TRUE(lock.ok()) << lock.status();
+      held.Notify();
+    });
+    held.WaitForNotification();
+    while (directory_.LockedBy().has_value()) {
+    }
+    const auto lock = directory_.Lock();
+    EXPECT_TRUE(lock.ok()) << lock.status() << " in round " << round;
+    holder.join();
+  }
+}
+
+TEST_F(JobDirectoryTest, WhoAsksForTheHolderOfTheLockRefusesNobody) {
+  ASSERT_TRUE(directory_.Lock().ok());
+  std::atomic<bool> ended = false;
+  std::thread asking([&] {
+    JobDirectory other(files_.get(), state_, "example");
+    while (!ended) other.LockedBy();
+  });
+  for (int round = 0; round < 1000; ++round) {
+    const auto lock = directory_.Lock();
+    EXPECT_TRUE(lock.ok()) << lock.status() << " in round " << round;
+  }
+  ended = true;
+  asking.join();
 }
 
 TEST_F(JobDirectoryTest, AFolderThatCannotBeMadeIsNamed) {

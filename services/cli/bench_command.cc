@@ -1,15 +1,11 @@
 // sluice bench
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "operator/api/codec.h"
@@ -22,6 +18,7 @@
 #include "services/cli/mode_plot.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/temporary_directory.h"
 
 namespace sluice::cli {
 namespace {
@@ -93,19 +90,13 @@ int BenchModes(const Environment& environment, const BenchFlags& flags) {
   }
   // Where it saves is nobody's business but its own.
   job->spec.mutable_checkpoint()->clear_directory();
-  const std::string folder =
-      absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-bench-", getpid());
-  if (absl::Status status = environment.files->CreateDirectories(folder); !status.ok()) {
-    return Complain(environment, status);
-  }
-  const auto remove = absl::MakeCleanup([&] {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  });
+  const auto folder = TemporaryDirectory::Make("sluice-bench");
+  if (!folder.ok()) return Complain(environment, folder.status());
   std::vector<ModeRun> runs;
   for (const char* mode : kModes) {
     *environment.err << mode << " trains" << std::endl;
-    absl::StatusOr<ModeRun> run = RunMode(environment, flags, api::ToJson(*job), mode, folder);
+    absl::StatusOr<ModeRun> run =
+        RunMode(environment, flags, api::ToJson(*job), mode, (*folder)->path());
     if (absl::IsCancelled(run.status())) return kExitInterrupted;
     if (!run.ok()) return Complain(environment, run.status());
     runs.push_back(*std::move(run));

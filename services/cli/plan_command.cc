@@ -1,16 +1,12 @@
 // sluice plan
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/cord.h"
-#include "absl/strings/str_cat.h"
 #include "operator/api/manifest.h"
 #include "operator/local/job_directory.h"
 #include "proto/describe.pb.h"
@@ -23,6 +19,7 @@
 #include "services/cli/run_program.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/temporary_directory.h"
 
 namespace sluice::cli {
 namespace {
@@ -47,14 +44,10 @@ int Describe(const Environment& environment, const PlanFlags& flags, const v1::J
                                          : std::vector<std::string>{flags.program_directory},
                                      {v1::WORKER});
   if (!programs.ok()) return Complain(environment, programs.status());
-  const std::string stem =
-      absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-plan-", getpid());
-  const std::string job_file = absl::StrCat(stem, ".json");
-  const std::string described_file = absl::StrCat(stem, ".described");
-  const auto remove = absl::MakeCleanup([&] {
-    (void)environment.files->Remove(job_file);
-    (void)environment.files->Remove(described_file);
-  });
+  const auto folder = TemporaryDirectory::Make("sluice-plan");
+  if (!folder.ok()) return Complain(environment, folder.status());
+  const std::string job_file = JoinPath((*folder)->path(), "job.json");
+  const std::string described_file = JoinPath((*folder)->path(), "described");
   const absl::Status written =
       AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan");
   if (!written.ok()) return Complain(environment, written);

@@ -1,17 +1,15 @@
 #include "services/worker/data/text_dataset.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/file_util.h"
+#include "services/common/process.h"
 #include "services/worker/data/file.h"
 
 namespace sluice {
@@ -150,22 +148,12 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
   return shape;
 }
 
+// Many workers do so at once, those of pods with the same process id.
 absl::Status WriteNew(const std::string& path, const std::string& content) {
-  // A name of its own, then a link: exclusive, and whole or not at all.
-  const std::string part = absl::StrCat(path, ".part-", getpid());
-  {
-    std::ofstream file(part, std::ios::binary | std::ios::trunc);
-    file << content;
-    file.flush();
-    if (!file) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be written"));
-  }
-  const int linked = link(part.c_str(), path.c_str());
-  const int error = errno;
-  std::remove(part.c_str());
-  if (linked != 0 && error != EEXIST) {
-    return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot be written"));
-  }
-  return absl::OkStatus();
+  const absl::Status status = ExclusiveCreateFile(
+      MakeRealFileSystem().get(), path, absl::Cord(content), absl::StrCat(RandomIncarnation()));
+  if (status.ok() || absl::IsAlreadyExists(status)) return absl::OkStatus();
+  return absl::Status(status.code(), absl::StrCat(path, ": cannot be written: ", status.message()));
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "services/worker/data/text_dataset.h"
 
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -188,6 +190,29 @@ TEST(KeepVocabularyTest, AnotherVocabularyThanTheModelsIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("words.txt: has 4 words"), HasSubstr("14"), HasSubstr(kept)));
+}
+
+TEST(KeepVocabularyTest, WorkersThatBeginAtOnceKeepItWhole) {
+  std::string words;
+  for (int word = 0; word < 20000; ++word) absl::StrAppend(&words, "word", word, " ");
+  v1::DataSpec spec = TextOf(words, 2);
+  spec.mutable_text()->set_vocabulary_size(30000);
+  for (int round = 0; round < 5; ++round) {
+    const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
+    std::vector<std::thread> workers;
+    for (int worker = 0; worker < 4; ++worker) {
+      workers.emplace_back([&kept, own = spec]() mutable {
+        const absl::Status status = KeepVocabulary(kept, &own);
+        EXPECT_TRUE(status.ok()) << status;
+        const auto vocabulary = OpenVocabulary(own);
+        ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
+        EXPECT_GE(vocabulary->size(), 20000u);
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    const std::filesystem::directory_iterator files(std::filesystem::path(kept).parent_path());
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "what they wrote aside is removed";
+  }
 }
 
 TEST(KeepVocabularyTest, SaysWhenItCannotWrite) {

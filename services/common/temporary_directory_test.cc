@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string>
 
 namespace sluice {
 namespace {
@@ -30,12 +32,14 @@ TEST(TemporaryDirectoryTest, TwoOfOneProcessAreTwoFoldersThatGoWithWhatIsInThem)
 }
 
 TEST(TemporaryDirectoryTest, WhereNoneCanBeMadeIsNamed) {
-  const char* const was = getenv("TMPDIR");
+  const char* const set = getenv("TMPDIR");
+  const std::optional<std::string> was =
+      set == nullptr ? std::nullopt : std::optional<std::string>(set);
   setenv("TMPDIR", "/proc", 1);
   EXPECT_THAT(TemporaryDirectory::Make("sluice-test").status().message(), HasSubstr("/proc"));
   setenv("TMPDIR", "/there/is/none", 1);
   EXPECT_THAT(TemporaryDirectory::Make("sluice-test").status().message(), HasSubstr("TMPDIR"));
-  was == nullptr ? unsetenv("TMPDIR") : setenv("TMPDIR", was, 1);
+  was.has_value() ? setenv("TMPDIR", was->c_str(), 1) : unsetenv("TMPDIR");
 }
 
 }  // namespace

@@ -66,17 +66,21 @@ linker_flags() {
 }
 
 compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
-  local name=$1 folder=$2 flags version=${VERSIONS[$1]}
+  local name=$1 folder=$2 flags version=${VERSIONS[$1]} module package
   flags=$(linker_flags "$name")
-  # In a module of ours, which pins what the program is made of.
-  build_in() { (cd "$HERE/go/$1" && "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$2"); }
   case $name in
-    etcd | kubernetes) build_in "$name" . ;;
+    etcd | kubernetes) module=$name package=. ;;
     # These two share most of what they are made of.
-    helm) build_in tools helm.sh/helm/v3/cmd/helm ;;
-    coredns) build_in tools ./coredns ;;
-    kwok) GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version" ;;
+    helm) module=tools package=helm.sh/helm/v3/cmd/helm ;;
+    coredns) module=tools package=./coredns ;;
+    kwok)
+      GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version"
+      return ;;
   esac
+  cd "$HERE/go/$module"
+  # The program says the version that stands here; what it is made of stands there.
+  grep -qE "/$name(/[^ ]*)? $version( |\$)" go.mod || die "$PWD/go.mod has another version of $name than $version"
+  "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$package"
 }
 
 build() {

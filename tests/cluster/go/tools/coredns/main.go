@@ -1,4 +1,4 @@
-// CoreDNS with the plugins that manifests/coredns.yaml names: those for other name services bring their clients along.
+// CoreDNS with the plugins that manifests/coredns.yaml names. With all of them come the clients of several clouds.
 package main
 
 import (

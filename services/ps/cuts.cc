@@ -6,13 +6,21 @@
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
+namespace {
+
+bool SameName(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+  return a.attempt() == b.attempt() && a.step() == b.step();
+}
+
+}  // namespace
 
 void Cuts::Open(const v1::OpenCut& request) {
   const auto found = cuts_.find(request.cut());
-  if (found != cuts_.end()) {
+  if (found != cuts_.end() && SameName(found->second.request.name(), request.name())) {
     Report(found->second);
     return;
   }
+  if (found != cuts_.end()) cuts_.erase(found);  // of another coordinator
   Cut cut;
   cut.request = request;
   if (cuts_.size() >= state_.options.max_cuts) {
@@ -83,7 +91,8 @@ void Cuts::Advance(Cut& cut) {
 
 void Cuts::OnInstalled(const v1::OpenCut* named) {
   for (auto it = cuts_.begin(); it != cuts_.end();) {
-    const bool keep = named != nullptr && it->first == named->cut();
+    const bool keep = named != nullptr && it->first == named->cut() &&
+                      SameName(it->second.request.name(), named->name());
     it = keep ? std::next(it) : cuts_.erase(it);
   }
   if (named == nullptr) return;
@@ -109,9 +118,13 @@ void Cuts::OnInstalled(const v1::OpenCut* named) {
 
 void Cuts::Close(uint64_t cut) { cuts_.erase(cut); }
 
-void Cuts::OnWritten(uint64_t id, uint32_t partition, absl::StatusOr<v1::PartitionFile> written) {
+void Cuts::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t partition,
+                     absl::StatusOr<v1::PartitionFile> written) {
   const auto found = cuts_.find(id);
-  if (found == cuts_.end() || found->second.unwritten.erase(partition) == 0) return;
+  if (found == cuts_.end() || !SameName(found->second.request.name(), name) ||
+      found->second.unwritten.erase(partition) == 0) {
+    return;
+  }
   Cut& cut = found->second;
   if (!written.ok()) {
     Fail(cut, absl::StrCat(written.status().message()), 0);
@@ -135,6 +148,7 @@ void Cuts::SayPinned(const Cut& cut) {
   pinned.set_cut(cut.request.cut());
   *pinned.mutable_view() = state_.view->id();
   pinned.set_version(cut.request.step());
+  *pinned.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 
@@ -145,6 +159,7 @@ void Cuts::SayWritten(const Cut& cut) {
   *written.mutable_view() = state_.view->id();
   for (const auto& [partition, file] : cut.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - cut.started));
+  *written.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 
@@ -155,6 +170,7 @@ void Cuts::SayFailed(const Cut& cut) {
   if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
   failed.set_reason(cut.failure);
   failed.set_past(cut.past);
+  *failed.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
@@ -23,8 +24,13 @@ void Cuts::Open(const v1::OpenCut& request) {
   if (found != cuts_.end()) cuts_.erase(found);  // of another coordinator
   Cut cut;
   cut.request = request;
-  if (cuts_.size() >= state_.options.max_cuts) {
-    Fail(cut, absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"), 0);
+  absl::Status fits = CheckOpenCut(state_, request);
+  if (fits.ok() && cuts_.size() >= state_.options.max_cuts) {
+    fits = state_.Full(Bound::kCuts,
+                       absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"));
+  }
+  if (!fits.ok()) {
+    Fail(cut, std::string(fits.message()), 0);
     return;
   }
   Cut& kept = cuts_[request.cut()] = std::move(cut);
@@ -146,9 +152,9 @@ void Cuts::SayPinned(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutPinned& pinned = *message.mutable_cut_pinned();
   pinned.set_cut(cut.request.cut());
+  *pinned.mutable_name() = cut.request.name();
   *pinned.mutable_view() = state_.view->id();
   pinned.set_version(cut.request.step());
-  *pinned.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 
@@ -156,10 +162,10 @@ void Cuts::SayWritten(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutWritten& written = *message.mutable_cut_written();
   written.set_cut(cut.request.cut());
+  *written.mutable_name() = cut.request.name();
   *written.mutable_view() = state_.view->id();
   for (const auto& [partition, file] : cut.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - cut.started));
-  *written.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 
@@ -167,10 +173,10 @@ void Cuts::SayFailed(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutFailed& failed = *message.mutable_cut_failed();
   failed.set_cut(cut.request.cut());
+  *failed.mutable_name() = cut.request.name();
   if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
   failed.set_reason(cut.failure);
   failed.set_past(cut.past);
-  *failed.mutable_name() = cut.request.name();
   state_.Tell(std::move(message));
 }
 

@@ -31,6 +31,12 @@ struct Authority {
   v1::Term term;
 };
 
+bool IsOlder(const Authority& known, uint64_t attempt, const v1::Term& term) {
+  if (attempt != known.attempt) return attempt < known.attempt;
+  if (term.counter() != known.term.counter()) return term.counter() < known.term.counter();
+  return known.term.counter() > 0 && term.coordinator() != known.term.coordinator();
+}
+
 }  // namespace
 
 // The dispatcher: which part deals with an event, and whether it may now (views, promises). Knows
@@ -95,6 +101,7 @@ class ShardCore::Impl {
     kReplied,  // R2: a promise
   };
 
+  bool Hears(uint64_t attempt, const v1::Term& term);
   bool Accept(uint64_t attempt, const v1::Term& term);
   void DiscardAttempt();
   void CheckAfterStep();
@@ -139,26 +146,27 @@ void ShardCore::Impl::Register() {
   next_heartbeat_ = state.now + heartbeat_;
 }
 
-// Whether this coordinator is the one to listen to; a higher one is from here on (R1).
+// Whether a coordinator may speak: one of an older attempt or term is dropped (R1).
+bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
+  if (!IsOlder(authority_, attempt, term) || !state.rules.FenceTerms()) return true;
+  state.actions.push_back(
+      DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
+                                   " of this coordinator is over: this shard knows attempt ",
+                                   authority_.attempt, ", term ", authority_.term.counter())});
+  return false;
+}
+
+// The same, and an attempt and term that are not older are the shard's from here on.
 bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
-  const bool older =
-      attempt < authority_.attempt ||
-      (attempt == authority_.attempt && term.counter() < authority_.term.counter()) ||
-      (attempt == authority_.attempt && term.counter() == authority_.term.counter() &&
-       authority_.term.counter() > 0 && term.coordinator() != authority_.term.coordinator());
-  if (older && state.rules.FenceTerms()) {
-    state.actions.push_back(
-        DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
-                                     " of this coordinator is over: this shard knows attempt ",
-                                     authority_.attempt, ", term ", authority_.term.counter())});
-    return false;
-  }
-  if (!older) authority_ = {attempt, term};
+  if (!Hears(attempt, term)) return false;
+  if (!IsOlder(authority_, attempt, term)) authority_ = {attempt, term};
   return true;
 }
 
 void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
-  if (!Accept(message.attempt(), message.term())) return;
+  // A coordinator answers before it has claimed an attempt. If it dies then, no trace of its term
+  // is left in the storage, and the next coordinator takes the same one.
+  if (!Hears(message.attempt(), message.term())) return;
   if (message.job().timeouts().heartbeat() > 0) {
     heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
     next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);

@@ -35,19 +35,22 @@ std::string ResultText(const local::JobDirectory& directory) {
 
 class LocalAccess final : public Jobs::Access {
  public:
-  LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator)
+  LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator,
+              std::shared_ptr<grpc::ChannelCredentials> credentials)
       : directory_(std::move(directory)),
         identity_(std::move(identity)),
-        coordinator_(std::move(coordinator)) {}
+        coordinator_(std::move(coordinator)),
+        credentials_(std::move(credentials)) {}
 
   std::string Identity() const override { return identity_; }
-  SnapshotSource Source() override { return {coordinator_, nullptr, nullptr, ""}; }
+  SnapshotSource Source() override { return {coordinator_, nullptr, credentials_, ""}; }
   bool Running() override { return directory_.LockedBy().has_value(); }
 
  private:
   const local::JobDirectory directory_;
   const std::string identity_;
   const std::string coordinator_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 };
 
 class LocalJobs final : public Jobs {
@@ -163,10 +166,13 @@ class LocalJobs final : public Jobs {
     if (!job.ok()) return job.status();
     const absl::StatusOr<std::string> address = CoordinatorAddress(files_, *directory);
     if (!address.ok()) return absl::UnavailableError("the job still starts");
+    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+        RunCredentials(files_, *directory);
+    if (!credentials.ok()) return credentials.status();
     return std::make_unique<LocalAccess>(
         *directory,
-        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()),
-        *address);
+        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()), *address,
+        *std::move(credentials));
   }
 
  private:

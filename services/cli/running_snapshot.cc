@@ -20,6 +20,7 @@
 #include "services/protocol/wire_version.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
 #include "services/transport/stream_client.h"
 
@@ -177,7 +178,7 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
     if (!status.ok()) {
       const absl::Status plain = FromGrpcStatus(status);
       absl::Status explained =
-          security::ExplainHandshake(plain, source.credentials != nullptr, source.handshake_help);
+          security::ExplainHandshake(plain, security::SpeaksTls(source.credentials), source.handshake_help);
       if (!absl::IsUnavailable(plain) || explained != plain) return explained;
       return absl::UnavailableError(
           "the job's coordinator does not answer: the job begins or ends just now, or it has "

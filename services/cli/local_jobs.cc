@@ -1,6 +1,7 @@
 #include "services/cli/local_jobs.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -142,7 +143,11 @@ class LocalJobs final : public Jobs {
     if (!pid.has_value()) return absl::StrCat("Job ", name, " does not run");
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
                      options.now ? "" : ": it writes a checkpoint first"));
-    kill(*pid, SIGTERM);
+    if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "process ", *pid, ", which runs job ", name,
+          ", is another user's: only the user who started the job may stop it"));
+    }
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
     while (directory->LockedBy() == pid) {
       if (environment_.clock->Now() >= deadline) {

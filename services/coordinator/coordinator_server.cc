@@ -122,10 +122,19 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     executor_.Stop();
   }
 
+  // On gRPC's threads.
+  void OnCallRefused(const security::CallRefusal& refusal) {
+    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
+    if (refusal.to_log == 0) return;
+    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+  }
+
   absl::Status StartServer() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
         {.address = options_.address,
-         .credentials = security::ServerCredentialsOf(options_.security)},
+         .credentials = security::ServerCredentialsOf(
+             options_.security,
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);

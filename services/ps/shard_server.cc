@@ -362,9 +362,9 @@ class ShardServer::Impl final : public StreamHandler {
       }
       absl::StatusOr<v1::PartitionFile> written =
           status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
-      Event([cut = write.cut, partition = write.partition, written = std::move(written)](
-                ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionWritten(cut, partition, std::move(written), now);
+      Event([cut = write.cut, checkpoint = write.checkpoint, partition = write.partition,
+             written = std::move(written)](ShardCore& core, absl::Time now) mutable {
+        core.OnPartitionWritten(cut, checkpoint, partition, std::move(written), now);
       });
     });
   }

@@ -30,6 +30,9 @@ CoordinatorOptions WithDefaults(CoordinatorOptions options, double gradients_sec
 
 // A tick that comes later than this after its deadline: the coordinator itself stood still.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
+// A coordinator that runs again after it stood still has read what waits in its streams within
+// this.
+constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -118,9 +121,22 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
 // ---- time
 
 void CoordinatorCore::Impl::Step(absl::Time now) {
-  // If this process stood still, what the others said meanwhile lies unread in its streams.
-  const bool late = NextDeadline() + kLate < now && last_step_ + kLate < now;
-  if (late) membership_.Forgive(now - last_step_);
+  // After this process stood still, the messages and answers of the others wait unread in its
+  // streams. Events come in any order then, so no process and no shard is judged before they are
+  // read.
+  const absl::Duration gap = now - last_step_;
+  if (gap > kLate) {
+    const absl::Time judged =
+        std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
+    absl::Duration forgiven = NextDeadline() + kLate < now ? gap : absl::ZeroDuration();
+    // Between two events it may also have stood still, and run again in time for its deadline.
+    const bool over = judged + forgiven <= now;
+    if (over || (forgiven > absl::ZeroDuration() && judged + forgiven < now + kCatchUp)) {
+      forgiven = now + kCatchUp - judged;
+    }
+    membership_.Forgive(forgiven);
+    change_.Forgive(forgiven);
+  }
   last_step_ = now;
 }
 
@@ -370,7 +386,7 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
       OnCutPinned(process, message.cut_pinned());
       break;
     case v1::MemberMessage::kCutWritten:
-      OnCutWritten(process, message.cut_written());
+      OnCutWritten(process, message.cut_written(), now);
       break;
     case v1::MemberMessage::kCutFailed:
       OnCutFailed(process, message.cut_failed(), now);

@@ -50,6 +50,11 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("snapshots", "Snapshots that readers hold or wait for."),
       gauge("control_waiting_bytes", "Bytes of the messages that wait for the coordinator."),
       counter("view_changes_total", "Views decided by this process."),
+      {"calls_refused_total",
+       Type::kCounter,
+       "Calls refused before they were read, by reason.",
+       {"reason"},
+       {}},
       counter("control_messages_received_total", "Messages from members."),
       counter("control_messages_sent_total", "Messages to members."),
   };

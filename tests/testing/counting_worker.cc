@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/exit_code.h"
+#include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/counting_engine.h"
 
@@ -26,12 +29,16 @@ int Main(int argc, char** argv) {
   WorkerProcess::Options options;
   uint32_t index = 0;
   int threads = 0;
+  std::string slow_while;
+  std::string tls_directory;
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
   app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
+  app.add_option("--slow-while", slow_while, "batches take their time only while this file exists");
+  app.add_option("--tls-directory", tls_directory);
   AddProgramFlags(&app, &program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;
@@ -42,10 +49,17 @@ int Main(int argc, char** argv) {
   options.core.process.set_index(index);
   options.core.process.set_incarnation(RandomIncarnation());
   options.core.pid = getpid();
-  options.make_engine = [](const v1::JobSpec& job, const DatasetInfo& data,
-                           int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    return std::make_unique<testing::CountingEngine>(job, data.samples);
+  options.make_engine = [slow_while](const v1::JobSpec& job, const DatasetInfo& data,
+                                     int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
+    return std::make_unique<testing::CountingEngine>(job, data.samples, slow_while);
   };
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::OpenIfAny(
+          files.get(), {.directory = tls_directory, .role = v1::WORKER, .index = index},
+          absl::Now());
+  if (!security.ok()) return ExitWith("counting_worker", security.status());
+  options.security = *security;
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,
                                             logger->With({{"role", "worker"}, {"index", index}}));

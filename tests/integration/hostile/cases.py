@@ -1,0 +1,274 @@
+"""The attacks of a hostile client, one by one, each on a job of its own that must not care.
+
+`run` starts a job, looks at its pace, attacks it, looks at its pace meanwhile and afterwards, and lets it end. What is wrong with
+any of that is told as sentences.
+"""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import typing
+import urllib.request
+
+import numpy as np
+
+from sluice import transport
+from sluice.protocol import wire
+from tests.integration.hostile import job as job_lib
+from tests.python import job_processes
+
+ASYNCHRONOUS = {'mode': 'ASYNCHRONOUS', 'microbatchSize': 16}
+BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
+
+
+@dataclasses.dataclass
+class Case:
+    number: str               # of the review
+    name: str                 # of the test
+    attack: str = ''          # of attacker.HostileClient
+    order: str = ''           # of member.Liar: then one of the two workers is the liar
+    certificate: str = 'worker-2'  # of the attacker; the job wants workers 0 and 1
+    training: dict = dataclasses.field(default_factory=dict)
+    changes: dict = dataclasses.field(default_factory=dict)  # of the job
+    more: dict = dataclasses.field(default_factory=dict)     # for the attacker
+    during: typing.Callable = None  # (job, attack, problems): what is done and looked at meanwhile
+    restarts: int = 0         # attempts that the attack may cost
+    paced: bool = True        # training goes on at its pace during the attack
+    seconds: float = 2.0
+    tls: tuple = (False, True)
+
+
+@dataclasses.dataclass
+class Outcome:
+    case: Case
+    tls: bool
+    problems: list = dataclasses.field(default_factory=list)
+    before: float = 0.0       # steps a second
+    during: float = 0.0
+    after: float = 0.0
+    memory_mib: dict = dataclasses.field(default_factory=dict)
+    said: dict = dataclasses.field(default_factory=dict)  # by the attacker
+
+    def record(self):
+        return {'number': self.case.number, 'name': self.case.name, 'tls': self.tls, 'problems': self.problems,
+                'before': self.before, 'during': self.during, 'after': self.after, 'memory_mib': self.memory_mib,
+                'said': self.said}
+
+
+# ---- what is done during some attacks
+
+def checkpoints_go_on(job, attack, problems):
+    attack.ready.wait(1)
+    time.sleep(1)
+    first = job.progress().checkpoint.last.step
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline:
+        if job.progress().checkpoint.last.step > first:
+            return
+        time.sleep(0.1)
+    problems.append(f'no checkpoint after that of step {first} in 6 s, at step {job.step()}')
+
+
+def a_worker_is_replaced(job, attack, problems):
+    attack.ready.wait(20)
+    job.kill('worker-1')
+    job.start_counting_worker(1)
+    try:
+        job.wait_for_members(2, 15)
+    except (TimeoutError, Exception) as error:  # the coordinator may not answer at all
+        problems.append(f'the worker that was started again does not become a member: {_brief(error)}')
+
+
+def probes_are_answered(job, attack, problems):
+    attack.ready.wait(20)
+    slowest, failed = 0.0, []
+    for _ in range(8):
+        for address in job.metrics_addresses():
+            began = time.monotonic()
+            try:
+                with urllib.request.urlopen(f'http://{address}/healthz', timeout=3) as reply:
+                    reply.read()
+            except OSError as error:
+                failed.append(f'{address}: {_brief(error)}')
+            slowest = max(slowest, time.monotonic() - began)
+        if len(failed) > 3:
+            break
+        time.sleep(0.1)
+    if failed:
+        problems.append(f'{len(failed)} probes were not answered within 3 s: {failed[0]}')
+    try:
+        # A process that connects now is served as well.
+        job.progress()
+    except Exception as error:
+        problems.append(f'the coordinator serves no new connection: {_brief(error)}')
+
+
+def an_honest_worker_comes_back(job, attack, problems):
+    """The stranger sits in the place of a worker that died; who owns the place gets it back."""
+    attack.wait()
+    job.start_counting_worker(1)
+    try:
+        job.wait_for_members(2, 30)
+    except Exception as error:
+        problems.append(f'the honest worker does not become a member again: {_brief(error)}')
+
+
+# ---- the cases
+
+_INTERVAL = {'checkpoint': {'intervalSteps': 10}}
+
+CASES = [
+    Case('S1', 'no_stranger_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', seconds=1.5),
+    Case('S1', 'no_reader_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
+    Case('S1', 'no_member_ends_a_job_by_a_push_of_a_huge_step', order='push_of_a_huge_step', paced=False),
+    Case('S2', 'no_gradient_is_taken_in_the_name_of_another', 'push_in_the_name_of_a_worker'),
+    Case('S2', 'a_reader_closes_no_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'}),
+    Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams'),
+    Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
+    Case('S3', 'no_member_in_place_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', certificate='worker-1',
+         more={'index': 1}, seconds=1.5),
+    Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
+    Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times'),
+    Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', seconds=4),
+    Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
+    Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
+         changes=_INTERVAL, during=checkpoints_go_on, seconds=5),
+    Case('S6', 'streams_without_a_word_take_no_place_of_a_worker', 'silent_streams', certificate='reader',
+         during=a_worker_is_replaced, paced=False, seconds=8),
+    Case('S7', 'silent_connections_hold_up_no_probe', 'silent_connections', during=probes_are_answered, seconds=5),
+    Case('S9', 'a_certificate_of_another_job_opens_nothing', 'everything_without_leave', certificate='other/worker-0',
+         tls=(True,)),
+    Case('S9', 'an_operator_of_another_job_commands_nothing', 'everything_without_leave', certificate='other/operator',
+         tls=(True,)),
+    Case('S13', 'rapid_reset_harms_no_job', 'rapid_reset', seconds=3),
+    Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', seconds=3),
+    Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', seconds=3),
+    Case('S14', 'a_clock_that_nobody_reached_holds_up_nobody', 'clocks', training=BOUNDED, seconds=1.5),
+    Case('S14', 'a_member_whose_clock_runs_ahead_holds_up_nobody', order='pulls_of_what_nobody_made', training=BOUNDED,
+         paced=False),
+    Case('S14', 'no_update_without_samples_is_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5),
+    Case('S14', 'no_update_without_samples_is_applied_for_a_member', order='updates_without_samples', training=ASYNCHRONOUS,
+         paced=False),
+    Case('S15', 'a_stranger_beyond_the_wanted_size_joins_nothing', 'stranger', more={'register_as': 777}, tls=(False,)),
+    Case('S15', 'a_certificate_beyond_the_wanted_size_joins_nothing', 'stranger', tls=(True,)),
+    Case('S15', 'a_stranger_that_lies_changes_nothing', 'stranger', more={'lies': True}),
+    Case('S15', 'the_failure_of_a_stranger_fails_nothing', 'stranger', more={'fails': True}, seconds=1.5),
+    Case('S15', 'a_member_that_lies_of_its_work_changes_nothing', order='lies_of_its_work', paced=False),
+]
+
+
+# ---- running one
+
+def certify(sluice, folder):
+    """Certificates of the job, and of another one by the same authority in other/."""
+    def make(job, where):
+        subprocess.run([sluice, 'certificates', job, '-o', str(where), '--shards', '2', '--workers', '3'], check=True,
+                       capture_output=True)
+    make('test', folder)
+    other = folder / 'other'
+    other.mkdir()
+    shutil.copytree(folder / 'ca', other / 'ca')
+    make('other', other)
+    return folder
+
+
+def _brief(error):
+    return transport.describe(error)[:300]
+
+
+def _let_through(case, outcome):
+    return [what for what in outcome.said.get('counts', {}) if what.startswith('let through')]
+
+
+def run(case, folder, tls=None, stretch=1.0):
+    """`tls`: of `certify`, or None for plain text. `stretch`: for how long the pace is measured."""
+    outcome = Outcome(case, tls is not None)
+    problems = outcome.problems
+    spec = job_lib.counting_job(folder, training=case.training, **case.changes,
+                                **({'tls': 'TLS_ENABLED'} if tls else {}))
+    with job_lib.AttackedJob(spec, pathlib.Path(folder) / 'job', tls) as job:
+        job.start_all(hostile_member=bool(case.order))
+        attempt = job.progress().attempt
+        outcome.before = job.pace(stretch)
+        logged = {name: job.logged_bytes(name) for name in job.servers()}
+        began, first = time.monotonic(), job.step()
+        if case.order:
+            outcome.said = {'answer': job.give_order(case.order, case.seconds + 30)}
+        else:
+            certificate = tls / case.certificate if tls else None
+            attack = job.attack(case.attack, case.seconds, certificate=certificate, **case.more)
+            if case.during is not None:
+                case.during(job, attack, problems)
+            outcome.said = attack.wait()
+        last = job.step()
+        if first is not None and last is not None:
+            outcome.during = (last - first) / (time.monotonic() - began)
+        outcome.after = _pace_afterwards(job, outcome.before, stretch)
+        _look_at(job, case, outcome, attempt, logged)
+        _look_at_the_end(job, case, outcome)
+        if problems:
+            problems.append('the attacker: ' + json.dumps(outcome.said)[:600])
+            problems.append('the logs:\n' + job.trail())
+    return outcome
+
+
+def _pace_afterwards(job, before, stretch):
+    """Once training has come to itself, for which it has some seconds: somebody may have had to be expelled."""
+    pace = 0.0
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline and job.lives('coordinator'):
+        pace = job.pace(stretch)
+        if pace >= 0.8 * before:
+            break
+    return pace
+
+
+def _look_at(job, case, outcome, attempt, logged):
+    problems = outcome.problems
+    for name in job.servers():
+        outcome.memory_mib[name] = job.memory_mib(name)
+        if not job.lives(name):
+            problems.append(f'{name} ended with {job._living[name].poll()}')
+        if outcome.memory_mib[name] > job.bound_mib(name):
+            problems.append(f'{name} had {outcome.memory_mib[name]} MiB resident, over the bound of {job.bound_mib(name)}')
+        if job.logged_bytes(name) - logged[name] > job_lib.LOG_BYTES:
+            problems.append(f'{name} logged {job.logged_bytes(name) - logged[name]} bytes')
+    try:
+        progress = job.progress()
+    except Exception as error:
+        problems.append(f'the coordinator does not answer: {_brief(error)}')
+        return
+    if progress.phase != wire.JobProgress_TRAINING:
+        problems.append(f'the job is in phase {progress.phase}: {progress.reason}')
+    if progress.attempt > attempt + case.restarts:
+        problems.append(f'the attack cost {progress.attempt - attempt} attempts')
+    if not abs(progress.loss) < 1e100:
+        problems.append(f'the loss is said to be {progress.loss}')
+    if not 0 <= progress.samples_per_second < 1e7:
+        problems.append(f'{progress.samples_per_second} samples a second are said to be trained on')
+    for what in _let_through(case, outcome):
+        problems.append(what)
+    # Robust on a busy machine; bench/hostile.py asks for more.
+    if case.paced and outcome.during < 0.5 * outcome.before:
+        problems.append(f'{outcome.during:.1f} steps a second during the attack, {outcome.before:.1f} before')
+    if outcome.after < 0.5 * outcome.before:
+        problems.append(f'{outcome.after:.1f} steps a second after the attack, {outcome.before:.1f} before')
+
+
+def _look_at_the_end(job, case, outcome):
+    problems = outcome.problems
+    codes = job.let_it_end(90 if not problems else 20 if job.lives('coordinator') else 2)
+    wrong = {name: code for name, code in codes.items() if code != 0}
+    if wrong:
+        problems.append(f'exit codes at the end: {wrong}')
+        return
+    counts = job.final_counts()
+    different = int(np.count_nonzero(counts != 1))
+    if different:
+        problems.append(f'{different} of {len(counts)} samples do not count once: from {counts.min()} to {counts.max()}')
+    if not case.training and job.final_step() != job_lib.STEPS:
+        problems.append(f'the job ended at step {job.final_step()} of {job_lib.STEPS}')

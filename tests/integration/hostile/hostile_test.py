@@ -1,0 +1,67 @@
+"""Jobs of real processes under attack by a client made from proto/: each ends as if nobody had attacked it.
+
+An attack is told by cases.py, and made by attacker.py (from outside) or member.py (by a worker of the job).
+"""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf')
+
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+from tests.integration.hostile import cases
+from tests.python import job_processes
+from tools import unittest_main
+
+_SLUICE = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
+
+
+class _Attacked(unittest.TestCase):
+    tls = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+
+    def attack(self, case):
+        folder = self.folder / case.name
+        folder.mkdir()
+        outcome = cases.run(case, folder, self.tls)
+        outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
+        if outputs:
+            with open(pathlib.Path(outputs) / 'outcomes.jsonl', 'a') as file:
+                file.write(json.dumps(outcome.record()) + '\n')
+        if outcome.problems:
+            self.fail('\n'.join(outcome.problems))
+
+
+class PlainTextTest(_Attacked):
+    """The attacker knows what a worker of the job knows."""
+
+
+class TlsTest(_Attacked):
+    """Every process has a certificate of its own, the attacker too."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tls = cases.certify(_SLUICE, cls.folder / 'tls')
+
+
+def _add(case):
+    def test(self):
+        self.attack(case)
+    for cls, tls in ((PlainTextTest, False), (TlsTest, True)):
+        if tls in case.tls:
+            setattr(cls, f'test_{case.name}', test)
+
+
+for _case in cases.CASES:
+    _add(_case)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -25,17 +25,27 @@ class _Attacked(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        if cls is TlsTest:
+            cls.tls = cases.certify(_SLUICE, cls.folder / 'tls')
+        cls.arena = cases.Arena(cls.folder, cls.tls)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.arena.close()
 
     def attack(self, case):
-        folder = self.folder / case.name
-        folder.mkdir()
-        outcome = cases.run(case, folder, self.tls)
+        outcome = self.arena.run(case)
         outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
         if outputs:
             with open(pathlib.Path(outputs) / 'outcomes.jsonl', 'a') as file:
                 file.write(json.dumps(outcome.record()) + '\n')
         if outcome.problems:
             self.fail('\n'.join(outcome.problems))
+
+    def end(self):
+        problems = self.arena.close()
+        if problems:
+            self.fail('\n'.join(problems))
 
 
 class PlainTextTest(_Attacked):
@@ -45,22 +55,17 @@ class PlainTextTest(_Attacked):
 class TlsTest(_Attacked):
     """Every process has a certificate of its own, the attacker too."""
 
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.tls = cases.certify(_SLUICE, cls.folder / 'tls')
 
-
-def _add(case):
-    def test(self):
-        self.attack(case)
-    for cls, tls in ((PlainTextTest, False), (TlsTest, True)):
-        if tls in case.tls:
-            setattr(cls, f'test_{case.name}', test)
+def _add(name, test, tls=(False, True)):
+    for cls, its in ((PlainTextTest, False), (TlsTest, True)):
+        if its in tls:
+            setattr(cls, f'test_{name}', test)
 
 
 for _case in cases.CASES:
-    _add(_case)
+    _add(_case.name, lambda self, case=_case: self.attack(case), _case.tls)
+# Last, by its name.
+_add('z_jobs_that_were_attacked_end_as_if_they_had_not_been', _Attacked.end)
 
 
 if __name__ == '__main__':

@@ -30,17 +30,18 @@ STEPS = 1250
 BATCH_SECONDS = 0.025
 
 
-def counting_job(folder, **changes):
-    """Each sample once, in so many steps: at the end each element of the one tensor is 1. Two shards, two workers."""
+def counting_job(folder, samples=SAMPLES, **changes):
+    """In so many steps each sample as often as any other: at the end each element of the one tensor is SAMPLES / `samples`. Two
+    shards, two workers."""
     table = pathlib.Path(folder) / 'samples.csv'
-    table.write_text('sample,label\n' + ''.join(f'{i},{i % 2}\n' for i in range(SAMPLES)))
+    table.write_text('sample,label\n' + ''.join(f'{i},{i % 2}\n' for i in range(samples)))
     job = job_processes.base_job(
         data={'format': 'CSV', 'source': {'path': str(table)},
               'csv': {'labelColumn': 'label', 'numericColumns': ['sample']}},
-        model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': SAMPLES}},
+        model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': samples}},
         optimizer={'name': 'ADD', 'learningRate': 1},
         training={'aggregation': 'SUM', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
-        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3)
+        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 4})
     for field, value in changes.items():
         if isinstance(value, dict):
             job.setdefault(field, {}).update(value)
@@ -118,7 +119,7 @@ class AttackedJob(job_processes.JobProcesses):
 
     def target(self, seconds, certificate=None, **more):
         found = {'coordinator': self.address, 'job': self.name, 'seconds': seconds, 'metrics': self.metrics_addresses(),
-                 'steps': STEPS, 'samples': SAMPLES, 'index': 2,
+                 'steps': STEPS, 'samples': self.job['model']['dimensions']['samples'], 'index': 2,
                  'shards': [(each.address, each.process.incarnation) for each in self.progress().view.shards]}
         if self._tls:
             found['certificate'] = str(certificate or self._tls / 'worker-2')
@@ -190,7 +191,9 @@ class AttackedJob(job_processes.JobProcesses):
         return int(manifest['checkpoint']['step'])
 
     def final_counts(self):
-        return checkpoint.load(self.newest_checkpoint())['counts']
+        """How often each sample counts, and how often it ought to."""
+        counts = checkpoint.load(self.newest_checkpoint())['counts']
+        return counts, SAMPLES / len(counts)
 
     def trail(self, lines=4):
         """The last lines of each log, for a message."""

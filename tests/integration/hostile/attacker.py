@@ -724,7 +724,7 @@ class HostileClient:
         if 'let through: GetProgress' in self.counts:  # which names the incarnations
             shards = [(each.address, each.process.incarnation) for each in self.progress().view.shards]
         for address, incarnation in shards:
-            shard = wire.View.Shard(address=address, process=wire.ProcessId(incarnation=incarnation))
+            shard = wire.View().shards.add(address=address, process=wire.ProcessId(incarnation=incarnation))
             for role in (wire.WORKER, wire.READER, wire.SHARD):
                 yield f'Exchange as {role}', self.channel(address, 'ps'), EXCHANGE, self.hello(shard, role)
 

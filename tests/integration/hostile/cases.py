@@ -277,6 +277,7 @@ class Arena:
                 case.during(job, attack, outcome.problems)
             outcome.said = attack.wait()
         last = job.step()
+        _look_at_what_is_said(job, outcome.problems)
         if first is not None and last is not None:
             outcome.during = (last - first) / (time.monotonic() - began)
         outcome.after = _pace_afterwards(job, outcome.before, self._stretch)
@@ -300,6 +301,21 @@ def _pace_afterwards(job, before, stretch):
     return pace
 
 
+def _look_at_what_is_said(job, problems):
+    """Reports of workers are shown to people, and divide the work."""
+    try:
+        progress = job.progress()
+    except Exception:
+        return  # told later
+    for what, value in (('loss', progress.loss), ('samples_per_second', progress.samples_per_second),
+                        ('compute_seconds', progress.compute_seconds), ('pushed_bytes', progress.pushed_bytes)):
+        if not 0 <= value < 1e15:
+            problems.append(f'the {what} of the job are said to be {value}')
+    for process in progress.processes:
+        if not 0 <= process.samples_per_second < 1e9:
+            problems.append(f'{process.samples_per_second} samples a second are said of worker {process.process.index}')
+
+
 def _look_at(job, case, outcome, attempt, logged):
     problems = outcome.problems
     for name in job.servers():
@@ -319,10 +335,6 @@ def _look_at(job, case, outcome, attempt, logged):
         problems.append(f'the job is in phase {progress.phase}: {progress.reason}')
     if progress.attempt > attempt + case.restarts:
         problems.append(f'the attack cost {progress.attempt - attempt} attempts')
-    if not abs(progress.loss) < 1e100:
-        problems.append(f'the loss is said to be {progress.loss}')
-    if not 0 <= progress.samples_per_second < 1e7:
-        problems.append(f'{progress.samples_per_second} samples a second are said to be trained on')
     for what in _let_through(case, outcome):
         problems.append(what)
     # Robust on a busy machine; bench/hostile.py asks for more.

@@ -9,6 +9,7 @@ requirements.need('numpy', 'grpc', 'google.protobuf')
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class LocalUserTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir='/tmp'))
         self.addCleanup(shutil.rmtree, self.folder)
         self.folder.chmod(0o755)
-        (self.folder / 'job.yaml').write_text(_MANIFEST % 600)
+        (self.folder / 'job.yaml').write_text(_MANIFEST % 400)
         log = open(self.folder / 'run.log', 'w')
         self.addCleanup(log.close)
         previous = os.umask(0o022)
@@ -67,14 +68,15 @@ class LocalUserTest(unittest.TestCase):
                 self.process.kill()
                 self.process.wait()
 
-    def port(self, name, timeout=30):
+    def port(self, name):
+        """That a process says it listens on."""
+        log = self.folder / 'state' / 'private' / 'logs' / f'{name}.log'
+
         def read():
-            try:
-                return int((self.run_folder / f'{name}.port').read_text())
-            except (FileNotFoundError, ValueError):
-                self.assertIsNone(self.process.poll(), (self.folder / 'run.log').read_text())
-                return None
-        return job_processes.JobProcesses.wait_until(read, timeout, f'{name} listens')
+            self.assertIsNone(self.process.poll(), (self.folder / 'run.log').read_text())
+            found = re.search(r' listens".* port=(\d+)', log.read_text()) if log.exists() else None
+            return found and int(found[1])
+        return job_processes.JobProcesses.wait_until(read, 30, f'{name} listens')
 
     def attack(self, user):
         uid = json.loads((self.run_folder / 'job.json').read_text()).get('uid', '')

@@ -209,6 +209,24 @@ TEST_F(ViewsTest, ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped) {
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
+// The first of the two died before it claimed an attempt, so the second could not know its term.
+TEST_F(ViewsTest, ListensToACoordinatorAfterOneThatClaimedNothingWithTheSameTerm) {
+  Begin();
+  v1::CoordinatorMessage registered;
+  registered.mutable_registered()->set_attempt(1);
+  registered.mutable_registered()->mutable_term()->set_counter(2);
+  for (const uint64_t coordinator : {50, 51}) {
+    registered.mutable_registered()->mutable_term()->set_coordinator(coordinator);
+    shard.Tell(registered);
+    EXPECT_THAT(shard.TakeActions<DropCoordinator>(), IsEmpty()) << coordinator;
+  }
+  // An attempt that was claimed counts.
+  shard.Pause(2, /*term=*/3);
+  EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
+  shard.Tell(registered);
+  EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+}
+
 // ---------------------------------------------------------------- AfterStep (R5)
 
 TEST_F(ViewsTest, AfterStepStopsOnceEveryPartitionIsOnePastTheStep) {

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import random
+import resource
 import secrets
 import socket
 import struct
@@ -262,13 +263,7 @@ class HostileClient:
     def _open_snapshot(self, reader=None, seconds=1.0, timeout=20):
         """The answer and the call, which holds the version as long as it lives (and the coordinator lets it)."""
         request = wire.OpenSnapshotRequest(hold_seconds=seconds)
-        if 'reader' in wire.OpenSnapshotRequest.DESCRIPTOR.fields_by_name:
-            field = wire.OpenSnapshotRequest.DESCRIPTOR.fields_by_name['reader']
-            incarnation = reader or secrets.randbits(63) + 1
-            if field.message_type is None:
-                request.reader = incarnation
-            else:
-                request.reader.CopyFrom(wire.ProcessId(role=wire.READER, incarnation=incarnation))
+        request.reader.CopyFrom(wire.ProcessId(role=wire.READER, incarnation=reader or secrets.randbits(63) + 1))
         call = self.control('OpenSnapshot', request, wire.Snapshot, timeout=timeout, stream=True)
         return next(iter(call)), call
 
@@ -441,6 +436,8 @@ class HostileClient:
             try:
                 calls.append(self._open_snapshot(seconds=600, timeout=self.seconds + 5)[1])
                 self.count('held')
+                if len(calls) == 1:
+                    print('READY', flush=True)
             except (grpc.RpcError, StopIteration) as error:
                 self.count(f'refused {error.code().name}' if isinstance(error, grpc.RpcError) else 'ended')
             time.sleep(0.3)
@@ -689,6 +686,66 @@ class HostileClient:
             self.count(f'ended {stream.end[0]}' if stream.end else 'left')
             stream.cancel()
 
+    def long_words(self):
+        """In a place of its own: names, addresses and reasons of megabytes, each under a new incarnation."""
+        long = 'x' * (5 << 20)
+        ready = wire.MemberMessage()
+        ready.ready.training_samples = 1
+        ready.ready.table.tensors.add(name=long, shape=[self.target['samples']], dtype=wire.FLOAT64)
+        failure = wire.MemberMessage()
+        failure.failure.reason = long
+        leave = wire.MemberMessage()
+        leave.leave.reason = long
+        for _ in self.until_end():
+            for more, then in (({}, ready), (dict(address=long), leave), (dict(metrics_address=long), leave), ({}, failure)):
+                stream = self.join()
+                stream.send(self.register(**more))
+                stream.send(then.SerializeToString())
+                stream.wait(lambda: False, 0.2)
+                self.count(f'ended {stream.end[0]}' if stream.end else 'said')
+                stream.cancel()
+
+    def answers_never_read(self):
+        """Calls on connections that take no byte of an answer."""
+        request = struct.pack('>BI', 0, 0)  # a message without fields
+        shut = http2.frame(http2.SETTINGS, 0, 0, struct.pack('>HI', 4, 0))  # no window for any stream
+        deadline = time.monotonic() + self.seconds
+        connections = []
+        for _ in range(10):
+            connection = self.raw(self.coordinator)
+            connection.send(shut)
+            connections.append(connection)
+        while time.monotonic() < deadline:
+            for connection in connections:
+                try:
+                    for _ in range(50):
+                        stream = connection.open_stream(CONTROL + 'GetProgress', self.raw_metadata())
+                        connection.send(http2.frame(http2.DATA, http2.END_STREAM, stream, request))
+                        self.count('calls')
+                except OSError:
+                    self.count('connections closed')
+            time.sleep(0.05)
+        for connection in connections:
+            connection.close()
+
+    def many_connections(self):
+        """More connections than a process may have files open, to each port; they say nothing."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        deadline = time.monotonic() + self.seconds
+        view = self.progress().view
+        open_ones = []
+        for address in [self.coordinator, *(shard.address for shard in view.shards)]:
+            host, port = address.rsplit(':', 1)
+            for _ in range(1500):
+                try:
+                    open_ones.append(socket.create_connection((host, int(port)), timeout=1))
+                    self.count('opened')
+                except OSError:
+                    self.count('refused')
+                if time.monotonic() > deadline:
+                    break
+        time.sleep(max(0, deadline - time.monotonic()))
+
     # ---- S8, S9: those who have no business here
 
     def everything_without_leave(self):
@@ -703,8 +760,6 @@ class HostileClient:
                 self.count(f'refused {what}: no answer')
 
         attempt('OpenSnapshot', self._open_snapshot)
-        attempt('CloseSnapshot', lambda: self.control(
-            'CloseSnapshot', wire.CloseSnapshotRequest(cut=1), wire.CloseSnapshotResponse))
         attempt('SetDesired', lambda: self.control(
             'SetDesired', wire.SetDesiredRequest(suspend=True), wire.SetDesiredResponse))
         attempt('GetProgress', self.progress)

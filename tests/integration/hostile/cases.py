@@ -65,15 +65,15 @@ class Outcome:
 # ---- what is done during some attacks
 
 def checkpoints_go_on(job, attack, problems):
-    attack.ready.wait(1)
-    time.sleep(1)
-    first = job.progress().checkpoint.last.step
+    attack.ready.wait(10)
+    seen = {job.progress().checkpoint.last.step}
+    # One may have been under way.
     deadline = time.monotonic() + 6
-    while time.monotonic() < deadline:
-        if job.progress().checkpoint.last.step > first:
-            return
-        time.sleep(0.1)
-    problems.append(f'no checkpoint after that of step {first} in 6 s, at step {job.step()}')
+    while len(seen) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        seen.add(job.progress().checkpoint.last.step)
+    if len(seen) < 3:
+        problems.append(f'checkpoints in 6 s: those of steps {sorted(seen)}, at step {job.step()}')
 
 
 def a_worker_is_replaced(job, attack, problems):
@@ -143,7 +143,7 @@ CASES = [
     Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', seconds=4),
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
     Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
-         changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=5),
+         changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=7),
     Case('S6', 'streams_without_a_word_take_no_place_of_a_worker', 'silent_streams', certificate='reader',
          during=a_worker_is_replaced, paced=False, seconds=8),
     Case('S7', 'silent_connections_hold_up_no_probe', 'silent_connections', during=probes_are_answered, seconds=4),
@@ -167,6 +167,15 @@ CASES = [
     Case('S15', 'a_member_that_does_nothing_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1, 'until_expelled': True}, during=the_place_is_given_back, seconds=14),
     Case('S15', 'a_member_that_lies_of_its_work_changes_nothing', order='lies_of_its_work', paced=False),
+    Case('S15', 'the_failure_of_a_newcomer_fails_nothing', 'stranger', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1, 'fails': True}, during=the_place_is_given_back, seconds=2),
+    Case('new', 'long_words_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1}, during=the_place_is_given_back, seconds=3),
+    Case('new', 'answers_that_nobody_takes_take_bounded_memory', 'answers_never_read', certificate='reader', seconds=3),
+    Case('new', 'more_connections_than_files_harm_no_job', 'many_connections', seconds=3),
+    Case('new', 'pings_and_settings_without_end_harm_no_job', 'ping_flood', seconds=1.5),
+    Case('new', 'data_without_bytes_harms_no_job', 'empty_data', seconds=1.5),
+    Case('new', 'frames_at_random_harm_no_job', 'random_frames', seconds=1.5),
     Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
     Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False),
     Case('new', 'a_worker_that_comes_and_goes_holds_up_nobody', 'come_and_go'),
@@ -232,7 +241,7 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
-        if self._shared is not None and (self._shared[0].step() or 0) > 0.6 * job_lib.STEPS:
+        if self._shared is not None and (self._shared[0].trained() or 0) > 0.6 * job_lib.STEPS:
             self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
@@ -264,7 +273,7 @@ class Arena:
     def _attack(self, job, case, outcome):
         attempt = job.progress().attempt
         logged = {name: job.logged_bytes(name) for name in job.servers()}
-        began, first = time.monotonic(), job.step()
+        began, first = time.monotonic(), job.trained()
         if case.order:
             try:
                 outcome.said = {'answer': job.give_order(case.order, case.seconds + 15)}
@@ -276,10 +285,8 @@ class Arena:
             if case.during is not None:
                 case.during(job, attack, outcome.problems)
             outcome.said = attack.wait()
-        last = job.step()
+        outcome.during = job.pace_since(began, first)
         _look_at_what_is_said(job, outcome.problems)
-        if first is not None and last is not None:
-            outcome.during = (last - first) / (time.monotonic() - began)
         outcome.after = _pace_afterwards(job, outcome.before, self._stretch)
         _look_at(job, case, outcome, attempt, logged)
 
@@ -324,6 +331,8 @@ def _look_at(job, case, outcome, attempt, logged):
             problems.append(f'{name} ended with {job._living[name].poll()}')
         if outcome.memory_mib[name] > job.bound_mib(name):
             problems.append(f'{name} had {outcome.memory_mib[name]} MiB resident, over the bound of {job.bound_mib(name)}')
+        if job.threads(name) > job_lib.THREADS:
+            problems.append(f'{name} has {job.threads(name)} threads')
         if job.logged_bytes(name) - logged[name] > job_lib.LOG_BYTES:
             problems.append(f'{name} logged {job.logged_bytes(name) - logged[name]} bytes')
     try:

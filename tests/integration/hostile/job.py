@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import grpc
 import numpy as np
@@ -22,6 +24,8 @@ HOSTILE = pathlib.Path(attacker.__file__).parent
 BOUND_MIB = {'coordinator': 256, 'ps': 512}
 # What a process may have logged of an attack of a few seconds.
 LOG_BYTES = 2 << 20
+# That a process may have after one.
+THREADS = 200
 # A process that has grown to so many times its bound has shown enough; the machine is not to suffer for it.
 _GIVE_UP = 3
 
@@ -133,15 +137,20 @@ class AttackedJob(job_processes.JobProcesses):
 
     # ---- what it is looked at by
 
-    def memory_mib(self, name, peak=True):
-        field = 'VmHWM:' if peak else 'VmRSS:'
+    def _status(self, name, field):
         try:
             for line in pathlib.Path(f'/proc/{self.pids[name]}/status').read_text().splitlines():
                 if line.startswith(field):
-                    return int(line.split()[1]) >> 10
+                    return int(line.split()[1])
         except FileNotFoundError:
             pass
         return 0
+
+    def memory_mib(self, name, peak=True):
+        return self._status(name, 'VmHWM:' if peak else 'VmRSS:') >> 10
+
+    def threads(self, name):
+        return self._status(name, 'Threads:')
 
     def servers(self):
         return ['coordinator'] + [f'ps-{i}' for i in range(self.job['parameterServer']['replicas'])]
@@ -163,11 +172,31 @@ class AttackedJob(job_processes.JobProcesses):
         except grpc.RpcError:
             return None
 
+    def trained(self):
+        """Steps (updates) made, as the coordinator knows them; where it is too busy to answer, as the shards' metrics have them,
+        a second late. None: no process answers."""
+        step = self.step()
+        if step is not None:
+            return step
+        name = b'sluice_step' if self.job['training']['mode'] == 'SYNCHRONOUS' else b'sluice_updates_applied'
+        lowest = None
+        try:
+            for address in self.metrics_addresses()[1:]:
+                with urllib.request.urlopen(f'http://{address}/metrics', timeout=3) as reply:
+                    value = float(re.search(rb'^' + name + rb'\{[^}]*\} (\S+)$', reply.read(), re.M)[1])
+                lowest = value if lowest is None else min(lowest, value)
+        except (OSError, TypeError):
+            return None
+        return lowest
+
     def pace(self, seconds):
         """Steps (updates) a second over so many seconds; 0 where nobody answers."""
-        began, first = time.monotonic(), self.step()
+        began, first = time.monotonic(), self.trained()
         time.sleep(seconds)
-        last, ended = self.step(), time.monotonic()
+        return self.pace_since(began, first)
+
+    def pace_since(self, began, first):
+        last, ended = self.trained(), time.monotonic()
         if first is None or last is None:
             return 0.0
         return (last - first) / (ended - began)

@@ -272,14 +272,22 @@ class HostileClient:
         view = self.progress().view
         role = wire.READER if self.target.get('as') == 'reader' else wire.WORKER
         index = 0 if role == wire.READER else self.index
-        for _ in self.until_end():
-            for member in view.workers:
-                for shard in view.shards:
-                    stream = self.exchange(shard)
-                    stream.send(self.hello(shard, role, index, member.process.incarnation))
-                    taken = stream.wait(lambda: len(stream.replies) > 0, 0.2)
-                    self.count('taken' if taken else 'refused')
-                    stream.cancel()
+        deadline = time.monotonic() + self.seconds
+
+        def take_over(shard, incarnation):
+            while time.monotonic() < deadline:
+                stream = self.exchange(shard)
+                stream.send(self.hello(shard, role, index, incarnation))
+                taken = stream.wait(lambda: len(stream.replies) > 0, 0.2)
+                self.count('taken' if taken else f'ended {stream.end[0]}' if stream.end else 'no answer')
+                stream.cancel()
+
+        threads = [threading.Thread(target=take_over, args=(shard, member.process.incarnation), daemon=True)
+                   for shard in view.shards for member in view.workers for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(self.seconds + 5)
 
     # ---- S3: words about terms
 
@@ -447,8 +455,10 @@ class HostileClient:
     # ---- S6, S7: places taken
 
     def silent_streams(self):
-        """Thousands of streams to each shard, and control streams, on which nothing is said."""
+        """Thousands of streams to each shard, and control streams, on which nothing is said: as many as can be opened in half of
+        the time, and held for the rest."""
         deadline = time.monotonic() + self.seconds
+        opened_by = time.monotonic() + self.seconds / 2
         view = self.progress().view
         connections = []
         for address, path in [(shard.address, EXCHANGE) for shard in view.shards] + [(self.coordinator, JOIN)]:
@@ -463,7 +473,7 @@ class HostileClient:
                 except OSError:
                     self.count('refused')
                     connection = None
-                if time.monotonic() > deadline:
+                if time.monotonic() > opened_by:
                     break
         print('READY', flush=True)
         time.sleep(max(0, deadline - time.monotonic()))
@@ -638,7 +648,7 @@ class HostileClient:
                     failure.failure.reason = 'because a stranger says so'
                     stream.send(failure.SerializeToString())
                 time.sleep(0.1)
-            self.count(f'ended {stream.end[0]}' if stream.end else 'stayed')
+            self.count(f'ended {stream.end[0]}' if stream.end else 'stayed' if sequence > 5 else 'no answer')
             # A place that is taken yet is tried again.
             if self.target.get('until_expelled') and stream.end and sequence > 10:
                 return

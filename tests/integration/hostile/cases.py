@@ -34,6 +34,7 @@ class Case:
     changes: dict = dataclasses.field(default_factory=dict)  # of the job
     more: dict = dataclasses.field(default_factory=dict)     # for the attacker
     during: typing.Callable = None  # (job, attack, problems): what is done and looked at meanwhile
+    never: tuple = ()         # what the attacker must not be able to count
     restarts: int = 0         # attempts that the attack may cost
     paced: bool = True        # training goes on at its pace during the attack
     seconds: float = 2.0
@@ -133,8 +134,9 @@ CASES = [
     Case('S1', 'no_reader_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
     Case('S1', 'no_member_ends_a_job_by_a_push_of_a_huge_step', order='push_of_a_huge_step', paced=False),
     Case('S2', 'no_gradient_is_taken_in_the_name_of_another', 'push_in_the_name_of_a_worker', own_job=True),
-    Case('S2', 'a_reader_closes_no_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'}),
-    Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams'),
+    Case('S2', 'a_reader_closes_no_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'},
+         never=('taken',)),
+    Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',)),
     Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
     Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5),
@@ -145,7 +147,7 @@ CASES = [
     Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
          changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=7),
     Case('S6', 'streams_without_a_word_take_no_place_of_a_worker', 'silent_streams', certificate='reader',
-         during=a_worker_is_replaced, paced=False, seconds=8),
+         during=a_worker_is_replaced, paced=False, own_job=True, seconds=10),
     Case('S7', 'silent_connections_hold_up_no_probe', 'silent_connections', during=probes_are_answered, seconds=4),
     Case('S9', 'a_certificate_of_another_job_opens_nothing', 'everything_without_leave', certificate='other/worker-0',
          tls=(True,)),
@@ -160,8 +162,9 @@ CASES = [
     Case('S14', 'no_update_without_samples_is_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5),
     Case('S14', 'no_update_without_samples_is_applied_for_a_member', order='updates_without_samples', training=ASYNCHRONOUS,
          paced=False),
-    Case('S15', 'a_stranger_beyond_the_wanted_size_joins_nothing', 'stranger', more={'register_as': 777}, tls=(False,)),
-    Case('S15', 'a_certificate_beyond_the_wanted_size_joins_nothing', 'stranger', tls=(True,)),
+    Case('S15', 'a_stranger_beyond_the_wanted_size_joins_nothing', 'stranger', more={'register_as': 777}, never=('stayed',),
+         tls=(False,)),
+    Case('S15', 'a_certificate_beyond_the_wanted_size_joins_nothing', 'stranger', never=('stayed',), tls=(True,)),
     Case('S15', 'a_stranger_that_lies_changes_nothing', 'stranger', more={'lies': True}),
     Case('S15', 'the_failure_of_a_stranger_fails_nothing', 'stranger', more={'fails': True}, seconds=1.5),
     Case('S15', 'a_member_that_does_nothing_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
@@ -202,7 +205,8 @@ def _brief(error):
 
 
 def _let_through(case, outcome):
-    return [what for what in outcome.said.get('counts', {}) if what.startswith('let through')]
+    """What the attacker was granted, and must not be."""
+    return [what for what in outcome.said.get('counts', {}) if what.startswith('let through') or what in case.never]
 
 
 class Arena:

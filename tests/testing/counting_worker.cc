@@ -17,6 +17,7 @@
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/counting_engine.h"
@@ -30,7 +31,6 @@ int Main(int argc, char** argv) {
   uint32_t index = 0;
   int threads = 0;
   std::string slow_while;
-  std::string tls_directory;
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
@@ -38,13 +38,18 @@ int Main(int argc, char** argv) {
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
   app.add_option("--slow-while", slow_while, "batches take their time only while this file exists");
-  app.add_option("--tls-directory", tls_directory);
+  security::TransportSecurity::Options security;
+  security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(program);
   if (!logger.ok()) return ExitWith("counting_worker", logger.status());
   ConfigureGrpcProcess({});
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto opened = security::TransportSecurity::OpenChosen(files.get(), security, absl::Now());
+  if (!opened.ok()) return ExitWith("counting_worker", opened.status());
+  options.security = *opened;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
   options.core.process.set_incarnation(RandomIncarnation());
@@ -53,13 +58,6 @@ int Main(int argc, char** argv) {
                                      int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     return std::make_unique<testing::CountingEngine>(job, data.samples, slow_while);
   };
-  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenIfAny(
-          files.get(), {.directory = tls_directory, .role = v1::WORKER, .index = index},
-          absl::Now());
-  if (!security.ok()) return ExitWith("counting_worker", security.status());
-  options.security = *security;
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,
                                             logger->With({{"role", "worker"}, {"index", index}}));

@@ -116,19 +116,14 @@ class AttackedJob(job_processes.JobProcesses):
         return [f'127.0.0.1:{int((self.folder / f"{name}.metrics-port").read_text())}'
                 for name in ('coordinator', 'ps-0', 'ps-1')]
 
-    def secret(self):
-        """Of the run; none where the programs know no such thing, or the job speaks TLS."""
-        path = getattr(self, 'secret_file', None)
-        return pathlib.Path(path).read_text().strip() if path else None
-
     def target(self, seconds, certificate=None, **more):
         found = {'coordinator': self.address, 'job': self.name, 'seconds': seconds, 'metrics': self.metrics_addresses(),
                  'steps': STEPS, 'samples': self.job['model']['dimensions']['samples'], 'index': 2,
                  'shards': [(each.address, each.process.incarnation) for each in self.progress().view.shards]}
         if self._tls:
             found['certificate'] = str(certificate or self._tls / 'worker-2')
-        elif self.secret() is not None:
-            found['secret'] = self.secret()
+        else:
+            found['secret'] = self.secret_file.read_text().strip()
         found.update(more)
         return found
 

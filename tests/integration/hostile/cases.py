@@ -27,7 +27,7 @@ BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
 class Case:
     number: str               # of the review
     name: str                 # of the test
-    attack: str = ''          # of attacker.HostileClient
+    attack: str = ''          # of attacker.Attacker
     order: str = ''           # of member.Liar: then one of the two workers is the liar
     certificate: str = 'worker-2'  # of the attacker; the job wants workers 0 and 1
     training: dict = dataclasses.field(default_factory=dict)

@@ -30,6 +30,7 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/file_util.h"
+#include "services/transport/security/job_secret.h"
 #include "services/worker/models/testing/script_files.h"
 
 namespace sluice {
@@ -352,6 +353,34 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 80);
   EXPECT_EQ(summary["restarts"], 1);
+}
+
+TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  const std::filesystem::path secret = folder_ + "/state/example/run/secret";
+  const std::string kept = folder_ + "/kept";
+  EXPECT_EQ(std::filesystem::status(secret).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(Sluice({"status", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
+
+  // As for another user, who cannot read the file, or for whom there is none.
+  std::filesystem::rename(secret, kept);
+  Sluice({"status", "example"});
+  EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("run/secret"));
+  ASSERT_TRUE(security::WriteSecretFile(secret, security::MakeSecret()).ok());
+  Sluice({"status", "example"});
+  EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows a wrong secret"));
+  std::filesystem::rename(kept, secret);
+
+  // A process that is started later needs the secret, too.
+  const uint64_t step = LastStep();
+  kill(PidOf("worker-1"), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
 TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {

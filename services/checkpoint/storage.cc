@@ -167,6 +167,18 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
     const bool there =
         std::any_of(checkpoints.begin(), checkpoints.end(),
                     [&](const v1::CheckpointRef& ref) { return OrderOf(ref) == OrderOf(parent); });
+    const bool replaced_in_its_attempt = std::any_of(
+        checkpoints.begin(), checkpoints.end(),
+        [&](const v1::CheckpointRef& ref) { return ref.attempt() == parent.attempt(); });
+    if (!replaced_in_its_attempt) {
+      // Claimed by a coordinator that had read the storage before a later attempt replaced it.
+      for (const v1::CheckpointRef& ref : descending) {
+        if (ref.attempt() > parent.attempt() && ref.attempt() < attempt &&
+            claim_of.count(ref.attempt()) > 0) {
+          candidates.push_back(ref);
+        }
+      }
+    }
     attempt = parent.attempt();
     highest_step = there ? parent.step() : UINT64_MAX;
   }

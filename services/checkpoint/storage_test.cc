@@ -74,6 +74,15 @@ TEST(RestoreCandidatesTest, WhatReplacedAParentThatIsGoneStandsForIt) {
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20)})), ElementsAre("1/10"));
 }
 
+TEST(RestoreCandidatesTest, WhatALaterAttemptReplacedAParentByStandsForIt) {
+  // The coordinator of attempt 3 had read the storage before attempt 2 replaced 1/10.
+  const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10)),
+                                         MakeClaim(3, Ref(1, 10))};
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(2, 30)})),
+              ElementsAre("2/30", "2/20"));
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 15), Ref(2, 20)})), ElementsAre("1/15"));
+}
+
 TEST(RestoreCandidatesTest, AClaimWithoutParentIsANewBirth) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1), MakeClaim(2)}, {Ref(1, 10)}), IsEmpty());
   EXPECT_THAT(RestoreCandidates({}, {Ref(1, 10)}), IsEmpty());

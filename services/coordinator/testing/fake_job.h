@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
@@ -66,7 +68,9 @@ class FakeShard : public FakeProcess {
   std::vector<uint32_t> Owned() const;
 
   std::optional<v1::Admitted> admitted;  // newest
+  v1::JobSpec job_spec;                  // as the coordinator said it
   v1::AskId ask;
+  v1::Prepare prepare;  // the newest one
   bool whole = false;
   bool has_view = false;
   v1::View view;
@@ -123,7 +127,10 @@ class FakeJob {
 
   // ---- processes
   FakeShard& AddShard(uint32_t index);
+  // The operator wants at least index + 1 workers from then on.
   FakeWorker& AddWorker(uint32_t index, bool births = true);
+  // The operator wants so many; see AddWorker.
+  void Scale(uint32_t workers);
   // With the spec's shards and workers, until there is a first view.
   void Start();
   // The process is gone; `told`: and the operator saw it.
@@ -166,15 +173,18 @@ class FakeJob {
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   v1::JobSpec spec;
+  uint32_t wanted_workers;
   int64_t elements = 100'000;  // of the model's one tensor
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::unique_ptr<FakeWorker>> workers;
+  std::vector<FakeProcess*> strangers;  // others that have a stream; the test's
   uint64_t next_incarnation = 100;
   uint64_t next_stream = 1;
 
   // Storage.
+  std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: what is told below
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
   std::set<std::pair<uint64_t, uint64_t>> damaged;

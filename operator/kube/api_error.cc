@@ -81,9 +81,8 @@ ApiError ApiErrorFromResponse(int code, absl::string_view body,
     if (seconds > 0) error.retry_after = absl::Seconds(seconds);
   }
   if (error.message.empty()) {
-    error.message = body.empty()
-                        ? "the API server gave no reason"
-                        : std::string(absl::StripAsciiWhitespace(body.substr(0, kMaxQuoted)));
+    error.message = body.empty() ? "the API server gave no reason"
+                                 : ToUtf8(absl::StripAsciiWhitespace(body.substr(0, kMaxQuoted)));
   }
   int64_t seconds = 0;
   if (absl::SimpleAtoi(retry_after_header, &seconds) && seconds >= 0) {

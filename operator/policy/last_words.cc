@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "services/common/utf8.h"
 
 namespace sluice::policy {
 
@@ -40,9 +41,7 @@ std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
 
 constexpr char kJsonLine[] = R"({"time":)";
 
-}  // namespace
-
-std::string LastWords(const std::vector<std::string>& lines) {
+std::string BytesOfLastWords(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const bool json = absl::StartsWith(*line, kJsonLine);
@@ -59,6 +58,12 @@ std::string LastWords(const std::vector<std::string>& lines) {
   // Other lines of the log are no reasons.
   const bool of_the_log = absl::StartsWith(last, "time=") || absl::StartsWith(last, kJsonLine);
   return of_the_log ? "" : lines.back();
+}
+
+}  // namespace
+
+std::string LastWords(const std::vector<std::string>& lines) {
+  return ToUtf8(BytesOfLastWords(lines));
 }
 
 }  // namespace sluice::policy

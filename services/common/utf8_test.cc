@@ -25,5 +25,21 @@ TEST(Utf8Test, BytesThatAreNoTextAreCutAnywhere) {
   EXPECT_EQ(TruncateUtf8(bytes, 7), bytes.substr(0, 7));
 }
 
+TEST(Utf8Test, TextThatIsUtf8StaysAsItIs) {
+  for (const char* text : {"", "plain", "läuft", "a€😀b", "\xEF\xBF\xBD"}) {
+    EXPECT_TRUE(IsUtf8(text));
+    EXPECT_EQ(ToUtf8(text), text);
+  }
+  EXPECT_TRUE(IsUtf8(std::string("a\0b", 3)));
+}
+
+TEST(Utf8Test, BytesOfNoCharacterAreReplaced) {
+  EXPECT_EQ(ToUtf8("caf\xE9"), "caf\uFFFD");
+  EXPECT_EQ(ToUtf8("\xC0\x80 overlong"), "\uFFFD\uFFFD overlong");
+  EXPECT_EQ(ToUtf8("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD") << "a surrogate";
+  EXPECT_EQ(ToUtf8("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD") << "beyond U+10FFFF";
+  EXPECT_EQ(ToUtf8("€ cut: \xE2\x82"), "€ cut: \uFFFD\uFFFD");
+}
+
 }  // namespace
 }  // namespace sluice

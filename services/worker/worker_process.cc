@@ -16,6 +16,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/event_loop.h"
@@ -491,7 +492,7 @@ class WorkerProcess::Impl {
 
   void Fail(std::string message) {
     v1::MemberMessage failure;
-    failure.mutable_failure()->set_reason(message);
+    failure.mutable_failure()->set_reason(ToUtf8(message));
     link_->Send(std::move(failure));
     End(ExitReason::kFailed, std::move(message));
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
@@ -434,7 +435,8 @@ void WorkerCore::Impl::SendReady() {
 
 void WorkerCore::Impl::Fail(const absl::Status& status) {
   v1::MemberMessage message;
-  message.mutable_failure()->set_reason(std::string(status.message()));
+  // It may quote a file, or the user's model.
+  message.mutable_failure()->set_reason(ToUtf8(status.message()));
   SendToCoordinator(std::move(message));
   ExitNow(ExitReason::kFailed, std::string(status.message()));
 }

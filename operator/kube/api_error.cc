@@ -83,7 +83,7 @@ ApiError ApiErrorFromResponse(int code, absl::string_view body,
   }
   if (error.message.empty()) {
     error.message = body.empty() ? "the API server gave no reason"
-                                 : ToUtf8(absl::StripAsciiWhitespace(body.substr(0, kMaxQuoted)));
+                                 : CleanUtf8(absl::StripAsciiWhitespace(body), kMaxQuoted);
   }
   int64_t seconds = 0;
   if (absl::SimpleAtoi(retry_after_header, &seconds) && seconds >= 0) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/kube/api_error.h"
-#include "services/common/json_depth.h"
+#include "services/common/json_text.h"
 
 namespace sluice::kube {
 namespace {
@@ -98,9 +98,9 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
   for (int tries = 1;; ++tries) {
     absl::StatusOr<HttpResponse> response = Try(call);
     if (response.ok()) {
-      if (JsonDepth(response->body) > kMaxJsonDepth) {
-        return absl::DataLossError(absl::StrCat(
-            name, ": the API server's answer nests deeper than ", kMaxJsonDepth, " levels"));
+      if (absl::Status valid = CheckJsonText(response->body, kMaxJsonDepth); !valid.ok()) {
+        return absl::DataLossError(
+            absl::StrCat(name, ": the API server's answer: ", valid.message()));
       }
       Json json = Json::parse(response->body, nullptr, false);
       if (json.is_object()) return json;

@@ -222,7 +222,7 @@ TEST_F(HttpClientTest, AnAnswerThatNestsWithoutEndIsAnErrorAndNotACrash) {
   nested.response.body =
       "{\"items\":" + std::string(300'000, '[') + std::string(300'000, ']') + "}";
   Fail("GET", 1, nested);
-  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("nests deeper"));
+  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("nested"));
 }
 
 TEST_F(HttpClientTest, ARefusalThatIsNotTextIsQuotedAsText) {
@@ -230,7 +230,7 @@ TEST_F(HttpClientTest, ARefusalThatIsNotTextIsQuotedAsText) {
   proxy.response.code = 403;
   proxy.response.body = "acc\xE8s refus\xE9";
   Fail("GET", 1, proxy);
-  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("acc\uFFFDs refus"));
+  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("acc?s refus"));
 }
 
 TEST_F(HttpClientTest, NamesCannotReachOtherPaths) {

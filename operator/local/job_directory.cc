@@ -20,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "operator/api/codec.h"
-#include "services/common/json_depth.h"
+#include "services/common/json_text.h"
 
 namespace sluice::local {
 namespace {
@@ -55,9 +55,8 @@ std::string ReadLockText(int fd) {
 absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
   absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
-  if (JsonDepth(*text) > kMaxJsonDepth) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is damaged: it nests deeper than ", kMaxJsonDepth, " levels"));
+  if (absl::Status valid = CheckJsonText(*text, kMaxJsonDepth); !valid.ok()) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", valid.message()));
   }
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is damaged"));

@@ -39,6 +39,9 @@ std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
   return message.get<std::string>();
 }
 
+// More than that is no reason but an output.
+constexpr size_t kMaxBytes = 4096;
+
 constexpr char kJsonLine[] = R"({"time":)";
 
 std::string BytesOfLastWords(const std::vector<std::string>& lines) {
@@ -63,7 +66,7 @@ std::string BytesOfLastWords(const std::vector<std::string>& lines) {
 }  // namespace
 
 std::string LastWords(const std::vector<std::string>& lines) {
-  return ToUtf8(BytesOfLastWords(lines));
+  return CleanUtf8(BytesOfLastWords(lines), kMaxBytes);
 }
 
 }  // namespace sluice::policy

@@ -2,8 +2,10 @@
 
 #include <csignal>
 #include <iostream>
+#include <limits>
 
 #include "services/common/exit_code.h"
+#include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/version.h"
 
@@ -21,7 +23,8 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
   app->add_option("--metrics-port-file", flags->metrics_port_file,
                   "write the port that metrics are served on to this file");
   app->add_option("--parent", flags->parent,
-                  "end when the process with this id, which must be the parent, ends");
+                  "end when the process with this id, which must be the parent, ends")
+      ->check(NumberBetween<pid_t>(1, std::numeric_limits<pid_t>::max()));
   app->add_flag("--grpc-experiments,!--no-grpc-experiments", flags->grpc_experiments,
                 "use gRPC's own faster flow control and framing (on unless turned off)");
   app->set_version_flag("--version", std::string(Version()));
@@ -51,10 +54,12 @@ int ParseFlags(CLI::App* app, int argc, char** argv) {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& flags,
                                                             const Metrics* metrics,
-                                                            std::function<absl::Status()> ready) {
+                                                            std::function<absl::Status()> ready,
+                                                            std::function<absl::Status()> alive) {
   if (flags.metrics_address.empty()) return nullptr;
-  absl::StatusOr<std::unique_ptr<MetricsServer>> server =
-      MetricsServer::Start({.address = flags.metrics_address, .ready = std::move(ready)}, metrics);
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server = MetricsServer::Start(
+      {.address = flags.metrics_address, .ready = std::move(ready), .alive = std::move(alive)},
+      metrics);
   if (!server.ok() || flags.metrics_port_file.empty()) return server;
   absl::Status status = WritePortFile(flags.metrics_port_file, (*server)->port());
   if (!status.ok()) return status;

@@ -1,4 +1,4 @@
-// Texts that have to fit somewhere, or come from somewhere.
+// Texts that have to fit somewhere.
 #ifndef SLUICE_SERVICES_COMMON_UTF8_H_
 #define SLUICE_SERVICES_COMMON_UTF8_H_
 
@@ -22,56 +22,54 @@ inline std::string TruncateUtf8(absl::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, continues(end) ? max_bytes : end));
 }
 
-// Bytes of the character that begins at `at`; 0: none that is allowed (RFC 3629).
-inline size_t Utf8CharacterBytes(absl::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U;
+// Bytes of the character that the text begins with; 0: the text is empty, or does not begin with
+// valid UTF-8 (RFC 3629: neither overlong, nor a surrogate, nor above U+10FFFF).
+inline size_t FirstCharacter(absl::string_view text) {
+  if (text.empty()) return 0;
+  const auto byte = [&](size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
   };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
   const unsigned first = byte(0);
-  const unsigned second = byte(1);
-  if (at >= text.size()) return 0;
   if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool shortest = first != 0xE0 || second >= 0xA0;
-    const bool surrogate = first == 0xED && second >= 0xA0;
-    return follows(1) && follows(2) && shortest && !surrogate ? 3 : 0;
+  if (first >= 0xC2 && first < 0xE0) return continues(1) ? 2 : 0;
+  if (first >= 0xE0 && first < 0xF0) {
+    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
+    const bool surrogate = first == 0xED && byte(1) >= 0xA0;
+    return continues(1) && continues(2) && !overlong && !surrogate ? 3 : 0;
   }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool in_range = (first != 0xF0 || second >= 0x90) && (first != 0xF4 || second < 0x90);
-    return follows(1) && follows(2) && follows(3) && in_range ? 4 : 0;
+  if (first >= 0xF0 && first < 0xF5) {
+    const bool overlong = first == 0xF0 && byte(1) < 0x90;
+    const bool above = first == 0xF4 && byte(1) >= 0x90;
+    return continues(1) && continues(2) && continues(3) && !overlong && !above ? 4 : 0;
   }
   return 0;
 }
 
 inline bool IsUtf8(absl::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t bytes = Utf8CharacterBytes(text, at);
+  while (!text.empty()) {
+    const size_t bytes = FirstCharacter(text);
     if (bytes == 0) return false;
-    at += bytes;
+    text.remove_prefix(bytes);
   }
   return true;
 }
 
-// The text with U+FFFD in place of every byte that belongs to no character. What quotes the bytes
-// of a file or of another program goes through this: a protobuf message with any other text cannot
-// be read by its receiver, and JSON cannot hold it.
-inline std::string ToUtf8(absl::string_view text) {
-  if (IsUtf8(text)) return std::string(text);
-  std::string valid;
-  for (size_t at = 0; at < text.size();) {
-    const size_t bytes = Utf8CharacterBytes(text, at);
+// As TruncateUtf8, with '?' for each byte that is not of a character: what a peer says, for logs,
+// messages and JSON.
+inline std::string CleanUtf8(absl::string_view text, size_t max_bytes) {
+  std::string clean;
+  while (!text.empty()) {
+    const size_t bytes = FirstCharacter(text);
+    if (clean.size() + (bytes == 0 ? 1 : bytes) > max_bytes) break;
     if (bytes == 0) {
-      valid += "\xEF\xBF\xBD";
-      ++at;
-      continue;
+      clean += '?';
+    } else {
+      clean.append(text.data(), bytes);
     }
-    valid.append(text.data() + at, bytes);
-    at += bytes;
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
   }
-  return valid;
+  return clean;
 }
 
 }  // namespace sluice

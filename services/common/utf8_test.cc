@@ -25,20 +25,24 @@ TEST(Utf8Test, BytesThatAreNoTextAreCutAnywhere) {
   EXPECT_EQ(TruncateUtf8(bytes, 7), bytes.substr(0, 7));
 }
 
-TEST(Utf8Test, TextThatIsUtf8StaysAsItIs) {
-  for (const char* text : {"", "plain", "läuft", "a€😀b", "\xEF\xBF\xBD"}) {
-    EXPECT_TRUE(IsUtf8(text));
-    EXPECT_EQ(ToUtf8(text), text);
+TEST(Utf8Test, KnowsWhatIsText) {
+  for (const char* text : {"", "a", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xF0\x90\x80\x80",
+                           "\xF4\x8F\xBF\xBF", "läuft €😀"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+    EXPECT_EQ(CleanUtf8(text, 100), text);
   }
-  EXPECT_TRUE(IsUtf8(std::string("a\0b", 3)));
+  for (const char* bytes :
+       {"\xff", "a\x80", "\xC1\x80", "\xC2", "\xC2g", "\xE0\x9F\x80", "\xE2\x82", "\xED\xA0\x80",
+        "\xF0\x8F\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xF0\x90\x80"}) {
+    EXPECT_FALSE(IsUtf8(bytes)) << bytes;
+    EXPECT_TRUE(IsUtf8(CleanUtf8(bytes, 100)));
+  }
 }
 
-TEST(Utf8Test, BytesOfNoCharacterAreReplaced) {
-  EXPECT_EQ(ToUtf8("caf\xE9"), "caf\uFFFD");
-  EXPECT_EQ(ToUtf8("\xC0\x80 overlong"), "\uFFFD\uFFFD overlong");
-  EXPECT_EQ(ToUtf8("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD") << "a surrogate";
-  EXPECT_EQ(ToUtf8("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD") << "beyond U+10FFFF";
-  EXPECT_EQ(ToUtf8("€ cut: \xE2\x82"), "€ cut: \uFFFD\uFFFD");
+TEST(Utf8Test, WhatIsNoTextIsReplacedAndWhatIsTooLongIsCut) {
+  EXPECT_EQ(CleanUtf8("a\xff€b", 100), "a?€b");
+  EXPECT_EQ(CleanUtf8("a€b", 3), "a");
+  EXPECT_EQ(CleanUtf8("\xff\xff\xff", 2), "??");
 }
 
 }  // namespace

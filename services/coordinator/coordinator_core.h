@@ -91,8 +91,10 @@ class CoordinatorCore {
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
+  // The version stays pinned until the shell says that the call has ended, or the core ends it.
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
-  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+  // The reader has ended its call, or is gone. Without effect if the core has ended it.
+  void OnSnapshotCallEnded(uint64_t request, absl::Time now);
 
   void OnTick(absl::Time now);
 
@@ -107,6 +109,16 @@ class CoordinatorCore {
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
+  // What was refused so far, and kept, for the metrics.
+  struct Refusals {
+    uint64_t messages = 0;       // broke the contract: their streams were closed
+    uint64_t figures = 0;        // of workers' reports: left out
+    uint64_t registrations = 0;  // refused, or put off
+    uint64_t readers = 0;        // snapshots refused
+    uint64_t expelled = 0;       // incarnations that are remembered as expelled
+    uint64_t snapshots = 0;      // open
+  };
+  Refusals refusals() const;
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const;
 

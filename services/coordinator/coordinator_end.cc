@@ -11,6 +11,15 @@
 namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
+  // A job that waits for its disk at the end can be stopped: it goes on from its newest checkpoint
+  // when it is started again.
+  const bool waits = final_failures_ > 0 || (claim_.has_value() && storage_errors_ > 0);
+  if (suspend_ && waits && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
+    goal_ = Goal::kSuspend;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
+    final_retry_at_ = absl::InfiniteFuture();
+    return;
+  }
   if (goal_ != Goal::kNone) return;
   if (suspend_) {
     goal_ = Goal::kSuspend;
@@ -19,23 +28,26 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     goal_ = Goal::kTarget;
     Info("the target is reached", now);
   } else if (change_.has_install() && Idle()) {
-    const bool complete = Synchronous() ? committed_ >= length_->total_steps()
-                                        : Samples() >= length_->total_samples();
+    // All shards must have closed the last step, whatever one of them says to be committed.
+    const bool complete = Synchronous()
+                              ? std::min(committed_, LowestClosed()) >= length_->total_steps()
+                              : Samples() >= length_->total_samples();
     if (last_position_ != 0) {
       if (Samples() >= last_position_) goal_ = Goal::kSwitch;
     } else if (complete) {
       goal_ = Goal::kComplete;
     }
   }
-  if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
+  if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
-  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then.
-  const bool chosen = goal_ != Goal::kNone;
+  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then, unless
+  // the job waits for its disk.
+  const Goal before = goal_;
   ChooseGoal(now);
   if (goal_ == Goal::kNone) return;
-  if (!chosen) {
+  if (goal_ != before) {
     // What this makes due: a view without workers, or the last cut.
     AdvanceViews(now);
     if (stage_ == Stage::kRunning) AdvanceCuts(now);
@@ -94,7 +106,7 @@ void CoordinatorCore::Impl::GoOnSynchronously(absl::Time now) {
 // ---- leaving
 
 void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
-  RefuseSnapshots(message);
+  EndSnapshots(absl::UnavailableError(message));
   cut_.reset();
   evaluation_.reset();
   claim_.reset();
@@ -139,7 +151,7 @@ void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Supersede(const std::string& why) {
-  RefuseSnapshots(why);
+  EndSnapshots(absl::UnavailableError(why));
   exit_reason_ = ExitReason::kSuperseded;
   exit_message_ = why;
   stage_ = Stage::kExited;

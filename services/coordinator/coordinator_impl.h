@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "services/coordinator/birth.h"
 #include "services/coordinator/coordinator_core.h"
 #include "services/coordinator/cut.h"
 #include "services/coordinator/evaluation.h"
 #include "services/coordinator/job_length.h"
+#include "services/coordinator/member_checks.h"
 #include "services/coordinator/membership.h"
 #include "services/coordinator/progress.h"
 #include "services/coordinator/timers.h"
@@ -44,8 +46,10 @@ class CoordinatorCore::Impl {
   void OnIncompleteRemoved(absl::Time now);
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
-  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+  void OnSnapshotCallEnded(uint64_t request, absl::Time now);
   void OnTick(absl::Time now);
+
+  CoordinatorCore::Refusals refusals() const;
 
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
   absl::Time NextDeadline() const;
@@ -53,6 +57,11 @@ class CoordinatorCore::Impl {
   const v1::View& view() const { return view_; }
 
  private:
+  // A process whose messages break the contract so often is expelled.
+  static constexpr int kMaxBreaches = 3;
+  // timeouts.gradients where the job does not say.
+  static constexpr double kDefaultGradientsSeconds = 600;
+
   // What a shard says is about this old, and an answer takes about this long to reach it.
   static constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
 
@@ -98,12 +107,22 @@ class CoordinatorCore::Impl {
   void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
   void OnLeave(Process& process, absl::Time now);
   void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
+  bool FailureEndsJob(const Process& process) const;
+  void OnWorkerProgress(Process& process, const v1::WorkerProgress& progress, absl::Time now);
+  // Empty: the message may be obeyed, or is one that nothing is made of.
+  absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
+  ShardFacts FactsOf(const Process& shard) const;
+  uint64_t LastStep() const;
+  uint64_t LastSample() const;
   void OnAwaited(const std::string& shard, const v1::ShardProgress& progress, absl::Time now);
   void OnOwing(const Process& worker, const v1::WorkerProgress& progress, absl::Time now);
   void OnGone(const Departure& departure, absl::Time now);
   void Breach(StreamId stream, const std::string& what, absl::Time now);
   void Refuse(StreamId stream, v1::Refusal refusal);
   void Resend(const Process& process);
+  void TellAdmitted();
+  v1::CoordinatorMessage AdmittedMessage() const;
 
   // ---- start (coordinator_start.cc)
   void ReadStorageAgain(absl::Time now);
@@ -133,6 +152,8 @@ class CoordinatorCore::Impl {
   // ---- views (coordinator_views.cc)
   void AdvanceViews(absl::Time now);
   WantedChange Wanted(absl::Time now);
+  absl::Time LeasesOverdue() const;
+  void ExpelIdleLeaseholders(absl::Time now);
   bool HasDeadMember() const;
   bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
@@ -149,6 +170,7 @@ class CoordinatorCore::Impl {
   bool Idle() const { return !change_.pausing() && !change_.installing(); }
   bool IsMember(uint64_t incarnation) const;
   bool Synchronous() const { return IsSynchronous(mode_); }
+  bool OwnsBlocks(uint64_t shard) const;
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
   uint64_t Samples() const;
@@ -176,9 +198,13 @@ class CoordinatorCore::Impl {
   std::string Arithmetic() const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);
+  absl::Duration RetryDelay(int failures) const;
   void RemoveIncompletes();
+  // Whether a report is of the open cut: coordinators number cuts from 1 again, names are unique.
+  bool IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const;
+  std::string CheckFiles(const Process& process, const v1::CutWritten& written) const;
   void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
-  void OnCutWritten(const Process& process, const v1::CutWritten& written);
+  void OnCutWritten(const Process& process, const v1::CutWritten& written, absl::Time now);
   void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
   void AdvanceEvaluation(absl::Time now);
   void FinishEvaluation(absl::Time now);
@@ -186,7 +212,21 @@ class CoordinatorCore::Impl {
   uint64_t EvaluationSamples() const;
   void AdvanceSnapshots(absl::Time now);
   void AnswerSnapshots(absl::Time now);
-  void RefuseSnapshots(const std::string& why);
+  absl::Status CheckReader(const v1::OpenSnapshotRequest& request) const;
+  void EndSnapshot(const SnapshotHold& hold, absl::Status why);
+  void EndSnapshotsIf(absl::FunctionRef<bool(const SnapshotHold&)> which, const absl::Status& why);
+  void EndSnapshots(const absl::Status& why);
+  bool CutIsForReadersOnly() const;
+  uint64_t ReaderLead(absl::Time now) const;
+  template <typename F>
+  void ForEachSnapshot(F f) const {
+    for (const SnapshotHold& hold : snapshots_) f(hold);
+    if (!cut_.has_value()) return;
+    for (const SnapshotHold& hold : cut_->snapshots) f(hold);
+  }
+  size_t OpenSnapshots() const {
+    return snapshots_.size() + (cut_.has_value() ? cut_->snapshots.size() : 0);
+  }
 
   // ---- end (coordinator_end.cc)
   void AdvanceEnding(absl::Time now);
@@ -272,6 +312,12 @@ class CoordinatorCore::Impl {
   uint64_t committed_ = 0;
   std::map<uint64_t, ShardState> shard_states_;  // by incarnation
   absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
+  uint64_t reader_changes_ = 0;                  // snapshots opened and ended
+  uint64_t admitted_changes_ = 0;                // of members and readers, that shards were told
+  // By shard: the members of the view that it owes a version, and when they said so last.
+  std::map<uint64_t, std::map<uint64_t, absl::Time>> owed_;
+  absl::Time applied_at_;      // asynchronous: when samples were applied last, or evaluated
+  bool judge_leases_ = false;  // in the view change that is under way
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
@@ -291,9 +337,10 @@ class CoordinatorCore::Impl {
   std::optional<Evaluation> evaluation_;
   uint64_t hold_ = 0;  // what shards were told last: Hold, Install.hold as a step
   absl::Time evaluated_at_ =
-      absl::InfinitePast();             // a step waited while an evaluation was under way
-  std::deque<SnapshotHold> snapshots_;  // waiting for a cut
+      absl::InfinitePast();              // a step waited while an evaluation was under way
+  std::vector<SnapshotHold> snapshots_;  // waiting for a cut
   std::optional<v1::Evaluation> last_result_;
+  CoordinatorCore::Refusals refusals_;
   v1::CheckpointStatus checkpoint_status_;
 
   // The end.
@@ -301,7 +348,7 @@ class CoordinatorCore::Impl {
   bool target_reached_ = false;
   bool final_cut_open_ = false;
   bool final_evaluation_given_up_ = false;
-  int final_failures_ = 0;
+  int final_failures_ = 0;  // of the last checkpoint, in a row
   absl::Time final_retry_at_ = absl::InfiniteFuture();
   absl::Time suspend_deadline_ = absl::InfiniteFuture();
   absl::Time leave_deadline_ = absl::InfiniteFuture();

@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
@@ -15,7 +15,10 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/coordinator/member_checks.h"
+#include "services/coordinator/open_storage.h"
 #include "services/coordinator/rendezvous.h"
+#include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
@@ -28,60 +31,44 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Everything of a storage that the core wants to know before an attempt.
-absl::StatusOr<StorageContents> ReadContents(
-    CheckpointStorage& storage,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  StorageContents contents;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  contents.claims = *std::move(claims);
-  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
-  contents.checkpoints = *std::move(checkpoints);
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
-  if (!point.ok()) return point.status();
-  contents.has_newest = point->found;
-  contents.newest = std::move(point->manifest);
-  contents.damaged = std::move(point->damaged);
-  if (!contents.has_newest && restore_source != nullptr) {
-    absl::StatusOr<RestoreSource> source = restore_source();
-    if (!source.ok()) return source.status();
-    contents.has_newest = true;
-    contents.newest = std::move(source->manifest);
-    contents.foreign_folder = std::move(source->folder);
-    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
-  }
-  if (!contents.claims.empty()) {
-    // What older attempts left behind without a manifest can never become a checkpoint.
-    (void)storage.RemoveIncomplete(contents.claims.back().attempt());
-  }
-  return contents;
-}
+// Bytes of the messages of each control stream that wait for the core. One process cannot take the
+// room of the others.
+class WaitingBytes {
+ public:
+  // Twice the largest message.
+  static constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
 
-// Whether the job may use the storage, and what it holds. The message of an error is a sentence.
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const std::string& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  const auto fails = [](const absl::Status& status, absl::string_view how) {
-    return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
-                                                    status.message()));
-  };
-  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
-  if (absl::Status status = storage.Own(job); !status.ok()) {
-    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
+  bool Add(uint64_t stream, size_t bytes) {
+    MutexLock lock(&mutex_);
+    size_t& waiting = streams_[stream];
+    // A message alone is bounded by the transport.
+    if (waiting > 0 && waiting + bytes > kMaxStreamBytes) return false;
+    waiting += bytes;
+    return true;
   }
-  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
-  return contents.ok() ? std::move(contents) : fails(contents.status(), "read");
-}
+  void Remove(uint64_t stream, size_t bytes) {
+    MutexLock lock(&mutex_);
+    const auto found = streams_.find(stream);
+    if (found == streams_.end()) return;
+    found->second -= bytes;
+    if (found->second == 0) streams_.erase(found);
+  }
+
+ private:
+  Mutex mutex_;  // protects the table
+  absl::flat_hash_map<uint64_t, size_t> streams_ ABSL_GUARDED_BY(mutex_);
+};
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
 }  // namespace
 
+// Unary calls block a thread; OpenSnapshot, which lasts, does not.
+using JobControlService = v1::JobControl::WithCallbackMethod_OpenSnapshot<v1::JobControl::Service>;
+
 class CoordinatorServer::Impl final : public Streams::Handler,
                                       public v1::Coordinator::CallbackService,
-                                      public v1::JobControl::Service,
+                                      public JobControlService,
                                       public v1::Rendezvous::Service {
  public:
   Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
@@ -91,8 +78,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         logger_(std::move(logger)),
         core_(options_.core, clock_.Now()),
         streams_({}, this),
+        snapshots_([this](uint64_t call) {
+          Event([call](CoordinatorCore& core, absl::Time now) {
+            core.OnSnapshotCallEnded(call, now);
+          });
+        }),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
-        control_service_(static_cast<v1::JobControl::Service*>(this)),
+        control_service_(static_cast<JobControlService*>(this)),
         rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
         executor_({.name = "coordinator"}),
         storage_thread_({.name = "storage"}),
@@ -114,11 +106,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     executor_.Stop();
   }
 
+  // On gRPC's threads.
+  void OnCallRefused(const security::CallRefusal& refusal) {
+    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
+    if (refusal.to_log == 0) return;
+    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+  }
+
   absl::Status StartServer() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.address = options_.address,
-                           .credentials = security::ServerCredentialsOf(options_.security)},
-                          {&join_service_, &control_service_, &rendezvous_service_, &streams_});
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
+        {.address = options_.address,
+         .credentials = security::ServerCredentialsOf(
+             options_.security,
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+        {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     logger_.Info("The coordinator listens", {{"port", port()}});
@@ -171,9 +172,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
     messages_received_.Increment();
-    Event([stream, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
-      core.OnMessage(stream, message, now);
-    });
+    const size_t bytes = message.SpaceUsedLong();
+    if (!waiting_.Add(stream, bytes)) {
+      streams_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
+                                 "the messages of this stream that wait for the coordinator have "
+                                 "more than ",
+                                 WaitingBytes::kMaxStreamBytes, " bytes (kMaxStreamBytes)")));
+      return;
+    }
+    Event(
+        [this, stream, bytes, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
+          waiting_.Remove(stream, bytes);
+          core.OnMessage(stream, message, now);
+        },
+        bytes);
   }
   void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
     logger_.Debug("A control stream closed", {{"stream", stream}, {"why", why.ToString()}});
@@ -184,6 +196,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
+    if (absl::Status valid = CheckSetDesired(*request); !valid.ok()) return ToGrpcStatus(valid);
     Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
       desired_.clear_deaths();  // said once; only sizes and the wish to suspend are kept
@@ -200,40 +213,24 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     return grpc::Status::OK;
   }
 
-  grpc::Status OpenSnapshot(grpc::ServerContext*, const v1::OpenSnapshotRequest* request,
-                            v1::Snapshot* snapshot) override {
-    struct Waiting {
-      Notification answered;
-      absl::StatusOr<v1::Snapshot> answer = JobHasEnded();
-    };
-    auto waiting = std::make_shared<Waiting>();
-    Event([this, request = *request, waiting](CoordinatorCore& core, absl::Time now) {
-      const uint64_t number = ++last_snapshot_request_;
-      snapshots_[number] = [waiting](absl::StatusOr<v1::Snapshot> answer) {
-        waiting->answer = std::move(answer);
-        waiting->answered.Notify();
-      };
-      core.OnOpenSnapshot(number, request, now);
+  grpc::ServerWriteReactor<v1::Snapshot>* OpenSnapshot(
+      grpc::CallbackServerContext* context, const v1::OpenSnapshotRequest* request) override {
+    uint64_t call = 0;
+    grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
+    const absl::Status may =
+        security::MayRead(security::PeerOf(*context->auth_context()), request->reader());
+    executor_.Run([this, call, may] {
+      if (!may.ok()) {
+        snapshots_.Answer(call, may);
+      } else if (has_exit_) {
+        snapshots_.Answer(call, JobHasEnded());
+      }
     });
-    // After the end nobody sees the request; the server's stop would have to wait for it.
-    executor_.Run([this, waiting] {
-      if (has_exit_ && !waiting->answered.HasBeenNotified()) waiting->answered.Notify();
+    if (!may.ok()) return reactor;
+    Event([call, request = *request](CoordinatorCore& core, absl::Time now) {
+      core.OnOpenSnapshot(call, request, now);
     });
-    if (!waiting->answered.WaitWithTimeout(absl::Seconds(30))) {
-      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
-                          "no version could be pinned within 30 s");
-    }
-    if (!waiting->answer.ok()) return ToGrpcStatus(waiting->answer.status());
-    *snapshot = *std::move(waiting->answer);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status CloseSnapshot(grpc::ServerContext*, const v1::CloseSnapshotRequest* request,
-                             v1::CloseSnapshotResponse*) override {
-    Event([cut = request->cut()](CoordinatorCore& core, absl::Time now) {
-      core.OnCloseSnapshot(cut, now);
-    });
-    return grpc::Status::OK;
+    return reactor;
   }
 
   // ---- v1::Rendezvous
@@ -253,8 +250,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
  private:
   // Lets the core see an event and carries out what follows from it. Any thread.
   template <typename F>
-  void Event(F event) {
-    executor_.Run([this, event = std::move(event)]() mutable {
+  void Event(F event, size_t bytes = 0) {
+    auto handle = [this, event = std::move(event)]() mutable {
       if (has_exit_) return;
       event(core_, clock_.Now());
       for (Action& action : core_.TakeActions()) {
@@ -266,8 +263,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (now - last_publication_ >= absl::Seconds(1) || has_exit_) {
         last_publication_ = now;
         Publish(core_.Progress(UINT64_MAX, now));
+        PublishRefusals(core_.refusals());
       }
-    });
+    };
+    executor_.Run(std::move(handle), bytes);
   }
 
   // Reads from the core and waits for it. Not from the executor.
@@ -293,6 +292,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
+      } else {
+        for (const std::string& damaged : contents->damaged) {
+          logger_.Warning("The checkpoint storage is damaged", {{"what", damaged}});
+        }
       }
       Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
         core.OnStorageRead(std::move(contents), now);
@@ -348,10 +351,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     });
   }
   void Perform(AnswerSnapshot& answer) {
-    const auto it = snapshots_.find(answer.request);
-    if (it == snapshots_.end()) return;
-    it->second(std::move(answer.snapshot));
-    snapshots_.erase(it);
+    snapshots_.Answer(answer.request, std::move(answer.snapshot));
   }
   void Perform(Exit& exit) { End(exit); }
 
@@ -359,8 +359,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     logger_.Info("The coordinator ends", {{"why", exit.message}});
     exit_ = std::move(exit);
     has_exit_ = true;
-    for (auto& [request, answer] : snapshots_) answer(JobHasEnded());
-    snapshots_.clear();
+    snapshots_.EndAll(JobHasEnded());
     ended_.Notify();
   }
 
@@ -376,6 +375,21 @@ class CoordinatorServer::Impl final : public Streams::Handler,
                                         {"shards", view.shards_size()}});
     metrics_->gauge("members", {"worker"}).Set(view.workers_size());
     metrics_->gauge("members", {"shard"}).Set(view.shards_size());
+  }
+
+  void PublishRefusals(const CoordinatorCore::Refusals& now) {
+    const auto count = [this](absl::string_view kind, uint64_t value, uint64_t before) {
+      metrics_->counter("refused_total", {std::string(kind)})
+          .Increment(static_cast<double>(value - before));
+    };
+    count("message", now.messages, refusals_.messages);
+    count("figure", now.figures, refusals_.figures);
+    count("registration", now.registrations, refusals_.registrations);
+    count("reader", now.readers, refusals_.readers);
+    refusals_ = now;
+    metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
+    metrics_->gauge("snapshots").Set(static_cast<double>(now.snapshots));
+    metrics_->gauge("control_waiting_bytes").Set(static_cast<double>(executor_.queued_bytes()));
   }
 
   void Publish(const v1::JobProgress& progress) {
@@ -441,18 +455,19 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   CoordinatorCore core_;
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
-  std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
-  uint64_t last_snapshot_request_ = 0;
   Exit exit_;
   bool has_exit_ = false;
   v1::ViewId last_view_;
+  CoordinatorCore::Refusals refusals_;  // as published last
   absl::Time last_publication_ = absl::InfinitePast();
 
+  WaitingBytes waiting_;
   Notification ended_;
   std::atomic<bool> final_progress_asked_{false};
   Notification final_progress_read_;
 
   Streams streams_;
+  SnapshotCalls snapshots_;
   GeneratedService join_service_;
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;

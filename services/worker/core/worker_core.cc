@@ -434,9 +434,10 @@ void WorkerCore::Impl::SendReady() {
 }
 
 void WorkerCore::Impl::Fail(const absl::Status& status) {
+  constexpr size_t kMaxReasonBytes = 4096;
   v1::MemberMessage message;
   // It may quote a file, or the user's model.
-  message.mutable_failure()->set_reason(ToUtf8(status.message()));
+  message.mutable_failure()->set_reason(CleanUtf8(status.message(), kMaxReasonBytes));
   SendToCoordinator(std::move(message));
   ExitNow(ExitReason::kFailed, std::string(status.message()));
 }

@@ -241,7 +241,7 @@ TEST(CsvDatasetTest, ReadsTheAdultDataSet) {
 TEST(CsvDatasetTest, QuotesAFileInAnotherEncodingInUtf8) {
   const absl::Status status =
       OpenDataset(NumbersOf("a,y\ncaf\xE9,1\n", "y"), Split::kTraining).status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("caf\uFFFD"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("caf?"));
   EXPECT_TRUE(IsUtf8(status.message()));
 }
 

@@ -11,6 +11,9 @@
 namespace sluice {
 namespace {
 
+// Of an error, which may quote a field of any length.
+constexpr size_t kMaxMessageBytes = 4096;
+
 absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split split) {
   switch (spec.format()) {
     case v1::DataSpec::SYNTHETIC:
@@ -37,7 +40,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, S
   absl::StatusOr<std::unique_ptr<Dataset>> dataset = Open(spec, split);
   if (dataset.ok()) return dataset;
   // Files are quoted, in whatever encoding they are.
-  return absl::Status(dataset.status().code(), ToUtf8(dataset.status().message()));
+  return absl::Status(dataset.status().code(),
+                      CleanUtf8(dataset.status().message(), kMaxMessageBytes));
 }
 
 }  // namespace sluice

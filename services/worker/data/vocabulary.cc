@@ -14,7 +14,7 @@ namespace sluice {
 size_t ValidTextPrefix(absl::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
-    const size_t size = Utf8CharacterBytes(text, at);
+    const size_t size = FirstCharacter(text.substr(at));
     if (size == 0 || text[at] == '\0') break;
     at += size;
   }

@@ -19,6 +19,11 @@ from sluice import transport
 from sluice.protocol import wire
 from tests.integration.hostile import job as job_lib
 
+# Of the pace before an attack: on a machine that is busy with other things, the attacker takes its part of the cores.
+# bench/hostile.py asks for more, of a quiet one.
+LEAST_DURING = 0.3
+LEAST_AFTER = 0.5
+
 ASYNCHRONOUS = {'mode': 'ASYNCHRONOUS', 'microbatchSize': 16}
 BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
 
@@ -350,10 +355,9 @@ def _look_at(job, case, outcome, attempt, logged):
         problems.append(f'the attack cost {progress.attempt - attempt} attempts')
     for what in _let_through(case, outcome):
         problems.append(what)
-    # Robust on a busy machine; bench/hostile.py asks for more.
-    if case.paced and outcome.during < 0.5 * outcome.before:
+    if case.paced and outcome.during < LEAST_DURING * outcome.before:
         problems.append(f'{outcome.during:.1f} steps a second during the attack, {outcome.before:.1f} before')
-    if outcome.after < 0.5 * outcome.before:
+    if outcome.after < LEAST_AFTER * outcome.before:
         problems.append(f'{outcome.after:.1f} steps a second after the attack, {outcome.before:.1f} before')
 
 

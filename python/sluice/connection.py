@@ -67,28 +67,31 @@ class Connection:
         """
         deadline = time.monotonic() + timeout
         while True:
-            snapshot = self._open_snapshot(deadline, timeout)
-            try:
-                job = self._call(lambda control: control.progress()).job
-                flats = _Reader(snapshot, job, self._tls, self._shared_memory).read(
-                    max(1.0, deadline - time.monotonic()))
-                break
-            except _ViewChanged:
-                if time.monotonic() > deadline:
-                    raise
-            finally:
-                self._close_snapshot(snapshot)
+            incarnation = secrets.randbits(64) or 1
+            # The version is held as long as the call is open.
+            with transport.JobControl(self.address, tls=self._tls) as control:
+                snapshot, held = self._open_snapshot(control, incarnation, deadline, timeout)
+                reader = _Reader(snapshot, incarnation, self._tls, self._shared_memory)
+                held.add_done_callback(lambda _, reader=reader: reader.on_let_go())
+                try:
+                    job = self._call(lambda control: control.progress()).job
+                    flats = reader.read(job, max(1.0, deadline - time.monotonic()))
+                    break
+                except _LetGo:
+                    if time.monotonic() > deadline:
+                        raise
+                finally:
+                    held.cancel()
         result = Tensors((spec.name, tensors_lib.shaped(flat, spec.dtype, spec.shape, torch))
                          for spec, flat in zip(snapshot.table.tensors, flats))
         result.version = snapshot.version
         return result
 
-    def _open_snapshot(self, deadline, timeout):
+    def _open_snapshot(self, control, incarnation, deadline, timeout):
         while True:
             try:
-                with transport.JobControl(self.address, tls=self._tls) as control:
-                    return control.open_snapshot(timeout)
-            except grpc.RpcError as error:
+                return control.open_snapshot(incarnation, max(1.0, deadline - time.monotonic()))
+            except (grpc.RpcError, StopIteration) as error:
                 phase = self.progress().phase  # JobNotFound, if nobody is there
                 if phase not in ('starting', 'birth', 'training'):
                     raise self._not_there(error) from None
@@ -98,12 +101,6 @@ class Connection:
                         f'({transport.describe(error)}); its phase is {phase}. `sluice status` '
                         'tells what it waits for') from None
             time.sleep(_PAUSE)
-
-    def _close_snapshot(self, snapshot):
-        try:
-            self._call(lambda control: control.close_snapshot(snapshot.cut))
-        except errors.SluiceError:
-            pass  # it lets go of it by itself after the hold time
 
     def _call(self, call):
         try:
@@ -126,18 +123,18 @@ class Tensors(dict):
     version = 0
 
 
-class _ViewChanged(errors.SluiceError):
-    """While its tensors were read; a new snapshot is needed."""
+class _LetGo(errors.SluiceError):
+    """The job let go of the version while it was read; a new snapshot is needed."""
 
 
 class _Reader:
     """Pulls a pinned version from all shards."""
 
-    def __init__(self, snapshot, job, tls, shared_memory):
+    def __init__(self, snapshot, incarnation, tls, shared_memory):
         self._tls = tls
         self._shared_memory = shared_memory
         self._snapshot = snapshot
-        self._job = job
+        self._incarnation = incarnation
         self._index = layout_lib.LayoutIndex(snapshot.table, snapshot.layout)
         self._receiver = receive.VersionReceiver(actions.Buffer.INCOMING)
         self._receiver.reset(self._index)
@@ -145,10 +142,15 @@ class _Reader:
                        for spec in snapshot.table.tensors]
         self._changed = threading.Condition()
         self._error = ''
-        self._view_changed = False
+        self._let_go = False
 
-    def read(self, timeout):
-        incarnation = secrets.randbits(64) or 1
+    def on_let_go(self):
+        """The version is not held any more: no frame that is still missing will come."""
+        with self._changed:
+            self._let_go = True
+            self._changed.notify_all()
+
+    def read(self, job, timeout):
         streams = []
         try:
             for shard in self._snapshot.view.shards:
@@ -157,18 +159,18 @@ class _Reader:
                 streams.append(stream)
                 hello = wire.Hello(
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
-                    job=self._job, shard_incarnation=shard.process.incarnation,
-                    sender=wire.ProcessId(role=wire.READER, incarnation=incarnation))
+                    job=job, shard_incarnation=shard.process.incarnation,
+                    sender=wire.ProcessId(role=wire.READER, incarnation=self._incarnation))
                 pull = wire.Pull(version=self._snapshot.version, cut=self._snapshot.cut, request=1)
                 view = self._snapshot.view.id
                 stream.send([(wire.Header(view=view, hello=hello), []),
                              (wire.Header(view=view, pull=pull), [])])
             with self._changed:
                 done = self._changed.wait_for(
-                    lambda: self._error or self._view_changed or self._receiver.is_whole(), timeout)
-            if self._view_changed:
-                raise _ViewChanged('the tensors could not be read: the job changes its view all '
-                                   'the time')
+                    lambda: self._error or self._let_go or self._receiver.is_whole(), timeout)
+            if self._let_go and not self._receiver.is_whole():
+                raise _LetGo('the tensors could not be read: the job changes its view, or makes '
+                             'checkpoints, before they have come')
             if self._error or not done:
                 raise errors.SluiceError(
                     f'the tensors could not be read: {self._error or "the shards are too slow"}')
@@ -185,7 +187,7 @@ class _Reader:
         with self._changed:
             body = header.WhichOneof('body')
             if body == 'refused':
-                self._view_changed = True
+                self._let_go = True
             elif body == 'data':
                 try:
                     stores = []

@@ -196,7 +196,7 @@ class CoordinatorStream:
 
 
 class JobControl:
-    """The coordinator's unary calls. Each raises grpc.RpcError."""
+    """The coordinator's calls by people and programs. Each raises grpc.RpcError."""
 
     def __init__(self, address, timeout=5, tls=None):
         self._channel = open_channel(address, tls=tls)
@@ -215,13 +215,20 @@ class JobControl:
         return self._call('GetProgress', wire.GetProgressRequest(events_after=events_after),
                           wire.JobProgress)
 
-    def open_snapshot(self, hold_seconds):
-        return self._call('OpenSnapshot', wire.OpenSnapshotRequest(hold_seconds=hold_seconds),
-                          wire.Snapshot, timeout=120)
+    def open_snapshot(self, incarnation, hold_seconds):
+        """A pinned version, which is held until the call is cancelled: (snapshot, call).
 
-    def close_snapshot(self, cut):
-        return self._call('CloseSnapshot', wire.CloseSnapshotRequest(cut=cut),
-                          wire.CloseSnapshotResponse)
+        `incarnation`: with which the caller says Hello to the shards, as a reader.
+        """
+        call = self._channel.unary_stream(
+            _CONTROL + 'OpenSnapshot',
+            request_serializer=wire.OpenSnapshotRequest.SerializeToString,
+            response_deserializer=wire.Snapshot.FromString)
+        request = wire.OpenSnapshotRequest(
+            hold_seconds=hold_seconds,
+            reader=wire.ProcessId(role=wire.READER, incarnation=incarnation))
+        answers = call(request, timeout=hold_seconds)
+        return next(answers), answers
 
     def _call(self, method, request, response, timeout=None):
         call = self._channel.unary_unary(

@@ -81,7 +81,8 @@ struct RemoveIncomplete {
   v1::CheckpointRef checkpoint;
 };
 
-// Answers OnOpenSnapshot.
+// Answers OnOpenSnapshot. OK, at most once: the version is pinned. An error is the last answer: the
+// call ends with it.
 struct AnswerSnapshot {
   uint64_t request = 0;
   absl::StatusOr<v1::Snapshot> snapshot;

@@ -64,8 +64,8 @@ void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotReq
                                      absl::Time now) {
   impl_->OnOpenSnapshot(request, snapshot, now);
 }
-void CoordinatorCore::OnCloseSnapshot(uint64_t cut, absl::Time now) {
-  impl_->OnCloseSnapshot(cut, now);
+void CoordinatorCore::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
+  impl_->OnSnapshotCallEnded(request, now);
 }
 void CoordinatorCore::OnTick(absl::Time now) { impl_->OnTick(now); }
 std::vector<Action> CoordinatorCore::TakeActions() { return impl_->TakeActions(); }
@@ -133,11 +133,13 @@ void CoordinatorCore::Impl::Advance(absl::Time now) {
         CloseStream{stream, absl::DeadlineExceededError("nobody registered on the stream")});
   }
   for (const Departure& departure : membership_.ExpelOverdue(now)) OnGone(departure, now);
+  TellAdmitted();
   Stage before;
   do {
     before = stage_;
     AdvanceStage(now);
   } while (stage_ != before && stage_ != Stage::kExited);
+  TellAdmitted();
 }
 
 void CoordinatorCore::Impl::AdvanceStage(absl::Time now) {
@@ -194,14 +196,15 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
     case Stage::kRunning:
       at(change_.NextDeadline(timers_.pause));
       if (Idle()) {
+        const bool room = goal_ == Goal::kNone && (!cut_.has_value() || CutIsForReadersOnly());
         at(join_at_);
         if (unbalanced_since_ != absl::InfiniteFuture()) {
           at(std::max(unbalanced_since_, view_since_) + timers_.rebalance);
         }
-        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < checkpoints_.NextTime()) {
+        if (room && last_step_ < checkpoints_.NextTime()) {
           at(checkpoints_.NextTime());
         }
-        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < evaluations_.NextTime()) {
+        if (room && last_step_ < evaluations_.NextTime()) {
           at(evaluations_.NextTime());
         }
         if (cut_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
@@ -211,9 +214,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       if (last_step_ < final_retry_at_) at(final_retry_at_);
       if (claim_.has_value() && !claim_pending_) at(retry_at_);
       at(suspend_deadline_);
-      if (cut_.has_value()) {
-        for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
-      }
+      ForEachSnapshot([&](const SnapshotHold& hold) { at(hold.expires); });
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
     case Stage::kLeavingWorkers:
@@ -395,11 +396,35 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
   }
+  // Before the worker learns of a shard to reach: shards refuse a worker that they do not know of.
+  TellAdmitted();
   const Process& process = *membership_.Find(id.incarnation());
   if (storage_known_) {
     AnswerRegistration(process, now);
     Resend(process);
   }
+}
+
+// Sends the list to all registered shards if it has changed. Until an attempt begins no process
+// opens a data stream, and one list stands for all the processes that have come.
+void CoordinatorCore::Impl::TellAdmitted() {
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (admitted_changes_ == membership_.changes() + reader_changes_) return;
+  admitted_changes_ = membership_.changes() + reader_changes_;
+  const v1::CoordinatorMessage message = AdmittedMessage();
+  for (const Process* shard : membership_.LivingAndConnected(v1::SHARD)) {
+    if (shard->answered) Send(*shard, message);
+  }
+}
+
+v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
+  v1::CoordinatorMessage message;
+  v1::Admitted& admitted = *message.mutable_admitted();
+  for (const Process* worker : membership_.Living(v1::WORKER)) {
+    *admitted.add_processes() = worker->id;
+  }
+  ForEachSnapshot([&](const SnapshotHold& hold) { *admitted.add_processes() = hold.reader; });
+  return message;
 }
 
 // What a process may have missed while it had no stream. Everything may be repeated.

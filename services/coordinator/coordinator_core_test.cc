@@ -21,6 +21,16 @@ std::vector<uint32_t> MemberIndices(const v1::View& view) {
   return indices;
 }
 
+// Indices of the workers that may open a data stream to the shard.
+std::vector<uint32_t> AdmittedBy(const FakeShard& shard) {
+  std::vector<uint32_t> indices;
+  if (!shard.admitted.has_value()) return indices;
+  for (const v1::ProcessId& process : shard.admitted->processes()) {
+    if (process.role() == v1::WORKER) indices.push_back(process.index());
+  }
+  return indices;
+}
+
 uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
   uint64_t count = 0;
   for (const auto& member : view.workers()) {
@@ -28,6 +38,47 @@ uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
     for (const v1::Range& range : member.microbatches()) count += range.end() - range.begin();
   }
   return count;
+}
+
+// ---- admissions: FakeJob checks that they are sent before a worker is told of a shard
+
+TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1));
+    const v1::ProcessId& first = shard->admitted->processes(0);
+    EXPECT_EQ(first.incarnation(), job.workers[0]->id.incarnation());
+  }
+  FakeWorker& late = job.AddWorker(2);
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1, 2));
+  }
+  job.Kill(late);
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1));
+  }
+}
+
+TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  FakeShard& shard = *job.shards[0];
+  job.Break(shard);
+  shard.admitted.reset();
+  job.AddWorker(2);
+  EXPECT_FALSE(shard.admitted.has_value());
+  job.Connect(shard);
+  EXPECT_THAT(AdmittedBy(shard), ::testing::ElementsAre(0, 1, 2));
+}
+
+TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpelled) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Break(*job.workers[1]);
+  EXPECT_THAT(AdmittedBy(*job.shards[0]), ::testing::ElementsAre(0, 1));
+  job.Pass(absl::Seconds(1.1));
+  EXPECT_THAT(AdmittedBy(*job.shards[0]), ::testing::ElementsAre(0));
 }
 
 // ---- start

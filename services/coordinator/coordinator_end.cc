@@ -27,7 +27,7 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
       goal_ = Goal::kComplete;
     }
   }
-  if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
+  if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
@@ -94,7 +94,7 @@ void CoordinatorCore::Impl::GoOnSynchronously(absl::Time now) {
 // ---- leaving
 
 void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
-  RefuseSnapshots(message);
+  EndSnapshots(absl::UnavailableError(message));
   cut_.reset();
   evaluation_.reset();
   claim_.reset();
@@ -139,7 +139,7 @@ void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Supersede(const std::string& why) {
-  RefuseSnapshots(why);
+  EndSnapshots(absl::UnavailableError(why));
   exit_reason_ = ExitReason::kSuperseded;
   exit_message_ = why;
   stage_ = Stage::kExited;

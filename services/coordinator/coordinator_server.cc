@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <utility>
 #include <variant>
 
@@ -16,6 +15,7 @@
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/coordinator/rendezvous.h"
+#include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
@@ -79,9 +79,12 @@ absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended");
 
 }  // namespace
 
+// Unary calls block a thread; OpenSnapshot, which lasts, does not.
+using JobControlService = v1::JobControl::WithCallbackMethod_OpenSnapshot<v1::JobControl::Service>;
+
 class CoordinatorServer::Impl final : public Streams::Handler,
                                       public v1::Coordinator::CallbackService,
-                                      public v1::JobControl::Service,
+                                      public JobControlService,
                                       public v1::Rendezvous::Service {
  public:
   Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
@@ -91,8 +94,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         logger_(std::move(logger)),
         core_(options_.core, clock_.Now()),
         streams_({}, this),
+        snapshots_([this](uint64_t call) {
+          Event([call](CoordinatorCore& core, absl::Time now) {
+            core.OnSnapshotCallEnded(call, now);
+          });
+        }),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
-        control_service_(static_cast<v1::JobControl::Service*>(this)),
+        control_service_(static_cast<JobControlService*>(this)),
         rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
         executor_({.name = "coordinator"}),
         storage_thread_({.name = "storage"}),
@@ -115,10 +123,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   absl::Status StartServer() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.address = options_.address,
-                           .credentials = security::ServerCredentialsOf(options_.security)},
-                          {&join_service_, &control_service_, &rendezvous_service_, &streams_});
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
+        {.address = options_.address,
+         .credentials = security::ServerCredentialsOf(options_.security)},
+        {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     logger_.Info("The coordinator listens", {{"port", port()}});
@@ -200,40 +208,24 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     return grpc::Status::OK;
   }
 
-  grpc::Status OpenSnapshot(grpc::ServerContext*, const v1::OpenSnapshotRequest* request,
-                            v1::Snapshot* snapshot) override {
-    struct Waiting {
-      Notification answered;
-      absl::StatusOr<v1::Snapshot> answer = JobHasEnded();
-    };
-    auto waiting = std::make_shared<Waiting>();
-    Event([this, request = *request, waiting](CoordinatorCore& core, absl::Time now) {
-      const uint64_t number = ++last_snapshot_request_;
-      snapshots_[number] = [waiting](absl::StatusOr<v1::Snapshot> answer) {
-        waiting->answer = std::move(answer);
-        waiting->answered.Notify();
-      };
-      core.OnOpenSnapshot(number, request, now);
+  grpc::ServerWriteReactor<v1::Snapshot>* OpenSnapshot(
+      grpc::CallbackServerContext* context, const v1::OpenSnapshotRequest* request) override {
+    uint64_t call = 0;
+    grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
+    const absl::Status may =
+        security::MayRead(security::PeerOf(*context->auth_context()), request->reader());
+    executor_.Run([this, call, may] {
+      if (!may.ok()) {
+        snapshots_.Answer(call, may);
+      } else if (has_exit_) {
+        snapshots_.Answer(call, JobHasEnded());
+      }
     });
-    // After the end nobody sees the request; the server's stop would have to wait for it.
-    executor_.Run([this, waiting] {
-      if (has_exit_ && !waiting->answered.HasBeenNotified()) waiting->answered.Notify();
+    if (!may.ok()) return reactor;
+    Event([call, request = *request](CoordinatorCore& core, absl::Time now) {
+      core.OnOpenSnapshot(call, request, now);
     });
-    if (!waiting->answered.WaitWithTimeout(absl::Seconds(30))) {
-      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
-                          "no version could be pinned within 30 s");
-    }
-    if (!waiting->answer.ok()) return ToGrpcStatus(waiting->answer.status());
-    *snapshot = *std::move(waiting->answer);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status CloseSnapshot(grpc::ServerContext*, const v1::CloseSnapshotRequest* request,
-                             v1::CloseSnapshotResponse*) override {
-    Event([cut = request->cut()](CoordinatorCore& core, absl::Time now) {
-      core.OnCloseSnapshot(cut, now);
-    });
-    return grpc::Status::OK;
+    return reactor;
   }
 
   // ---- v1::Rendezvous
@@ -348,10 +340,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     });
   }
   void Perform(AnswerSnapshot& answer) {
-    const auto it = snapshots_.find(answer.request);
-    if (it == snapshots_.end()) return;
-    it->second(std::move(answer.snapshot));
-    snapshots_.erase(it);
+    snapshots_.Answer(answer.request, std::move(answer.snapshot));
   }
   void Perform(Exit& exit) { End(exit); }
 
@@ -359,8 +348,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     logger_.Info("The coordinator ends", {{"why", exit.message}});
     exit_ = std::move(exit);
     has_exit_ = true;
-    for (auto& [request, answer] : snapshots_) answer(JobHasEnded());
-    snapshots_.clear();
+    snapshots_.EndAll(JobHasEnded());
     ended_.Notify();
   }
 
@@ -441,8 +429,6 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   CoordinatorCore core_;
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
-  std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
-  uint64_t last_snapshot_request_ = 0;
   Exit exit_;
   bool has_exit_ = false;
   v1::ViewId last_view_;
@@ -453,6 +439,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   Notification final_progress_read_;
 
   Streams streams_;
+  SnapshotCalls snapshots_;
   GeneratedService join_service_;
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;

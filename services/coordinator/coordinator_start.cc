@@ -137,6 +137,7 @@ void CoordinatorCore::Impl::AnswerRegistration(const Process& process, absl::Tim
   *registered.mutable_job() = options_.job;
   registered.set_attempt(std::max(attempt_, highest_claim_));
   Send(process, std::move(message));
+  if (process.id.role() == v1::SHARD) Send(process, AdmittedMessage());
 }
 
 // A term or attempt above ours is of a coordinator that came after us; before our first claim it is
@@ -423,11 +424,11 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   birth_.Reset();
   change_.Reset({});
   view_.Clear();
+  EndSnapshots(absl::UnavailableError("the job is being restored"));
   cut_.reset();
   hold_ = 0;
   incomplete_.clear();  // the storage is cleared of them when it is read
   evaluation_.reset();
-  RefuseSnapshots("the job is being restored");
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
   final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();
@@ -452,6 +453,7 @@ void CoordinatorCore::Impl::Ask(absl::Time now) {
   facts_.ask = ask;
   birth_.Ask(ask, facts_.shards, worker, now + timers_.birth);
   stage_ = Stage::kPreparing;
+  TellAdmitted();  // before the worker is asked
   v1::CoordinatorMessage prepare;
   *prepare.mutable_prepare() = PrepareMessage();
   SendToShards(prepare);

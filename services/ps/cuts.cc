@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
@@ -15,8 +16,13 @@ void Cuts::Open(const v1::OpenCut& request) {
   }
   Cut cut;
   cut.request = request;
-  if (cuts_.size() >= state_.options.max_cuts) {
-    Fail(cut, absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"), 0);
+  absl::Status fits = CheckOpenCut(state_, request);
+  if (fits.ok() && cuts_.size() >= state_.options.max_cuts) {
+    fits = state_.Full(Bound::kCuts,
+                       absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"));
+  }
+  if (!fits.ok()) {
+    Fail(cut, std::string(fits.message()), 0);
     return;
   }
   Cut& kept = cuts_[request.cut()] = std::move(cut);
@@ -133,6 +139,7 @@ void Cuts::SayPinned(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutPinned& pinned = *message.mutable_cut_pinned();
   pinned.set_cut(cut.request.cut());
+  *pinned.mutable_name() = cut.request.name();
   *pinned.mutable_view() = state_.view->id();
   pinned.set_version(cut.request.step());
   state_.Tell(std::move(message));
@@ -142,6 +149,7 @@ void Cuts::SayWritten(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutWritten& written = *message.mutable_cut_written();
   written.set_cut(cut.request.cut());
+  *written.mutable_name() = cut.request.name();
   *written.mutable_view() = state_.view->id();
   for (const auto& [partition, file] : cut.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - cut.started));
@@ -152,6 +160,7 @@ void Cuts::SayFailed(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutFailed& failed = *message.mutable_cut_failed();
   failed.set_cut(cut.request.cut());
+  *failed.mutable_name() = cut.request.name();
   if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
   failed.set_reason(cut.failure);
   failed.set_past(cut.past);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,8 +42,10 @@ class AsynchronousTest : public ::testing::Test {
   }
   void Push(StreamId stream, uint64_t clock, uint32_t partition, float value,
             uint64_t samples = 1) {
+    const v1::Permit permit = Permitted(stream, clock);
     v1::Header header = shard.MakePush(0, partition, ShardHarness::Microbatches(0, 1), samples);
     header.mutable_push()->set_clock(clock);
+    header.mutable_push()->set_ordinal(permit.ordinal());
     shard.Send(stream, header, CordOf(Values(partition == 0 ? 4 : 2, value)));
   }
   void Stage(StreamId stream, uint64_t clock, float value) {
@@ -51,11 +54,24 @@ class AsynchronousTest : public ::testing::Test {
   }
   void Apply(StreamId stream, uint64_t clock, uint64_t begin, uint64_t end,
              bool pull_next = false) {
+    const v1::Permit permit = Permitted(stream, clock);
     v1::Header header = NewHeader();
     header.mutable_apply()->set_clock(clock);
+    header.mutable_apply()->set_ordinal(permit.ordinal());
+    header.mutable_apply()->set_staleness(permit.staleness());
     *header.mutable_apply()->mutable_samples() = ShardHarness::Microbatches(begin, end);
     header.mutable_apply()->set_pull_next(pull_next);
     shard.Send(stream, header);
+  }
+  // The permit of an update, asked for with its first push; nothing where this shard gives none.
+  v1::Permit Permitted(StreamId stream, uint64_t clock) {
+    const auto known = permits_.find({stream, clock});
+    if (known != permits_.end()) return known->second;
+    if (clock == 0 || shard.owner[0] != 0 || !shard.StatusOf(stream).ok()) return {};
+    shard.TakeFrames(stream);
+    const std::optional<v1::Permit> permit = Permit(stream, clock);
+    if (!permit.has_value()) return {};
+    return permits_[{stream, clock}] = *permit;
   }
   std::optional<v1::Lease> TakeLease(StreamId stream) {
     std::optional<v1::Lease> lease;
@@ -99,6 +115,7 @@ class AsynchronousTest : public ::testing::Test {
   ShardHarness shard;
   StreamId one = 0;
   StreamId two = 0;
+  std::map<std::pair<StreamId, uint64_t>, v1::Permit> permits_;
 };
 
 TEST_F(AsynchronousTest, AnUpdateIsStagedAckedAndAppliedWholeAtItsApply) {

@@ -15,6 +15,7 @@
 #include "services/ps/birth.h"
 #include "services/ps/cuts.h"
 #include "services/ps/data_sender.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 #include "services/ps/synchronous.h"
@@ -66,6 +67,7 @@ class ShardCore::Impl {
   absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
                                         const absl::Cord& payload);
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
+  void OnAdmitted(const v1::Admitted& admitted);
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
   absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
@@ -203,6 +205,7 @@ void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
   if (birth.has_ask() && Compare(prepare.ask(), birth.ask()) < 0) return;
   if (!birth.has_ask() || Compare(prepare.ask(), birth.ask()) > 0) DiscardAttempt();
   birth.Prepare(prepare);
+  streams.SetShards(prepare.shards());
   Resume();
 }
 
@@ -310,6 +313,10 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
     return;
   }
   if (!MayInstall(install)) return;
+  if (absl::Status fits = CheckInstall(state, birth.version(), install); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
   InstalledView view(install.view(), state.self(), *state.model);
   if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
     state.Fail(*std::move(wrong));
@@ -327,6 +334,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   pausing_ = Pausing::kNo;
   if (state.view->synchronous() && !FallBackTo(install.view().first_step())) return;
   FinishInstall(install);
+  streams.SetShards(install.view().shards());
   for (StreamId stream : parked) {
     Stream* const waiting = streams.Find(stream);
     if (waiting == nullptr) continue;
@@ -401,7 +409,11 @@ void ShardCore::Impl::SayInstalled() {
 
 void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
   if (!state.view.has_value() || !Same(committed.view(), state.view->id())) return;
-  if (!state.MayChange() || committed.version() > state.LowestVersion()) return;
+  if (!state.MayChange() || !state.view->synchronous()) return;
+  if (absl::Status fits = CheckCommitted(state, committed); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
   synchronous.Commit(committed.version());
 }
 
@@ -440,6 +452,8 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kOpenCut:
       if (state.view.has_value()) cuts.Open(message.open_cut());
       return;
+    case v1::CoordinatorMessage::kAdmitted:
+      return OnAdmitted(message.admitted());
     case v1::CoordinatorMessage::kCloseCut:
       return cuts.Close(message.close_cut().cut());
     case v1::CoordinatorMessage::kFinish:
@@ -450,6 +464,11 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
 }
 
 // ---------------------------------------------------------------- streams
+
+void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
+  streams.SetAdmitted(admitted);
+  Resume();
+}
 
 absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
                                                  const absl::Cord& payload) {
@@ -482,14 +501,11 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->HasShard(stream.incarnation())) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  const bool norms = header.body_case() == v1::Header::kNorms;
-  if (!norms && header.body_case() != v1::Header::kStepSet) {
-    return absl::InvalidArgumentError("shards send norms and steps' sets only");
-  }
   if (!state.MayChange()) return Handled::kWait;
   if (!state.view->synchronous()) return absl::InvalidArgumentError("there are no steps");
-  absl::Status taken =
-      norms ? synchronous.OnNorms(header.norms()) : synchronous.OnStepSet(header.step_set());
+  absl::Status taken = header.has_norms()
+                           ? synchronous.OnNorms(stream.incarnation(), header.norms())
+                           : synchronous.OnStepSet(stream.incarnation(), header.step_set());
   if (!taken.ok()) return taken;
   return Handled::kDone;
 }
@@ -523,9 +539,6 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 }
 
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
-  if (header.body_case() != v1::Header::kPull || header.pull().cut() == 0) {
-    return absl::PermissionDeniedError("a reader may pull pinned versions only");
-  }
   if (!state.view.has_value()) return Handled::kWait;
   absl::Status status = OnCutPull(stream, header.pull());
   if (!status.ok()) return status;
@@ -533,6 +546,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1:
 }
 
 absl::Status ShardCore::Impl::OnCutPull(Stream& stream, const v1::Pull& pull) {
+  if (absl::Status fits = CheckCutPull(pull); !fits.ok()) return fits;
   if (!cuts.IsPinned(pull.cut())) {
     streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"), pull.cut());
     return absl::OkStatus();
@@ -586,6 +600,7 @@ void ShardCore::Impl::SendProgress() {
 }
 
 void ShardCore::Impl::OnTick() {
+  streams.Expire();
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
   if (state.view.has_value() && state.view->synchronous() && !synchronous.Awaited().empty()) {
@@ -597,9 +612,10 @@ void ShardCore::Impl::OnTick() {
 }
 
 absl::Time ShardCore::Impl::NextTick() const {
-  if (!connected_) return absl::InfiniteFuture();
-  return progress_due_ && state.view.has_value() ? std::min(next_heartbeat_, next_progress_)
-                                                 : next_heartbeat_;
+  const absl::Time expiry = streams.NextExpiry();
+  if (!connected_) return expiry;
+  const absl::Time heartbeat = std::min(expiry, next_heartbeat_);
+  return progress_due_ && state.view.has_value() ? std::min(heartbeat, next_progress_) : heartbeat;
 }
 
 ShardStatus ShardCore::Impl::Status() const {
@@ -621,6 +637,13 @@ ShardStatus ShardCore::Impl::Status() const {
   status.open_cuts = cuts.size();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
+  streams.FillBounds(&status.bounds);
+  BoundUse& open_cuts = status.bounds[static_cast<size_t>(Bound::kCuts)];
+  open_cuts.limit = state.options.max_cuts;
+  open_cuts.used = cuts.size();
+  for (size_t bound = 0; bound < kBounds; ++bound) {
+    status.bounds[bound].reached = state.reached[bound];
+  }
   return status;
 }
 

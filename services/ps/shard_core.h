@@ -32,6 +32,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/bounds.h"
 #include "services/ps/parallel.h"
 #include "services/ps/shard_action.h"
 #include "services/ps/shard_options.h"
@@ -58,6 +59,7 @@ struct ShardStatus {
   size_t open_cuts = 0;
   size_t blocks_allocated = 0;  // from the system, ever
   size_t repeated_blocks = 0;   // ignored (R9)
+  BoundUses bounds;             // max_received_bytes is the shell's
 };
 
 class ShardCore {
@@ -77,7 +79,8 @@ class ShardCore {
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
-  // closed by an action, is ignored.
+  // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
+  // process (Admitted), or the view or the Prepare names it, if it is a shard.
   void OnStreamOpened(StreamId stream, absl::Time now);
   void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                absl::Time now);

@@ -151,6 +151,8 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (!has_view || !Same(message.hold().view(), view.id())) return;
     hold = message.hold().version();
     CheckAfter();
+  } else if (message.has_admitted()) {
+    admitted = message.admitted();
   } else if (message.has_close_cut()) {
     if (cut.has_value() && cut->cut() == message.close_cut().cut()) cut.reset();
   } else if (message.has_finish()) {
@@ -343,7 +345,7 @@ FakeWorker& FakeJob::AddWorker(uint32_t index, bool births) {
   worker.births = births;
   v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
   tensor.set_name("w");
-  tensor.add_shape(100'000);
+  tensor.add_shape(elements);
   tensor.set_dtype(v1::FLOAT32);
   worker.ready.set_training_samples(3200);
   worker.ready.set_evaluation_samples(
@@ -426,8 +428,29 @@ StorageContents FakeJob::Contents() const {
   return contents;
 }
 
+// A worker must be in the list of every shard before it is told of one.
+void FakeJob::CheckAdmissions(const Send& send) {
+  if (send.message.has_admitted()) {
+    std::set<uint64_t>& admitted = admitted_[send.stream];
+    admitted.clear();
+    for (const v1::ProcessId& process : send.message.admitted().processes()) {
+      EXPECT_TRUE(admitted.insert(process.incarnation()).second) << process.ShortDebugString();
+    }
+  }
+  const bool names_shards = send.message.has_new_view() || send.message.has_birth();
+  const FakeProcess* worker = OnStream(send.stream);
+  if (!names_shards || worker == nullptr) return;
+  for (const FakeShard* shard : Shards()) {
+    const auto sent = admitted_.find(shard->stream);
+    if (sent == admitted_.end()) continue;  // it has no stream, or is not registered
+    EXPECT_EQ(sent->second.count(worker->id.incarnation()), 1u)
+        << "worker-" << worker->id.index() << " is told of shards before they admit it";
+  }
+}
+
 void FakeJob::Perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
+    CheckAdmissions(*send);
     if (FakeProcess* process = OnStream(send->stream); process != nullptr && process->running) {
       process->waiting.push_back(std::move(send->message));
     }
@@ -497,6 +520,20 @@ void FakeJob::Pump() {
     }
   }
   ADD_FAILURE() << "messages go on for ever";
+}
+
+void FakeJob::OpenSnapshot(uint64_t call, double hold_seconds) {
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(hold_seconds);
+  request.mutable_reader()->set_role(v1::READER);
+  request.mutable_reader()->set_incarnation(1'000'000 + call);
+  core->OnOpenSnapshot(call, request, now);
+  Pump();
+}
+
+void FakeJob::EndSnapshot(uint64_t call) {
+  core->OnSnapshotCallEnded(call, now);
+  Pump();
 }
 
 void FakeJob::Pass(absl::Duration time) {

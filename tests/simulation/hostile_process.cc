@@ -43,7 +43,7 @@ void HostileProcess::Act() {
   if (kind < 8 || data_.empty()) {
     OpenData();
   } else if (kind < 12) {
-    OpenControl();
+    role_ == v1::READER ? OpenSnapshot() : OpenControl();
   } else if (kind < 30 && !control_.empty()) {
     Say(control_[random.Below(control_.size())], MakeMessage());
   } else if (kind < 33) {
@@ -80,9 +80,23 @@ void HostileProcess::OpenData() {
       [] {});
 }
 
+// For as long as it can be had. The coordinator compares the role with the certificate's.
+void HostileProcess::OpenSnapshot() {
+  std::shared_ptr<CoordinatorProcess> coordinator = cluster_.coordinator();
+  if (coordinator == nullptr) return;
+  v1::OpenSnapshotRequest request;
+  cluster_.seen().Invent(&request);
+  request.mutable_reader()->set_role(v1::READER);
+  request.mutable_reader()->set_index(index_);
+  request.mutable_reader()->set_incarnation(SomeIncarnation());
+  coordinator->Handle([coordinator, request] {
+    coordinator->OpenSnapshot(request, [](const absl::StatusOr<v1::Snapshot>&) {});
+  });
+}
+
 // A reader's certificate opens no control stream.
 void HostileProcess::OpenControl() {
-  if (control_.size() >= kMaxControlStreams || role_ != v1::WORKER) return;
+  if (control_.size() >= kMaxControlStreams) return;
   auto self = std::static_pointer_cast<HostileProcess>(shared_from_this());
   cluster_.network().Open(
       self, [self] { return self->cluster_.FindCoordinator(); },
@@ -206,6 +220,9 @@ void HostileProcess::LeaveOutOwn(v1::Header* header) const {
     case v1::Header::kPush:
       header->mutable_push()->set_step(header->push().step() + kFar);
       header->mutable_push()->set_clock(header->push().clock() + kFar);
+      if (header->push().has_apply()) {
+        header->mutable_push()->mutable_apply()->set_clock(header->push().clock());
+      }
       break;
     case v1::Header::kApply:
       header->mutable_apply()->set_clock(header->apply().clock() + kFar);

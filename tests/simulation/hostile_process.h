@@ -40,6 +40,7 @@ class HostileProcess : public Member {
   void Act();
   void OpenData();
   void OpenControl();
+  void OpenSnapshot();
   void Send(const StreamRef& stream, v1::Header header);
   void Say(const StreamRef& stream, v1::MemberMessage message);
   // Its own, or another's: of a worker or a shard that lives.

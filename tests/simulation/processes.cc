@@ -8,6 +8,7 @@
 #include "services/checkpoint/storage.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/row_selection.h"
+#include "services/ps/bounds.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::simulation {
@@ -16,9 +17,6 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(30);
 // Of a stream to another shard, which may be gone for good.
 constexpr int kMaxPeerTries = 100;
-// Of a shard.
-constexpr size_t kMaxStreams = 40;
-constexpr size_t kMaxWaitingFrames = 400;  // of a stream
 
 v1::ProcessId Id(v1::Role role, uint32_t index, uint64_t incarnation) {
   v1::ProcessId id;
@@ -102,16 +100,18 @@ v1::JobProgress CoordinatorProcess::Progress() const {
   return core_.Progress(0, cluster_.scheduler().now());
 }
 
-void CoordinatorProcess::OpenSnapshot(std::function<void(absl::StatusOr<v1::Snapshot>)> answered) {
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(1.0 + static_cast<double>(cluster_.random().Below(3)));
-  snapshots_[++last_request_] = std::move(answered);
-  core_.OnOpenSnapshot(last_request_, request, cluster_.scheduler().now());
+uint64_t CoordinatorProcess::OpenSnapshot(const v1::OpenSnapshotRequest& request,
+                                          SnapshotAnswered answered) {
+  const uint64_t call = ++last_call_;
+  snapshots_[call] = std::move(answered);
+  core_.OnOpenSnapshot(call, request, cluster_.scheduler().now());
   Perform();
+  return call;
 }
 
-void CoordinatorProcess::CloseSnapshot(uint64_t cut) {
-  core_.OnCloseSnapshot(cut, cluster_.scheduler().now());
+void CoordinatorProcess::EndSnapshotCall(uint64_t call) {
+  if (snapshots_.erase(call) == 0) return;
+  core_.OnSnapshotCallEnded(call, cluster_.scheduler().now());
   Perform();
 }
 
@@ -289,12 +289,12 @@ void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
-  const auto asked = snapshots_.find(action.request);
-  if (asked == snapshots_.end()) return;
+  const auto call = snapshots_.find(action.request);
+  if (call == snapshots_.end()) return;
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
-      [answered = std::move(asked->second), snapshot = action.snapshot] { answered(snapshot); });
-  snapshots_.erase(asked);
+      [answered = call->second, snapshot = action.snapshot] { answered(snapshot); });
+  if (!action.snapshot.ok()) snapshots_.erase(call);
 }
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
@@ -364,8 +364,11 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             // Small, so that credit and permits are waited for now and then.
             options.window_bytes = 200;
             options.max_staged_bytes = 300;
-            options.max_streams = kMaxStreams;
-            options.max_waiting_frames = kMaxWaitingFrames;
+            options.max_streams = 40;
+            options.max_silent_streams = 8;
+            options.max_unadmitted_streams = 16;
+            options.max_reader_streams = 8;
+            options.max_waiting_frames = 400;
             return options;
           }(),
           nullptr, cluster->scenario().shard_rules) {}
@@ -461,13 +464,12 @@ void ShardProcess::OnThaw() {
 }
 
 void ShardProcess::CheckBounds() const {
-  const ps::ShardStatus status = core_.status();
-  if (status.streams <= kMaxStreams &&
-      status.waiting_frames <= status.streams * kMaxWaitingFrames) {
-    return;
+  const ps::BoundUses uses = core_.status().bounds;
+  for (size_t bound = 0; bound < uses.size(); ++bound) {
+    if (uses[bound].used <= uses[bound].limit) continue;
+    cluster_.checker().Fail(absl::StrCat(name(), " uses ", uses[bound].used, " of ",
+                                         ps::kBoundNames[bound], ", which is ", uses[bound].limit));
   }
-  cluster_.checker().Fail(absl::StrCat(name(), " keeps ", status.streams, " streams and ",
-                                       status.waiting_frames, " frames"));
 }
 
 absl::Time ShardProcess::NextFile() {

@@ -50,9 +50,10 @@ class CoordinatorProcess : public Process {
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
   void SetDesired(const v1::SetDesiredRequest& desired);
   v1::JobProgress Progress() const;
-  // The answer comes to the reader after a while.
-  void OpenSnapshot(std::function<void(absl::StatusOr<v1::Snapshot>)> answered);
-  void CloseSnapshot(uint64_t cut);
+  // A reader's call. The answers come after a while; an error is the last. The call's number.
+  using SnapshotAnswered = std::function<void(absl::StatusOr<v1::Snapshot>)>;
+  uint64_t OpenSnapshot(const v1::OpenSnapshotRequest& request, SnapshotAnswered answered);
+  void EndSnapshotCall(uint64_t call);
 
  private:
   void OnThaw() override;
@@ -77,8 +78,8 @@ class CoordinatorProcess : public Process {
   std::map<uint64_t, StreamRef> streams_;
   std::map<uint64_t, uint64_t> registered_;  // stream -> incarnation
   uint64_t last_event_ = 0;
-  uint64_t last_request_ = 0;
-  std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;  // asked for
+  uint64_t last_call_ = 0;
+  std::map<uint64_t, SnapshotAnswered> snapshots_;  // by call
   Ticker ticker_;
 };
 

@@ -16,15 +16,21 @@ ReaderProcess::ReaderProcess(Cluster* cluster, uint32_t index, uint64_t incarnat
       tensors_(cluster->scenario().tensors) {}
 
 void ReaderProcess::Start() {
-  coordinator_process_ = cluster_.coordinator();
-  if (coordinator_process_ == nullptr) return;
+  asked_ = cluster_.coordinator();
+  if (asked_ == nullptr) return;
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(1.0 + static_cast<double>(cluster_.random().Below(3)));
+  request.mutable_reader()->set_role(v1::READER);
+  request.mutable_reader()->set_index(index_);
+  request.mutable_reader()->set_incarnation(incarnation_);
   auto self = std::static_pointer_cast<ReaderProcess>(shared_from_this());
   cluster_.scheduler().After(
-      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)), [self] {
-        self->coordinator_process_->Handle([self] {
-          self->coordinator_process_->OpenSnapshot([self](absl::StatusOr<v1::Snapshot> snapshot) {
-            self->Handle([self, snapshot] { self->OnSnapshot(snapshot); });
-          });
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)), [self, request] {
+        self->asked_->Handle([self, request] {
+          self->call_ = self->asked_->OpenSnapshot(
+              request, [self](const absl::StatusOr<v1::Snapshot>& snapshot) {
+                self->Handle([self, snapshot] { self->OnSnapshot(snapshot); });
+              });
         });
       });
 }
@@ -95,14 +101,12 @@ void ReaderProcess::Take(const v1::Data& data, const absl::Cord& payload) {
 
 void ReaderProcess::Close() {
   if (!alive()) return;
-  // Now and then it is killed instead.
-  if (!cluster_.random().OneIn(4) && snapshot_.cut() != 0) {
-    cluster_.scheduler().After(
-        cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
-        [coordinator = coordinator_process_, cut = snapshot_.cut()] {
-          coordinator->Handle([coordinator, cut] { coordinator->CloseSnapshot(cut); });
-        });
-  }
+  // Its call ends with it, also when it is killed.
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
+      [asked = asked_, call = call_] {
+        asked->Handle([asked, call] { asked->EndSnapshotCall(call); });
+      });
   for (const StreamRef& stream : streams_) cluster_.network().CloseByClient(stream);
   streams_.clear();
   Die();

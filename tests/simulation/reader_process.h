@@ -1,5 +1,4 @@
-// A reader: asks for a snapshot, pulls it whole from the shards, and says that it is done; or goes
-// away without a word.
+// A reader: asks for a snapshot, pulls it whole from the shards, and ends its call.
 #ifndef SLUICE_TESTS_SIMULATION_READER_PROCESS_H_
 #define SLUICE_TESTS_SIMULATION_READER_PROCESS_H_
 
@@ -33,7 +32,8 @@ class ReaderProcess : public Member {
 
   const uint32_t index_;
   const uint64_t incarnation_;
-  std::shared_ptr<CoordinatorProcess> coordinator_process_;
+  std::shared_ptr<CoordinatorProcess> asked_;
+  uint64_t call_ = 0;
   v1::Snapshot snapshot_;
   std::vector<Elements3> tensors_;
   std::set<uint32_t> missing_;  // partitions

@@ -45,7 +45,9 @@ TEST_P(TroubleTest, EveryJobFinishesExactly) {
     }
   }
   // The schedules are worth their while.
-  if (GetParam().seen != nullptr) EXPECT_GT(seen, kSeeds / 2);
+  if (GetParam().seen != nullptr) {
+    EXPECT_GT(seen, kSeeds / 2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Troubles, TroubleTest, testing::ValuesIn(Troubles()),

@@ -25,15 +25,18 @@ from sluice.protocol import wire
 _PAUSE = 0.2  # between two questions to a job that is not ready
 
 
-def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True):
+def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True,
+            secret_file=None):
     """A running job: one of this machine by its name, or any by host:port of its coordinator.
 
     `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
-    `shared_memory`: as for sluice.join.
+    `secret_file` (or SLUICE_SECRET_FILE): of the run's secret, where the job demands it; that of a
+    job of this machine is found by itself. `shared_memory`: as for sluice.join.
     """
     address = name_or_address
     if ':' not in name_or_address:
-        port = pathlib.Path(state_directory) / name_or_address / 'run' / 'coordinator.port'
+        run = pathlib.Path(state_directory) / name_or_address / 'run'
+        port = run / 'coordinator.port'
         try:
             address = f'127.0.0.1:{int(port.read_text())}'
         except (FileNotFoundError, ValueError):
@@ -41,8 +44,12 @@ def connect(name_or_address, state_directory='.sluice', tls_directory=None, shar
                 f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
                 'there. `sluice get` lists the jobs of this machine; of another one, give '
                 'host:port of its coordinator') from None
-    # Jobs of this machine speak plain text.
-    tls = security.find(tls_directory) if ':' in name_or_address else None
+        # Jobs of this machine speak plain text.
+        if secret_file is None and (run / 'secret').exists():
+            secret_file = run / 'secret'
+        tls = security.SecretFile(secret_file) if secret_file else None
+    else:
+        tls = security.find(tls_directory, secret_file)
     connection = Connection(address, tls, shared_memory)
     connection.progress()
     return connection

@@ -20,6 +20,7 @@
 #include "services/protocol/wire_version.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
 #include "services/transport/stream_client.h"
 
@@ -185,8 +186,8 @@ class OpenedSnapshot {
     const absl::Status why = FromGrpcStatus(opened->call_->Finish());
     opened->call_.reset();
     if (why.ok()) return absl::UnavailableError("the job's coordinator gave no snapshot");
-    absl::Status explained =
-        security::ExplainHandshake(why, source.credentials != nullptr, source.handshake_help);
+    absl::Status explained = security::ExplainHandshake(
+        why, security::SpeaksTls(source.credentials), source.handshake_help);
     if (!absl::IsUnavailable(why) || explained != why) return explained;
     return absl::UnavailableError(
         "the job's coordinator does not answer: the job begins or ends just now, or it has "

@@ -356,7 +356,7 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
       OnCutPinned(process, message.cut_pinned());
       break;
     case v1::MemberMessage::kCutWritten:
-      OnCutWritten(process, message.cut_written());
+      OnCutWritten(process, message.cut_written(), now);
       break;
     case v1::MemberMessage::kCutFailed:
       OnCutFailed(process, message.cut_failed(), now);

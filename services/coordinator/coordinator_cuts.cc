@@ -17,8 +17,8 @@
 namespace sluice::coordinator {
 namespace {
 
-constexpr uint32_t kManifestFormatVersion = 1;
-constexpr int kMaxFinalFailures = 3;
+constexpr uint32_t kManifestFormatVersion = 2;
+constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
 constexpr uint64_t kMaxCutLead = 1 << 20;
 
 // Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
@@ -249,18 +249,42 @@ void CoordinatorCore::Impl::CloseCut() {
 
 // ---- what shards say
 
+bool CoordinatorCore::Impl::IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const {
+  return cut_.has_value() && cut == cut_->id && name.attempt() == cut_->name.attempt() &&
+         name.step() == cut_->name.step();
+}
+
+// Empty: the shard may have written these.
+std::string CoordinatorCore::Impl::CheckFiles(const Process& process,
+                                              const v1::CutWritten& written) const {
+  std::set<uint32_t> seen;
+  for (const v1::PartitionFile& file : written.files()) {
+    const uint32_t p = file.partition();
+    if (p < facts_.owner.size() && seen.insert(p).second &&
+        facts_.shards[facts_.owner[p]] == process.incarnation()) {
+      continue;
+    }
+    return absl::StrCat(ProcessName(process.id), " reports a file of partition ", p,
+                        ", which it does not own or has reported already");
+  }
+  return "";
+}
+
 void CoordinatorCore::Impl::OnCutPinned(const Process& process, const v1::CutPinned& pinned) {
-  if (!cut_.has_value() || pinned.cut() != cut_->id || pinned.view().attempt() != attempt_) return;
+  if (!IsOpenCut(pinned.cut(), pinned.name())) return;
   cut_->pinned.insert(process.incarnation());
   cut_->reached = cut_->reached || OwnsBlocks(process.incarnation());
   cut_lead_ = 1;
 }
 
-void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written) {
-  if (!cut_.has_value() || written.cut() != cut_->id || written.view().attempt() != attempt_) {
+void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written,
+                                         absl::Time now) {
+  if (!IsOpenCut(written.cut(), written.name())) return;
+  if (cut_->saving != Cut::Saving::kCollecting) return;
+  if (const std::string wrong = CheckFiles(process, written); !wrong.empty()) {
+    FailCheckpoint(wrong, now);
     return;
   }
-  if (cut_->saving != Cut::Saving::kCollecting) return;
   cut_->reached = true;
   cut_->written[process.incarnation()] = {written.files().begin(), written.files().end()};
   cut_->seconds = std::max(cut_->seconds, written.seconds());
@@ -268,7 +292,7 @@ void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWr
 
 void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFailed& failed,
                                         absl::Time now) {
-  if (!cut_.has_value() || failed.cut() != cut_->id || failed.view().attempt() != attempt_) return;
+  if (!IsOpenCut(failed.cut(), failed.name())) return;
   if (failed.past() == 0) {
     FailCheckpoint(absl::StrCat(ProcessName(process.id), ": ", failed.reason()), now);
     return;
@@ -435,21 +459,29 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
   Advance(now);
 }
 
-// Training goes on; the end of the job does not come without its checkpoint.
+// Training goes on. The end of the job does not come without its checkpoint: it waits for the disk,
+// for as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
   if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has said so before
+  const bool told = final_cut_open_ && final_failures_ > 0 && checkpoint_status_.error() == why;
   checkpoint_status_.set_error(why);
-  Warn(absl::StrCat("no checkpoint at step ", cut_->step, ": ", why), now);
+  if (!told) {
+    Warn(absl::StrCat(
+             "no checkpoint at step ", cut_->step, ": ", why,
+             final_cut_open_ ? "; the job waits until its last checkpoint can be saved" : ""),
+         now);
+  }
   checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
   cut_->saving = Cut::Saving::kNo;
   cut_->written.clear();
   RemoveIncompletes();
   if (!final_cut_open_) return;
-  if (++final_failures_ >= kMaxFinalFailures) {
-    Fail(absl::StrCat("the last checkpoint cannot be saved: ", why), now);
-    return;
-  }
-  final_retry_at_ = now + timers_.storage_retry;
+  final_retry_at_ = now + RetryDelay(++final_failures_);
+}
+
+// Before the next try of what has failed so many times in a row.
+absl::Duration CoordinatorCore::Impl::RetryDelay(int failures) const {
+  return std::min(timers_.storage_retry * (1 << std::min(failures - 1, 10)), kMaxFinalRetry);
 }
 
 // ---- evaluation
@@ -468,6 +500,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     Evaluation::Options options;
     options.id = ++last_evaluation_id_;
     options.cut = cut_->id;
+    options.attempt = attempt_;
     options.version = cut_->step;
     options.samples = EvaluationSamples();
     if (EndsWithEvaluation()) {

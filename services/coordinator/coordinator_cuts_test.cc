@@ -140,17 +140,125 @@ TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
   EXPECT_THAT(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneIsTriedThreeTimesAndThenTheJobFails) {
+TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
   job.Train(20);
+  job.Pass(absl::Minutes(10));
   EXPECT_FALSE(job.exit.has_value());
-  job.Pass(absl::Seconds(3));
+  EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
+  const std::vector<std::string> events = job.Events();
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const std::string& event) {
+                            return event.find("no space left") != std::string::npos;
+                          }),
+            1)
+      << "ten minutes of tries are one event";
+  EXPECT_TRUE(job.HasEvent("the job waits until its last checkpoint can be saved"));
+  EXPECT_LT(job.removed.size(), 40u) << "it waits longer from try to try";
+  job.shards[1]->disk_full = false;
+  job.Pass(absl::Seconds(40));
   ASSERT_TRUE(job.exit.has_value());
-  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
-  EXPECT_THAT(job.exit->message, HasSubstr("no space left on device"));
-  EXPECT_EQ(job.claims.size(), 1u) << "the job can be run again";
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+}
+
+TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(20);
+  job.Pass(absl::Seconds(20));
+  ASSERT_FALSE(job.exit.has_value());
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  job.Pass(absl::Seconds(90));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.claims.size(), 1u) << "it can be run again";
+}
+
+TEST(CoordinatorCheckpoints, AnEndThatCannotBeRecordedWaitsForTheDiskToo) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.claim_error = absl::ResourceExhaustedError("no space left on device");
+  job.Train(20);
+  job.Pass(absl::Minutes(5));
+  EXPECT_FALSE(job.exit.has_value());
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+  EXPECT_TRUE(job.HasEvent("the end cannot be recorded: no space left on device"));
+  job.claim_error = absl::OkStatus();
+  job.Pass(absl::Seconds(40));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+// What a shard says of the open cut, with another attempt's or step's name.
+v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64_t step) {
+  v1::MemberMessage message;
+  v1::CutWritten& written = *message.mutable_cut_written();
+  written.set_cut(shard.cut->cut());
+  *written.mutable_view() = shard.view.id();
+  written.mutable_name()->set_attempt(attempt);
+  written.mutable_name()->set_step(step);
+  for (uint32_t p : shard.Owned()) {
+    written.add_files()->set_partition(p);
+    written.mutable_files(written.files_size() - 1)->set_bytes(1000);
+  }
+  return message;
+}
+
+TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(4);
+  job.RestartCoordinator();  // counts its cuts from 1 again
+  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  job.Train(6);
+  ASSERT_TRUE(job.shards[0]->cut.has_value());
+  const v1::CheckpointRef name = job.shards[0]->cut->name();
+  ASSERT_EQ(name.attempt(), 2);
+  for (FakeShard* shard : job.Shards()) {
+    for (auto [attempt, step] : {std::make_pair(name.attempt() - 1, name.step()),
+                                 std::make_pair(name.attempt(), name.step() + 1),
+                                 std::make_pair(uint64_t{0}, uint64_t{0})}) {
+      shard->Say(WrittenReport(*shard, attempt, step));
+      v1::MemberMessage failed;
+      failed.mutable_cut_failed()->set_cut(shard->cut->cut());
+      *failed.mutable_cut_failed()->mutable_view() = shard->view.id();
+      failed.mutable_cut_failed()->mutable_name()->set_attempt(attempt);
+      failed.mutable_cut_failed()->mutable_name()->set_step(step);
+      failed.mutable_cut_failed()->set_reason("of long ago");
+      shard->Say(failed);
+    }
+  }
+  job.Pump();
+  EXPECT_THAT(SavedSteps(job), IsEmpty());
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+  for (FakeShard* shard : job.Shards()) {
+    shard->Say(WrittenReport(*shard, name.attempt(), name.step()));
+  }
+  job.Pump();
+  EXPECT_THAT(SavedSteps(job), ElementsAre(name.step()));
+}
+
+TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheCheckpoint) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  job.Train(6);
+  FakeShard& liar = *job.shards[0];
+  ASSERT_TRUE(liar.cut.has_value());
+  v1::MemberMessage report = WrittenReport(liar, 1, liar.cut->step());
+  report.mutable_cut_written()->mutable_files(0)->set_partition(job.shards[1]->Owned()[0]);
+  liar.Say(report);
+  job.Pump();
+  EXPECT_TRUE(job.HasEvent("does not own"));
+  EXPECT_THAT(SavedSteps(job), IsEmpty());
 }
 
 TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
@@ -399,6 +507,7 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   past.mutable_cut_failed()->set_cut(other.cut->cut());
   *past.mutable_cut_failed()->mutable_view() = late.view.id();
   past.mutable_cut_failed()->set_past(missed + 1);
+  *past.mutable_cut_failed()->mutable_name() = other.cut->name();
   late.waiting.clear();
   late.hold = missed;
   late.frozen = false;

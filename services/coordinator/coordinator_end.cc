@@ -11,6 +11,15 @@
 namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
+  // A job that waits for its disk at the end can be stopped: it goes on from its newest checkpoint
+  // when it is started again.
+  const bool waits = final_failures_ > 0 || (claim_.has_value() && storage_errors_ > 0);
+  if (suspend_ && waits && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
+    goal_ = Goal::kSuspend;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
+    final_retry_at_ = absl::InfiniteFuture();
+    return;
+  }
   if (goal_ != Goal::kNone) return;
   if (suspend_) {
     goal_ = Goal::kSuspend;
@@ -31,11 +40,12 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
-  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then.
-  const bool chosen = goal_ != Goal::kNone;
+  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then, unless
+  // the job waits for its disk.
+  const Goal before = goal_;
   ChooseGoal(now);
   if (goal_ == Goal::kNone) return;
-  if (!chosen) {
+  if (goal_ != before) {
     // What this makes due: a view without workers, or the last cut.
     AdvanceViews(now);
     if (stage_ == Stage::kRunning) AdvanceCuts(now);

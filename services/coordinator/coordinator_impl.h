@@ -180,9 +180,13 @@ class CoordinatorCore::Impl {
   std::string Arithmetic() const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);
+  absl::Duration RetryDelay(int failures) const;
   void RemoveIncompletes();
+  // Whether a report is of the open cut: coordinators number cuts from 1 again, names are unique.
+  bool IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const;
+  std::string CheckFiles(const Process& process, const v1::CutWritten& written) const;
   void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
-  void OnCutWritten(const Process& process, const v1::CutWritten& written);
+  void OnCutWritten(const Process& process, const v1::CutWritten& written, absl::Time now);
   void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
   void AdvanceEvaluation(absl::Time now);
   void FinishEvaluation(absl::Time now);
@@ -321,7 +325,7 @@ class CoordinatorCore::Impl {
   bool target_reached_ = false;
   bool final_cut_open_ = false;
   bool final_evaluation_given_up_ = false;
-  int final_failures_ = 0;
+  int final_failures_ = 0;  // of the last checkpoint, in a row
   absl::Time final_retry_at_ = absl::InfiniteFuture();
   absl::Time suspend_deadline_ = absl::InfiniteFuture();
   absl::Time leave_deadline_ = absl::InfiniteFuture();

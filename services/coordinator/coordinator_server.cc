@@ -14,6 +14,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/coordinator/open_storage.h"
 #include "services/coordinator/rendezvous.h"
 #include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
@@ -27,53 +28,6 @@ namespace sluice::coordinator {
 namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
-
-// Everything of a storage that the core wants to know before an attempt.
-absl::StatusOr<StorageContents> ReadContents(
-    CheckpointStorage& storage,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  StorageContents contents;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  contents.claims = *std::move(claims);
-  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
-  contents.checkpoints = *std::move(checkpoints);
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
-  if (!point.ok()) return point.status();
-  contents.has_newest = point->found;
-  contents.newest = std::move(point->manifest);
-  contents.damaged = std::move(point->damaged);
-  if (!contents.has_newest && restore_source != nullptr) {
-    absl::StatusOr<RestoreSource> source = restore_source();
-    if (!source.ok()) return source.status();
-    contents.has_newest = true;
-    contents.newest = std::move(source->manifest);
-    contents.foreign_folder = std::move(source->folder);
-    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
-  }
-  if (!contents.claims.empty()) {
-    // What older attempts left behind without a manifest can never become a checkpoint.
-    (void)storage.RemoveIncomplete(contents.claims.back().attempt());
-  }
-  return contents;
-}
-
-// Whether the job may use the storage, and what it holds. The message of an error is a sentence.
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const std::string& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  const auto fails = [](const absl::Status& status, absl::string_view how) {
-    return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
-                                                    status.message()));
-  };
-  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
-  if (absl::Status status = storage.Own(job); !status.ok()) {
-    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
-  }
-  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
-  return contents.ok() ? std::move(contents) : fails(contents.status(), "read");
-}
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
@@ -122,10 +76,19 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     executor_.Stop();
   }
 
+  // On gRPC's threads.
+  void OnCallRefused(const security::CallRefusal& refusal) {
+    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
+    if (refusal.to_log == 0) return;
+    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+  }
+
   absl::Status StartServer() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
         {.address = options_.address,
-         .credentials = security::ServerCredentialsOf(options_.security)},
+         .credentials = security::ServerCredentialsOf(
+             options_.security,
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -285,6 +248,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
+      } else {
+        for (const std::string& damaged : contents->damaged) {
+          logger_.Warning("The checkpoint storage is damaged", {{"what", damaged}});
+        }
       }
       Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
         core.OnStorageRead(std::move(contents), now);

@@ -16,7 +16,7 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
-constexpr uint32_t kClaimFormatVersion = 1;
+constexpr uint32_t kClaimFormatVersion = 2;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -262,6 +262,12 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
   claim_pending_ = false;
   if (absl::IsAlreadyExists(status)) {
     Supersede(absl::StrCat("another coordinator has claimed attempt ", attempt));
+  } else if (!status.ok() && claim_->end()) {
+    // All is saved: the job waits for the disk, as for its last checkpoint.
+    const std::string why = absl::StrCat("the end cannot be recorded: ", status.message());
+    if (checkpoint_status_.error() != why) Warn(why + "; the job waits until it can", now);
+    checkpoint_status_.set_error(why);
+    retry_at_ = now + RetryDelay(++storage_errors_);
   } else if (!status.ok()) {
     if (!IsTransient(status) || ++storage_errors_ >= kMaxStorageErrors) {
       Fail(absl::StrCat("attempt ", attempt, " cannot be claimed: ", status.message()), now);
@@ -269,6 +275,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
       retry_at_ = now + timers_.storage_retry;
     }
   } else if (claim_->end()) {
+    checkpoint_status_.clear_error();
     Leave(ExitReason::kSucceeded,
           goal_ == Goal::kTarget ? "the target was reached" : "training is complete", now);
   } else {
@@ -431,6 +438,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   evaluation_.reset();
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
+  final_failures_ = 0;
   final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();
   join_at_ = unbalanced_since_ = absl::InfiniteFuture();
 }

@@ -7,13 +7,21 @@
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
+namespace {
+
+bool SameName(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+  return a.attempt() == b.attempt() && a.step() == b.step();
+}
+
+}  // namespace
 
 void Cuts::Open(const v1::OpenCut& request) {
   const auto found = cuts_.find(request.cut());
-  if (found != cuts_.end()) {
+  if (found != cuts_.end() && SameName(found->second.request.name(), request.name())) {
     Report(found->second);
     return;
   }
+  if (found != cuts_.end()) cuts_.erase(found);  // of another coordinator
   Cut cut;
   cut.request = request;
   absl::Status fits = CheckOpenCut(state_, request);
@@ -89,7 +97,8 @@ void Cuts::Advance(Cut& cut) {
 
 void Cuts::OnInstalled(const v1::OpenCut* named) {
   for (auto it = cuts_.begin(); it != cuts_.end();) {
-    const bool keep = named != nullptr && it->first == named->cut();
+    const bool keep = named != nullptr && it->first == named->cut() &&
+                      SameName(it->second.request.name(), named->name());
     it = keep ? std::next(it) : cuts_.erase(it);
   }
   if (named == nullptr) return;
@@ -115,9 +124,13 @@ void Cuts::OnInstalled(const v1::OpenCut* named) {
 
 void Cuts::Close(uint64_t cut) { cuts_.erase(cut); }
 
-void Cuts::OnWritten(uint64_t id, uint32_t partition, absl::StatusOr<v1::PartitionFile> written) {
+void Cuts::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t partition,
+                     absl::StatusOr<v1::PartitionFile> written) {
   const auto found = cuts_.find(id);
-  if (found == cuts_.end() || found->second.unwritten.erase(partition) == 0) return;
+  if (found == cuts_.end() || !SameName(found->second.request.name(), name) ||
+      found->second.unwritten.erase(partition) == 0) {
+    return;
+  }
   Cut& cut = found->second;
   if (!written.ok()) {
     Fail(cut, absl::StrCat(written.status().message()), 0);

@@ -709,10 +709,11 @@ void ShardCore::OnPartitionLoaded(const v1::AskId& ask, uint32_t partition,
   impl_->birth.OnLoaded(ask, partition, std::move(file));
 }
 
-void ShardCore::OnPartitionWritten(uint64_t cut, uint32_t partition,
-                                   absl::StatusOr<v1::PartitionFile> written, absl::Time now) {
+void ShardCore::OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint,
+                                   uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
+                                   absl::Time now) {
   impl_->state.now = now;
-  impl_->cuts.OnWritten(cut, partition, std::move(written));
+  impl_->cuts.OnWritten(cut, checkpoint, partition, std::move(written));
 }
 
 void ShardCore::OnTick(absl::Time now) {

@@ -94,7 +94,8 @@ class ShardCore {
   // ---- files.
   void OnPartitionLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file,
                          absl::Time now);
-  void OnPartitionWritten(uint64_t cut, uint32_t partition,
+  // With the cut and the checkpoint of the WritePartition that is answered.
+  void OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint, uint32_t partition,
                           absl::StatusOr<v1::PartitionFile> written, absl::Time now);
 
   // ---- time. To be called at NextTick() or soon after; earlier and more often does no harm.

@@ -203,16 +203,20 @@ absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() 
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
   contents.claims = *std::move(claims);
-  contents.checkpoints = *storage.ListCheckpoints();
+  const std::vector<v1::CheckpointRef> checkpoints = *storage.ListCheckpoints();
   absl::StatusOr<RestorePoint> restore = FindRestorePoint(storage);
   if (!restore.ok()) return restore.status();
   contents.has_newest = restore->found;
   contents.newest = restore->manifest;
   contents.damaged = restore->damaged;
+  std::set<std::pair<uint64_t, uint64_t>> passed_over;
+  for (const v1::CheckpointRef& ref : restore->passed_over) passed_over.insert(KeyOf(ref));
+  for (const v1::CheckpointRef& ref : checkpoints) {
+    if (passed_over.count(KeyOf(ref)) == 0) contents.checkpoints.push_back(ref);
+  }
   cluster_.outcome().damaged += restore->damaged.size();
   // The newest one that there is, or an older one and said so; nothing begins anew beside them.
-  const std::vector<v1::CheckpointRef> candidates =
-      RestoreCandidates(contents.claims, contents.checkpoints);
+  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(contents.claims, checkpoints);
   if (candidates.empty()) return contents;
   if (!restore->found) {
     cluster_.checker().Fail("training begins anew beside checkpoints");
@@ -623,7 +627,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
         self->Handle([self, action] {
           if (self->cluster_.DiskFails()) {
             self->cluster_.Trace("a partition cannot be written");
-            self->core_.OnPartitionWritten(action.cut, action.partition,
+            self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition,
                                            absl::ResourceExhaustedError("no space left on device"),
                                            self->cluster_.scheduler().now());
             self->Perform();
@@ -633,7 +637,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage().WriteFile(action.checkpoint, file.name(), encoded.bytes);
           self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
-          self->core_.OnPartitionWritten(action.cut, action.partition, file,
+          self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition, file,
                                          self->cluster_.scheduler().now());
           self->Perform();
         });

@@ -61,6 +61,7 @@ void FakeShard::LoadedOrBorn() {
 void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   if (message.has_prepare()) {
     ask = message.prepare().ask();
+    prepare = message.prepare();
     whole = has_view = paused = false;
     after.reset();
     cut.reset();
@@ -140,6 +141,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       past.mutable_cut_failed()->set_cut(message.open_cut().cut());
       *past.mutable_cut_failed()->mutable_view() = view.id();
       past.mutable_cut_failed()->set_past(version);
+      *past.mutable_cut_failed()->mutable_name() = message.open_cut().name();
       Say(past);
       return;
     } else {
@@ -234,6 +236,7 @@ void FakeShard::CheckCut() {
     message.mutable_cut_pinned()->set_cut(cut->cut());
     *message.mutable_cut_pinned()->mutable_view() = view.id();
     message.mutable_cut_pinned()->set_version(cut->step());
+    *message.mutable_cut_pinned()->mutable_name() = cut->name();
     Say(message);
   }
   if (!cut->write() || written) return;
@@ -242,10 +245,12 @@ void FakeShard::CheckCut() {
     message.mutable_cut_failed()->set_cut(cut->cut());
     *message.mutable_cut_failed()->mutable_view() = view.id();
     message.mutable_cut_failed()->set_reason("no space left on device");
+    *message.mutable_cut_failed()->mutable_name() = cut->name();
   } else {
     v1::CutWritten& done = *message.mutable_cut_written();
     done.set_cut(cut->cut());
     *done.mutable_view() = view.id();
+    *done.mutable_name() = cut->name();
     for (uint32_t p : Owned()) {
       done.add_files()->set_partition(p);
       done.mutable_files(done.files_size() - 1)->set_bytes(1000);
@@ -280,6 +285,8 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
     v1::EvaluationResult& result = *answer.mutable_evaluation_result();
     result.set_evaluation(message.evaluate().evaluation());
     *result.mutable_samples() = message.evaluate().samples();
+    result.mutable_name()->set_attempt(view.has_value() ? view->id().attempt() : 0);
+    result.mutable_name()->set_step(message.evaluate().version());
     if (!evaluation_error.empty()) {
       result.set_error(evaluation_error);
     } else {
@@ -462,7 +469,9 @@ void FakeJob::Perform(Action& action) {
     }
   } else if (std::get_if<ReadStorage>(&action)) {
     if (hold_storage) return;
-    if (storage_error.ok()) {
+    if (read_storage != nullptr) {
+      core->OnStorageRead(read_storage(), now);
+    } else if (storage_error.ok()) {
       core->OnStorageRead(Contents(), now);
     } else {
       core->OnStorageRead(storage_error, now);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
@@ -67,6 +69,7 @@ class FakeShard : public FakeProcess {
 
   std::optional<v1::Admitted> admitted;  // newest
   v1::AskId ask;
+  v1::Prepare prepare;  // the newest one
   bool whole = false;
   bool has_view = false;
   v1::View view;
@@ -175,6 +178,7 @@ class FakeJob {
   uint64_t next_stream = 1;
 
   // Storage.
+  std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: what is told below
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
   std::set<std::pair<uint64_t, uint64_t>> damaged;

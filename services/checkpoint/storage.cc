@@ -61,8 +61,8 @@ absl::Status ParseJson(absl::string_view json, bool ignore_unknown_fields, Messa
       google::protobuf::StringPiece(json.data(), json.size()), message, options);
   if (status.ok()) return absl::OkStatus();
   // The lines behind the first one show the place.
-  const absl::string_view message(status.message().data(), status.message().size());
-  return absl::DataLossError(message.substr(0, message.find('\n')));
+  const absl::string_view why(status.message().data(), status.message().size());
+  return absl::DataLossError(why.substr(0, why.find('\n')));
 }
 
 template <typename Message>

@@ -412,7 +412,8 @@ void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time no
   cut_->written.clear();
   RemoveIncompletes();
   if (!final_cut_open_) return;
-  if (++final_failures_ >= kMaxFinalFailures) {
+  // A shard that leaves waits no longer than for a while: EndHandOver.
+  if (goal_ != Goal::kHandOver && ++final_failures_ >= kMaxFinalFailures) {
     Fail(absl::StrCat("the last checkpoint cannot be saved: ", why), now);
     return;
   }

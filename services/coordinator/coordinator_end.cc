@@ -11,6 +11,11 @@
 namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
+  // Both stop training in the same way.
+  if (goal_ == Goal::kHandOver && suspend_) {
+    goal_ = Goal::kSuspend;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
+  }
   if (goal_ != Goal::kNone) return;
   if (suspend_) {
     goal_ = Goal::kSuspend;
@@ -26,6 +31,10 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     } else if (complete) {
       goal_ = Goal::kComplete;
     }
+  }
+  if (goal_ == Goal::kNone && change_.has_install() && ShardLeaves()) {
+    goal_ = Goal::kHandOver;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
   }
   if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
 }
@@ -48,6 +57,13 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     Leave(ExitReason::kSuspended, absl::StrCat("suspended; ", why), now);
     return;
   }
+  if (goal_ == Goal::kHandOver && suspend_deadline_ <= now) {
+    Warn(absl::StrCat("no checkpoint within ", absl::FormatDuration(timers_.suspend_checkpoint),
+                      " for a shard that leaves"),
+         now);
+    EndHandOver(now);
+    return;
+  }
   if (!change_.has_install() || !Idle() || cut_.has_value()) return;
   if (Stopping() && view_.workers_size() > 0) return;
   const CutPlan missing = FinalPlan();
@@ -55,7 +71,9 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   if (goal_ == Goal::kSuspend) {
     Leave(ExitReason::kSuspended, "suspended", now);
   } else if (goal_ == Goal::kSwitch) {
-    GoOnSynchronously(now);
+    BeginNextAttempt(now);  // with the checkpoint that was just made
+  } else if (goal_ == Goal::kHandOver) {
+    EndHandOver(now);
   } else if (!claim_.has_value() || (!claim_pending_ && retry_at_ <= now)) {
     // (R11) The end is the next name in the sequence of claims.
     Claim(/*end=*/true, now);
@@ -80,15 +98,6 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
   // Only what stands still can be final.
   if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
   return plan;
-}
-
-// By the next attempt, which begins with the checkpoint that was just made.
-void CoordinatorCore::Impl::GoOnSynchronously(absl::Time now) {
-  ForgetAttempt();
-  claim_unused_ = false;
-  claim_.reset();
-  stage_ = Stage::kReading;
-  ReadStorageAgain(now);
 }
 
 // ---- leaving

@@ -12,6 +12,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -128,6 +129,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   int port() const { return server_->port(); }
   bool ended() const { return ended_.HasBeenNotified(); }
+
+  absl::Status Alive(absl::Duration patience) { return CheckAlive(&executor_, patience); }
 
   void Suspend() {
     Event([this](CoordinatorCore& core, absl::Time now) {
@@ -477,6 +480,8 @@ int CoordinatorServer::port() const { return impl_->port(); }
 absl::Status CoordinatorServer::Ready() const {
   return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
 }
+
+absl::Status CoordinatorServer::Alive(absl::Duration patience) { return impl_->Alive(patience); }
 
 void CoordinatorServer::Suspend() { impl_->Suspend(); }
 

@@ -53,6 +53,10 @@ class CoordinatorServer {
   // OK while the core runs.
   absl::Status Ready() const;
 
+  // OK if the core's executor runs a task within `patience`; blocks for so long at most. Any thread
+  // but the executor's.
+  absl::Status Alive(absl::Duration patience);
+
   // Asks the job to checkpoint and end (SIGTERM): what SetDesired with suspend does. Any thread.
   void Suspend();
 

@@ -30,6 +30,7 @@ struct Flags {
   std::string advertised_host;
   std::string tls_directory;
   int threads = 1;
+  double grace_seconds = 60;
 };
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
@@ -80,7 +81,13 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
       ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
   if (!metrics_server.ok()) return metrics_server.status();
-  stop->SetHandler([&](int) { (*server)->Abandon("asked to stop by a signal"); });
+  stop->SetHandler([&](int count) {
+    if (count == 1) {
+      (*server)->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
+    } else {
+      (*server)->Abandon("asked to stop by a second signal");
+    }
+  });
   const ShardServer::Result result = (*server)->Wait();
   stop->SetHandler(nullptr);
   if (result.code == kExitFinished) return kExitOk;
@@ -101,6 +108,9 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", flags.threads, "threads for arithmetic")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
+  app.add_option("--grace", flags.grace_seconds,
+                 "seconds within which SIGTERM lets the job save what this shard holds")
+      ->capture_default_str();
   app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
       ->envname(security::kDirectoryVariable);
   AddProgramFlags(&app, &flags.program);

@@ -14,6 +14,7 @@
 #include "services/common/backoff.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/protocol/ids.h"
@@ -120,9 +121,18 @@ class ShardServer::Impl final : public StreamHandler {
     return result_;
   }
 
-  void Abandon(std::string reason) {
-    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFailed, reason); });
+  void Leave(std::string reason, absl::Duration grace) {
+    Event([reason = std::move(reason), grace](ShardCore& core, absl::Time now) {
+      core.OnLeave(reason, grace, now);
+    });
   }
+  void Abandon(std::string reason) {
+    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) {
+      End(kExitFinished, reason);
+    });
+  }
+
+  absl::Status Alive(absl::Duration patience) { return CheckAlive(&executor_, patience); }
 
   // ---- StreamHandler: on the streams' reader threads
 
@@ -465,6 +475,10 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options,
 int ShardServer::port() const { return impl_->port(); }
 absl::Status ShardServer::Ready() const { return impl_->Ready(); }
 ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
+void ShardServer::Leave(std::string reason, absl::Duration grace) {
+  impl_->Leave(std::move(reason), grace);
+}
+absl::Status ShardServer::Alive(absl::Duration patience) { return impl_->Alive(patience); }
 void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
 
 }  // namespace sluice::ps

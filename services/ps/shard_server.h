@@ -53,8 +53,14 @@ class ShardServer {
 
   // Blocks until the core has ended.
   Result Wait();
-  // Ends as if the core had asked for it (a second SIGTERM). Any thread.
+  // Asks to be let go, at most `grace` from now: ShardCore::OnLeave. Any thread.
+  void Leave(std::string reason, absl::Duration grace);
+  // Ends at once, as one that has left (a second SIGTERM). Any thread.
   void Abandon(std::string reason);
+
+  // OK if the core's executor runs a task within `patience`; blocks for so long at most. Any thread
+  // but the executor's.
+  absl::Status Alive(absl::Duration patience);
 
  private:
   class Impl;

@@ -202,12 +202,15 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options opti
     result->server_->addHandler(path, result->handlers_.back().get());
   };
   serve("/metrics$", [metrics] { return Page::Answer{200, metrics->Serialize()}; });
-  serve("/healthz$", [] { return Page::Answer{200, "ok\n"}; });
-  serve("/readyz$", [ready = std::move(options.ready)] {
-    const absl::Status status = ready ? ready() : absl::OkStatus();
-    if (status.ok()) return Page::Answer{200, "ok\n"};
-    return Page::Answer{503, absl::StrCat(status.message(), "\n")};
-  });
+  const auto serve_check = [&](const char* path, std::function<absl::Status()> check) {
+    serve(path, [check = std::move(check)] {
+      const absl::Status status = check ? check() : absl::OkStatus();
+      if (status.ok()) return Page::Answer{200, "ok\n"};
+      return Page::Answer{503, absl::StrCat(status.message(), "\n")};
+    });
+  };
+  serve_check("/healthz$", std::move(options.alive));
+  serve_check("/readyz$", std::move(options.ready));
   return result;
 }
 

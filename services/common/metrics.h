@@ -76,14 +76,17 @@ class Metrics {
 // The table as text, a line a metric, sorted by name: what a golden test keeps.
 std::string DescribeMetrics(const std::vector<MetricDescriptor>& table);
 
-// Serves /metrics, /healthz (200 while the process answers) and /readyz (200, or 503 and the
-// reason).
+// Serves /metrics, /healthz (200 while the process is alive) and /readyz (200 while it is ready);
+// both answer 503 and the reason otherwise.
 class MetricsServer {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
-    // OK if the process is ready. Called on the server's threads; must not block. Null: always.
+    // OK if the process is ready. Called on the server's thread; must not block. Null: always.
     std::function<absl::Status()> ready;
+    // OK if the part of the process that decides has answered within its time: what a liveness
+    // probe asks. Called on the server's thread; must not block. Null: always.
+    std::function<absl::Status()> alive;
   };
 
   // `metrics` must outlive the server. UNAVAILABLE, naming the address: it cannot be listened on.

@@ -51,10 +51,12 @@ int ParseFlags(CLI::App* app, int argc, char** argv) {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& flags,
                                                             const Metrics* metrics,
-                                                            std::function<absl::Status()> ready) {
+                                                            std::function<absl::Status()> ready,
+                                                            std::function<absl::Status()> alive) {
   if (flags.metrics_address.empty()) return nullptr;
-  absl::StatusOr<std::unique_ptr<MetricsServer>> server =
-      MetricsServer::Start({.address = flags.metrics_address, .ready = std::move(ready)}, metrics);
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server = MetricsServer::Start(
+      {.address = flags.metrics_address, .ready = std::move(ready), .alive = std::move(alive)},
+      metrics);
   if (!server.ok() || flags.metrics_port_file.empty()) return server;
   absl::Status status = WritePortFile(flags.metrics_port_file, (*server)->port());
   if (!status.ok()) return status;

@@ -44,10 +44,10 @@ absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags);
 int ParseFlags(CLI::App* app, int argc, char** argv);
 
 // Serves the metrics where the flags say so, and writes the port's file; null if they do not. As
-// MetricsServer::Start.
-absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& flags,
-                                                            const Metrics* metrics,
-                                                            std::function<absl::Status()> ready);
+// MetricsServer::Start; `ready` and `alive` are those of its options.
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
+    const ProgramFlags& flags, const Metrics* metrics, std::function<absl::Status()> ready,
+    std::function<absl::Status()> alive = nullptr);
 
 // Tells about SIGTERM, SIGINT and SIGHUP. A SIGHUP counts only as the first: a terminal that goes
 // away may send several, and none of them is somebody's impatience. To be made in main before any

@@ -23,8 +23,8 @@ namespace {
 constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
 // How often a port file is looked for while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
-// A loop that comes round so much later than it wanted to stood still itself: it was stopped, or the
-// machine slept.
+// A loop that comes round so much later than it wanted to stood still itself: it was stopped, or
+// the machine slept.
 constexpr absl::Duration kStoodStill = absl::Seconds(1);
 // Among which the reason of an end is looked for.
 constexpr size_t kLastWordLines = 50;

@@ -144,8 +144,9 @@ class Decider {
   }
 
   void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
-    const bool healthy = !KilledBeforeItRegistered(slot, process) &&
-                         (process.ready || process.ended - process.started >= limits_.healthy_after);
+    const bool healthy =
+        !KilledBeforeItRegistered(slot, process) &&
+        (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = false;
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
@@ -254,9 +255,8 @@ class Decider {
     if (slot.role == v1::COORDINATOR) {
       return absl::StrCat("it did not answer (", ExitText(process.exit), ")");
     }
-    return absl::StrCat("it did not register within ",
-                        absl::FormatDuration(StartTimeout(slot)), " of its start (",
-                        ExitText(process.exit), ")");
+    return absl::StrCat("it did not register within ", absl::FormatDuration(StartTimeout(slot)),
+                        " of its start (", ExitText(process.exit), ")");
   }
 
   void Delay(Memory::SlotMemory* kept) {
@@ -465,8 +465,8 @@ class Decider {
       kept.missing_life = process.life;
       kept.missing_since = std::max(world_.coordinator_heard, process.started);
     }
-    const bool lost = process.registration == Registration::kMissing &&
-                      kept.registered_life == process.life;
+    const bool lost =
+        process.registration == Registration::kMissing && kept.registered_life == process.life;
     const absl::Time at = kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(slot));
     // The coordinator has to say so; what it said before it was silent itself is no word.
     if (world_.coordinator_heard >= at) {

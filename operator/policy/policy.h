@@ -201,8 +201,8 @@ struct Memory {
     int failed_starts = 0;      // in a row, without having been ready
     bool data_missing = false;  // so says the last end of the row
     absl::Time start_after = absl::InfinitePast();
-    std::string replaced_life;  // the last life that a start was to replace
-    uint32_t restarts = 0;      // lives that were replaced
+    std::string replaced_life;    // the last life that a start was to replace
+    uint32_t restarts = 0;        // lives that were replaced
     std::string registered_life;  // the last life that a coordinator had among its own
     // Since when the coordinator that answers does not have this life among its own.
     std::string missing_life;
@@ -255,8 +255,8 @@ struct Decision {
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
                 const Memory& memory, absl::Time now);
 
-// For a backend that itself stood still (was stopped, or slept with its machine) for so long, before
-// it decides again: that time counts for no process's silence.
+// For a backend that itself stood still (was stopped, or slept with its machine) for so long,
+// before it decides again: that time counts for no process's silence.
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory);
 
 // "exit code 12", "killed by signal 9 (Killed)"; with the exit's reason in front where it has one:

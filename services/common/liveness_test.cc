@@ -6,19 +6,33 @@
 namespace sluice {
 namespace {
 
-TEST(LivenessTest, AnExecutorThatRunsItsTasksIsAlive) {
+TEST(LivenessTest, AnExecutorThatComesToItsTasksIsAliveHoweverSeldomItIsAsked) {
+  FakeClock clock;
   SerialExecutor executor({.name = "test"});
-  EXPECT_TRUE(CheckAlive(&executor, absl::InfiniteDuration()).ok());
+  Liveness liveness(&executor, absl::Seconds(5), &clock);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(liveness.Check().ok());
+    executor.Flush();
+    clock.Advance(absl::Hours(1));
+  }
 }
 
-TEST(LivenessTest, AnExecutorThatIsStuckIsNotAliveUntilItGoesOn) {
+TEST(LivenessTest, AnExecutorThatIsStuckForLongerThanItsPatienceIsNotAliveUntilItGoesOn) {
+  FakeClock clock;
   SerialExecutor executor({.name = "test"});
+  Liveness liveness(&executor, absl::Seconds(5), &clock);
   Notification go_on;
   executor.Post([&] { go_on.Wait(); });
-  const absl::Status stuck = CheckAlive(&executor, absl::Milliseconds(10));
+  EXPECT_TRUE(liveness.Check().ok());
+  clock.Advance(absl::Seconds(5));
+  EXPECT_TRUE(liveness.Check().ok()) << "a long task is no sign of death";
+  clock.Advance(absl::Seconds(1));
+  const absl::Status stuck = liveness.Check();
   EXPECT_TRUE(absl::IsUnavailable(stuck)) << stuck;
+  EXPECT_NE(stuck.message().find("6s"), absl::string_view::npos) << stuck;
   go_on.Notify();
-  EXPECT_TRUE(CheckAlive(&executor, absl::InfiniteDuration()).ok());
+  executor.Flush();
+  EXPECT_TRUE(liveness.Check().ok());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// A shard that asks to leave (SIGTERM). It holds the one copy of its partitions, so training stops as
-// for a suspension: a view without workers, a checkpoint of the version that it ends with. Then the
-// shard is let go, and the next attempt begins with that checkpoint as soon as another shard has
-// come in its place. Nothing is lost, and nothing of it counts against backoffLimit.
+// A shard that asks to leave (SIGTERM). It holds the one copy of its partitions, so training stops
+// as for a suspension: a view without workers, a checkpoint of the version that it ends with. Then
+// the shard is let go, and the next attempt begins with that checkpoint as soon as another shard
+// has come in its place. Nothing is lost, and nothing of it counts against backoffLimit.
 
 #include <algorithm>
 #include <utility>

@@ -130,7 +130,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   int port() const { return server_->port(); }
   bool ended() const { return ended_.HasBeenNotified(); }
 
-  absl::Status Alive(absl::Duration patience) { return CheckAlive(&executor_, patience); }
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Suspend() {
     Event([this](CoordinatorCore& core, absl::Time now) {
@@ -460,6 +460,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor storage_thread_;
   DeadlineTimer timer_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
@@ -481,7 +482,7 @@ absl::Status CoordinatorServer::Ready() const {
   return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
 }
 
-absl::Status CoordinatorServer::Alive(absl::Duration patience) { return impl_->Alive(patience); }
+absl::Status CoordinatorServer::Alive() { return impl_->Alive(); }
 
 void CoordinatorServer::Suspend() { impl_->Suspend(); }
 

@@ -53,9 +53,8 @@ class CoordinatorServer {
   // OK while the core runs.
   absl::Status Ready() const;
 
-  // OK if the core's executor runs a task within `patience`; blocks for so long at most. Any thread
-  // but the executor's.
-  absl::Status Alive(absl::Duration patience);
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
 
   // Asks the job to checkpoint and end (SIGTERM): what SetDesired with suspend does. Any thread.
   void Suspend();

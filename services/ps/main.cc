@@ -78,8 +78,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
-      ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
+      flags.program, &metrics, [&] { return (*server)->Ready(); },
+      [&] { return (*server)->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
   stop->SetHandler([&](int count) {
     if (count == 1) {

@@ -416,8 +416,8 @@ void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
       ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
 }
 
-// The coordinator saves what the shard holds and answers with Finish. Where there is none, or it ends
-// the stream, it needs the shard no more: the next one begins with the newest checkpoint.
+// The coordinator saves what the shard holds and answers with Finish. Where there is none, or it
+// ends the stream, it needs the shard no more: the next one begins with the newest checkpoint.
 void ShardCore::Impl::Leave(std::string reason, absl::Duration grace) {
   if (leave_reason_.has_value()) return;
   leave_reason_ = std::move(reason);

@@ -127,12 +127,11 @@ class ShardServer::Impl final : public StreamHandler {
     });
   }
   void Abandon(std::string reason) {
-    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) {
-      End(kExitFinished, reason);
-    });
+    Event(
+        [this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFinished, reason); });
   }
 
-  absl::Status Alive(absl::Duration patience) { return CheckAlive(&executor_, patience); }
+  absl::Status Alive() { return liveness_.Check(); }
 
   // ---- StreamHandler: on the streams' reader threads
 
@@ -455,6 +454,7 @@ class ShardServer::Impl final : public StreamHandler {
   Notification ended_;
 
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor file_thread_;
   StreamServer streams_;
   DeadlineTimer timer_;
@@ -478,7 +478,7 @@ ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
 void ShardServer::Leave(std::string reason, absl::Duration grace) {
   impl_->Leave(std::move(reason), grace);
 }
-absl::Status ShardServer::Alive(absl::Duration patience) { return impl_->Alive(patience); }
+absl::Status ShardServer::Alive() { return impl_->Alive(); }
 void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
 
 }  // namespace sluice::ps

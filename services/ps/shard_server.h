@@ -58,9 +58,8 @@ class ShardServer {
   // Ends at once, as one that has left (a second SIGTERM). Any thread.
   void Abandon(std::string reason);
 
-  // OK if the core's executor runs a task within `patience`; blocks for so long at most. Any thread
-  // but the executor's.
-  absl::Status Alive(absl::Duration patience);
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
 
  private:
   class Impl;

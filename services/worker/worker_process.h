@@ -64,9 +64,8 @@ class WorkerProcess {
   // OK while it is a member of the view.
   absl::Status Ready() const;
 
-  // OK if the core's executor runs a task within `patience`; blocks for so long at most. Any thread
-  // but the executor's.
-  absl::Status Alive(absl::Duration patience);
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
 
   // Asks to be let go, at most `grace` from now. Any thread.
   void Leave(std::string reason, absl::Duration grace);

@@ -56,6 +56,15 @@ policy::Limits LimitsOf(const LocalJob::Options& options) {
   return limits;
 }
 
+// On a busy machine a coordinator may take a moment to answer. It is asked twice at least before it
+// is taken to be frozen.
+JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
+  JobControlClient::Options control = options.control;
+  control.call_timeout =
+      std::clamp(plan.silence_timeout / 2, control.call_timeout, absl::Seconds(5));
+  return control;
+}
+
 std::string JobIdentity(const v1::JobSpec& job) {
   return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
 }
@@ -72,11 +81,12 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
       plan_(PlanOf(options_.job)),
       limits_(LimitsOf(options_)),
       port_(options_.port) {
-  control_ = std::make_unique<JobControlClient>(options_.control, [this](v1::JobProgress progress) {
-    MutexLock lock(&mutex_);
-    inbox_.progress.push_back(std::move(progress));
-    news_.SignalAll();
-  });
+  control_ = std::make_unique<JobControlClient>(ControlOf(options_, plan_),
+                                                [this](v1::JobProgress progress) {
+                                                  MutexLock lock(&mutex_);
+                                                  inbox_.progress.push_back(std::move(progress));
+                                                  news_.SignalAll();
+                                                });
   children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
     MutexLock lock(&mutex_);
     inbox_.ends.push_back(end);

@@ -502,7 +502,8 @@ class Decider {
 
   // Whether the coordinator has said, since a member left, that the job goes on.
   bool GoesOnWithout(const ProcessObservation& process) const {
-    return process.ready && world_.coordinator_heard > process.ended &&
+    // Of other machines' clocks it is not known whether that was before or after.
+    return plan_.watch_coordinator && process.ready && world_.coordinator_heard > process.ended &&
            (world_.phase == v1::JobProgress::STARTING || world_.phase == v1::JobProgress::BIRTH ||
             world_.phase == v1::JobProgress::TRAINING);
   }

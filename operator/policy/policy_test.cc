@@ -1060,7 +1060,7 @@ TEST(PolicyTest, AProcessThatDiesOfSigtermIsReplacedAndCountsNowhere) {
 }
 
 TEST(PolicyTest, AMemberThatLeftIsReplacedAtOnceWhereTheCoordinatorSaysThatTheJobGoesOn) {
-  World world;
+  World world = WatchedWorld();
   world.StartAll();
   world.observed.phase = v1::JobProgress::TRAINING;
   for (auto& [slot, process] : world.observed.processes) process.ready = true;

@@ -201,5 +201,25 @@ TEST(CoordinatorHandOver, WhereAnotherShardDiesFirstTheLeavingOneGoesWithTheAtte
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
+TEST(CoordinatorHandOver, AllWorkersMayLeaveInTheLastEvaluationWhichOthersThenDo) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_data()->mutable_evaluation()->set_interval_steps(50);
+  FakeJob job(spec);
+  job.Start();
+  job.workers[0]->evaluates = job.workers[1]->evaluates = false;
+  job.Train(20);
+  ASSERT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+  for (int i : {0, 1}) AskToLeave(job, *job.workers[i]);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().workers_size(), 0);
+  for (int i : {0, 1}) job.Kill(*job.workers[i]);
+  EXPECT_FALSE(job.exit.has_value());
+  job.AddWorker(0);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

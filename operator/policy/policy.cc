@@ -403,7 +403,7 @@ class Decider {
         Stop(slot, process, /*kill=*/false);
         AgainBy(kill);
       } else {
-        AgainBy(terminate);
+        AgainBy(std::min(terminate, kill));
       }
     }
     if (!any) decision_.finish = memory_.ending;

@@ -5,7 +5,10 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/common/file_util.h"
 #include "services/common/process.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::bench {
 
@@ -30,6 +33,9 @@ worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& p
   options.core.job = processes.JobName();
   options.core.pid = static_cast<uint64_t>(getpid());
   options.coordinator = processes.coordinator_address();
+  const auto security = security::TransportSecurity::OpenIfAny(
+      MakeRealFileSystem().get(), {.secret_file = processes.secret_file()}, absl::Now());
+  if (security.ok()) options.security = *security;  // else it is refused, and says so
   options.threads = 1;
   return options;
 }

@@ -216,7 +216,7 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   ConstantGradientEngine* engine = nullptr;
   worker::WorkerProcess::Options options = bench::FirstWorkerOptions(processes);
   options.shared_memory = flags.shared_memory;
-  options.security = *security;
+  if (flags.tls) options.security = *security;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
                             int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     auto made = std::make_unique<ConstantGradientEngine>(flags, step_change);

@@ -28,7 +28,6 @@ packages() {
 
     # Linked by the product
     libabsl-dev               # status, time, synchronization, containers
-    libcivetweb-dev           # the HTTP server under the metrics
     libcli11-dev              # command lines
     libcurl4-openssl-dev      # the operator's HTTP
     libfmt-dev

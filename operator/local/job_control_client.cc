@@ -19,7 +19,7 @@ std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout) {
 
 JobControlClient::JobControlClient(Options options,
                                    std::function<void(v1::JobProgress)> on_progress)
-    : options_(options), on_progress_(std::move(on_progress)) {
+    : options_(std::move(options)), on_progress_(std::move(on_progress)) {
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -89,7 +89,9 @@ void JobControlClient::Loop() {
       tell = untold_;
     }
     if (generation != channel_generation) {
-      channel.emplace(ChannelOptions{.address = address, .connect_timeout = options_.call_timeout});
+      channel.emplace(ChannelOptions{.address = address,
+                                     .credentials = options_.credentials,
+                                     .connect_timeout = options_.call_timeout});
       channel_generation = generation;
     }
     const std::unique_ptr<v1::JobControl::Stub> stub = v1::JobControl::NewStub(channel->Get());

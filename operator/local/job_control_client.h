@@ -2,6 +2,8 @@
 #ifndef SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
 #define SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
 
+#include <grpcpp/security/credentials.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +25,8 @@ class JobControlClient {
     absl::Duration poll_interval = absl::Milliseconds(200);
     absl::Duration call_timeout = absl::Seconds(1);
     bool with_losses = false;  // of batches too
+    // Null: plain text without a secret.
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
   };
 
   // `on_progress` is called on the client's thread, with the events since the one before.

@@ -4,7 +4,7 @@
 //   job.json       the job as it was last started, with its uid
 //   result.json    how the last run ended
 //   logs/          one file for each process, lives appended
-//   run/           port files and what else only a running job needs
+//   run/           port files, the run's secret and what else only a running job needs
 //   checkpoints/   unless the job names another place
 #ifndef SLUICE_OPERATOR_LOCAL_JOB_DIRECTORY_H_
 #define SLUICE_OPERATOR_LOCAL_JOB_DIRECTORY_H_
@@ -66,6 +66,8 @@ class JobDirectory {
   const std::string& path() const { return path_; }
   std::string logs() const { return JoinPath(path_, "logs"); }
   std::string run() const { return JoinPath(path_, "run"); }
+  // Of the run's secret, which its processes and those who look into it show (mode 0600).
+  std::string SecretFile() const { return JoinPath(run(), "secret"); }
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
   std::string LogFile(const policy::Slot& slot) const;
 

@@ -16,6 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "operator/policy/last_words.h"
+#include "services/transport/security/gated_credentials.h"
+#include "services/transport/security/job_secret.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::local {
 namespace {
@@ -61,7 +64,7 @@ policy::Limits LimitsOf(const LocalJob::Options& options) {
 JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
   JobControlClient::Options control = options.control;
   control.call_timeout =
-      std::clamp(plan.silence_timeout / 2, control.call_timeout, absl::Seconds(5));
+      std::max(control.call_timeout, std::min(plan.silence_timeout / 2, absl::Seconds(5)));
   return control;
 }
 
@@ -78,15 +81,18 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
       directory_(directory),
       listener_(listener),
       clock_(clock),
+      secret_(security::MakeSecret()),
       plan_(PlanOf(options_.job)),
       limits_(LimitsOf(options_)),
       port_(options_.port) {
-  control_ = std::make_unique<JobControlClient>(ControlOf(options_, plan_),
-                                                [this](v1::JobProgress progress) {
-                                                  MutexLock lock(&mutex_);
-                                                  inbox_.progress.push_back(std::move(progress));
-                                                  news_.SignalAll();
-                                                });
+  JobControlClient::Options control = ControlOf(options_, plan_);
+  control.credentials = security::SecretChannelCredentials(secret_);
+  control_ =
+      std::make_unique<JobControlClient>(std::move(control), [this](v1::JobProgress progress) {
+        MutexLock lock(&mutex_);
+        inbox_.progress.push_back(std::move(progress));
+        news_.SignalAll();
+      });
   children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
     MutexLock lock(&mutex_);
     inbox_.ends.push_back(end);
@@ -113,8 +119,10 @@ void LocalJob::StopNow() {
 
 LocalJob::Result LocalJob::Run() {
   Result result;
-  if (absl::Status status = WriteJobFile(); !status.ok()) {
-    result.ending.reason = std::string(status.message());
+  absl::Status prepared = WriteJobFile();
+  if (prepared.ok()) prepared = security::WriteSecretFile(directory_->SecretFile(), secret_);
+  if (!prepared.ok()) {
+    result.ending.reason = std::string(prepared.message());
     return result;
   }
   while (true) {
@@ -363,6 +371,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const 
     add("--coordinator", world_.coordinator_address);
     add("--index", absl::StrCat(slot.index));
   }
+  add("--secret-file", directory_->SecretFile());
   add("--metrics-address", "127.0.0.1:0");
   add("--metrics-port-file", RunFile(slot, "metrics-port"));
   add("--log-level", options_.log_level);
@@ -375,9 +384,14 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
   const v1::JobSpec& job = options_.job.spec;
   std::vector<std::string> arguments = {
       "/usr/bin/env",
+      "-u",
+      security::kDirectoryVariable,
       absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
       absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
       absl::StrCat("SLUICE_WORKER_INDEX=", slot.index),
+      // The program may change its directory.
+      absl::StrCat(security::kSecretVariable, "=",
+                   std::filesystem::absolute(directory_->SecretFile()).string()),
       absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
       "PYTHONUNBUFFERED=1",
   };

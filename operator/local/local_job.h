@@ -125,6 +125,7 @@ class LocalJob {
   JobDirectory* const directory_;
   JobListener* const listener_;
   const Clock* const clock_;
+  const std::string secret_;  // of this run
   policy::JobPlan plan_;
   const policy::Limits limits_;
 

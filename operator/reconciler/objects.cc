@@ -86,7 +86,11 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Sl
     add("--threads", absl::StrCat(WorkerThreads(job, container)));
     add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
   }
-  if (job.tls) add("--tls-directory", kTlsFolder);
+  if (job.tls) {
+    add("--tls-directory", kTlsFolder);
+  } else {
+    arguments.push_back("--insecure");
+  }
   add("--metrics-address", absl::StrCat("0.0.0.0:", kMetricsPort));
   add("--log-format", defaults.log_format);
   return arguments;

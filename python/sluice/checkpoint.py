@@ -5,17 +5,25 @@ The formats are told in docs/checkpoints.md.
 
 import json
 import math
+import os
 import pathlib
 import re
+import stat
 import struct
+import warnings
 
 import numpy as np
 
+from sluice import checksum
 from sluice import errors
 from sluice import tensors
 from sluice.protocol import elements
 
 _BLOCK = re.compile(r'(.*)\[(\d+):(\d+)\]')
+_FORMAT_VERSION = 2
+_CHECKSUM = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
+_MAX_MANIFEST_BYTES = 256 << 20
+_MAX_FILE_BYTES = 64 << 30
 
 
 def load(path, *, torch=False):
@@ -25,22 +33,45 @@ def load(path, *, torch=False):
     (.sluice/<name>), or a .safetensors file of `sluice export`. The tensors are numpy arrays
     (bfloat16 as float32); with torch=True they are torch tensors of their own types, ready for
     `module.load_state_dict`. Raises FileNotFoundError, or SluiceError naming the file that is
-    damaged.
+    damaged. A damaged checkpoint in a folder of checkpoints is passed over with a warning.
     """
     path = pathlib.Path(path)
     if path.is_file():
         return _load_safetensors(path, torch)
-    folder = _checkpoint_folder(path)
-    manifest = json.loads((folder / 'manifest.json').read_text())
-    flats = {}
-    for spec in manifest['table']['tensors']:
-        dtype = tensors.dtype_of_name(spec['dtype'])
-        shape = [int(extent) for extent in spec.get('shape', [])]
-        flats[spec['name']] = (dtype, shape,
-                               np.zeros(math.prod(shape), dtype=elements.STORAGE[dtype]))
+    problems = []
+    for folder in _checkpoint_folders(path):
+        try:
+            return _load_checkpoint(folder, torch)
+        except (errors.SluiceError, FileNotFoundError) as error:
+            if folder == path:
+                raise
+            problems.append(str(error))
+            warnings.warn(f'checkpoint passed over: {error}', stacklevel=2)
+    raise errors.SluiceError(f'{path} holds no whole checkpoint: ' + '; '.join(problems))
+
+
+def _load_checkpoint(folder, torch):
+    manifest = _read_manifest(folder / 'manifest.json')
+    try:
+        flats = {}
+        for spec in manifest['table']['tensors']:
+            dtype = tensors.dtype_of_name(spec['dtype'])
+            shape = [int(extent) for extent in spec.get('shape', [])]
+            flats[spec['name']] = (dtype, shape,
+                                   np.zeros(math.prod(shape), dtype=elements.STORAGE[dtype]))
+        files = [(file['name'], int(file.get('bytes', 0)), int(file.get('crc32c', 0)))
+                 for file in manifest.get('files', [])]
+    except (KeyError, TypeError, ValueError, MemoryError) as error:
+        raise errors.SluiceError(f'{folder}/manifest.json contradicts itself: {error!r}') from error
     filled = {name: 0 for name in flats}
-    for file in manifest.get('files', []):
-        _read_partition(folder / file['name'], flats, filled)
+    for name, size, crc in files:
+        if not name or '/' in name:
+            raise errors.SluiceError(f"{folder}/manifest.json: '{name}' is no name of a file in it")
+        content = _read_file(folder / name, _MAX_FILE_BYTES)
+        if len(content) != size or checksum.crc32c(content) != crc:
+            raise errors.SluiceError(f'{folder / name} is damaged: its size or its CRC32C is not '
+                                     "the manifest's")
+        _read_partition(folder / name, content, flats, filled)
     for name, (_, _, flat) in flats.items():
         if filled[name] != flat.size:
             raise errors.SluiceError(f"{folder}: {filled[name]} of {flat.size} elements of "
@@ -49,21 +80,58 @@ def load(path, *, torch=False):
             for name, (dtype, shape, flat) in flats.items()}
 
 
-def _checkpoint_folder(path):
+def _checkpoint_folders(path):
+    """The one, or the newest first."""
     if (path / 'manifest.json').exists():
-        return path
+        return [path]
     for storage in (path, path / 'checkpoints'):
-        found = sorted(storage.glob('attempt-*/manifest.json'))
+        found = sorted(storage.glob('attempt-*/manifest.json'), reverse=True)
         if found:
-            return found[-1].parent
+            return [manifest.parent for manifest in found]
     raise FileNotFoundError(
         f'{path} holds no checkpoint: there is no manifest.json in it, nor in a folder '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')
 
 
-def _arrays(path):
+def _read_file(path, max_bytes):
+    """The bytes of a regular file. Anything else is refused at once: a pipe would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise errors.SluiceError(f'{path} cannot be read: {error.strerror}') from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)
+        raise errors.SluiceError(f'{path} is not a file')
+    with os.fdopen(descriptor, 'rb') as file:
+        content = file.read(max_bytes + 1) if info.st_size <= max_bytes else None
+    if content is None or len(content) > max_bytes:
+        raise errors.SluiceError(f'{path} is longer than {max_bytes} bytes')
+    return content
+
+
+def _read_manifest(path):
+    content = _read_file(path, _MAX_MANIFEST_BYTES)
+    found = _CHECKSUM.search(content)
+    if found and int(found[1], 16) != checksum.crc32c(content[:found.start()]):
+        raise errors.SluiceError(f'{path} is damaged: its CRC32C is not the one that it says')
+    try:
+        manifest = json.loads(content)
+        version = int(manifest['format_version'])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise errors.SluiceError(f'{path} is no manifest: {error!r}') from error
+    if version > _FORMAT_VERSION:
+        raise errors.SluiceError(f'{path} is of format version {version}; this package reads up to '
+                                 f'{_FORMAT_VERSION}')
+    if (version >= 2) != bool(found):
+        raise errors.SluiceError(f'{path} is damaged: its checksum is missing')
+    return manifest
+
+
+def _arrays(path, content):
     """Name -> (dtype, shape, bytes) of a safetensors file."""
-    content = path.read_bytes()
     try:
         (length,) = struct.unpack('<Q', content[:8])
         header = json.loads(content[8:8 + length])
@@ -74,12 +142,13 @@ def _arrays(path):
             if end > len(content):
                 raise ValueError('it is cut off')
             yield name, array['dtype'], array['shape'], memoryview(content)[begin:end]
-    except (ValueError, KeyError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
+            struct.error) as error:
         raise errors.SluiceError(f'{path} is no safetensors file: {error}') from error
 
 
-def _read_partition(path, flats, filled):
-    for name, _, _, data in _arrays(path):
+def _read_partition(path, content, flats, filled):
+    for name, _, _, data in _arrays(path, content):
         block = _BLOCK.fullmatch(name)
         if block is None or block[1] not in flats:  # optimizer state
             continue
@@ -94,7 +163,7 @@ def _read_partition(path, flats, filled):
 
 def _load_safetensors(path, torch):
     found = {}
-    for name, kind, shape, data in _arrays(path):
+    for name, kind, shape, data in _arrays(path, _read_file(path, _MAX_FILE_BYTES)):
         dtype = tensors.dtype_of_name(kind)
         flat = np.frombuffer(data, dtype=elements.STORAGE[dtype]).copy()
         found[name] = tensors.shaped(flat, dtype, shape, torch)

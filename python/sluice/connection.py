@@ -25,15 +25,18 @@ from sluice.protocol import wire
 _PAUSE = 0.2  # between two questions to a job that is not ready
 
 
-def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True):
+def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True,
+            secret_file=None):
     """A running job: one of this machine by its name, or any by host:port of its coordinator.
 
     `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
-    `shared_memory`: as for sluice.join.
+    `secret_file` (or SLUICE_SECRET_FILE): of the run's secret, where the job demands it; that of a
+    job of this machine is found by itself. `shared_memory`: as for sluice.join.
     """
     address = name_or_address
     if ':' not in name_or_address:
-        port = pathlib.Path(state_directory) / name_or_address / 'run' / 'coordinator.port'
+        run = pathlib.Path(state_directory) / name_or_address / 'run'
+        port = run / 'coordinator.port'
         try:
             address = f'127.0.0.1:{int(port.read_text())}'
         except (FileNotFoundError, ValueError):
@@ -41,8 +44,12 @@ def connect(name_or_address, state_directory='.sluice', tls_directory=None, shar
                 f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
                 'there. `sluice get` lists the jobs of this machine; of another one, give '
                 'host:port of its coordinator') from None
-    # Jobs of this machine speak plain text.
-    tls = security.find(tls_directory) if ':' in name_or_address else None
+        # Jobs of this machine speak plain text.
+        if secret_file is None and (run / 'secret').exists():
+            secret_file = run / 'secret'
+        tls = security.SecretFile(secret_file) if secret_file else None
+    else:
+        tls = security.find(tls_directory, secret_file)
     connection = Connection(address, tls, shared_memory)
     connection.progress()
     return connection
@@ -67,28 +74,31 @@ class Connection:
         """
         deadline = time.monotonic() + timeout
         while True:
-            snapshot = self._open_snapshot(deadline, timeout)
-            try:
-                job = self._call(lambda control: control.progress()).job
-                flats = _Reader(snapshot, job, self._tls, self._shared_memory).read(
-                    max(1.0, deadline - time.monotonic()))
-                break
-            except _ViewChanged:
-                if time.monotonic() > deadline:
-                    raise
-            finally:
-                self._close_snapshot(snapshot)
+            incarnation = secrets.randbits(64) or 1
+            # The version is held as long as the call is open.
+            with transport.JobControl(self.address, tls=self._tls) as control:
+                snapshot, held = self._open_snapshot(control, incarnation, deadline, timeout)
+                reader = _Reader(snapshot, incarnation, self._tls, self._shared_memory)
+                held.add_done_callback(lambda _, reader=reader: reader.on_let_go())
+                try:
+                    job = self._call(lambda control: control.progress()).job
+                    flats = reader.read(job, max(1.0, deadline - time.monotonic()))
+                    break
+                except _LetGo:
+                    if time.monotonic() > deadline:
+                        raise
+                finally:
+                    held.cancel()
         result = Tensors((spec.name, tensors_lib.shaped(flat, spec.dtype, spec.shape, torch))
                          for spec, flat in zip(snapshot.table.tensors, flats))
         result.version = snapshot.version
         return result
 
-    def _open_snapshot(self, deadline, timeout):
+    def _open_snapshot(self, control, incarnation, deadline, timeout):
         while True:
             try:
-                with transport.JobControl(self.address, tls=self._tls) as control:
-                    return control.open_snapshot(timeout)
-            except grpc.RpcError as error:
+                return control.open_snapshot(incarnation, max(1.0, deadline - time.monotonic()))
+            except (grpc.RpcError, StopIteration) as error:
                 phase = self.progress().phase  # JobNotFound, if nobody is there
                 if phase not in ('starting', 'birth', 'training'):
                     raise self._not_there(error) from None
@@ -98,12 +108,6 @@ class Connection:
                         f'({transport.describe(error)}); its phase is {phase}. `sluice status` '
                         'tells what it waits for') from None
             time.sleep(_PAUSE)
-
-    def _close_snapshot(self, snapshot):
-        try:
-            self._call(lambda control: control.close_snapshot(snapshot.cut))
-        except errors.SluiceError:
-            pass  # it lets go of it by itself after the hold time
 
     def _call(self, call):
         try:
@@ -126,18 +130,18 @@ class Tensors(dict):
     version = 0
 
 
-class _ViewChanged(errors.SluiceError):
-    """While its tensors were read; a new snapshot is needed."""
+class _LetGo(errors.SluiceError):
+    """The job let go of the version while it was read; a new snapshot is needed."""
 
 
 class _Reader:
     """Pulls a pinned version from all shards."""
 
-    def __init__(self, snapshot, job, tls, shared_memory):
+    def __init__(self, snapshot, incarnation, tls, shared_memory):
         self._tls = tls
         self._shared_memory = shared_memory
         self._snapshot = snapshot
-        self._job = job
+        self._incarnation = incarnation
         self._index = layout_lib.LayoutIndex(snapshot.table, snapshot.layout)
         self._receiver = receive.VersionReceiver(actions.Buffer.INCOMING)
         self._receiver.reset(self._index)
@@ -145,10 +149,15 @@ class _Reader:
                        for spec in snapshot.table.tensors]
         self._changed = threading.Condition()
         self._error = ''
-        self._view_changed = False
+        self._let_go = False
 
-    def read(self, timeout):
-        incarnation = secrets.randbits(64) or 1
+    def on_let_go(self):
+        """The version is not held any more: no frame that is still missing will come."""
+        with self._changed:
+            self._let_go = True
+            self._changed.notify_all()
+
+    def read(self, job, timeout):
         streams = []
         try:
             for shard in self._snapshot.view.shards:
@@ -157,18 +166,18 @@ class _Reader:
                 streams.append(stream)
                 hello = wire.Hello(
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
-                    job=self._job, shard_incarnation=shard.process.incarnation,
-                    sender=wire.ProcessId(role=wire.READER, incarnation=incarnation))
+                    job=job, shard_incarnation=shard.process.incarnation,
+                    sender=wire.ProcessId(role=wire.READER, incarnation=self._incarnation))
                 pull = wire.Pull(version=self._snapshot.version, cut=self._snapshot.cut, request=1)
                 view = self._snapshot.view.id
                 stream.send([(wire.Header(view=view, hello=hello), []),
                              (wire.Header(view=view, pull=pull), [])])
             with self._changed:
                 done = self._changed.wait_for(
-                    lambda: self._error or self._view_changed or self._receiver.is_whole(), timeout)
-            if self._view_changed:
-                raise _ViewChanged('the tensors could not be read: the job changes its view all '
-                                   'the time')
+                    lambda: self._error or self._let_go or self._receiver.is_whole(), timeout)
+            if self._let_go and not self._receiver.is_whole():
+                raise _LetGo('the tensors could not be read: the job changes its view, or makes '
+                             'checkpoints, before they have come')
             if self._error or not done:
                 raise errors.SluiceError(
                     f'the tensors could not be read: {self._error or "the shards are too slow"}')
@@ -185,7 +194,7 @@ class _Reader:
         with self._changed:
             body = header.WhichOneof('body')
             if body == 'refused':
-                self._view_changed = True
+                self._let_go = True
             elif body == 'data':
                 try:
                     stores = []

@@ -1,4 +1,4 @@
-"""TLS with the processes of a job, by certificates of the job's own authority."""
+"""What a program shows to the processes of a job: certificates of the job, or a run's secret."""
 
 import os
 import pathlib
@@ -8,6 +8,9 @@ import grpc
 from sluice import errors
 
 VARIABLE = 'SLUICE_TLS_DIRECTORY'
+SECRET_VARIABLE = 'SLUICE_SECRET_FILE'
+SECRET_METADATA = 'sluice-secret'  # services/transport/security/job_secret.h
+_MAX_SECRET_LENGTH = 256
 _FILES = ('ca.crt', 'tls.key', 'tls.crt')
 
 
@@ -16,6 +19,8 @@ class TlsDirectory:
 
     It is read again for each connection: certificates are renewed while programs run.
     """
+
+    encrypted = True
 
     def __init__(self, path):
         self._path = pathlib.Path(path)
@@ -35,10 +40,57 @@ class TlsDirectory:
         return self._last
 
 
-def find(directory=None):
-    """The folder that is given, or that the environment names; None: plain text."""
-    directory = directory or os.environ.get(VARIABLE)
-    return TlsDirectory(directory) if directory else None
+    def metadata(self):
+        return None
+
+
+class SecretFile:
+    """The file with a run's secret: plain text, and each call shows the secret.
+
+    `sluice run` makes it for the processes that it starts, in the job's folder.
+    """
+
+    encrypted = False
+
+    def __init__(self, path):
+        try:
+            with open(path, encoding='ascii') as file:
+                secret = file.read(_MAX_SECRET_LENGTH + 16).strip()
+        except PermissionError as error:
+            raise errors.UsageError(
+                f'{path} cannot be read ({error}): only the user who started the job may speak '
+                'with its processes') from None
+        except (OSError, ValueError) as error:
+            raise errors.UsageError(
+                f"{path} is no file with a run's secret ({error}). It is given as secret_file=, or "
+                f'by {SECRET_VARIABLE}') from None
+        if not secret or len(secret) > _MAX_SECRET_LENGTH or not secret.isprintable():
+            raise errors.UsageError(f"{path} does not hold a run's secret: one line of text")
+        self._metadata = ((SECRET_METADATA, secret),)
+
+    def metadata(self):
+        return self._metadata
+
+
+def find(directory=None, secret_file=None):
+    """What is given, or else what the environment names; None: plain text without a secret."""
+    if directory and secret_file:
+        raise errors.UsageError('give tls_directory= or secret_file=, not both')
+    if not directory and not secret_file:
+        directory = os.environ.get(VARIABLE)
+        secret_file = None if directory else os.environ.get(SECRET_VARIABLE)
+    if directory:
+        return TlsDirectory(directory)
+    return SecretFile(secret_file) if secret_file else None
+
+
+def is_encrypted(security):
+    return security is not None and security.encrypted
+
+
+def metadata(security):
+    """For each call."""
+    return None if security is None else security.metadata()
 
 
 def server_options(role):

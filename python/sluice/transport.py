@@ -30,7 +30,8 @@ _LONGEST_PAUSE = 1.0
 def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='coordinator'):
     """A connection of its own: a heartbeat never queues behind tensors.
 
-    `tls`: a security.TlsDirectory, or None for plain text; `role` of the other side.
+    `tls`: what security.find returns; `role` of the other side. Without TLS, calls have to carry
+    security.metadata.
     """
     options = [
         ('grpc.max_receive_message_length', max_message_bytes),
@@ -44,7 +45,7 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='
         ('grpc.max_reconnect_backoff_ms', 1000),
         ('grpc.enable_http_proxy', 0),
     ]
-    if tls is None:
+    if not security.is_encrypted(tls):
         return grpc.insecure_channel(address, options=options)
     return grpc.secure_channel(address, tls.credentials(),
                                options=options + security.server_options(role))
@@ -69,14 +70,15 @@ class FrameStream:
         self._on_frames = on_frames
         self._on_broken = on_broken
         # What is encrypted on the wire is not laid open beside it.
-        self._sharing = shared_memory_lib.PayloadSharing(address, shared_memory and tls is None)
+        self._sharing = shared_memory_lib.PayloadSharing(
+            address, shared_memory and not security.is_encrypted(tls))
         self._outgoing = outgoing_lib.Outgoing(self._sharing.put)
         self._address = address
         self._closed = False
         self._channel = open_channel(address, frame.MAX_FRAME_BYTES, tls, 'ps')
         exchange = self._channel.stream_stream(
             _EXCHANGE, request_serializer=None, response_deserializer=None)
-        self._call = exchange(self._outgoing.messages())
+        self._call = exchange(self._outgoing.messages(), metadata=security.metadata(tls))
         threading.Thread(target=self._read, name='sluice-frames', daemon=True).start()
 
     def send(self, frames):
@@ -177,7 +179,8 @@ class CoordinatorStream:
         while not self._ending.is_set():
             outgoing = queue.SimpleQueue()
             self._outgoing = outgoing
-            self._call = self._join(iter(outgoing.get, None))
+            self._call = self._join(iter(outgoing.get, None),
+                                    metadata=security.metadata(self._tls))
             self._on_connected()
             why = 'the coordinator ended the stream'
             try:
@@ -190,16 +193,17 @@ class CoordinatorStream:
             self._on_broken(why)
             self._ending.wait(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE)
-            if self._tls is not None and not self._ending.is_set():
+            if security.is_encrypted(self._tls) and not self._ending.is_set():
                 self._open()  # with what the files are now
         self._channel.close()
 
 
 class JobControl:
-    """The coordinator's unary calls. Each raises grpc.RpcError."""
+    """The coordinator's calls by people and programs. Each raises grpc.RpcError."""
 
     def __init__(self, address, timeout=5, tls=None):
         self._channel = open_channel(address, tls=tls)
+        self._metadata = security.metadata(tls)
         self._timeout = timeout
 
     def close(self):
@@ -215,16 +219,23 @@ class JobControl:
         return self._call('GetProgress', wire.GetProgressRequest(events_after=events_after),
                           wire.JobProgress)
 
-    def open_snapshot(self, hold_seconds):
-        return self._call('OpenSnapshot', wire.OpenSnapshotRequest(hold_seconds=hold_seconds),
-                          wire.Snapshot, timeout=120)
+    def open_snapshot(self, incarnation, hold_seconds):
+        """A pinned version, which is held until the call is cancelled: (snapshot, call).
 
-    def close_snapshot(self, cut):
-        return self._call('CloseSnapshot', wire.CloseSnapshotRequest(cut=cut),
-                          wire.CloseSnapshotResponse)
+        `incarnation`: with which the caller says Hello to the shards, as a reader.
+        """
+        call = self._channel.unary_stream(
+            _CONTROL + 'OpenSnapshot',
+            request_serializer=wire.OpenSnapshotRequest.SerializeToString,
+            response_deserializer=wire.Snapshot.FromString)
+        request = wire.OpenSnapshotRequest(
+            hold_seconds=hold_seconds,
+            reader=wire.ProcessId(role=wire.READER, incarnation=incarnation))
+        answers = call(request, timeout=hold_seconds, metadata=self._metadata)
+        return next(answers), answers
 
     def _call(self, method, request, response, timeout=None):
         call = self._channel.unary_unary(
             _CONTROL + method, request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response.FromString)
-        return call(request, timeout=timeout or self._timeout)
+        return call(request, timeout=timeout or self._timeout, metadata=self._metadata)

@@ -22,14 +22,15 @@ _DEFAULT_PORT = 29500  # services/transport/endpoint.h
 
 
 def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None,
-         shared_memory=True):
+         shared_memory=True, secret_file=None):
     """Registers this process as a worker of a job and returns the Job.
 
     What is not given comes from the environment that `sluice run` and the operator set:
-    SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and, where
-    the job speaks TLS, SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). An
-    address alone is enough too: the job's name is asked for there. Blocks until the job has
-    answered, at most `timeout` seconds; then raises JobNotFound.
+    SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and
+    SLUICE_SECRET_FILE (the file with the run's secret) or, where the job speaks TLS,
+    SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). The job's name may be left out:
+    it is asked for at the address. Blocks until the job has answered, at most `timeout` seconds;
+    then raises JobNotFound.
 
     `shared_memory`: with shards of this machine, in plain text, gradients and parameters go through
     memory that both processes see; False: through the socket, like everything else.
@@ -51,7 +52,7 @@ def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None,
             raise errors.UsageError(f"SLUICE_WORKER_INDEX is '{text}': it must be this worker's "
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
-    tls = security.find(tls_directory)
+    tls = security.find(tls_directory, secret_file)
     job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout, tls)
     runtime = runtime_lib.Runtime(address, job, index, tls, shared_memory)
     runtime.start()

@@ -6,8 +6,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "services/common/crc32c.h"
 
 namespace sluice {
@@ -19,10 +21,17 @@ constexpr char kManifest[] = "manifest.json";
 constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
 constexpr size_t kMaxManifestBytes = 256 << 20;
+constexpr size_t kMaxSentences = 20;  // about damage in claims/
 constexpr uint64_t kMaxPartitionFileBytes = uint64_t{64} << 30;
 
 absl::Status Annotate(const absl::Status& status, absl::string_view where) {
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+// Whether a file is there and is not what it should be. Another try would not help.
+bool IsDamage(const absl::Status& status) {
+  return !status.ok() && !absl::IsNotFound(status) && !absl::IsUnavailable(status) &&
+         !absl::IsPermissionDenied(status) && !absl::IsUnimplemented(status);
 }
 
 class LocalStorage final : public CheckpointStorage {
@@ -41,14 +50,29 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status Own(const std::string& job) override {
+    const std::string path = JoinPath(folder_, kOwner);
     absl::StatusOr<std::string> owner = ReadOwner();
     if (absl::IsNotFound(owner.status())) {
       owner = JobOfNewestManifest();
       if (owner.ok() && (owner->empty() || IsSameJob(*owner, job))) {
-        absl::Status status = ExclusiveCreateFile(files_, JoinPath(folder_, kOwner),
-                                                  absl::Cord(absl::StrCat(job, "\n")), Suffix());
+        absl::Status status =
+            ExclusiveCreateFile(files_, path, absl::Cord(OwnerText(job)), Suffix());
         if (!absl::IsAlreadyExists(status)) return status;
         owner = ReadOwner();
+      }
+    }
+    if (IsDamage(owner.status())) {
+      // Only its owner writes checkpoints into a folder, so what they say is as good.
+      const absl::Status damage = owner.status();
+      owner = JobOfNewestManifest();
+      if (owner.ok() && owner->empty()) {
+        return absl::DataLossError(
+            absl::StrCat(damage.message(), ". No checkpoint says whose folder it is; if it is job ",
+                         job, "'s, remove ", path));
+      }
+      if (owner.ok() && IsSameJob(*owner, job)) {
+        // If it cannot be made anew, it is found damaged the next time again.
+        AtomicWriteFile(files_, path, absl::Cord(OwnerText(job)), Suffix()).IgnoreError();
       }
     }
     if (!owner.ok()) return owner.status();
@@ -68,25 +92,45 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsFolder());
-    if (!names.ok()) return names.status();
+    absl::StatusOr<std::vector<uint64_t>> attempts = ListClaims(/*junk=*/nullptr);
+    if (!attempts.ok()) return attempts.status();
     std::vector<v1::Claim> claims;
-    for (const std::string& name : *names) {
-      if (!absl::EndsWith(name, ".json")) continue;  // somebody's temporary file
-      const std::string path = JoinPath(ClaimsFolder(), name);
-      absl::StatusOr<std::string> text = files_->Read(path, kMaxClaimBytes);
-      if (!text.ok()) return text.status();
-      absl::StatusOr<v1::Claim> claim = ClaimFromJson(*text);
-      if (!claim.ok()) return Annotate(claim.status(), path);
-      if (ClaimPath(claim->attempt()) != path) {
-        return absl::DataLossError(
-            absl::StrCat(path, ": claims attempt ", claim->attempt(), ", unlike its name"));
+    for (const uint64_t attempt : *attempts) {
+      while (claims.size() + 1 < attempt) AddDamaged(&claims);
+      absl::StatusOr<v1::Claim> claim = ReadClaim(attempt);
+      if (claim.ok()) {
+        claims.push_back(*std::move(claim));
+      } else if (IsDamage(claim.status())) {
+        AddDamaged(&claims);
+      } else {
+        return claim.status();
       }
-      claims.push_back(*std::move(claim));
     }
-    std::sort(claims.begin(), claims.end(),
-              [](const auto& a, const auto& b) { return a.attempt() < b.attempt(); });
     return claims;
+  }
+
+  std::vector<std::string> FindDamage() override {
+    std::vector<std::string> sentences;
+    if (const absl::Status owner = ReadOwner().status(); IsDamage(owner)) {
+      sentences.emplace_back(owner.message());
+    }
+    const absl::StatusOr<std::vector<uint64_t>> attempts = ListClaims(&sentences);
+    if (!attempts.ok()) return sentences;  // an error of ReadClaims
+    uint64_t next = 1;
+    for (const uint64_t attempt : *attempts) {
+      for (; next < attempt; ++next)
+        sentences.push_back(absl::StrCat(ClaimPath(next), " is missing"));
+      if (const absl::Status claim = ReadClaim(attempt).status(); IsDamage(claim)) {
+        sentences.emplace_back(claim.message());
+      }
+      ++next;
+    }
+    if (sentences.size() > kMaxSentences) {
+      const size_t more = sentences.size() - kMaxSentences;
+      sentences.resize(kMaxSentences);
+      sentences.push_back(absl::StrCat("there is more damage of this kind, ", more, " times"));
+    }
+    return sentences;
   }
 
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
@@ -114,6 +158,16 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status WriteManifest(const v1::Manifest& manifest) override {
+    // What shards have reported is compared with what lies there: a manifest never names more.
+    for (const v1::PartitionFile& file : manifest.files()) {
+      const std::string path = JoinPath(Folder(manifest.checkpoint()), file.name());
+      const absl::StatusOr<uint64_t> size = files_->Size(path);
+      if (absl::IsUnavailable(size.status())) return size.status();
+      if (size.ok() && *size == file.bytes()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, " was written with ", file.bytes(), " bytes, and now ",
+          size.ok() ? absl::StrCat("it has ", *size) : std::string(size.status().message())));
+    }
     return WriteFile(manifest.checkpoint(), kManifest, absl::Cord(ManifestToJson(manifest)));
   }
 
@@ -169,8 +223,9 @@ class LocalStorage final : public CheckpointStorage {
 
  private:
   std::string ClaimsFolder() const { return JoinPath(folder_, kClaims); }
+  static std::string ClaimName(uint64_t attempt) { return absl::StrFormat("%06d.json", attempt); }
   std::string ClaimPath(uint64_t attempt) const {
-    return JoinPath(ClaimsFolder(), absl::StrFormat("%06d.json", attempt));
+    return JoinPath(ClaimsFolder(), ClaimName(attempt));
   }
   std::string Folder(const v1::CheckpointRef& ref) const {
     return JoinPath(folder_, CheckpointFolder(ref));
@@ -178,14 +233,72 @@ class LocalStorage final : public CheckpointStorage {
   // Several threads of one process write at once.
   std::string Suffix() { return absl::StrCat(writer_, "-", next_suffix_.fetch_add(1)); }
 
+  // Attempts of what is named as a claim, ascending. What is not is ignored; sentences about it go
+  // to `junk` unless that is null.
+  absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
+    absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsFolder());
+    if (!names.ok()) return names.status();
+    std::vector<uint64_t> attempts;
+    for (const std::string& name : *names) {
+      uint64_t attempt = 0;
+      if (absl::SimpleAtoi(absl::StripSuffix(name, ".json"), &attempt) && attempt > 0 &&
+          ClaimName(attempt) == name) {
+        attempts.push_back(attempt);
+      } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
+        junk->push_back(
+            absl::StrCat(JoinPath(ClaimsFolder(), name), " is no claim, and is ignored"));
+      }
+    }
+    std::sort(attempts.begin(), attempts.end());
+    if (!attempts.empty() && attempts.back() - attempts.size() > kMaxMissingClaims) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(ClaimPath(attempts.back()), " claims attempt ", attempts.back(),
+                       ", and there are ", attempts.size() - 1,
+                       " claims before it: no coordinator has made it, or claims were "
+                       "removed. Remove it, or put back what was removed"));
+    }
+    return attempts;
+  }
+
+  absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt) {
+    const std::string path = ClaimPath(attempt);
+    absl::StatusOr<std::string> text = files_->Read(path, kMaxClaimBytes);
+    if (!text.ok()) return text.status();
+    absl::StatusOr<v1::Claim> claim = ClaimFromJson(*text);
+    if (!claim.ok()) return Annotate(claim.status(), path);
+    if (claim->attempt() != attempt) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": claims attempt ", claim->attempt(), ", unlike its name"));
+    }
+    if (claim->has_parent() && claim->parent().attempt() >= attempt) {
+      return absl::DataLossError(absl::StrCat(path, ": its parent is of attempt ",
+                                              claim->parent().attempt(), ", not an older one"));
+    }
+    return claim;
+  }
+
+  static void AddDamaged(std::vector<v1::Claim>* claims) {
+    const uint64_t attempt = claims->size() + 1;
+    claims->emplace_back().set_attempt(attempt);
+  }
+
+  // The job, and a checksum over its line, which older versions did not write.
+  static std::string OwnerText(const std::string& job) {
+    const std::string line = absl::StrCat(job, "\n");
+    return absl::StrFormat("%scrc32c %08x\n", line, Crc32c(line));
+  }
+
   absl::StatusOr<std::string> ReadOwner() {
     const std::string path = JoinPath(folder_, kOwner);
     absl::StatusOr<std::string> text = files_->Read(path, kMaxOwnerBytes);
     if (!text.ok()) return text.status();
-    std::string job(absl::StripAsciiWhitespace(*text));
-    if (std::count(job.begin(), job.end(), '/') == 2) return job;
-    return absl::DataLossError(
-        absl::StrCat(path, ": '", job, "' is not a job's name, namespace/name/uid"));
+    const std::string job = text->substr(0, text->find('\n'));
+    const bool one_line = absl::StripTrailingAsciiWhitespace(*text) == job;
+    const bool is_name = std::count(job.begin(), job.end(), '/') == 2 &&
+                         std::all_of(job.begin(), job.end(), absl::ascii_isgraph);
+    if (is_name && (one_line || *text == OwnerText(job))) return job;
+    return absl::DataLossError(absl::StrCat(
+        path, " is damaged: it should be a job's name, namespace/name/uid, and its CRC32C"));
   }
 
   // Of the newest that can be read; empty if there is none.
@@ -195,11 +308,14 @@ class LocalStorage final : public CheckpointStorage {
     for (auto ref = checkpoints->rbegin(); ref != checkpoints->rend(); ++ref) {
       const absl::StatusOr<v1::Manifest> manifest = ReadManifest(*ref);
       if (manifest.ok()) return manifest->job();
-      if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
+      if (!IsDamage(manifest.status()) && !absl::IsNotFound(manifest.status())) {
         return manifest.status();
       }
     }
-    return "";
+    if (checkpoints->empty()) return "";
+    return absl::DataLossError(absl::StrCat(
+        folder_, " holds ", checkpoints->size(),
+        " checkpoints, and neither a file 'owner' nor a manifest that says whose they are"));
   }
 
   absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& folder) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/json_text.h"
 
 namespace sluice {
 namespace {
@@ -15,6 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kAlignment = 64;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // the format's own limit
+constexpr size_t kMaxHeaderDepth = 8;  // its deepest value is an extent: object, array, shape
 constexpr char kMetadata[] = "__metadata__";
 
 struct TypeRow {
@@ -96,7 +98,7 @@ absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
                           {"data_offsets", {data.size(), data.size() + array.bytes.size()}}};
     data.Append(array.bytes);
   }
-  std::string text = header.dump();
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize(
       (kLengthBytes + text.size() + kAlignment - 1) / kAlignment * kAlignment - kLengthBytes, ' ');
   const uint64_t length = text.size();
@@ -119,6 +121,9 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(const absl::Cord& 
     return Damaged("its header is longer than the file");
   }
   const std::string text(file.Subcord(kLengthBytes, length));
+  if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
+    return Damaged(absl::StrCat("its header: ", valid.message()));
+  }
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header.is_object()) return Damaged("its header is not JSON");
   const absl::Cord data = file.Subcord(kLengthBytes + length, file.size());

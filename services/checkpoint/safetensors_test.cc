@@ -19,7 +19,7 @@ SafetensorsArray Array(std::string name, v1::DataType dtype, std::vector<int64_t
 // A file with this header and so many bytes of data.
 absl::Cord FileOf(absl::string_view header, size_t data) {
   std::string text(8, '\0');
-  text[0] = static_cast<char>(header.size());
+  for (size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));
   return absl::Cord(absl::StrCat(text, header, std::string(data, 'x')));
 }
 
@@ -76,6 +76,15 @@ TEST(SafetensorsTest, AHeaderThatLiesIsRefusedWithTheArraysName) {
     ASSERT_FALSE(read.ok()) << c.header;
     EXPECT_THAT(read.status().message(), HasSubstr(c.message)) << c.header;
   }
+}
+
+TEST(SafetensorsTest, HeaderThatIsNestedDeeplyOrNotUtf8IsRefused) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& header : {deep, "{\"w\": " + deep + "}", std::string(200'000, '{')}) {
+    EXPECT_THAT(ReadSafetensors(FileOf(header, 4)).status().message(), HasSubstr("nested deeper"));
+  }
+  EXPECT_THAT(ReadSafetensors(FileOf("{\"w\xFF\": 1}", 4)).status().message(),
+              HasSubstr("not UTF-8"));
 }
 
 TEST(SafetensorsTest, ArraysComeInTheOrderOfTheirBytes) {

@@ -3,14 +3,22 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "services/common/crc32c.h"
+#include "services/common/json_text.h"
+#include "services/protocol/interval_set.h"
+#include "services/protocol/layout.h"
 
 namespace sluice {
 namespace {
@@ -19,30 +27,80 @@ std::tuple<uint64_t, uint64_t> OrderOf(const v1::CheckpointRef& ref) {
   return {ref.attempt(), ref.step()};
 }
 
+// A manifest's deepest value is a tensor's extent: object, table, tensors, tensor, shape.
+constexpr size_t kMaxJsonDepth = 16;
+constexpr uint32_t kFirstSummedVersion = 2;
+constexpr absl::string_view kSumBegins = ",\n \"crc32c\": \"";
+constexpr absl::string_view kSumEnds = "\"\n}\n";
+constexpr absl::string_view kObjectEnds = "\n}\n";
+constexpr size_t kSumDigits = 8;
+
+std::string SumText(absl::string_view bytes) { return absl::StrFormat("%08x", Crc32c(bytes)); }
+
+// The checksum is the last member of the text's object, over every byte before it: whatever is
+// flipped, cut off or put in shows, also a blank.
 template <typename Message>
-std::string ToJson(const Message& message) {
+std::string ToJson(Message message) {
+  message.set_format_version(kCheckpointFormatVersion);
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
   std::string json;
   // Fails only on messages that are not initialised, which proto3 does not have.
   (void)google::protobuf::util::MessageToJsonString(message, &json, options);
-  return json;
+  absl::string_view body = json;
+  absl::ConsumeSuffix(&body, kObjectEnds);
+  return absl::StrCat(body, kSumBegins, SumText(body), kSumEnds);
+}
+
+template <typename Message>
+absl::Status ParseJson(absl::string_view json, bool ignore_unknown_fields, Message* message) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = ignore_unknown_fields;
+  const auto status = google::protobuf::util::JsonStringToMessage(
+      google::protobuf::StringPiece(json.data(), json.size()), message, options);
+  if (status.ok()) return absl::OkStatus();
+  // The lines behind the first one show the place.
+  const absl::string_view message(status.message().data(), status.message().size());
+  return absl::DataLossError(message.substr(0, message.find('\n')));
 }
 
 template <typename Message>
 absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what) {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  Message message;
-  const auto status = google::protobuf::util::JsonStringToMessage(
-      google::protobuf::StringPiece(json.data(), json.size()), &message, options);
-  if (!status.ok()) {
-    return absl::DataLossError(absl::StrCat("not a ", what, ": ", status.ToString()));
+  const auto damaged = [&](absl::string_view why) {
+    return absl::DataLossError(absl::StrCat("not a whole ", what, ": ", why));
+  };
+  if (absl::Status text = CheckJsonText(json, kMaxJsonDepth); !text.ok()) {
+    return damaged(text.message());
   }
-  if (message.format_version() == 0 || message.format_version() > kCheckpointFormatVersion) {
-    return absl::DataLossError(absl::StrCat(what, " of format version ", message.format_version(),
-                                            "; this build reads up to ", kCheckpointFormatVersion));
+  const size_t sum_bytes = kSumBegins.size() + kSumDigits + kSumEnds.size();
+  const size_t body_bytes = json.size() > sum_bytes ? json.size() - sum_bytes : 0;
+  absl::string_view sum = json.substr(body_bytes);
+  const bool summed = body_bytes > 0 && absl::ConsumePrefix(&sum, kSumBegins) &&
+                      absl::ConsumeSuffix(&sum, kSumEnds);
+  std::string text(json);
+  if (summed) {
+    const absl::string_view body = json.substr(0, body_bytes);
+    if (sum != SumText(body)) {
+      return damaged(absl::StrCat("its CRC32C is ", SumText(body), ", not ", sum, " as it says"));
+    }
+    text = absl::StrCat(body, kObjectEnds);
+  }
+  // Of a newer version nothing is known but its number.
+  if (Message any; ParseJson(text, /*ignore_unknown_fields=*/true, &any).ok() &&
+                   any.format_version() > kCheckpointFormatVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat(what, " of format version ", any.format_version(), "; this build reads up to ",
+                     kCheckpointFormatVersion, ": use a newer version of Sluice"));
+  }
+  Message message;
+  // A field that is not known is damage: what it was instead would be missing without a word.
+  if (absl::Status read = ParseJson(text, /*ignore_unknown_fields=*/false, &message); !read.ok()) {
+    return damaged(read.message());
+  }
+  if (message.format_version() == 0) return damaged("it has no format_version");
+  if (summed != (message.format_version() >= kFirstSummedVersion)) {
+    return damaged(summed ? "its version has no checksum" : "its checksum is missing");
   }
   return message;
 }
@@ -94,6 +152,12 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
       if (ref.attempt() == attempt && ref.step() <= highest_step) candidates.push_back(ref);
     }
     const auto claim = claim_of.find(attempt);
+    if (claim != claim_of.end() && IsDamaged(*claim->second)) {
+      if (claim == claim_of.begin()) return candidates;
+      attempt = std::prev(claim)->first;
+      highest_step = UINT64_MAX;
+      continue;
+    }
     // Attempts only go down: a damaged or hostile chain of parents cannot make this endless.
     if (claim == claim_of.end() || !claim->second->has_parent() ||
         claim->second->parent().attempt() >= attempt) {
@@ -125,24 +189,129 @@ absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef&
   return storage.Remove(ref);
 }
 
-absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
-                                                 const v1::CheckpointRef& ref) {
-  absl::StatusOr<v1::Manifest> manifest = storage.ReadManifest(ref);
-  if (!manifest.ok()) return manifest;
-  if (absl::Status status = CheckFiles(storage, *manifest); !status.ok()) return status;
-  return manifest;
-}
-
 namespace {
 
-// Looks once. `deleted`: a candidate vanished while it was read.
-absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* deleted) {
+// More samples than a job can have, with room for what is added to them.
+constexpr uint64_t kMaxSamples = uint64_t{1} << 62;
+
+absl::Status CheckFileList(const v1::Manifest& manifest) {
+  std::set<std::string> names;
+  std::set<uint32_t> partitions;
+  for (const v1::PartitionFile& file : manifest.files()) {
+    if (file.name().empty() || absl::StrContains(file.name(), '/') ||
+        !names.insert(file.name()).second) {
+      return absl::DataLossError(
+          absl::StrCat("'", file.name(), "' is no name of a file in its folder, or there twice"));
+    }
+    if (!partitions.insert(file.partition()).second) {
+      return absl::DataLossError(absl::StrCat("it has two files of partition ", file.partition()));
+    }
+  }
+  // Manifests without tensors are those of tests.
+  if (manifest.table().tensors().empty() && manifest.layout().blocks().empty()) {
+    return absl::OkStatus();
+  }
+  if (absl::Status valid = ValidateTable(manifest.table()); !valid.ok()) {
+    return absl::DataLossError(valid.message());
+  }
+  if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
+    return absl::DataLossError(valid.message());
+  }
+  const LayoutIndex index(manifest.table(), manifest.layout());
+  for (uint32_t p = 0; p < index.partitions(); ++p) {
+    if (index.IsEmpty(p) || partitions.count(p) > 0) continue;
+    return absl::DataLossError(absl::StrCat("it has no file of partition ", p));
+  }
+  if (!partitions.empty() && *partitions.rbegin() >= index.partitions()) {
+    return absl::DataLossError(absl::StrCat("it has a file of partition ", *partitions.rbegin(),
+                                            ", and ", index.partitions(), " partitions"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPosition(const v1::Manifest& manifest) {
+  if (!v1::Mode_IsValid(manifest.mode())) {
+    return absl::DataLossError(absl::StrCat(manifest.mode(), " is no mode"));
+  }
+  if (manifest.samples() > kMaxSamples || manifest.checkpoint().step() > kMaxSamples) {
+    return absl::DataLossError("its samples or its step are more than a job can have");
+  }
+  if (manifest.has_parent() && manifest.parent().attempt() >= manifest.checkpoint().attempt()) {
+    return absl::DataLossError(absl::StrCat("its parent is of attempt ",
+                                            manifest.parent().attempt(), ", not an older one"));
+  }
+  if (!manifest.has_ledger()) return absl::OkStatus();
+  const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(manifest.ledger().applied());
+  if (!applied.ok()) return absl::DataLossError(applied.status().message());
+  if (!applied->empty() && applied->Intervals().back().end > kMaxSamples) {
+    return absl::DataLossError("its ledger names samples that no job has");
+  }
+  if (applied->Count() != manifest.samples() ||
+      manifest.ledger().updates() != manifest.checkpoint().step()) {
+    return absl::DataLossError(absl::StrCat("its ledger has ", applied->Count(), " samples and ",
+                                            manifest.ledger().updates(),
+                                            " updates, and the checkpoint ", manifest.samples(),
+                                            " and ", manifest.checkpoint().step()));
+  }
+  return absl::OkStatus();
+}
+
+std::string JoinSentences(const std::vector<std::string>& sentences) {
+  return absl::StrCat(sentences.empty() ? "" : ": ", absl::StrJoin(sentences, "; "));
+}
+
+constexpr char kAdvice[] =
+    ". Put back what is missing or damaged from a copy, begin a job with a folder of its own from "
+    "another checkpoint (checkpoint.restoreFrom), or remove the folder to train from the beginning";
+
+// Whether there is really nothing to begin with, where no checkpoint can be used.
+absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints, bool candidates,
+                        const RestorePoint& point) {
+  const v1::Claim* newest = claims.empty() ? nullptr : &claims.back();
+  if (newest == nullptr || newest->end()) return absl::OkStatus();  // has finished
+  if (candidates) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no checkpoint of the job is whole", JoinSentences(point.damaged), kAdvice));
+  }
+  // (R11) The newest attempt began at zero, before there was a checkpoint.
+  if (checkpoints > 0 && !IsDamaged(*newest) && !newest->has_parent()) return absl::OkStatus();
+  for (const v1::Claim& claim : claims) {
+    if (!IsDamaged(claim) && !claim.has_parent()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job has no checkpoint that can be used, and ",
+        IsDamaged(claim) ? absl::StrCat("it is not known how attempt ", claim.attempt(), " began")
+                         : absl::StrCat("attempt ", claim.attempt(), " began with ",
+                                        CheckpointFolder(claim.parent())),
+        JoinSentences(point.damaged), kAdvice));
+  }
+  return absl::OkStatus();
+}
+
+// A storage that cannot be reached, or that a newer version has written, is not damaged: falling
+// back would lose progress for nothing.
+bool IsUnreachable(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) ||
+         absl::IsUnimplemented(status);
+}
+
+// Looks once. `changed`: a job that trains may have changed the storage meanwhile.
+absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* changed) {
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
   absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
   RestorePoint point;
-  for (const v1::CheckpointRef& ref : RestoreCandidates(*claims, *checkpoints)) {
+  point.damaged = storage.FindDamage();
+  const uint64_t highest = claims->empty() ? 0 : claims->back().attempt();
+  for (const v1::CheckpointRef& ref : *checkpoints) {
+    if (ref.attempt() <= highest) continue;
+    *changed = true;
+    return absl::FailedPreconditionError(absl::StrCat("there is ", CheckpointFolder(ref),
+                                                      ", and no claim of attempt ", ref.attempt(),
+                                                      ": claims were removed", kAdvice));
+  }
+  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(*claims, *checkpoints);
+  for (const v1::CheckpointRef& ref : candidates) {
     absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(storage, ref);
     const absl::Status& status = manifest.status();
     if (status.ok()) {
@@ -150,24 +319,49 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
       point.manifest = *std::move(manifest);
       return point;
     }
-    // A storage that cannot be reached is not a damaged checkpoint: falling back further would lose
-    // progress for nothing.
-    if (absl::IsUnavailable(status) || absl::IsPermissionDenied(status)) return status;
+    if (IsUnreachable(status)) return status;
     // A manifest goes first when a checkpoint is deleted.
-    *deleted = *deleted || absl::IsNotFound(storage.ReadManifest(ref).status());
+    *changed = *changed || absl::IsNotFound(storage.ReadManifest(ref).status());
+    point.passed_over.push_back(ref);
     point.damaged.push_back(
         absl::StrCat("checkpoint ", CheckpointFolder(ref), " is damaged: ", status.message()));
+  }
+  const bool any = !candidates.empty();
+  if (absl::Status empty = CheckEmpty(*claims, checkpoints->size(), any, point); !empty.ok()) {
+    *changed = true;
+    return empty;
+  }
+  for (const v1::CheckpointRef& ref : *checkpoints) {
+    point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointFolder(ref),
+                                         " is not used: attempt ", highest,
+                                         " was begun without it"));
   }
   return point;
 }
 
 }  // namespace
 
+absl::Status CheckManifest(const v1::Manifest& manifest) {
+  absl::Status status = CheckFileList(manifest);
+  if (status.ok()) status = CheckPosition(manifest);
+  if (status.ok()) return status;
+  return absl::DataLossError(absl::StrCat("its manifest contradicts itself: ", status.message()));
+}
+
+absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
+                                                 const v1::CheckpointRef& ref) {
+  absl::StatusOr<v1::Manifest> manifest = storage.ReadManifest(ref);
+  if (!manifest.ok()) return manifest;
+  if (absl::Status status = CheckManifest(*manifest); !status.ok()) return status;
+  if (absl::Status status = CheckFiles(storage, *manifest); !status.ok()) return status;
+  return manifest;
+}
+
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
   for (int look = 1;; ++look) {
-    bool deleted = false;
-    absl::StatusOr<RestorePoint> point = LookForRestorePoint(storage, &deleted);
-    if (!point.ok() || !deleted || look == kMaxLooks) return point;
+    bool changed = false;
+    absl::StatusOr<RestorePoint> point = LookForRestorePoint(storage, &changed);
+    if (!changed || look == kMaxLooks) return point;
   }
 }
 

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/crc32c.h"
 #include "services/common/fake_file_system.h"
@@ -15,10 +17,12 @@
 namespace sluice {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 v1::CheckpointRef Ref(uint64_t attempt, uint64_t step) {
   v1::CheckpointRef ref;
@@ -237,18 +241,241 @@ TEST_F(LocalStorageTest, AManifestsFileNamesCannotLeaveItsFolder) {
   EXPECT_EQ(storage_->ReadFile(Ref(1, 1), file).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(LocalStorageTest, AClaimThatCannotBeReadIsAnErrorAndNotAGuess) {
-  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+TEST_F(LocalStorageTest, DamagedAndMissingClaimsAreKnownByTheirAttemptAndNamed) {
+  for (uint64_t attempt = 1; attempt <= 5; ++attempt) {
+    ASSERT_TRUE(storage_->CreateClaim(MakeClaim(attempt)).ok());
+  }
   Overwrite("/store/claims/000002.json", "not json");
-  EXPECT_EQ(storage_->ReadClaims().status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(storage_->ReadClaims().status().message(), HasSubstr("000002.json"));
+  ASSERT_TRUE(files_.Remove("/store/claims/000003.json").ok());
+  ASSERT_TRUE(files_.Remove("/store/claims/000004.json").ok());
+  ASSERT_TRUE(files_.CreateDirectories("/store/claims/000004.json").ok());
+  const auto claims = storage_->ReadClaims();
+  ASSERT_TRUE(claims.ok()) << claims.status();
+  std::vector<bool> damaged;
+  for (size_t i = 0; i < claims->size(); ++i) {
+    EXPECT_EQ((*claims)[i].attempt(), i + 1);
+    damaged.push_back(IsDamaged((*claims)[i]));
+  }
+  EXPECT_THAT(damaged, ElementsAre(false, true, true, true, false));
+  EXPECT_THAT(storage_->FindDamage(),
+              ElementsAre(HasSubstr("000002.json"), HasSubstr("000003.json is missing"),
+                          HasSubstr("000004.json: it is a folder")));
+  Save(Ref(1, 10), "x");
+  Save(Ref(2, 20), "x");
+  EXPECT_EQ(FindRestorePoint(*storage_).status().code(), absl::StatusCode::kOk)
+      << "attempt 5 was a birth";
 }
 
-TEST_F(LocalStorageTest, ANewerFormatIsRefusedByItsNumber) {
-  v1::Claim claim = MakeClaim(1);
-  claim.set_format_version(99);
-  ASSERT_TRUE(storage_->CreateClaim(claim).ok());
+TEST_F(LocalStorageTest, JunkAmongTheClaimsIsNamedAndIgnored) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  for (const char* junk : {"README", "1.json", "000000.json", "00000x.json", "000001.json~"}) {
+    Overwrite(absl::StrCat("/store/claims/", junk), "junk");
+  }
+  Overwrite("/store/claims/000002.json.tmp-7-1", "a writer that died");
+  Save(Ref(1, 10), "x");
+  const auto point = FindRestorePoint(*storage_);
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_TRUE(point->found);
+  EXPECT_THAT(point->damaged, SizeIs(5));
+  EXPECT_THAT(point->damaged, Contains(HasSubstr("README is no claim, and is ignored")));
+}
+
+TEST_F(LocalStorageTest, AClaimFarBeyondTheOthersIsAnErrorWithAdvice) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(UINT64_MAX)).ok());
+  Save(Ref(1, 10), "x");
+  const absl::Status status = FindRestorePoint(*storage_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("18446744073709551615.json"));
+  EXPECT_THAT(status.message(), HasSubstr("Remove it"));
+}
+
+TEST_F(LocalStorageTest, CheckpointsWithoutTheirClaimsAreAnErrorWithAdvice) {
+  Save(Ref(1, 10), "x");
+  for (int claims = 0; claims < 2; ++claims) {
+    if (claims == 1) {
+      ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+      Save(Ref(2, 20), "x");
+    }
+    const absl::Status status = FindRestorePoint(*storage_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("claims were removed"));
+    EXPECT_THAT(status.message(), HasSubstr("restoreFrom"));
+  }
+}
+
+TEST_F(LocalStorageTest, NoWholeCheckpointAmongThoseThereIsAnErrorThatNamesThem) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "x");
+  Overwrite(Path(Ref(1, 10), "manifest.json"), "{");
+  const absl::Status status = FindRestorePoint(*storage_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("attempt-0001-step-000000000010 is damaged"));
+}
+
+TEST_F(LocalStorageTest, AParentThatIsGoneWithAllCheckpointsIsAnError) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "it died before its first checkpoint";
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
+  const absl::Status status = FindRestorePoint(*storage_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("attempt 2 began with attempt-0001-step-000000000010"));
+  v1::Claim end = MakeClaim(3);
+  end.set_end(true);
+  ASSERT_TRUE(storage_->CreateClaim(end).ok());
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "a job that has finished needs none";
+}
+
+TEST_F(LocalStorageTest, ADamagedClaimsAttemptAndTheOneBelowItAreTriedInTurn) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
+  Save(Ref(1, 10), "x");
+  Overwrite("/store/claims/000002.json", "");
+  auto point = FindRestorePoint(*storage_);
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->manifest.checkpoint().step(), 10u);
+  EXPECT_THAT(point->damaged, ElementsAre(HasSubstr("000002.json")));
+  Save(Ref(2, 20), "x");
+  point = FindRestorePoint(*storage_);
+  EXPECT_EQ(point->manifest.checkpoint().step(), 20u);
+  EXPECT_EQ(RemoveReplaced(*storage_, Ref(1, 10), 1).code(), absl::StatusCode::kFailedPrecondition)
+      << "a damaged claim is a claim";
+}
+
+TEST_F(LocalStorageTest, ANewerFormatIsRefusedByItsNumberAndNotPassedOver) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "x");
+  Save(Ref(1, 20), "x");
+  Overwrite(Path(Ref(1, 20), "manifest.json"), "{\"format_version\": 99, \"colour\": \"red\"}");
+  EXPECT_EQ(FindRestorePoint(*storage_).status().code(), absl::StatusCode::kUnimplemented);
+  Overwrite("/store/claims/000002.json", "{\"format_version\": 99}");
+  EXPECT_EQ(storage_->ReadClaims().status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(storage_->ReadClaims().status().message(), HasSubstr("99"));
+}
+
+// As versions before the checksums wrote them.
+constexpr char kOldClaim[] = R"({
+ "format_version": 1,
+ "attempt": "1",
+ "term": {
+  "counter": "1",
+  "coordinator": "77"
+ },
+ "time": "2026-11-01T10:00:00.5+00:00"
+}
+)";
+constexpr char kOldManifest[] = R"({
+ "format_version": 1,
+ "job": "team/first/u1",
+ "checkpoint": {
+  "attempt": "1",
+  "step": "10"
+ },
+ "mode": "ASYNCHRONOUS",
+ "samples": "40",
+ "ledger": {
+  "applied": [
+   {
+    "end": "40"
+   }
+  ],
+  "updates": "10"
+ },
+ "files": [
+  {
+   "name": "partition-00000.safetensors",
+   "bytes": "1",
+   "crc32c": 2839306131
+  }
+ ],
+ "time": "2026-11-01T10:00:01.5+00:00"
+}
+)";
+
+class OldFormatTest : public LocalStorageTest {
+ protected:
+  OldFormatTest() {
+    EXPECT_TRUE(files_.CreateDirectories("/store/claims").ok());
+    EXPECT_TRUE(files_.CreateDirectories("/store/attempt-0001-step-000000000010").ok());
+    Overwrite("/store/claims/000001.json", kOldClaim);
+    Overwrite("/store/owner", "team/first/u1\n");
+    Overwrite(Path(Ref(1, 10), "partition-00000.safetensors"), "x");
+    Overwrite(Path(Ref(1, 10), "manifest.json"), kOldManifest);
+  }
+  absl::Status ReadManifestText(const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(kOldManifest, {{from, to}});
+    EXPECT_NE(text, kOldManifest) << from;
+    Overwrite(Path(Ref(1, 10), "manifest.json"), text);
+    return ReadWholeCheckpoint(*storage_, Ref(1, 10)).status();
+  }
+};
+
+TEST_F(OldFormatTest, IsReadAndUsed) {
+  EXPECT_TRUE(storage_->Own("team/first/u2").ok());
+  EXPECT_EQ(storage_->Own("team/second/u1").code(), absl::StatusCode::kFailedPrecondition);
+  const auto point = FindRestorePoint(*storage_);
+  ASSERT_TRUE(point.ok()) << point.status();
+  ASSERT_TRUE(point->found) << absl::StrJoin(point->damaged, "; ");
+  EXPECT_THAT(point->damaged, IsEmpty());
+  EXPECT_EQ(point->manifest.ledger().applied(0).end(), 40u);
+}
+
+TEST_F(OldFormatTest, ARenamedKeyAndContradictoryValuesAreDamage) {
+  const std::pair<const char*, const char*> edits[] = {
+      {"\"ledger\"", "\"lidger\""},
+      {"\"mode\"", "\"modd\""},
+      {"\"updates\": \"10\"", "\"updates\": \"11\""},
+      {"\"end\": \"40\"", "\"end\": \"18446744073709551615\""},
+      {"\"end\": \"40\"", "\"end\": \"41\""},
+      {"\"samples\": \"40\"", "\"samples\": \"42\""},
+      {"\"mode\": \"ASYNCHRONOUS\"", "\"mode\": 7"},
+      {"\"files\"", "\"parent\": {\"attempt\": \"1\"},\n \"files\""},
+      {"\"name\": \"partition-00000.safetensors\"", "\"name\": \"../x\""},
+      {"team", "te\xFFm"},
+      {"\"time\"", "\"crc32c\": \"00000000\",\n \"time\""}};
+  for (const auto& [from, to] : edits) {
+    const absl::Status status = ReadManifestText(from, to);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << to << ": " << status;
+  }
+}
+
+TEST(ChecksumTest, EveryFlippedBitAndEveryTruncationOfClaimAndManifestIsDamage) {
+  v1::Claim claim = MakeClaim(3, Ref(2, 10));
+  claim.mutable_term()->set_counter(4);
+  claim.set_time("2026-11-01T10:00:00.5+00:00");
+  const std::string whole = ClaimToJson(claim);
+  ASSERT_TRUE(ClaimFromJson(whole).ok()) << ClaimFromJson(whole).status() << whole;
+  EXPECT_EQ(ClaimFromJson(whole)->parent().step(), 10u);
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_EQ(ClaimFromJson(flipped).status().code(), absl::StatusCode::kDataLoss)
+        << "bit " << bit << ": " << flipped;
+  }
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_EQ(ClaimFromJson(whole.substr(0, size)).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(ChecksumTest, DeepNestingIsRefusedBeforeItIsParsed) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const absl::Status status = ManifestFromJson(deep).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("nested deeper"));
+}
+
+TEST_F(LocalStorageTest, AManifestIsWrittenOnlyBesideTheFilesThatItNames) {
+  v1::Manifest manifest;
+  *manifest.mutable_checkpoint() = Ref(1, 10);
+  v1::PartitionFile& file = *manifest.add_files();
+  file.set_name("p");
+  file.set_bytes(5);
+  EXPECT_EQ(storage_->WriteManifest(manifest).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("four")).ok());
+  EXPECT_THAT(storage_->WriteManifest(manifest).message(), HasSubstr("5 bytes, and now it has 4"));
+  EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
+  ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("fives")).ok());
+  EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
 }
 
 TEST_F(LocalStorageTest, RemovingTakesAllFilesAndMayBeRepeated) {
@@ -290,7 +517,7 @@ TEST_F(LocalStorageTest, AJobsStorageIsRefusedToAnotherJobWithBothNamesAndTheFol
     EXPECT_THAT(refused.message(), HasSubstr(other));
     EXPECT_THAT(refused.message(), HasSubstr("restoreFrom"));
   }
-  EXPECT_EQ(*files_.Read("/store/owner", 100), "team/first/u1\n");
+  EXPECT_THAT(*files_.Read("/store/owner", 100), StartsWith("team/first/u1\ncrc32c "));
 }
 
 TEST_F(LocalStorageTest, AJobThatIsDeletedAndAppliedAgainGoesOnWithItsStorage) {
@@ -335,6 +562,22 @@ TEST_F(LocalStorageTest, AnOwnerThatCannotBeUnderstoodIsAnErrorAndNotAGuess) {
   Overwrite("/store/owner", "somebody");
   EXPECT_EQ(storage_->Own("team/first/u1").code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(storage_->Own("team/first/u1").message(), HasSubstr("/store/owner"));
+}
+
+TEST_F(LocalStorageTest, ADamagedOwnerIsMadeAnewIfTheCheckpointsSayWhoseTheFolderIs) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  ASSERT_TRUE(storage_->Own("team/first/u1").ok());
+  const std::string whole = *files_.Read("/store/owner", 100);
+  Save(Ref(1, 10), "x", "team/first/u1");
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    Overwrite("/store/owner", flipped);
+    EXPECT_THAT(storage_->FindDamage(), ElementsAre(HasSubstr("/store/owner is damaged"))) << bit;
+    EXPECT_EQ(storage_->Own("team/second/u1").code(), absl::StatusCode::kFailedPrecondition) << bit;
+    EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << bit;
+    EXPECT_EQ(*files_.Read("/store/owner", 100), whole) << bit;
+  }
 }
 
 TEST_F(LocalStorageTest, AProbeLeavesNothingButTheFolders) {

@@ -18,6 +18,7 @@
 #include "services/cli/mode_plot.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/number_range.h"
 #include "services/common/temporary_directory.h"
 
 namespace sluice::cli {
@@ -129,7 +130,8 @@ void AddBenchCommand(CLI::App* app, const Environment& environment, Action* acti
   bench
       ->add_option("--max-staleness", flags->options.max_staleness,
                    "of BoundedStaleness, where the manifest has no bound")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(NumberBetween<uint64_t>(0, 1'000'000));
   bench->add_option("--target", flags->target,
                     "value of the metric to which time is measured (default: the worst of the "
                     "modes' final ones)");

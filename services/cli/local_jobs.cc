@@ -1,6 +1,7 @@
 #include "services/cli/local_jobs.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -35,19 +36,22 @@ std::string ResultText(const local::JobDirectory& directory) {
 
 class LocalAccess final : public Jobs::Access {
  public:
-  LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator)
+  LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator,
+              std::shared_ptr<grpc::ChannelCredentials> credentials)
       : directory_(std::move(directory)),
         identity_(std::move(identity)),
-        coordinator_(std::move(coordinator)) {}
+        coordinator_(std::move(coordinator)),
+        credentials_(std::move(credentials)) {}
 
   std::string Identity() const override { return identity_; }
-  SnapshotSource Source() override { return {coordinator_, nullptr, nullptr, ""}; }
+  SnapshotSource Source() override { return {coordinator_, nullptr, credentials_, ""}; }
   bool Running() override { return directory_.LockedBy().has_value(); }
 
  private:
   const local::JobDirectory directory_;
   const std::string identity_;
   const std::string coordinator_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 };
 
 class LocalJobs final : public Jobs {
@@ -139,7 +143,11 @@ class LocalJobs final : public Jobs {
     if (!pid.has_value()) return absl::StrCat("Job ", name, " does not run");
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
                      options.now ? "" : ": it writes a checkpoint first"));
-    kill(*pid, SIGTERM);
+    if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "process ", *pid, ", which runs job ", name,
+          ", is another user's: only the user who started the job may stop it"));
+    }
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
     while (directory->LockedBy() == pid) {
       if (environment_.clock->Now() >= deadline) {
@@ -163,10 +171,13 @@ class LocalJobs final : public Jobs {
     if (!job.ok()) return job.status();
     const absl::StatusOr<std::string> address = CoordinatorAddress(files_, *directory);
     if (!address.ok()) return absl::UnavailableError("the job still starts");
+    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+        RunCredentials(files_, *directory);
+    if (!credentials.ok()) return credentials.status();
     return std::make_unique<LocalAccess>(
         *directory,
-        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()),
-        *address);
+        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()), *address,
+        *std::move(credentials));
   }
 
  private:

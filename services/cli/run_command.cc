@@ -26,6 +26,7 @@
 #include "services/cli/run_display.h"
 #include "services/cli/run_preparation.h"
 #include "services/common/exit_code.h"
+#include "services/common/number_range.h"
 
 namespace sluice::cli {
 namespace {
@@ -417,8 +418,10 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       ->excludes("--fresh");
   run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
   run->add_flag("--dry-run", flags->dry_run, "show what would start, and change nothing");
-  run->add_option("--workers", flags->workers, "number of workers instead of the manifest's");
-  run->add_option("--shards", flags->shards, "number of shards instead of the manifest's");
+  run->add_option("--workers", flags->workers, "number of workers instead of the manifest's")
+      ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
+  run->add_option("--shards", flags->shards, "number of shards instead of the manifest's")
+      ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
   run->add_flag("-q,--quiet", flags->quiet, "print only the final metric, and errors");
   run->add_flag("-v,--verbose", flags->verbose,
                 "show the processes' logs too, with a line for each push, pull and step");

@@ -8,8 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
 
 namespace sluice::cli {
 
@@ -21,12 +23,25 @@ absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
   return absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*text));
 }
 
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
+    FileSystem* files, const local::JobDirectory& directory) {
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::Open(files, {.secret_file = directory.SecretFile()},
+                                        absl::Now());
+  if (absl::IsNotFound(security.status())) return nullptr;
+  if (!security.ok()) return security.status();
+  return (*security)->channel_credentials();
+}
+
 absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,
                                              const local::JobDirectory& directory) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(files, directory);
   if (!address.ok()) return address.status();
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+      RunCredentials(files, directory);
+  if (!credentials.ok()) return credentials.status();
   const std::unique_ptr<v1::JobControl::Stub> stub =
-      v1::JobControl::NewStub(MakeChannel({.address = *address}));
+      v1::JobControl::NewStub(MakeChannel({.address = *address, .credentials = *credentials}));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::GetProgressRequest request;

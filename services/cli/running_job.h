@@ -2,6 +2,9 @@
 #ifndef SLUICE_SERVICES_CLI_RUNNING_JOB_H_
 #define SLUICE_SERVICES_CLI_RUNNING_JOB_H_
 
+#include <grpcpp/security/credentials.h>
+
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,6 +17,11 @@ namespace sluice::cli {
 // host:port of its coordinator. NOT_FOUND if it has said none yet.
 absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
                                                const local::JobDirectory& directory);
+
+// What shows the run's secret to its processes; null for a run without one. PERMISSION_DENIED:
+// another user's.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
+    FileSystem* files, const local::JobDirectory& directory);
 
 // Waits at most two seconds.
 absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,

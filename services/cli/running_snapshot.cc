@@ -2,10 +2,10 @@
 
 #include <grpcpp/client_context.h>
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +20,7 @@
 #include "services/protocol/wire_version.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
 #include "services/transport/stream_client.h"
 
@@ -39,7 +40,7 @@ class Collector {
     MutexLock lock(&mutex_);
     if (!status_.ok()) return;
     if (header.has_refused()) {
-      status_ = absl::UnavailableError("the job changed its view meanwhile; try again");
+      status_ = absl::AbortedError("the job changed its view, or let go of the version; try again");
     } else if (header.has_data()) {
       status_ = AddBlocks(header.data(), payload);
       if (header.data().last()) missing_.erase(header.data().partition());
@@ -52,6 +53,12 @@ class Collector {
     if (status_.ok() && !missing_.empty()) {
       status_ = absl::UnavailableError(absl::StrCat("a shard went away: ", why.message()));
     }
+    changed_.SignalAll();
+  }
+
+  void OnSnapshotEnded(const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    if (status_.ok() && !missing_.empty()) status_ = why;
     changed_.SignalAll();
   }
 
@@ -109,6 +116,13 @@ class Collector {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
+v1::ProcessId ReaderId(uint64_t incarnation) {
+  v1::ProcessId id;
+  id.set_role(v1::READER);
+  id.set_incarnation(incarnation);
+  return id;
+}
+
 std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
                                           const v1::View::Shard& shard, const std::string& address,
                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
@@ -133,8 +147,7 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
   hello.mutable_hello()->set_min_wire_version(kOldestWireVersion);
   hello.mutable_hello()->set_max_wire_version(kWireVersion);
   hello.mutable_hello()->set_job(job);
-  hello.mutable_hello()->mutable_sender()->set_role(v1::READER);
-  hello.mutable_hello()->mutable_sender()->set_incarnation(incarnation);
+  *hello.mutable_hello()->mutable_sender() = ReaderId(incarnation);
   hello.mutable_hello()->set_shard_incarnation(shard.process().incarnation());
   stream->Send(hello);
   v1::Header pull;
@@ -160,62 +173,105 @@ std::map<std::string, std::string> OwnersOf(const v1::Snapshot& snapshot) {
   return owners;
 }
 
+// One OpenSnapshot: the version is pinned as long as this lives. The other end may end it before.
+class OpenedSnapshot {
+ public:
+  // Blocks until a version is pinned.
+  static absl::StatusOr<std::unique_ptr<OpenedSnapshot>> Open(const SnapshotSource& source,
+                                                              uint64_t incarnation,
+                                                              absl::Time deadline) {
+    auto opened =
+        std::unique_ptr<OpenedSnapshot>(new OpenedSnapshot(source, incarnation, deadline));
+    if (opened->call_->Read(&opened->snapshot_)) return opened;
+    const absl::Status why = FromGrpcStatus(opened->call_->Finish());
+    opened->call_.reset();
+    if (why.ok()) return absl::UnavailableError("the job's coordinator gave no snapshot");
+    absl::Status explained = security::ExplainHandshake(
+        why, security::SpeaksTls(source.credentials), source.handshake_help);
+    if (!absl::IsUnavailable(why) || explained != why) return explained;
+    return absl::UnavailableError(
+        "the job's coordinator does not answer: the job begins or ends just now, or it has "
+        "another one soon; try again");
+  }
+
+  ~OpenedSnapshot() {
+    context_.TryCancel();
+    if (waiting_.joinable()) waiting_.join();
+  }
+
+  const v1::Snapshot& snapshot() const { return snapshot_; }
+
+  // Tells the collector if the call ends. Once; the collector must outlive this.
+  void Watch(Collector* collector) {
+    waiting_ = std::thread([this, collector] {
+      v1::Snapshot none;
+      while (call_->Read(&none)) {
+      }
+      const absl::Status why = FromGrpcStatus(call_->Finish());
+      collector->OnSnapshotEnded(
+          why.ok() ? absl::AbortedError("the job's coordinator ended the snapshot") : why);
+    });
+  }
+
+ private:
+  OpenedSnapshot(const SnapshotSource& source, uint64_t incarnation, absl::Time deadline)
+      : stub_(v1::JobControl::NewStub(
+            MakeChannel({.address = source.coordinator, .credentials = source.credentials}))) {
+    context_.set_deadline(absl::ToChronoTime(deadline));
+    v1::OpenSnapshotRequest request;
+    request.set_hold_seconds(absl::ToDoubleSeconds(deadline - absl::Now()));
+    *request.mutable_reader() = ReaderId(incarnation);
+    call_ = stub_->OpenSnapshot(&context_, request);
+  }
+
+  const std::unique_ptr<v1::JobControl::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::Snapshot>> call_;
+  v1::Snapshot snapshot_;
+  std::thread waiting_;
+};
+
+absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std::string& job,
+                                         absl::Time deadline) {
+  const uint64_t incarnation = RandomIncarnation();
+  absl::StatusOr<std::unique_ptr<OpenedSnapshot>> opened =
+      OpenedSnapshot::Open(source, incarnation, deadline);
+  if (!opened.ok()) return opened.status();
+  const v1::Snapshot& snapshot = (*opened)->snapshot();
+  absl::StatusOr<TensorAssembler> assembler =
+      TensorAssembler::Create(snapshot.table(), snapshot.layout());
+  if (!assembler.ok()) return assembler.status();
+  Collector collector(snapshot, *std::move(assembler));
+  std::vector<std::unique_ptr<StreamClient>> streams;
+  for (const v1::View::Shard& shard : snapshot.view().shards()) {
+    absl::StatusOr<std::string> address = shard.address();
+    if (source.shard_address) address = source.shard_address(shard);
+    if (!address.ok()) return address.status();
+    streams.push_back(
+        StartReader(snapshot, shard, *address, source.credentials, job, incarnation, &collector));
+  }
+  (*opened)->Watch(&collector);
+  absl::StatusOr<std::vector<SafetensorsArray>> tensors = collector.Wait(deadline);
+  streams.clear();
+  RunningSnapshot result;
+  if (tensors.ok()) {
+    result = RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
+  }
+  opened->reset();  // before the collector, which it tells
+  if (!tensors.ok()) return tensors.status();
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  const auto stub = v1::JobControl::NewStub(
-      MakeChannel({.address = source.coordinator, .credentials = source.credentials}));
-  v1::Snapshot snapshot;
-  {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(deadline));
-    v1::OpenSnapshotRequest request;
-    request.set_hold_seconds(absl::ToDoubleSeconds(timeout));
-    const grpc::Status status = stub->OpenSnapshot(&context, request, &snapshot);
-    if (!status.ok()) {
-      const absl::Status plain = FromGrpcStatus(status);
-      absl::Status explained =
-          security::ExplainHandshake(plain, source.credentials != nullptr, source.handshake_help);
-      if (!absl::IsUnavailable(plain) || explained != plain) return explained;
-      return absl::UnavailableError(
-          "the job's coordinator does not answer: the job begins or ends just now, or it has "
-          "another one soon; try again");
-    }
+  while (true) {
+    absl::StatusOr<RunningSnapshot> pulled = PullOnce(source, job, deadline);
+    // The job needed the place for a checkpoint, or changed its view: the next version is pinned.
+    if (!absl::IsAborted(pulled.status()) || absl::Now() >= deadline) return pulled;
   }
-  absl::StatusOr<TensorAssembler> assembler =
-      TensorAssembler::Create(snapshot.table(), snapshot.layout());
-  if (!assembler.ok()) return assembler.status();
-  Collector collector(snapshot, *std::move(assembler));
-  absl::StatusOr<std::vector<SafetensorsArray>> tensors;
-  {
-    const uint64_t incarnation = RandomIncarnation();
-    std::vector<std::unique_ptr<StreamClient>> streams;
-    absl::Status reached;
-    for (const v1::View::Shard& shard : snapshot.view().shards()) {
-      absl::StatusOr<std::string> address = shard.address();
-      if (source.shard_address) address = source.shard_address(shard);
-      reached.Update(address.status());
-      if (!reached.ok()) break;
-      streams.push_back(
-          StartReader(snapshot, shard, *address, source.credentials, job, incarnation, &collector));
-    }
-    if (reached.ok()) {
-      tensors = collector.Wait(deadline);
-    } else {
-      tensors = reached;
-    }
-  }
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
-  v1::CloseSnapshotRequest close;
-  close.set_cut(snapshot.cut());
-  v1::CloseSnapshotResponse response;
-  // If it is not heard, the coordinator lets go of it by itself after the hold time.
-  (void)stub->CloseSnapshot(&context, close, &response);
-  if (!tensors.ok()) return tensors.status();
-  return RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
 }
 
 }  // namespace sluice::cli

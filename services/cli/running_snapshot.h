@@ -38,7 +38,9 @@ struct SnapshotSource {
 };
 
 // Has the coordinator pin a version, pulls it from all shards as a reader, and lets it go. Training
-// goes on meanwhile. `job` is namespace/name/uid. UNAVAILABLE: try again; DEADLINE_EXCEEDED.
+// continues meanwhile. If the job needs the place of the version before all has come, another
+// version is pinned and pulled. `job` is namespace/name/uid. UNAVAILABLE, ABORTED: try again;
+// DEADLINE_EXCEEDED.
 absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout);
 

@@ -9,6 +9,7 @@
 #include "services/cli/log_follower.h"
 #include "services/cli/progress_text.h"
 #include "services/common/exit_code.h"
+#include "services/common/number_range.h"
 
 namespace sluice::cli {
 namespace {
@@ -117,7 +118,8 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   logs->add_option("PROCESS", flags->process, "one process only: coordinator, ps-0, worker-1");
   logs->add_option("--role", flags->role, "the same as PROCESS");
   logs->add_flag("-f,--follow", flags->follow, "go on until the job ends");
-  logs->add_option("--tail", flags->tail, "begin with the last lines of each process only");
+  logs->add_option("--tail", flags->tail, "begin with the last lines of each process only")
+      ->check(NumberBetween<uint64_t>(0, 1'000'000'000));
   AddStateCommand(logs, environment, flags, Logs, action);
 
   CLI::App* stop = app->add_subcommand(
@@ -128,7 +130,8 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   stop->add_option("NAME", flags->name, "a job's name")->required();
   stop->add_flag("--now", flags->now, "without a checkpoint (on this machine)");
   stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait for it")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(NumberBetween(0.0, 7.0 * 24 * 3600));
   AddStateCommand(stop, environment, flags, Stop, action);
 }
 

@@ -13,6 +13,11 @@ absl::Status Missing(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(path, ": no such file or folder"));
 }
 
+absl::Status NotAFile(const std::string& path) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot read ", path, ": it is a folder, not a file"));
+}
+
 absl::Status There(const std::string& path) {
   return absl::AlreadyExistsError(absl::StrCat(path, ": is there already"));
 }
@@ -78,6 +83,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> FakeFileSystem::Create(const std::
 absl::StatusOr<std::string> FakeFileSystem::Read(const std::string& path, size_t max_bytes) {
   MutexLock lock(&mutex_);
   const auto found = names_.find(path);
+  if (directories_.count(path) > 0) return NotAFile(path);
   if (found == names_.end()) return Missing(path);
   if (found->second->content.size() > max_bytes) {
     return absl::ResourceExhaustedError(
@@ -176,6 +182,7 @@ absl::StatusOr<bool> FakeFileSystem::Exists(const std::string& path) {
 absl::StatusOr<uint64_t> FakeFileSystem::Size(const std::string& path) {
   MutexLock lock(&mutex_);
   const auto found = names_.find(path);
+  if (directories_.count(path) > 0) return NotAFile(path);
   if (found == names_.end()) return Missing(path);
   return found->second->content.size();
 }

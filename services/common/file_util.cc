@@ -37,6 +37,9 @@ absl::Status ErrnoStatus(int error, absl::string_view action, absl::string_view 
     case EISDIR:
     case ENOTDIR:
     case ENOTEMPTY:
+    case ELOOP:
+    case ENXIO:  // a socket, or a device that is not there
+    case ENODEV:
       return absl::FailedPreconditionError(message);
     case EINVAL:
     case ENAMETOOLONG:
@@ -52,6 +55,17 @@ auto RetryOnInterrupt(const Call& call) {
     const auto result = call();
     if (result != -1 || errno != EINTR) return result;
   }
+}
+
+// FAILED_PRECONDITION that says what it is, unless it is a regular file.
+absl::Status CheckRegular(const struct stat& info, absl::string_view path) {
+  if (S_ISREG(info.st_mode)) return absl::OkStatus();
+  const char* kind = S_ISDIR(info.st_mode)    ? "a folder"
+                     : S_ISFIFO(info.st_mode) ? "a pipe"
+                     : S_ISSOCK(info.st_mode) ? "a socket"
+                                              : "a device";
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot read ", path, ": it is ", kind, ", not a file"));
 }
 
 class Descriptor {
@@ -109,9 +123,16 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) override {
-    const Descriptor file(
-        RetryOnInterrupt([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+    // Not blocking: a pipe in a file's place must not hold up the process until somebody writes.
+    const Descriptor file(RetryOnInterrupt(
+        [&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (file.get() < 0) return ErrnoStatus(errno, "open", path);
+    struct stat info;
+    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
+    const absl::Status too_long = absl::ResourceExhaustedError(
+        absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
+    if (info.st_size > 0 && static_cast<uint64_t>(info.st_size) > max_bytes) return too_long;
     std::string content;
     char buffer[64 << 10];
     while (true) {
@@ -119,10 +140,7 @@ class RealFileSystem final : public FileSystem {
           RetryOnInterrupt([&] { return read(file.get(), buffer, sizeof(buffer)); });
       if (got < 0) return ErrnoStatus(errno, "read", path);
       if (got == 0) return content;
-      if (static_cast<size_t>(got) > max_bytes - content.size()) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
-      }
+      if (static_cast<size_t>(got) > max_bytes - content.size()) return too_long;
       content.append(buffer, static_cast<size_t>(got));
     }
   }
@@ -200,6 +218,7 @@ class RealFileSystem final : public FileSystem {
   absl::StatusOr<uint64_t> Size(const std::string& path) override {
     struct stat info;
     if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     return static_cast<uint64_t>(info.st_size);
   }
 };

@@ -34,7 +34,9 @@ class FileSystem {
   // Makes an empty file or truncates it. `exclusive`: ALREADY_EXISTS if it is there.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,
                                                                bool exclusive) = 0;
-  // The whole file; RESOURCE_EXHAUSTED if it is longer than `max_bytes`.
+  // The whole file, to which `path` may be a symbolic link. RESOURCE_EXHAUSTED if it is longer than
+  // `max_bytes`, of which no more is read. FAILED_PRECONDITION, at once, if it is no regular file:
+  // a pipe, a device, a socket or a folder.
   virtual absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) = 0;
   // Replaces `to`.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
@@ -50,6 +52,7 @@ class FileSystem {
   // Names in a folder, sorted, without . and ..
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
+  // Of a regular file; FAILED_PRECONDITION if it is none.
   virtual absl::StatusOr<uint64_t> Size(const std::string& path) = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -38,6 +40,38 @@ TEST(PathTest, PathsSplitAndJoin) {
   EXPECT_EQ(JoinPath("/a", "b"), "/a/b");
   EXPECT_EQ(JoinPath("/a/", "b"), "/a/b");
   EXPECT_EQ(JoinPath("", "b"), "b");
+}
+
+// Opens without waiting for anybody, or the test would hang here.
+TEST(RealFileSystemTest, RefusesToReadWhatIsNoRegularFileAndSaysWhatItIs) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const std::string root = NewDirectory();
+  ASSERT_EQ(mkfifo(JoinPath(root, "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(mkdir(JoinPath(root, "folder").c_str(), 0700), 0);
+  ASSERT_EQ(symlink("/dev/zero", JoinPath(root, "device").c_str()), 0);
+  ASSERT_EQ(symlink("loop", JoinPath(root, "loop").c_str()), 0);
+  const std::pair<const char*, const char*> kinds[] = {
+      {"pipe", "a pipe"}, {"folder", "a folder"}, {"device", "a device"}, {"loop", "symbolic"}};
+  for (const auto& [name, kind] : kinds) {
+    for (const absl::Status& status :
+         {files->Read(JoinPath(root, name), kMany).status(),
+          files->Size(JoinPath(root, name)).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(JoinPath(root, name)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(kind));
+    }
+  }
+}
+
+TEST(RealFileSystemTest, ReadsThroughSymbolicLinksOfFilesAndFolders) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const std::string root = NewDirectory();
+  ASSERT_EQ(mkdir(JoinPath(root, "folder").c_str(), 0700), 0);
+  ASSERT_TRUE(AtomicWriteFile(files.get(), JoinPath(root, "folder/f"), absl::Cord("x"), "1").ok());
+  ASSERT_EQ(symlink("folder", JoinPath(root, "link").c_str()), 0);
+  ASSERT_EQ(symlink("folder/f", JoinPath(root, "file").c_str()), 0);
+  EXPECT_EQ(*files->Read(JoinPath(root, "link/f"), kMany), "x");
+  EXPECT_EQ(*files->Read(JoinPath(root, "file"), kMany), "x");
 }
 
 // What holds of both file systems.

@@ -1,11 +1,7 @@
 #include "services/common/metrics.h"
 
-#include <CivetServer.h>
-#include <dlfcn.h>
-#include <errno.h>
 #include <prometheus/family.h>
 #include <prometheus/text_serializer.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,20 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-
-// civetweb, the HTTP server in prometheus-cpp, asks for threads with stacks of 100 KiB. glibc takes
-// a thread's local storage from its stack, and the libraries below LibTorch (OpenBLAS, glog) have
-// that much of it alone: no thread starts, and the server blames the port. There is no option for
-// the size, so the call is answered here: the program's symbol comes before the C library's.
-extern "C" __attribute__((visibility("default"))) int pthread_attr_setstacksize(
-    pthread_attr_t* attributes, size_t bytes) noexcept {
-  constexpr size_t kLeast = size_t{1} << 20;
-  using Function = int (*)(pthread_attr_t*, size_t);
-  static const Function next =
-      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "pthread_attr_setstacksize"));
-  if (next == nullptr) return EINVAL;
-  return next(attributes, bytes < kLeast ? kLeast : bytes);
-}
 
 namespace sluice {
 namespace {
@@ -53,28 +35,11 @@ const char* TypeName(Type type) {
   return "unknown";
 }
 
-// Answers GET on one path.
-class Page final : public CivetHandler {
- public:
-  struct Answer {
-    int code;
-    std::string text;
-  };
-  explicit Page(std::function<Answer()> answer) : answer_(std::move(answer)) {}
-
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    const Answer answer = answer_();
-    mg_printf(connection,
-              "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-              "Content-Length: %zu\r\n\r\n",
-              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.text.size());
-    mg_write(connection, answer.text.data(), answer.text.size());
-    return true;
-  }
-
- private:
-  const std::function<Answer()> answer_;
-};
+PageServer::Answer AnswerOf(const std::function<absl::Status()>& check) {
+  const absl::Status status = check ? check() : absl::OkStatus();
+  if (status.ok()) return {200, "ok\n"};
+  return {503, absl::StrCat(status.message(), "\n")};
+}
 
 }  // namespace
 
@@ -181,37 +146,18 @@ std::string DescribeMetrics(const std::vector<MetricDescriptor>& table) {
   return absl::StrJoin(lines, "");
 }
 
-MetricsServer::MetricsServer() = default;
-MetricsServer::~MetricsServer() { server_ = nullptr; }
-
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,
                                                                     const Metrics* metrics) {
-  auto result = std::unique_ptr<MetricsServer>(new MetricsServer());
-  try {  // CivetServer's only way to say it
-    result->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
-        "listening_ports", options.address, "num_threads", "2", "request_timeout_ms", "5000"});
-  } catch (const CivetException& error) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", options.address,
-                                               ": the port is in use, or the address is not one "
-                                               "of this machine (",
-                                               error.what(), ")"));
-  }
-  result->port_ = result->server_->getListeningPorts().front();
-  const auto serve = [&](const char* path, std::function<Page::Answer()> answer) {
-    result->handlers_.push_back(std::make_unique<Page>(std::move(answer)));
-    result->server_->addHandler(path, result->handlers_.back().get());
-  };
-  serve("/metrics$", [metrics] { return Page::Answer{200, metrics->Serialize()}; });
-  const auto serve_check = [&](const char* path, std::function<absl::Status()> check) {
-    serve(path, [check = std::move(check)] {
-      const absl::Status status = check ? check() : absl::OkStatus();
-      if (status.ok()) return Page::Answer{200, "ok\n"};
-      return Page::Answer{503, absl::StrCat(status.message(), "\n")};
-    });
-  };
-  serve_check("/healthz$", std::move(options.alive));
-  serve_check("/readyz$", std::move(options.ready));
-  return result;
+  absl::StatusOr<std::unique_ptr<PageServer>> pages = PageServer::Start(
+      {.address = std::move(options.address)},
+      {{"/metrics",
+        [metrics] {
+          return PageServer::Answer{200, metrics->Serialize()};
+        }},
+       {"/healthz", [alive = std::move(options.alive)] { return AnswerOf(alive); }},
+       {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); }}});
+  if (!pages.ok()) return pages.status();
+  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(pages)));
 }
 
 }  // namespace sluice

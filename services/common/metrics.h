@@ -16,9 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-
-class CivetServer;
-class CivetHandler;
+#include "services/common/page_server.h"
 
 namespace sluice {
 
@@ -92,16 +90,13 @@ class MetricsServer {
   // `metrics` must outlive the server. UNAVAILABLE, naming the address: it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(Options options,
                                                               const Metrics* metrics);
-  ~MetricsServer();
 
-  int port() const { return port_; }
+  int port() const { return pages_->port(); }
 
  private:
-  MetricsServer();
+  explicit MetricsServer(std::unique_ptr<PageServer> pages) : pages_(std::move(pages)) {}
 
-  std::vector<std::unique_ptr<CivetHandler>> handlers_;
-  std::unique_ptr<CivetServer> server_;
-  int port_ = 0;
+  const std::unique_ptr<PageServer> pages_;
 };
 
 }  // namespace sluice

@@ -94,6 +94,8 @@ TEST(MetricsServerTest, PagesTellMetricsHealthAndReadiness) {
   absl::Status ready = absl::UnavailableError("no view yet");
   MetricsServer::Options options;
   options.ready = [&ready] { return ready; };
+  absl::Status alive;
+  options.alive = [&alive] { return alive; };
   auto server = MetricsServer::Start(options, &metrics);
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();
@@ -102,6 +104,9 @@ TEST(MetricsServerTest, PagesTellMetricsHealthAndReadiness) {
   EXPECT_EQ(Get(port, "/readyz"), std::make_pair(503L, std::string("no view yet\n")));
   ready = absl::OkStatus();
   EXPECT_EQ(Get(port, "/readyz").first, 200);
+  alive = absl::UnavailableError("the core has not answered for 20 s");
+  EXPECT_EQ(Get(port, "/healthz"),
+            std::make_pair(503L, std::string("the core has not answered for 20 s\n")));
   EXPECT_EQ(Get(port, "/elsewhere").first, 404);
 }
 

@@ -2,8 +2,10 @@
 
 #include <csignal>
 #include <iostream>
+#include <limits>
 
 #include "services/common/exit_code.h"
+#include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/version.h"
 
@@ -21,7 +23,8 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
   app->add_option("--metrics-port-file", flags->metrics_port_file,
                   "write the port that metrics are served on to this file");
   app->add_option("--parent", flags->parent,
-                  "end when the process with this id, which must be the parent, ends");
+                  "end when the process with this id, which must be the parent, ends")
+      ->check(NumberBetween<pid_t>(1, std::numeric_limits<pid_t>::max()));
   app->add_flag("--grpc-experiments,!--no-grpc-experiments", flags->grpc_experiments,
                 "use gRPC's own faster flow control and framing (on unless turned off)");
   app->set_version_flag("--version", std::string(Version()));

@@ -29,8 +29,9 @@ struct StorageContents {
   // Empty: it lies in the job's own storage. Else it is another job's (checkpoint.restoreFrom),
   // with which a job without checkpoints of its own begins: the folder of that checkpoint.
   std::string foreign_folder;
-  std::vector<v1::CheckpointRef> checkpoints;  // all that have a manifest
-  std::vector<std::string> damaged;  // one sentence for each better one that was passed over
+  std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not passed over
+  // One sentence for each better one that was passed over, and for whatever else is damaged.
+  std::vector<std::string> damaged;
 };
 
 enum class ExitReason {
@@ -81,7 +82,8 @@ struct RemoveIncomplete {
   v1::CheckpointRef checkpoint;
 };
 
-// Answers OnOpenSnapshot.
+// Answers OnOpenSnapshot. OK, at most once: the version is pinned. An error is the last answer: the
+// call ends with it.
 struct AnswerSnapshot {
   uint64_t request = 0;
   absl::StatusOr<v1::Snapshot> snapshot;

@@ -152,29 +152,41 @@ TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
 }
 
-TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitLongForAReader) {
+TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitForAReader) {
   FakeJob job(Together());
   job.Start();
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(60);
-  job.core->OnOpenSnapshot(1, request, job.now);
-  job.Pump();
+  job.OpenSnapshot(1, 60);
   ASSERT_EQ(job.snapshots.size(), 1u);
+  ASSERT_TRUE(job.snapshots[0].snapshot.ok());
   for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
-  job.Pass(absl::Seconds(5));
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
-  job.Pass(absl::Seconds(6));
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 0);
-  EXPECT_EQ(job.shards[0]->installs.back().cut().cut(), job.snapshots[0].snapshot->cut())
-      << "which it can still read";
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 2);
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
+  ASSERT_EQ(job.snapshots.size(), 2u);
+  EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
+}
+
+TEST(CoordinatorAsync, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+  v1::JobSpec spec = Asynchronous();
+  spec.mutable_checkpoint()->set_interval_steps(2);
+  FakeJob job(spec);
+  job.Start();
+  uint64_t call = 1;
+  job.OpenSnapshot(call);
+  for (int i = 0; i < 9; ++i) {
+    job.Update(*job.workers[i % 2], 32);
+    job.Pass(absl::Milliseconds(100));
+    if (!job.snapshots.back().snapshot.ok()) job.OpenSnapshot(++call);
+  }
+  EXPECT_GT(call, 2u);
+  std::vector<uint64_t> saved;
+  for (const auto& [name, manifest] : job.manifests) saved.push_back(name.second);
+  EXPECT_THAT(saved, ::testing::ElementsAre(2, 4, 6, 8));
 }
 
 TEST(CoordinatorAsync, AReaderWhomNobodyWaitsForAsksForNothing) {
   FakeJob job(Together());
   job.Start();
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(60);
-  job.core->OnOpenSnapshot(1, request, job.now);
+  job.OpenSnapshot(1, 60);
   job.Pass(absl::Seconds(20));
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not come to it";
   EXPECT_GT(job.core->NextDeadline(), job.now);

@@ -18,6 +18,9 @@ const CoordinatorRules* AllRules() {
 
 // A tick that comes later than this after its deadline: the coordinator itself stood still.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
+// A coordinator that runs again after it stood still has read what waits in its streams within
+// this.
+constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -61,8 +64,8 @@ void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotReq
                                      absl::Time now) {
   impl_->OnOpenSnapshot(request, snapshot, now);
 }
-void CoordinatorCore::OnCloseSnapshot(uint64_t cut, absl::Time now) {
-  impl_->OnCloseSnapshot(cut, now);
+void CoordinatorCore::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
+  impl_->OnSnapshotCallEnded(request, now);
 }
 void CoordinatorCore::OnTick(absl::Time now) { impl_->OnTick(now); }
 std::vector<Action> CoordinatorCore::TakeActions() { return impl_->TakeActions(); }
@@ -104,9 +107,22 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
 // ---- time
 
 void CoordinatorCore::Impl::Step(absl::Time now) {
-  // If this process stood still, what the others said meanwhile lies unread in its streams.
-  const bool late = NextDeadline() + kLate < now && last_step_ + kLate < now;
-  if (late) membership_.Forgive(now - last_step_);
+  // After this process stood still, the messages and answers of the others wait unread in its
+  // streams. Events come in any order then, so no process and no shard is judged before they are
+  // read.
+  const absl::Duration gap = now - last_step_;
+  if (gap > kLate) {
+    const absl::Time judged =
+        std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
+    absl::Duration forgiven = NextDeadline() + kLate < now ? gap : absl::ZeroDuration();
+    // Between two events it may also have stood still, and run again in time for its deadline.
+    const bool over = judged + forgiven <= now;
+    if (over || (forgiven > absl::ZeroDuration() && judged + forgiven < now + kCatchUp)) {
+      forgiven = now + kCatchUp - judged;
+    }
+    membership_.Forgive(forgiven);
+    change_.Forgive(forgiven);
+  }
   last_step_ = now;
 }
 
@@ -117,11 +133,13 @@ void CoordinatorCore::Impl::Advance(absl::Time now) {
         CloseStream{stream, absl::DeadlineExceededError("nobody registered on the stream")});
   }
   for (const Departure& departure : membership_.ExpelOverdue(now)) OnGone(departure, now);
+  TellAdmitted();
   Stage before;
   do {
     before = stage_;
     AdvanceStage(now);
   } while (stage_ != before && stage_ != Stage::kExited);
+  TellAdmitted();
 }
 
 void CoordinatorCore::Impl::AdvanceStage(absl::Time now) {
@@ -178,14 +196,15 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
     case Stage::kRunning:
       at(change_.NextDeadline(timers_.pause));
       if (Idle()) {
+        const bool room = goal_ == Goal::kNone && (!cut_.has_value() || CutIsForReadersOnly());
         at(join_at_);
         if (unbalanced_since_ != absl::InfiniteFuture()) {
           at(std::max(unbalanced_since_, view_since_) + timers_.rebalance);
         }
-        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < checkpoints_.NextTime()) {
+        if (room && last_step_ < checkpoints_.NextTime()) {
           at(checkpoints_.NextTime());
         }
-        if (!cut_.has_value() && goal_ == Goal::kNone && last_step_ < evaluations_.NextTime()) {
+        if (room && last_step_ < evaluations_.NextTime()) {
           at(evaluations_.NextTime());
         }
         if (cut_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
@@ -195,9 +214,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       if (last_step_ < final_retry_at_) at(final_retry_at_);
       if (claim_.has_value() && !claim_pending_) at(retry_at_);
       at(suspend_deadline_);
-      if (cut_.has_value()) {
-        for (const SnapshotHold& hold : cut_->snapshots) at(hold.expires);
-      }
+      ForEachSnapshot([&](const SnapshotHold& hold) { at(hold.expires); });
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
     case Stage::kLeavingWorkers:
@@ -340,7 +357,7 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
       OnCutPinned(process, message.cut_pinned());
       break;
     case v1::MemberMessage::kCutWritten:
-      OnCutWritten(process, message.cut_written());
+      OnCutWritten(process, message.cut_written(), now);
       break;
     case v1::MemberMessage::kCutFailed:
       OnCutFailed(process, message.cut_failed(), now);
@@ -380,11 +397,35 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
   }
+  // Before the worker learns of a shard to reach: shards refuse a worker that they do not know of.
+  TellAdmitted();
   const Process& process = *membership_.Find(id.incarnation());
   if (storage_known_) {
     AnswerRegistration(process, now);
     Resend(process);
   }
+}
+
+// Sends the list to all registered shards if it has changed. Until an attempt begins no process
+// opens a data stream, and one list stands for all the processes that have come.
+void CoordinatorCore::Impl::TellAdmitted() {
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (admitted_changes_ == membership_.changes() + reader_changes_) return;
+  admitted_changes_ = membership_.changes() + reader_changes_;
+  const v1::CoordinatorMessage message = AdmittedMessage();
+  for (const Process* shard : membership_.LivingAndConnected(v1::SHARD)) {
+    if (shard->answered) Send(*shard, message);
+  }
+}
+
+v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
+  v1::CoordinatorMessage message;
+  v1::Admitted& admitted = *message.mutable_admitted();
+  for (const Process* worker : membership_.Living(v1::WORKER)) {
+    *admitted.add_processes() = worker->id;
+  }
+  ForEachSnapshot([&](const SnapshotHold& hold) { *admitted.add_processes() = hold.reader; });
+  return message;
 }
 
 // What a process may have missed while it had no stream. Everything may be repeated.

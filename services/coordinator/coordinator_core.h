@@ -91,8 +91,10 @@ class CoordinatorCore {
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
+  // The version stays pinned until the shell says that the call has ended, or the core ends it.
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
-  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+  // The reader has ended its call, or is gone. Without effect if the core has ended it.
+  void OnSnapshotCallEnded(uint64_t request, absl::Time now);
 
   void OnTick(absl::Time now);
 

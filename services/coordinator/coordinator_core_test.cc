@@ -21,6 +21,16 @@ std::vector<uint32_t> MemberIndices(const v1::View& view) {
   return indices;
 }
 
+// Indices of the workers that may open a data stream to the shard.
+std::vector<uint32_t> AdmittedBy(const FakeShard& shard) {
+  std::vector<uint32_t> indices;
+  if (!shard.admitted.has_value()) return indices;
+  for (const v1::ProcessId& process : shard.admitted->processes()) {
+    if (process.role() == v1::WORKER) indices.push_back(process.index());
+  }
+  return indices;
+}
+
 uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
   uint64_t count = 0;
   for (const auto& member : view.workers()) {
@@ -28,6 +38,47 @@ uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
     for (const v1::Range& range : member.microbatches()) count += range.end() - range.begin();
   }
   return count;
+}
+
+// ---- admissions: FakeJob checks that they are sent before a worker is told of a shard
+
+TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1));
+    const v1::ProcessId& first = shard->admitted->processes(0);
+    EXPECT_EQ(first.incarnation(), job.workers[0]->id.incarnation());
+  }
+  FakeWorker& late = job.AddWorker(2);
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1, 2));
+  }
+  job.Kill(late);
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_THAT(AdmittedBy(*shard), ::testing::ElementsAre(0, 1));
+  }
+}
+
+TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  FakeShard& shard = *job.shards[0];
+  job.Break(shard);
+  shard.admitted.reset();
+  job.AddWorker(2);
+  EXPECT_FALSE(shard.admitted.has_value());
+  job.Connect(shard);
+  EXPECT_THAT(AdmittedBy(shard), ::testing::ElementsAre(0, 1, 2));
+}
+
+TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpelled) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Break(*job.workers[1]);
+  EXPECT_THAT(AdmittedBy(*job.shards[0]), ::testing::ElementsAre(0, 1));
+  job.Pass(absl::Seconds(1.1));
+  EXPECT_THAT(AdmittedBy(*job.shards[0]), ::testing::ElementsAre(0));
 }
 
 // ---- start
@@ -515,6 +566,52 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
   job.Pump();
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 2);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
+}
+
+// The shards have answered; their answers wait in the streams of the coordinator.
+TEST(CoordinatorViews, ACoordinatorThatStoodStillReadsTheAnswersOfAViewChangeBeforeItJudges) {
+  for (const bool timer_first : {true, false}) {
+    FakeJob job(FakeJob::Spec());
+    job.Start();
+    job.Train(2);
+    for (const auto& shard : job.shards) shard->frozen = true;
+    job.Kill(*job.workers[0]);
+    job.now += absl::Seconds(6);
+    for (const auto& shard : job.shards) shard->frozen = false;
+    v1::MemberMessage beat;
+    beat.mutable_heartbeat();
+    if (timer_first) {
+      job.core->OnTick(job.now);
+    } else {
+      job.core->OnMessage(job.workers[1]->stream, beat, job.now);
+    }
+    job.Pump();
+    EXPECT_EQ(job.core->view().id().attempt(), 1) << timer_first;
+    EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
+    EXPECT_FALSE(job.HasEvent("restored"));
+  }
+}
+
+// It ran again just after a deadline: too soon for a timer that is late.
+TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBeforeItJudges) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.Pass(absl::Milliseconds(50));
+  job.now += absl::Seconds(5) + absl::Milliseconds(20);
+  FakeWorker& silent = *job.workers[0];
+  silent.frozen = true;
+  v1::MemberMessage beat;
+  beat.mutable_heartbeat();
+  job.core->OnMessage(job.workers[1]->stream, beat, job.now);
+  for (const auto& shard : job.shards) job.core->OnMessage(shard->stream, beat, job.now);
+  job.Pump();
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
+  // And judges soon.
+  job.Pass(absl::Milliseconds(200));
+  EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
   EXPECT_EQ(job.core->view().id().attempt(), 1);
 }
 

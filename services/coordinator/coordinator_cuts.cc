@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/coordinator/coordinator_impl.h"
@@ -15,11 +17,18 @@
 namespace sluice::coordinator {
 namespace {
 
-constexpr uint32_t kManifestFormatVersion = 1;
-constexpr int kMaxFinalFailures = 3;
+constexpr uint32_t kManifestFormatVersion = 2;
+constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
 constexpr uint64_t kMaxCutLead = 1 << 20;
-constexpr absl::Duration kMaxSnapshotHold = absl::Minutes(10);
-constexpr size_t kMaxSnapshots = 16;
+
+// Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
+constexpr double kMinSnapshotHoldSeconds = 1;
+constexpr double kMaxSnapshotHoldSeconds = 600;
+constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
+constexpr size_t kMaxSnapshots = 16;  // waiting and pinned
+// A reader's cut makes room this long before the step of a checkpoint or an evaluation, so that its
+// shards hear of the next cut in time.
+constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 
 // Whether samples are sequences of tokens: then a loss is told as perplexity.
 bool IsLanguageModel(const v1::JobSpec& job) {
@@ -63,7 +72,7 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
   }
   if (cut_.has_value()) {
     const bool evaluating = cut_->evaluation && cut_->PinnedBy(facts_.shards);
-    const bool lingers = cut_->Reached() && !evaluating;
+    const bool lingers = cut_->reached && !evaluating && cut_->InUseByJob();
     cut_->lingers_since = lingers ? std::min(cut_->lingers_since, now) : absl::InfiniteFuture();
   }
   if (Synchronous() && change_.has_install() && Idle()) {
@@ -96,8 +105,8 @@ bool CoordinatorCore::Impl::InStep() const {
          (mode_ == v1::BOUNDED_STALENESS && options_.job.training().max_staleness() == 0);
 }
 
-// Whether the open cut has been there for a checkpoint or a reader alone for longer than training
-// is held up for those.
+// Whether the open cut has been there for a checkpoint alone for longer than training is held up
+// for it.
 bool CoordinatorCore::Impl::CutLingers(absl::Time now) const {
   return cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
 }
@@ -154,20 +163,33 @@ std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
   std::optional<CutPlan> plan = PlanCut(removals_ > 0 ? kNever : checkpoints_,
                                         EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
                                         length_->total_steps(), now);
-  if (!snapshots_.empty() && (!plan.has_value() || plan->step > earliest)) {
-    plan = CutPlan{earliest, false, false};
-  }
+  const bool near = plan.has_value() && plan->step <= earliest + ReaderLead(now);
+  if (!snapshots_.empty() && !near) plan = CutPlan{earliest, false, false};
   return plan;
+}
+
+// Steps before a checkpoint or an evaluation at which readers make room.
+uint64_t CoordinatorCore::Impl::ReaderLead(absl::Time now) const {
+  return Synchronous() ? StepsIn(kReaderNotice, now) : 0;
+}
+
+bool CoordinatorCore::Impl::CutIsForReadersOnly() const {
+  return goal_ == Goal::kNone && cut_.has_value() && !cut_->InUseByJob() &&
+         !cut_->snapshots.empty();
 }
 
 void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
   const std::optional<CutPlan> plan = PlanNow(now);
   if (!plan.has_value()) return;
   if (cut_.has_value()) {
-    // One that nobody has reached yet makes room for one that is due before it.
-    if (final_cut_open_ || (cut_->Reached() && goal_ == Goal::kNone)) return;
-    if (goal_ == Goal::kNone && plan->step >= cut_->step) return;
+    if (final_cut_open_) return;
     if (goal_ == Goal::kComplete && evaluation_.has_value()) return;
+    // A reader's cut makes room for one of the job that is due.
+    const bool due =
+        (plan->checkpoint || plan->evaluation) && plan->step <= EarliestCut(now) + ReaderLead(now);
+    const bool makes_room = CutIsForReadersOnly() && due;
+    // One that no shard has reached yet makes room for one that is due before it.
+    if (goal_ == Goal::kNone && !makes_room && (cut_->reached || plan->step >= cut_->step)) return;
     CloseCut();
   }
   OpenNewCut(*plan, plan->step);
@@ -178,9 +200,12 @@ void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
 
 // An asynchronous cut is made by a view change, and is therefore due only when its step is there.
 bool CoordinatorCore::Impl::AsynchronousCutDue(absl::Time now) const {
-  if (cut_.has_value()) return false;
+  if (cut_.has_value() && !CutIsForReadersOnly()) return false;
   const std::optional<CutPlan> plan = PlanNow(now);
-  return plan.has_value() && (goal_ != Goal::kNone || plan->step <= ScheduleStep());
+  if (!plan.has_value()) return false;
+  const bool for_readers = !plan->checkpoint && !plan->evaluation;
+  if (cut_.has_value() && for_readers) return false;
+  return goal_ != Goal::kNone || plan->step <= ScheduleStep();
 }
 
 void CoordinatorCore::Impl::OpenNewCut(const CutPlan& plan, uint64_t step) {
@@ -202,7 +227,13 @@ void CoordinatorCore::Impl::OpenNewCut(const CutPlan& plan, uint64_t step) {
 
 void CoordinatorCore::Impl::ReplanSoon() {
   for (const SnapshotHold& hold : cut_->snapshots) {
-    if (hold.expires == absl::InfiniteFuture()) snapshots_.push_back(hold);
+    if (hold.answered) {
+      EndSnapshot(hold, absl::AbortedError(absl::StrCat(
+                            "the snapshot of version ", cut_->step,
+                            " made room for a checkpoint or an evaluation; open another one")));
+    } else {
+      snapshots_.push_back(hold);
+    }
   }
   cut_.reset();
   evaluation_.reset();
@@ -218,24 +249,50 @@ void CoordinatorCore::Impl::CloseCut() {
 
 // ---- what shards say
 
+bool CoordinatorCore::Impl::IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const {
+  return cut_.has_value() && cut == cut_->id && name.attempt() == cut_->name.attempt() &&
+         name.step() == cut_->name.step();
+}
+
+// Empty: the shard may have written these.
+std::string CoordinatorCore::Impl::CheckFiles(const Process& process,
+                                              const v1::CutWritten& written) const {
+  std::set<uint32_t> seen;
+  for (const v1::PartitionFile& file : written.files()) {
+    const uint32_t p = file.partition();
+    if (p < facts_.owner.size() && seen.insert(p).second &&
+        facts_.shards[facts_.owner[p]] == process.incarnation()) {
+      continue;
+    }
+    return absl::StrCat(ProcessName(process.id), " reports a file of partition ", p,
+                        ", which it does not own or has reported already");
+  }
+  return "";
+}
+
 void CoordinatorCore::Impl::OnCutPinned(const Process& process, const v1::CutPinned& pinned) {
-  if (!cut_.has_value() || pinned.cut() != cut_->id || pinned.view().attempt() != attempt_) return;
+  if (!IsOpenCut(pinned.cut(), pinned.name())) return;
   cut_->pinned.insert(process.incarnation());
+  cut_->reached = cut_->reached || OwnsBlocks(process.incarnation());
   cut_lead_ = 1;
 }
 
-void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written) {
-  if (!cut_.has_value() || written.cut() != cut_->id || written.view().attempt() != attempt_) {
+void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written,
+                                         absl::Time now) {
+  if (!IsOpenCut(written.cut(), written.name())) return;
+  if (cut_->saving != Cut::Saving::kCollecting) return;
+  if (const std::string wrong = CheckFiles(process, written); !wrong.empty()) {
+    FailCheckpoint(wrong, now);
     return;
   }
-  if (cut_->saving != Cut::Saving::kCollecting) return;
+  cut_->reached = true;
   cut_->written[process.incarnation()] = {written.files().begin(), written.files().end()};
   cut_->seconds = std::max(cut_->seconds, written.seconds());
 }
 
 void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFailed& failed,
                                         absl::Time now) {
-  if (!cut_.has_value() || failed.cut() != cut_->id || failed.view().attempt() != attempt_) return;
+  if (!IsOpenCut(failed.cut(), failed.name())) return;
   if (failed.past() == 0) {
     FailCheckpoint(absl::StrCat(ProcessName(process.id), ": ", failed.reason()), now);
     return;
@@ -402,22 +459,29 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
   Advance(now);
 }
 
-// Training goes on; the end of the job does not come without its checkpoint.
+// Training goes on. The end of the job does not come without its checkpoint: it waits for the disk,
+// for as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
   if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has said so before
+  const bool told = final_cut_open_ && final_failures_ > 0 && checkpoint_status_.error() == why;
   checkpoint_status_.set_error(why);
-  Warn(absl::StrCat("no checkpoint at step ", cut_->step, ": ", why), now);
+  if (!told) {
+    Warn(absl::StrCat(
+             "no checkpoint at step ", cut_->step, ": ", why,
+             final_cut_open_ ? "; the job waits until its last checkpoint can be saved" : ""),
+         now);
+  }
   checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
   cut_->saving = Cut::Saving::kNo;
   cut_->written.clear();
   RemoveIncompletes();
   if (!final_cut_open_) return;
-  // A shard that leaves waits no longer than for a while: EndHandOver.
-  if (goal_ != Goal::kHandOver && ++final_failures_ >= kMaxFinalFailures) {
-    Fail(absl::StrCat("the last checkpoint cannot be saved: ", why), now);
-    return;
-  }
-  final_retry_at_ = now + timers_.storage_retry;
+  final_retry_at_ = now + RetryDelay(++final_failures_);
+}
+
+// Before the next try of what has failed so many times in a row.
+absl::Duration CoordinatorCore::Impl::RetryDelay(int failures) const {
+  return std::min(timers_.storage_retry * (1 << std::min(failures - 1, 10)), kMaxFinalRetry);
 }
 
 // ---- evaluation
@@ -436,6 +500,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     Evaluation::Options options;
     options.id = ++last_evaluation_id_;
     options.cut = cut_->id;
+    options.attempt = attempt_;
     options.version = cut_->step;
     options.samples = EvaluationSamples();
     if (EndsWithEvaluation()) {
@@ -529,45 +594,82 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
                                            const v1::OpenSnapshotRequest& snapshot,
                                            absl::Time now) {
   Step(now);
+  const absl::Status valid = CheckReader(snapshot);
+  if (!valid.ok()) {
+    actions_.push_back(AnswerSnapshot{request, valid});
+    Advance(now);
+    return;
+  }
+  const auto before = [&](const SnapshotHold& hold) {
+    return hold.reader.incarnation() == snapshot.reader().incarnation();
+  };
+  EndSnapshotsIf(before, absl::AbortedError("the reader has opened another snapshot"));
   if (stage_ != Stage::kRunning || goal_ != Goal::kNone) {
     actions_.push_back(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
-  } else if (snapshots_.size() >= kMaxSnapshots) {
-    actions_.push_back(
-        AnswerSnapshot{request, absl::ResourceExhaustedError("too many snapshots are asked for")});
+  } else if (OpenSnapshots() >= kMaxSnapshots) {
+    actions_.push_back(AnswerSnapshot{
+        request, absl::ResourceExhaustedError(absl::StrCat(
+                     OpenSnapshots(),
+                     " snapshots are open, and no more may be (kMaxSnapshots): try again "
+                     "when a reader has ended"))});
   } else {
-    const absl::Duration hold = absl::Seconds(std::max(snapshot.hold_seconds(), 1.0));
-    snapshots_.push_back({request, std::min(hold, kMaxSnapshotHold)});
+    const double seconds = snapshot.hold_seconds();
+    const bool limited = seconds > 0 && seconds < kMaxSnapshotHoldSeconds;
+    SnapshotHold hold;
+    hold.request = request;
+    hold.reader = snapshot.reader();
+    hold.hold = absl::Seconds(limited ? std::max(seconds, kMinSnapshotHoldSeconds)
+                                      : kMaxSnapshotHoldSeconds);
+    hold.expires = now + kSnapshotWait;
+    snapshots_.push_back(std::move(hold));
+    ++reader_changes_;
+    TellAdmitted();  // before the reader learns of the shards
   }
   Advance(now);
 }
 
-void CoordinatorCore::Impl::OnCloseSnapshot(uint64_t cut, absl::Time now) {
-  Step(now);
-  if (cut_.has_value() && cut_->id == cut && !cut_->snapshots.empty()) {
-    // One hold each; which does not matter.
-    cut_->snapshots.pop_back();
+absl::Status CoordinatorCore::Impl::CheckReader(const v1::OpenSnapshotRequest& request) const {
+  const v1::ProcessId& reader = request.reader();
+  if (reader.role() != v1::READER || reader.incarnation() == 0) {
+    return absl::InvalidArgumentError(
+        "a snapshot is opened by a reader: OpenSnapshotRequest.reader should have role READER and "
+        "an incarnation that is not 0");
   }
+  if (membership_.Find(reader.incarnation()) != nullptr ||
+      membership_.IsExpelled(reader.incarnation())) {
+    return absl::InvalidArgumentError(
+        "OpenSnapshotRequest.reader has the incarnation of a worker or shard: it should have one "
+        "of its own");
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorCore::Impl::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
+  Step(now);
+  // The answer goes to a call that has ended, and is dropped.
+  EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.request == request; },
+                 absl::CancelledError("the reader ended the call"));
   Advance(now);
 }
 
 void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
-  if (!cut_.has_value()) return;
-  auto& holds = cut_->snapshots;
-  holds.erase(std::remove_if(holds.begin(), holds.end(),
-                             [&](const SnapshotHold& hold) { return hold.expires <= now; }),
-              holds.end());
-  // Whoever comes while a pinned cut is open shares it.
-  if (goal_ == Goal::kNone && cut_->PinnedBy(facts_.shards)) {
-    holds.insert(holds.end(), snapshots_.begin(), snapshots_.end());
-    snapshots_.clear();
-  }
+  EndSnapshotsIf([&](const SnapshotHold& hold) { return !hold.answered && hold.expires <= now; },
+                 absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
+                                                          absl::FormatDuration(kSnapshotWait))));
+  EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.answered && hold.expires <= now; },
+                 absl::DeadlineExceededError("the snapshot was held for as long as it may be"));
+  // A reader that comes while a pinned cut is open shares it.
+  if (!cut_.has_value() || goal_ != Goal::kNone || !cut_->PinnedBy(facts_.shards)) return;
+  cut_->snapshots.insert(cut_->snapshots.end(), snapshots_.begin(), snapshots_.end());
+  snapshots_.clear();
 }
 
 void CoordinatorCore::Impl::AnswerSnapshots(absl::Time now) {
   if (!cut_.has_value() || !cut_->PinnedBy(facts_.shards)) return;
   for (SnapshotHold& hold : cut_->snapshots) {
-    if (hold.expires != absl::InfiniteFuture()) continue;
+    if (hold.answered) continue;
+    hold.answered = true;
     hold.expires = now + hold.hold;
     v1::Snapshot snapshot;
     snapshot.set_cut(cut_->id);
@@ -579,16 +681,24 @@ void CoordinatorCore::Impl::AnswerSnapshots(absl::Time now) {
   }
 }
 
-void CoordinatorCore::Impl::RefuseSnapshots(const std::string& why) {
-  if (cut_.has_value()) {
-    for (const SnapshotHold& hold : cut_->snapshots) {
-      if (hold.expires == absl::InfiniteFuture()) snapshots_.push_back(hold);
-    }
-    cut_->snapshots.clear();
-  }
-  for (const SnapshotHold& hold : std::exchange(snapshots_, {})) {
-    actions_.push_back(AnswerSnapshot{hold.request, absl::UnavailableError(why)});
-  }
+void CoordinatorCore::Impl::EndSnapshot(const SnapshotHold& hold, absl::Status why) {
+  ++reader_changes_;
+  actions_.push_back(AnswerSnapshot{hold.request, std::move(why)});
+}
+
+void CoordinatorCore::Impl::EndSnapshotsIf(absl::FunctionRef<bool(const SnapshotHold&)> which,
+                                           const absl::Status& why) {
+  const auto end_in = [&](std::vector<SnapshotHold>* holds) {
+    const auto kept = std::stable_partition(holds->begin(), holds->end(), std::not_fn(which));
+    for (auto hold = kept; hold != holds->end(); ++hold) EndSnapshot(*hold, why);
+    holds->erase(kept, holds->end());
+  };
+  end_in(&snapshots_);
+  if (cut_.has_value()) end_in(&cut_->snapshots);
+}
+
+void CoordinatorCore::Impl::EndSnapshots(const absl::Status& why) {
+  EndSnapshotsIf([](const SnapshotHold&) { return true; }, why);
 }
 
 }  // namespace sluice::coordinator

@@ -140,17 +140,125 @@ TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
   EXPECT_THAT(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneIsTriedThreeTimesAndThenTheJobFails) {
+TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
   job.Train(20);
+  job.Pass(absl::Minutes(10));
   EXPECT_FALSE(job.exit.has_value());
-  job.Pass(absl::Seconds(3));
+  EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
+  const std::vector<std::string> events = job.Events();
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const std::string& event) {
+                            return event.find("no space left") != std::string::npos;
+                          }),
+            1)
+      << "ten minutes of tries are one event";
+  EXPECT_TRUE(job.HasEvent("the job waits until its last checkpoint can be saved"));
+  EXPECT_LT(job.removed.size(), 40u) << "it waits longer from try to try";
+  job.shards[1]->disk_full = false;
+  job.Pass(absl::Seconds(40));
   ASSERT_TRUE(job.exit.has_value());
-  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
-  EXPECT_THAT(job.exit->message, HasSubstr("no space left on device"));
-  EXPECT_EQ(job.claims.size(), 1u) << "the job can be run again";
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+}
+
+TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.shards[1]->disk_full = true;
+  job.Train(20);
+  job.Pass(absl::Seconds(20));
+  ASSERT_FALSE(job.exit.has_value());
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  job.Pass(absl::Seconds(90));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.claims.size(), 1u) << "it can be run again";
+}
+
+TEST(CoordinatorCheckpoints, AnEndThatCannotBeRecordedWaitsForTheDiskToo) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.claim_error = absl::ResourceExhaustedError("no space left on device");
+  job.Train(20);
+  job.Pass(absl::Minutes(5));
+  EXPECT_FALSE(job.exit.has_value());
+  EXPECT_THAT(SavedSteps(job), ElementsAre(20));
+  EXPECT_TRUE(job.HasEvent("the end cannot be recorded: no space left on device"));
+  job.claim_error = absl::OkStatus();
+  job.Pass(absl::Seconds(40));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+// What a shard says of the open cut, with another attempt's or step's name.
+v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64_t step) {
+  v1::MemberMessage message;
+  v1::CutWritten& written = *message.mutable_cut_written();
+  written.set_cut(shard.cut->cut());
+  *written.mutable_view() = shard.view.id();
+  written.mutable_name()->set_attempt(attempt);
+  written.mutable_name()->set_step(step);
+  for (uint32_t p : shard.Owned()) {
+    written.add_files()->set_partition(p);
+    written.mutable_files(written.files_size() - 1)->set_bytes(1000);
+  }
+  return message;
+}
+
+TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(4);
+  job.RestartCoordinator();  // counts its cuts from 1 again
+  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  job.Train(6);
+  ASSERT_TRUE(job.shards[0]->cut.has_value());
+  const v1::CheckpointRef name = job.shards[0]->cut->name();
+  ASSERT_EQ(name.attempt(), 2);
+  for (FakeShard* shard : job.Shards()) {
+    for (auto [attempt, step] : {std::make_pair(name.attempt() - 1, name.step()),
+                                 std::make_pair(name.attempt(), name.step() + 1),
+                                 std::make_pair(uint64_t{0}, uint64_t{0})}) {
+      shard->Say(WrittenReport(*shard, attempt, step));
+      v1::MemberMessage failed;
+      failed.mutable_cut_failed()->set_cut(shard->cut->cut());
+      *failed.mutable_cut_failed()->mutable_view() = shard->view.id();
+      failed.mutable_cut_failed()->mutable_name()->set_attempt(attempt);
+      failed.mutable_cut_failed()->mutable_name()->set_step(step);
+      failed.mutable_cut_failed()->set_reason("of long ago");
+      shard->Say(failed);
+    }
+  }
+  job.Pump();
+  EXPECT_THAT(SavedSteps(job), IsEmpty());
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+  for (FakeShard* shard : job.Shards()) {
+    shard->Say(WrittenReport(*shard, name.attempt(), name.step()));
+  }
+  job.Pump();
+  EXPECT_THAT(SavedSteps(job), ElementsAre(name.step()));
+}
+
+TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheCheckpoint) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  job.Train(6);
+  FakeShard& liar = *job.shards[0];
+  ASSERT_TRUE(liar.cut.has_value());
+  v1::MemberMessage report = WrittenReport(liar, 1, liar.cut->step());
+  report.mutable_cut_written()->mutable_files(0)->set_partition(job.shards[1]->Owned()[0]);
+  liar.Say(report);
+  job.Pump();
+  EXPECT_TRUE(job.HasEvent("does not own"));
+  EXPECT_THAT(SavedSteps(job), IsEmpty());
 }
 
 TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
@@ -373,19 +481,21 @@ TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
 TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_training()->set_steps(60);
+  spec.mutable_checkpoint()->set_interval_steps(3);
   FakeJob job(spec);
   job.Start();
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(600);
-  job.core->OnOpenSnapshot(1, request, job.now);
+  job.hold_manifest = true;
   for (int i = 0; job.Version() < 6 && i < 200; ++i) job.Train();
-  ASSERT_EQ(job.Version(), 6) << "the reader has held training up for as long as it may";
-  ASSERT_EQ(job.snapshots.size(), 1u);
+  ASSERT_EQ(job.Version(), 6) << "the storage has held training up for as long as it may";
 
   FakeShard& late = *job.shards[0];
   FakeShard& other = *job.shards[1];
   late.frozen = true;
-  job.core->OnCloseSnapshot(job.snapshots[0].snapshot->cut(), job.now);
+  job.hold_manifest = false;
+  v1::CheckpointRef saved;
+  saved.set_attempt(1);
+  saved.set_step(3);
+  job.core->OnManifestWritten(saved, absl::OkStatus(), job.now);
   job.Pump();
   ASSERT_GT(other.hold, 6);
   ASSERT_EQ(late.hold, 0);
@@ -397,6 +507,7 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   past.mutable_cut_failed()->set_cut(other.cut->cut());
   *past.mutable_cut_failed()->mutable_view() = late.view.id();
   past.mutable_cut_failed()->set_past(missed + 1);
+  *past.mutable_cut_failed()->mutable_name() = other.cut->name();
   late.waiting.clear();
   late.hold = missed;
   late.frozen = false;
@@ -675,14 +786,11 @@ TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
 
 // ---- snapshots
 
-TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheyAreClosed) {
+TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheReaderEndsItsCall) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(30);
-  job.core->OnOpenSnapshot(41, request, job.now);
-  job.Pump();
+  job.OpenSnapshot(41, 30);
   job.Train(4);
   ASSERT_EQ(job.snapshots.size(), 1u);
   EXPECT_EQ(job.snapshots[0].request, 41);
@@ -690,30 +798,42 @@ TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheyAreClosed) {
   EXPECT_GE(job.snapshots[0].snapshot->version(), 3);
   EXPECT_EQ(job.snapshots[0].snapshot->table().tensors_size(), 1);
   ASSERT_TRUE(job.shards[0]->cut.has_value());
-  job.core->OnCloseSnapshot(job.snapshots[0].snapshot->cut(), job.now);
-  job.Pump();
+  job.EndSnapshot(41);
   EXPECT_FALSE(job.shards[0]->cut.has_value());
 }
 
-TEST(CoordinatorSnapshots, AreFreedWhenTheirTimeIsOver) {
+TEST(CoordinatorSnapshots, EndWhenTheirTimeIsOver) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(2);
-  job.core->OnOpenSnapshot(41, request, job.now);
-  job.Pump();
+  job.OpenSnapshot(41, 2);
   job.Train(4);
   ASSERT_EQ(job.snapshots.size(), 1u);
   job.Pass(absl::Seconds(2));
   EXPECT_FALSE(job.shards[0]->cut.has_value());
+  ASSERT_EQ(job.snapshots.size(), 2u);
+  EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(CoordinatorSnapshots, LastTenMinutesAtMost) {
+  for (const double wanted : {0.0, 1e9, -1.0, std::nan("")}) {
+    FakeJob job(FakeJob::Spec());
+    job.Start();
+    job.Train(3);
+    job.OpenSnapshot(41, wanted);
+    job.Train(4);
+    ASSERT_EQ(job.snapshots.size(), 1u);
+    job.Pass(absl::Seconds(595));
+    EXPECT_EQ(job.snapshots.size(), 1u) << wanted;
+    job.Pass(absl::Seconds(6));
+    EXPECT_EQ(job.snapshots.size(), 2u) << wanted;
+  }
 }
 
 TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
-  job.core->OnOpenSnapshot(41, {}, job.now);
-  job.Pump();
+  job.OpenSnapshot(41);
   ASSERT_EQ(job.snapshots.size(), 1u);
   EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
@@ -722,13 +842,182 @@ TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
-  v1::OpenSnapshotRequest request;
-  request.set_hold_seconds(500);
-  job.core->OnOpenSnapshot(41, request, job.now);
-  job.Pump();
+  job.OpenSnapshot(41, 500);
   job.Train(17);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  ASSERT_EQ(job.snapshots.size(), 2u);
+  EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// A reader that dies, or that never ends its call, costs no checkpoint.
+TEST(CoordinatorSnapshots, CheckpointsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(2);
+  job.OpenSnapshot(41);
+  job.Train(14);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15));
+  EXPECT_EQ(job.Version(), 16);
+  ASSERT_EQ(job.snapshots.size(), 2u);
+  EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(job.snapshots[1].snapshot.status().message(), HasSubstr("open another one"));
+}
+
+TEST(CoordinatorSnapshots, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  uint64_t call = 1;
+  size_t pinned = 0;
+  job.OpenSnapshot(call);
+  for (int step = 0; step < 17; ++step) {
+    job.Train();
+    if (job.snapshots.empty()) continue;
+    pinned += job.snapshots.back().snapshot.ok();
+    if (!job.snapshots.back().snapshot.ok()) job.OpenSnapshot(++call);
+  }
+  EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15));
+  EXPECT_EQ(job.Version(), 17);
+  EXPECT_GT(call, 2u);
+  EXPECT_GE(pinned, 2u) << "the reader reads, too";
+}
+
+TEST(CoordinatorSnapshots, EvaluationsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+  FakeJob job(EvaluateEvery(4));
+  job.Start();
+  uint64_t call = 1;
+  job.OpenSnapshot(call);
+  for (int step = 0; step < 14; ++step) {
+    job.Train();
+    if (!job.snapshots.empty() && !job.snapshots.back().snapshot.ok()) job.OpenSnapshot(++call);
+  }
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 8, 12));
+  EXPECT_EQ(job.Version(), 14) << "no step waited for the reader";
+}
+
+TEST(CoordinatorSnapshots, ACheckpointThatIsDueByTimeDoesNotWaitForAReader) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_steps(100);
+  spec.mutable_checkpoint()->set_interval_seconds(3);
+  FakeJob job(spec);
+  job.Start();
+  job.OpenSnapshot(41);
+  job.Train(35);
+  EXPECT_EQ(job.manifests.size(), 1u);
+}
+
+TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
+  FakeJob job(CheckpointEvery(5));
+  job.Start();
+  job.Train(4);
+  job.OpenSnapshot(41);
+  job.Train(2);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(5));
+  ASSERT_GE(job.snapshots.size(), 1u);
+  EXPECT_EQ(job.snapshots[0].snapshot->version(), 5);
+}
+
+TEST(CoordinatorSnapshots, OfAReaderThatOpensAnotherOneEnd) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.OpenSnapshot(1);
+  job.Train(2);
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  v1::OpenSnapshotRequest again;
+  again.mutable_reader()->set_role(v1::READER);
+  again.mutable_reader()->set_incarnation(1'000'001);
+  job.core->OnOpenSnapshot(2, again, job.now);
+  job.Pump();
+  ASSERT_EQ(job.snapshots.size(), 3u);
+  EXPECT_EQ(job.snapshots[1].request, 1);
+  EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job.snapshots[2].request, 2);
+  EXPECT_TRUE(job.snapshots[2].snapshot.ok());
+}
+
+TEST(CoordinatorSnapshots, AreBoundedInNumber) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  for (uint64_t call = 1; call <= 16; ++call) job.OpenSnapshot(call);
+  job.Train(3);
+  ASSERT_EQ(job.snapshots.size(), 16u);
+  job.OpenSnapshot(17);
+  ASSERT_EQ(job.snapshots.size(), 17u);
+  EXPECT_EQ(job.snapshots[16].snapshot.status().code(), absl::StatusCode::kResourceExhausted);
+  job.EndSnapshot(3);
+  job.OpenSnapshot(18);
+  EXPECT_TRUE(job.snapshots.back().snapshot.ok()) << job.snapshots.back().snapshot.status();
+}
+
+TEST(CoordinatorSnapshots, AreNotGivenToAProcessThatIsNoReader) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  v1::OpenSnapshotRequest none;
+  v1::OpenSnapshotRequest worker;
+  *worker.mutable_reader() = job.workers[0]->id;
+  v1::OpenSnapshotRequest disguised = worker;
+  disguised.mutable_reader()->set_role(v1::READER);
+  uint64_t call = 0;
+  for (const v1::OpenSnapshotRequest& request : {none, worker, disguised}) {
+    job.core->OnOpenSnapshot(++call, request, job.now);
+    job.Pump();
+    ASSERT_EQ(job.snapshots.size(), call);
+    EXPECT_EQ(job.snapshots.back().snapshot.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(CoordinatorSnapshots, TheirReadersAreAdmittedByShardsAsLongAsTheyLast) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  const auto readers = [&] {
+    std::vector<uint64_t> incarnations;
+    for (const v1::ProcessId& process : job.shards[1]->admitted->processes()) {
+      if (process.role() == v1::READER) incarnations.push_back(process.incarnation());
+    }
+    return incarnations;
+  };
+  EXPECT_THAT(readers(), IsEmpty());
+  job.OpenSnapshot(1);
+  EXPECT_THAT(readers(), ElementsAre(1'000'001));
+  job.Train(2);
+  EXPECT_THAT(readers(), ElementsAre(1'000'001));
+  job.EndSnapshot(1);
+  EXPECT_THAT(readers(), IsEmpty());
+}
+
+TEST(CoordinatorSnapshots, EndWhenTheJobIsRestored) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.OpenSnapshot(1);  // waits
+  job.shards[0]->silent_cuts = true;
+  job.Train(1);
+  job.Kill(*job.shards[1]);
+  ASSERT_EQ(job.snapshots.size(), 1u);
+  EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(CoordinatorSnapshots, AShardWithoutBlocksKeepsNoReaderWaitingForTheNextCheckpoint) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_parameter_server()->set_partitions(2);
+  spec.mutable_training()->set_steps(60);
+  spec.mutable_checkpoint()->set_interval_steps(50);
+  FakeJob job(spec);
+  job.elements = 3;
+  job.Start();
+  job.Train(2);
+  // What the shard without blocks says at once of the cut of step 50.
+  ASSERT_TRUE(job.shards[1]->cut.has_value());
+  v1::MemberMessage pinned;
+  pinned.mutable_cut_pinned()->set_cut(job.shards[1]->cut->cut());
+  *pinned.mutable_cut_pinned()->mutable_view() = job.core->view().id();
+  pinned.mutable_cut_pinned()->set_version(50);
+  *pinned.mutable_cut_pinned()->mutable_name() = job.shards[1]->cut->name();
+  job.shards[1]->Say(pinned);
+  job.Pump();
+  job.OpenSnapshot(1);
+  job.Train(6);
+  ASSERT_EQ(job.snapshots.size(), 1u) << "the reader need not wait for step 50";
+  EXPECT_LT(job.snapshots[0].snapshot->version(), 10);
 }
 
 }  // namespace

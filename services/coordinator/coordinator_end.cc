@@ -11,10 +11,15 @@
 namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
-  // Both stop training in the same way.
-  if (goal_ == Goal::kHandOver && suspend_) {
+  // A job that waits for its disk at the end can be stopped: it goes on from its newest checkpoint
+  // when it is started again. For a shard that leaves training has stopped in the same way.
+  const bool waits = final_failures_ > 0 || (claim_.has_value() && storage_errors_ > 0);
+  const bool hands_over = goal_ == Goal::kHandOver;
+  if (suspend_ && (waits || hands_over) && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
     goal_ = Goal::kSuspend;
     suspend_deadline_ = now + timers_.suspend_checkpoint;
+    final_retry_at_ = absl::InfiniteFuture();
+    return;
   }
   if (goal_ != Goal::kNone) return;
   if (suspend_) {
@@ -36,15 +41,16 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     goal_ = Goal::kHandOver;
     suspend_deadline_ = now + timers_.suspend_checkpoint;
   }
-  if (goal_ != Goal::kNone) RefuseSnapshots("the job is ending");
+  if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
-  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then.
-  const bool chosen = goal_ != Goal::kNone;
+  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then, unless
+  // the job waits for its disk.
+  const Goal before = goal_;
   ChooseGoal(now);
   if (goal_ == Goal::kNone) return;
-  if (!chosen) {
+  if (goal_ != before) {
     // What this makes due: a view without workers, or the last cut.
     AdvanceViews(now);
     if (stage_ == Stage::kRunning) AdvanceCuts(now);
@@ -103,7 +109,7 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
 // ---- leaving
 
 void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
-  RefuseSnapshots(message);
+  EndSnapshots(absl::UnavailableError(message));
   cut_.reset();
   evaluation_.reset();
   claim_.reset();
@@ -148,7 +154,7 @@ void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Supersede(const std::string& why) {
-  RefuseSnapshots(why);
+  EndSnapshots(absl::UnavailableError(why));
   exit_reason_ = ExitReason::kSuperseded;
   exit_message_ = why;
   stage_ = Stage::kExited;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "services/coordinator/birth.h"
 #include "services/coordinator/coordinator_core.h"
 #include "services/coordinator/cut.h"
@@ -45,7 +46,7 @@ class CoordinatorCore::Impl {
   void OnIncompleteRemoved(absl::Time now);
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
-  void OnCloseSnapshot(uint64_t cut, absl::Time now);
+  void OnSnapshotCallEnded(uint64_t request, absl::Time now);
   void OnTick(absl::Time now);
 
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
@@ -105,6 +106,8 @@ class CoordinatorCore::Impl {
   void Breach(StreamId stream, const std::string& what, absl::Time now);
   void Refuse(StreamId stream, v1::Refusal refusal);
   void Resend(const Process& process);
+  void TellAdmitted();
+  v1::CoordinatorMessage AdmittedMessage() const;
 
   // ---- start (coordinator_start.cc)
   void ReadStorageAgain(absl::Time now);
@@ -159,6 +162,7 @@ class CoordinatorCore::Impl {
   bool Idle() const { return !change_.pausing() && !change_.installing(); }
   bool IsMember(uint64_t incarnation) const;
   bool Synchronous() const { return IsSynchronous(mode_); }
+  bool OwnsBlocks(uint64_t shard) const;
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
   uint64_t Samples() const;
@@ -186,9 +190,13 @@ class CoordinatorCore::Impl {
   std::string Arithmetic() const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);
+  absl::Duration RetryDelay(int failures) const;
   void RemoveIncompletes();
+  // Whether a report is of the open cut: coordinators number cuts from 1 again, names are unique.
+  bool IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const;
+  std::string CheckFiles(const Process& process, const v1::CutWritten& written) const;
   void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
-  void OnCutWritten(const Process& process, const v1::CutWritten& written);
+  void OnCutWritten(const Process& process, const v1::CutWritten& written, absl::Time now);
   void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
   void AdvanceEvaluation(absl::Time now);
   void FinishEvaluation(absl::Time now);
@@ -196,7 +204,21 @@ class CoordinatorCore::Impl {
   uint64_t EvaluationSamples() const;
   void AdvanceSnapshots(absl::Time now);
   void AnswerSnapshots(absl::Time now);
-  void RefuseSnapshots(const std::string& why);
+  absl::Status CheckReader(const v1::OpenSnapshotRequest& request) const;
+  void EndSnapshot(const SnapshotHold& hold, absl::Status why);
+  void EndSnapshotsIf(absl::FunctionRef<bool(const SnapshotHold&)> which, const absl::Status& why);
+  void EndSnapshots(const absl::Status& why);
+  bool CutIsForReadersOnly() const;
+  uint64_t ReaderLead(absl::Time now) const;
+  template <typename F>
+  void ForEachSnapshot(F f) const {
+    for (const SnapshotHold& hold : snapshots_) f(hold);
+    if (!cut_.has_value()) return;
+    for (const SnapshotHold& hold : cut_->snapshots) f(hold);
+  }
+  size_t OpenSnapshots() const {
+    return snapshots_.size() + (cut_.has_value() ? cut_->snapshots.size() : 0);
+  }
 
   // ---- end (coordinator_end.cc)
   void AdvanceEnding(absl::Time now);
@@ -283,6 +305,8 @@ class CoordinatorCore::Impl {
   uint64_t committed_ = 0;
   std::map<uint64_t, ShardState> shard_states_;  // by incarnation
   absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
+  uint64_t reader_changes_ = 0;                  // snapshots opened and ended
+  uint64_t admitted_changes_ = 0;                // of members and readers, that shards were told
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
@@ -302,8 +326,8 @@ class CoordinatorCore::Impl {
   std::optional<Evaluation> evaluation_;
   uint64_t hold_ = 0;  // what shards were told last: Hold, Install.hold as a step
   absl::Time evaluated_at_ =
-      absl::InfinitePast();             // a step waited while an evaluation was under way
-  std::deque<SnapshotHold> snapshots_;  // waiting for a cut
+      absl::InfinitePast();              // a step waited while an evaluation was under way
+  std::vector<SnapshotHold> snapshots_;  // waiting for a cut
   std::optional<v1::Evaluation> last_result_;
   v1::CheckpointStatus checkpoint_status_;
 
@@ -312,7 +336,7 @@ class CoordinatorCore::Impl {
   bool target_reached_ = false;
   bool final_cut_open_ = false;
   bool final_evaluation_given_up_ = false;
-  int final_failures_ = 0;
+  int final_failures_ = 0;  // of the last checkpoint, in a row
   absl::Time final_retry_at_ = absl::InfiniteFuture();
   absl::Time suspend_deadline_ = absl::InfiniteFuture();  // of kSuspend and kHandOver
   absl::Time leave_deadline_ = absl::InfiniteFuture();

@@ -42,6 +42,11 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("staleness_quantile_updates", "Staleness of asynchronous updates, by quantile.",
             {"quantile"}),
       counter("view_changes_total", "Views decided by this process."),
+      {"calls_refused_total",
+       Type::kCounter,
+       "Calls refused before they were read, by reason.",
+       {"reason"},
+       {}},
       counter("control_messages_received_total", "Messages from members."),
       counter("control_messages_sent_total", "Messages to members."),
   };

@@ -93,8 +93,11 @@ class RandomSchedule {
         if (shard != nullptr) Work(1, shard);
         break;
       case 10:
-        job_.core->OnOpenSnapshot(++snapshots_, {}, job_.now);
-        job_.Pump();
+        if (random_() % 3 > 0) {
+          job_.OpenSnapshot(++snapshots_);
+        } else if (snapshots_ > 0) {
+          job_.EndSnapshot(1 + random_() % snapshots_);
+        }
         break;
       default:
         job_.Pass(absl::Milliseconds(random_() % 3000));

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <utility>
 #include <variant>
 
@@ -16,7 +15,9 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/coordinator/open_storage.h"
 #include "services/coordinator/rendezvous.h"
+#include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
@@ -29,60 +30,16 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Everything of a storage that the core wants to know before an attempt.
-absl::StatusOr<StorageContents> ReadContents(
-    CheckpointStorage& storage,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  StorageContents contents;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  contents.claims = *std::move(claims);
-  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
-  contents.checkpoints = *std::move(checkpoints);
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
-  if (!point.ok()) return point.status();
-  contents.has_newest = point->found;
-  contents.newest = std::move(point->manifest);
-  contents.damaged = std::move(point->damaged);
-  if (!contents.has_newest && restore_source != nullptr) {
-    absl::StatusOr<RestoreSource> source = restore_source();
-    if (!source.ok()) return source.status();
-    contents.has_newest = true;
-    contents.newest = std::move(source->manifest);
-    contents.foreign_folder = std::move(source->folder);
-    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
-  }
-  if (!contents.claims.empty()) {
-    // What older attempts left behind without a manifest can never become a checkpoint.
-    (void)storage.RemoveIncomplete(contents.claims.back().attempt());
-  }
-  return contents;
-}
-
-// Whether the job may use the storage, and what it holds. The message of an error is a sentence.
-absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const std::string& job,
-    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
-  const auto fails = [](const absl::Status& status, absl::string_view how) {
-    return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
-                                                    status.message()));
-  };
-  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
-  if (absl::Status status = storage.Own(job); !status.ok()) {
-    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
-  }
-  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
-  return contents.ok() ? std::move(contents) : fails(contents.status(), "read");
-}
-
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
 }  // namespace
 
+// Unary calls block a thread; OpenSnapshot, which lasts, does not.
+using JobControlService = v1::JobControl::WithCallbackMethod_OpenSnapshot<v1::JobControl::Service>;
+
 class CoordinatorServer::Impl final : public Streams::Handler,
                                       public v1::Coordinator::CallbackService,
-                                      public v1::JobControl::Service,
+                                      public JobControlService,
                                       public v1::Rendezvous::Service {
  public:
   Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
@@ -92,8 +49,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         logger_(std::move(logger)),
         core_(options_.core, clock_.Now()),
         streams_({}, this),
+        snapshots_([this](uint64_t call) {
+          Event([call](CoordinatorCore& core, absl::Time now) {
+            core.OnSnapshotCallEnded(call, now);
+          });
+        }),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
-        control_service_(static_cast<v1::JobControl::Service*>(this)),
+        control_service_(static_cast<JobControlService*>(this)),
         rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
         executor_({.name = "coordinator"}),
         storage_thread_({.name = "storage"}),
@@ -115,11 +77,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     executor_.Stop();
   }
 
+  // On gRPC's threads.
+  void OnCallRefused(const security::CallRefusal& refusal) {
+    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
+    if (refusal.to_log == 0) return;
+    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+  }
+
   absl::Status StartServer() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.address = options_.address,
-                           .credentials = security::ServerCredentialsOf(options_.security)},
-                          {&join_service_, &control_service_, &rendezvous_service_, &streams_});
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
+        {.address = options_.address,
+         .credentials = security::ServerCredentialsOf(
+             options_.security,
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+        {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     logger_.Info("The coordinator listens", {{"port", port()}});
@@ -203,40 +174,24 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     return grpc::Status::OK;
   }
 
-  grpc::Status OpenSnapshot(grpc::ServerContext*, const v1::OpenSnapshotRequest* request,
-                            v1::Snapshot* snapshot) override {
-    struct Waiting {
-      Notification answered;
-      absl::StatusOr<v1::Snapshot> answer = JobHasEnded();
-    };
-    auto waiting = std::make_shared<Waiting>();
-    Event([this, request = *request, waiting](CoordinatorCore& core, absl::Time now) {
-      const uint64_t number = ++last_snapshot_request_;
-      snapshots_[number] = [waiting](absl::StatusOr<v1::Snapshot> answer) {
-        waiting->answer = std::move(answer);
-        waiting->answered.Notify();
-      };
-      core.OnOpenSnapshot(number, request, now);
+  grpc::ServerWriteReactor<v1::Snapshot>* OpenSnapshot(
+      grpc::CallbackServerContext* context, const v1::OpenSnapshotRequest* request) override {
+    uint64_t call = 0;
+    grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
+    const absl::Status may =
+        security::MayRead(security::PeerOf(*context->auth_context()), request->reader());
+    executor_.Run([this, call, may] {
+      if (!may.ok()) {
+        snapshots_.Answer(call, may);
+      } else if (has_exit_) {
+        snapshots_.Answer(call, JobHasEnded());
+      }
     });
-    // After the end nobody sees the request; the server's stop would have to wait for it.
-    executor_.Run([this, waiting] {
-      if (has_exit_ && !waiting->answered.HasBeenNotified()) waiting->answered.Notify();
+    if (!may.ok()) return reactor;
+    Event([call, request = *request](CoordinatorCore& core, absl::Time now) {
+      core.OnOpenSnapshot(call, request, now);
     });
-    if (!waiting->answered.WaitWithTimeout(absl::Seconds(30))) {
-      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
-                          "no version could be pinned within 30 s");
-    }
-    if (!waiting->answer.ok()) return ToGrpcStatus(waiting->answer.status());
-    *snapshot = *std::move(waiting->answer);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status CloseSnapshot(grpc::ServerContext*, const v1::CloseSnapshotRequest* request,
-                             v1::CloseSnapshotResponse*) override {
-    Event([cut = request->cut()](CoordinatorCore& core, absl::Time now) {
-      core.OnCloseSnapshot(cut, now);
-    });
-    return grpc::Status::OK;
+    return reactor;
   }
 
   // ---- v1::Rendezvous
@@ -296,6 +251,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});
+      } else {
+        for (const std::string& damaged : contents->damaged) {
+          logger_.Warning("The checkpoint storage is damaged", {{"what", damaged}});
+        }
       }
       Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
         core.OnStorageRead(std::move(contents), now);
@@ -351,10 +310,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     });
   }
   void Perform(AnswerSnapshot& answer) {
-    const auto it = snapshots_.find(answer.request);
-    if (it == snapshots_.end()) return;
-    it->second(std::move(answer.snapshot));
-    snapshots_.erase(it);
+    snapshots_.Answer(answer.request, std::move(answer.snapshot));
   }
   void Perform(Exit& exit) { End(exit); }
 
@@ -362,8 +318,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     logger_.Info("The coordinator ends", {{"why", exit.message}});
     exit_ = std::move(exit);
     has_exit_ = true;
-    for (auto& [request, answer] : snapshots_) answer(JobHasEnded());
-    snapshots_.clear();
+    snapshots_.EndAll(JobHasEnded());
     ended_.Notify();
   }
 
@@ -444,8 +399,6 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   CoordinatorCore core_;
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
-  std::map<uint64_t, std::function<void(absl::StatusOr<v1::Snapshot>)>> snapshots_;
-  uint64_t last_snapshot_request_ = 0;
   Exit exit_;
   bool has_exit_ = false;
   v1::ViewId last_view_;
@@ -456,6 +409,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   Notification final_progress_read_;
 
   Streams streams_;
+  SnapshotCalls snapshots_;
   GeneratedService join_service_;
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;

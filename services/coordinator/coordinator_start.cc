@@ -16,7 +16,7 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
-constexpr uint32_t kClaimFormatVersion = 1;
+constexpr uint32_t kClaimFormatVersion = 2;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -137,6 +137,7 @@ void CoordinatorCore::Impl::AnswerRegistration(const Process& process, absl::Tim
   *registered.mutable_job() = options_.job;
   registered.set_attempt(std::max(attempt_, highest_claim_));
   Send(process, std::move(message));
+  if (process.id.role() == v1::SHARD) Send(process, AdmittedMessage());
 }
 
 // A term or attempt above ours is of a coordinator that came after us; before our first claim it is
@@ -262,6 +263,12 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
   claim_pending_ = false;
   if (absl::IsAlreadyExists(status)) {
     Supersede(absl::StrCat("another coordinator has claimed attempt ", attempt));
+  } else if (!status.ok() && claim_->end()) {
+    // All is saved: the job waits for the disk, as for its last checkpoint.
+    const std::string why = absl::StrCat("the end cannot be recorded: ", status.message());
+    if (checkpoint_status_.error() != why) Warn(why + "; the job waits until it can", now);
+    checkpoint_status_.set_error(why);
+    retry_at_ = now + RetryDelay(++storage_errors_);
   } else if (!status.ok()) {
     if (!IsTransient(status) || ++storage_errors_ >= kMaxStorageErrors) {
       Fail(absl::StrCat("attempt ", attempt, " cannot be claimed: ", status.message()), now);
@@ -269,6 +276,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
       retry_at_ = now + timers_.storage_retry;
     }
   } else if (claim_->end()) {
+    checkpoint_status_.clear_error();
     Leave(ExitReason::kSucceeded,
           goal_ == Goal::kTarget ? "the target was reached" : "training is complete", now);
   } else {
@@ -424,13 +432,14 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   birth_.Reset();
   change_.Reset({});
   view_.Clear();
+  EndSnapshots(absl::UnavailableError("the job is being restored"));
   cut_.reset();
   hold_ = 0;
   incomplete_.clear();  // the storage is cleared of them when it is read
   evaluation_.reset();
-  RefuseSnapshots("the job is being restored");
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
+  final_failures_ = 0;
   final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();
   join_at_ = unbalanced_since_ = absl::InfiniteFuture();
 }
@@ -453,6 +462,7 @@ void CoordinatorCore::Impl::Ask(absl::Time now) {
   facts_.ask = ask;
   birth_.Ask(ask, facts_.shards, worker, now + timers_.birth);
   stage_ = Stage::kPreparing;
+  TellAdmitted();  // before the worker is asked
   v1::CoordinatorMessage prepare;
   *prepare.mutable_prepare() = PrepareMessage();
   SendToShards(prepare);

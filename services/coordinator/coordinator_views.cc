@@ -22,15 +22,18 @@ bool CoordinatorCore::Impl::IsMember(uint64_t incarnation) const {
 
 // ---- how far the shards are
 
+// One that owns only empty partitions closes nothing, and pins any version at once.
+bool CoordinatorCore::Impl::OwnsBlocks(uint64_t shard) const {
+  for (size_t p = 0; p < facts_.owner.size(); ++p) {
+    if (facts_.shards[facts_.owner[p]] == shard && !facts_.empty[p]) return true;
+  }
+  return false;
+}
+
 uint64_t CoordinatorCore::Impl::LowestClosed() const {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
-  for (size_t i = 0; i < facts_.shards.size(); ++i) {
-    // One that owns only empty partitions closes nothing.
-    bool owns = false;
-    for (size_t p = 0; p < facts_.owner.size(); ++p) {
-      owns = owns || (facts_.owner[p] == i && !facts_.empty[p]);
-    }
-    if (owns) lowest = std::min(lowest, shard_states_.at(facts_.shards[i]).closed);
+  for (const uint64_t shard : facts_.shards) {
+    if (OwnsBlocks(shard)) lowest = std::min(lowest, shard_states_.at(shard).closed);
   }
   return lowest == std::numeric_limits<uint64_t>::max() ? view_.first_step() : lowest;
 }
@@ -310,8 +313,10 @@ void CoordinatorCore::Impl::CarryCut(const Decision& decision, v1::Install* inst
       ReplanSoon();
     } else if (cut_->step > decision.first_step) {
       cut_->pinned.clear();
+      cut_->reached = false;
     }
   }
+  if (!Synchronous() && CutIsForReadersOnly() && AsynchronousCutDue(now)) ReplanSoon();
   if (!cut_.has_value() && !Synchronous() && change_.has_install() && AsynchronousCutDue(now)) {
     OpenNewCut(*PlanNow(now), decision.first_step);
     cut_->ledger = decision.ledger;

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
+#include "proto/frame.pb.h"
 
 namespace sluice::coordinator {
 
@@ -57,10 +58,13 @@ std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
                                const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
                                absl::Time now);
 
+// A reader's open call.
 struct SnapshotHold {
   uint64_t request = 0;
-  absl::Duration hold;
-  absl::Time expires = absl::InfiniteFuture();  // once it was answered
+  v1::ProcessId reader;
+  absl::Duration hold;    // how long a pinned version is held
+  bool answered = false;  // the reader knows the pinned version
+  absl::Time expires;     // not answered: when it is given up; answered: when the hold ends
 };
 
 // An open cut.
@@ -83,17 +87,18 @@ struct Cut {
   bool evaluation = false;  // still to be done
   std::vector<SnapshotHold> snapshots;
 
-  std::set<uint64_t> pinned;                                   // shards that said so
+  std::set<uint64_t> pinned;  // shards that said so
+  bool reached = false;       // a shard that owns blocks has pinned it; others pin at once
   std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
   absl::Time lingers_since = absl::InfiniteFuture();           // reached, and not being evaluated
   double seconds = 0;  // of the slowest shard that has written
   // Asynchronous: what the pinned version contains.
   v1::Ledger ledger;
 
-  bool Reached() const { return !pinned.empty() || !written.empty(); }  // by some shard
-  bool InUse() const {
-    return (saving != Saving::kNo && saving != Saving::kDone) || evaluation || !snapshots.empty();
+  bool InUseByJob() const {
+    return (saving != Saving::kNo && saving != Saving::kDone) || evaluation;
   }
+  bool InUse() const { return InUseByJob() || !snapshots.empty(); }
   bool PinnedBy(const std::vector<uint64_t>& shards) const;
   bool WrittenBy(const std::vector<uint64_t>& shards) const;
   v1::OpenCut Message() const;

@@ -83,7 +83,10 @@ std::vector<v1::Evaluate> Evaluation::OwedBy(uint64_t incarnation) const {
 }
 
 void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& result) {
-  if (result.evaluation() != options_.id) return;
+  if (result.evaluation() != options_.id || result.name().attempt() != options_.attempt ||
+      result.name().step() != options_.version) {
+    return;
+  }
   const auto found = leased_.find(incarnation);
   if (found == leased_.end()) return;
   const Interval range = FromProto(result.samples());

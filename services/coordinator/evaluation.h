@@ -31,6 +31,7 @@ class Evaluation {
   struct Options {
     uint64_t id = 0;
     uint64_t cut = 0;
+    uint64_t attempt = 0;  // results carry it, and the version
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
     uint64_t first = 0;    // the result of positions [0, first) is wanted too; 0: it is not
@@ -54,8 +55,8 @@ class Evaluation {
   // What an evaluator owes, to be sent again on a new stream.
   std::vector<v1::Evaluate> OwedBy(uint64_t incarnation) const;
 
-  // A result, or an error; a repeated one, and one that comes too late, has no effect. A range with
-  // an error is free again.
+  // A result, or an error; a repeated one, one that comes too late, and one of another attempt or
+  // version has no effect. A range with an error is free again.
   void OnResult(uint64_t incarnation, const v1::EvaluationResult& result);
 
   bool done() const { return done_.Count() == options_.samples; }

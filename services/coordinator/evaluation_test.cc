@@ -12,6 +12,7 @@ Evaluation::Options Options() {
   Evaluation::Options options;
   options.id = 4;
   options.cut = 9;
+  options.attempt = 2;
   options.version = 100;
   options.samples = 1000;
   options.started = kStart;
@@ -22,11 +23,30 @@ v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double cor
   v1::EvaluationResult result;
   result.set_evaluation(asked.evaluation());
   *result.mutable_samples() = asked.samples();
+  result.mutable_name()->set_attempt(2);
+  result.mutable_name()->set_step(asked.version());
   const double count = static_cast<double>(asked.samples().end() - asked.samples().begin());
   result.set_count(asked.samples().end() - asked.samples().begin());
   result.set_loss_sum(loss * count);
   result.set_correct(correct * count);
   return result;
+}
+
+TEST(Evaluation, ResultOfAnotherAttemptOrVersionCountsForNothing) {
+  Evaluation evaluation(Options());
+  const auto asked = evaluation.Assign({{1, 10}}, kStart);
+  ASSERT_EQ(asked.size(), 1u);
+  v1::EvaluationResult result = ResultOf(asked[0].second, 1.0, 0.5);
+  result.mutable_name()->set_attempt(1);
+  evaluation.OnResult(1, result);
+  result.mutable_name()->set_attempt(2);
+  result.mutable_name()->set_step(99);
+  evaluation.OnResult(1, result);
+  result.clear_name();
+  evaluation.OnResult(1, result);
+  EXPECT_FALSE(evaluation.done());
+  evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
+  EXPECT_TRUE(evaluation.done());
 }
 
 TEST(Evaluation, IsDividedBySpeedAndAddedUp) {

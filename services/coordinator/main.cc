@@ -12,6 +12,7 @@
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/common/version.h"
@@ -19,6 +20,7 @@
 #include "services/coordinator/termination_message.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice {
@@ -32,7 +34,7 @@ struct Flags {
   std::string status_file;
   std::string termination_file;
   double linger_seconds = 2;
-  std::string tls_directory;
+  security::TransportSecurity::Options security;
 };
 
 constexpr size_t kMaxJobBytes = 1 << 20;
@@ -109,15 +111,18 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
   Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
 
-  if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.tls_directory.empty()) {
+  if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
     return absl::InvalidArgumentError(
         "the job says tls: Enabled: give --tls-directory, the folder of the coordinator's "
         "certificate");
   }
+  security::TransportSecurity::Options own_security = flags.security;
+  own_security.job =
+      security::JobOfIdentity(absl::StrCat(job->namespace_(), "/", job->name(), "/", job->uid()));
+  own_security.role = v1::COORDINATOR;
+  own_security.index = 0;
   absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenIfAny(
-          files.get(), {.directory = flags.tls_directory, .role = v1::COORDINATOR, .index = 0},
-          absl::Now());
+      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
   if (!security.ok()) return security.status();
 
   CoordinatorServer::Options options;
@@ -191,9 +196,9 @@ int Main(int argc, char** argv) {
                  "termination message");
   app.add_option("--linger", flags.linger_seconds,
                  "seconds for which progress is answered after the end")
-      ->capture_default_str();
-  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
-      ->envname(security::kDirectoryVariable);
+      ->capture_default_str()
+      ->check(NumberBetween(0.0, 3600.0));
+  security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

@@ -76,6 +76,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
       break;
     }
     admission.kind = Admission::Kind::kNew;
+    ++changes_;
   }
   Process& process = living_[id.incarnation()];
   process.id = id;
@@ -137,6 +138,7 @@ Process* Membership::Disconnected(StreamId stream, absl::Time now) {
 
 Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string reason) {
   auto node = living_.extract(incarnation);
+  ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
   // One that left has no business here either: its incarnation's life is over.

@@ -111,6 +111,9 @@ class Membership {
   // Newest last; bounded.
   const std::deque<Departure>& departures() const { return departures_; }
 
+  // Grows with each process that begins to live, or lives no longer.
+  uint64_t changes() const { return changes_; }
+
   absl::Time NextDeadline() const;
 
  private:
@@ -127,6 +130,7 @@ class Membership {
   absl::flat_hash_map<StreamId, absl::Time> registering_;  // -> since when
   absl::flat_hash_set<uint64_t> expelled_;
   std::deque<Departure> departures_;
+  uint64_t changes_ = 0;
 };
 
 }  // namespace sluice::coordinator

@@ -61,6 +61,11 @@ std::vector<uint64_t> ViewChange::Overdue(absl::Time now, absl::Duration timeout
   return overdue;
 }
 
+void ViewChange::Forgive(absl::Duration late) {
+  paused_at_ += late;
+  installed_at_ += late;
+}
+
 absl::Time ViewChange::NextDeadline(absl::Duration timeout) const {
   if (pausing_) {
     return pause_.now() && !AllReplied() ? paused_at_ + timeout : absl::InfiniteFuture();

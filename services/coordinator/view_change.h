@@ -55,6 +55,8 @@ class ViewChange {
   // Shards that owe an answer since `timeout` or longer: a reply to a Pause(Now), or Installed.
   std::vector<uint64_t> Overdue(absl::Time now, absl::Duration timeout) const;
   absl::Time NextDeadline(absl::Duration timeout) const;
+  // Time in which the coordinator itself stood still counts for no answer.
+  void Forgive(absl::Duration late);
 
  private:
   const CoordinatorRules* rules_;

@@ -90,6 +90,21 @@ TEST(ViewChange, ShardsThatOweAnAnswerTooLongAreOverdue) {
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(4), timeout), ElementsAre(1, 2));
 }
 
+TEST(ViewChange, ForgivenTimeCountsForNoAnswer) {
+  ViewChange change(&kRules);
+  change.Reset({1});
+  const absl::Duration timeout = absl::Seconds(3);
+  change.Begin(PauseNumber(5), kNow);
+  change.Forgive(absl::Seconds(10));
+  EXPECT_EQ(change.NextDeadline(timeout), kNow + absl::Seconds(13));
+  EXPECT_THAT(change.Overdue(kNow + absl::Seconds(12), timeout), IsEmpty());
+  EXPECT_THAT(change.Overdue(kNow + absl::Seconds(13), timeout), ElementsAre(1));
+  change.Decide(InstallNumber(5), kNow + absl::Seconds(13));
+  change.Forgive(absl::Seconds(10));
+  EXPECT_THAT(change.Overdue(kNow + absl::Seconds(25), timeout), IsEmpty());
+  EXPECT_THAT(change.Overdue(kNow + absl::Seconds(26), timeout), ElementsAre(1));
+}
+
 TEST(ViewChange, APauseAfterAStepTakesAsLongAsTheStep) {
   ViewChange change(&kRules);
   change.Reset({1});

@@ -152,7 +152,8 @@ bool Arbiter::MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) c
   // Every member asks, unless it dies: then a view without it comes.
   if (limits_.together && leases_.size() + waiting_for_lease_.size() < members_) return false;
   return std::all_of(leases_.begin(), leases_.end(), [&](const auto& lease) {
-    return lease.first == worker || ClockOf(lease.first) + max_staleness >= clock;
+    const uint64_t reached = ClockOf(lease.first);
+    return lease.first == worker || clock <= reached || clock - reached <= max_staleness;
   });
 }
 

@@ -55,6 +55,11 @@ class Arbiter {
 
   // ---- permits
 
+  // Null: none is given.
+  const v1::Permit* PermitOf(uint64_t worker) const {
+    const auto found = permits_.find(worker);
+    return found == permits_.end() ? nullptr : &found->second;
+  }
   void RequestPermit(uint64_t worker, uint64_t clock, uint64_t base_version);
 
   // ---- progress

@@ -20,28 +20,48 @@ Asynchronous::Asynchronous(ShardState* state, StreamTable* streams, DataSender* 
 
 absl::Status Asynchronous::OnFrame(Stream& stream, const v1::Header& header,
                                    const absl::Cord& payload) {
-  const bool for_arbiter = header.body_case() == v1::Header::kLeaseRequest ||
-                           header.body_case() == v1::Header::kPermitRequest;
-  if (for_arbiter && !state_.view->is_arbiter()) {
-    return absl::InvalidArgumentError("leases and permits are asked of the owner of partition 0");
-  }
   switch (header.body_case()) {
     case v1::Header::kPush:
       return OnPush(stream, header.push(), payload);
     case v1::Header::kApply:
-      return OnApply(stream, header.apply(), /*combine=*/false);
+      return OnApply(stream, header.apply());
     case v1::Header::kPull:
       return OnPull(stream, header.pull(), payload);
     case v1::Header::kLeaseRequest:
-      OnLeaseRequest(stream, header.lease_request());
-      return absl::OkStatus();
+      return OnLeaseRequest(stream, header.lease_request());
     case v1::Header::kPermitRequest:
-      OnPermitRequest(stream, header.permit_request());
-      return absl::OkStatus();
+      return OnPermitRequest(stream, header.permit_request());
     default:
       return absl::InvalidArgumentError(absl::StrCat(
           "frame ", header.body_case(), " is not for a shard in asynchronous training"));
   }
+}
+
+UpdateFacts Asynchronous::FactsOf(uint64_t worker) const {
+  UpdateFacts facts;
+  facts.applied = AppliedClock(worker);
+  const uint64_t recorded = std::max(facts.applied, arbiter_.ClockOf(worker));
+  facts.highest_clock = HighestClock(state_, recorded, heard_.count(worker) > 0);
+  facts.holds_lease = arbiter_.HoldsLease(worker);
+  facts.permit = arbiter_.PermitOf(worker);
+  const auto staged = staged_.find(worker);
+  if (staged == staged_.end()) return facts;
+  facts.staged = staged->second.clock;
+  facts.whole = IsWhole(staged->second);
+  facts.named = !staged->second.complete.empty();
+  facts.samples = staged->second.samples;
+  return facts;
+}
+
+void Asynchronous::AddPush(const v1::Push& push, const Staged* staged, UpdateFacts* facts) const {
+  facts->staged = push.clock();
+  if (push.complete().empty()) return;
+  facts->samples = push.samples();
+  size_t complete = staged != nullptr ? staged->complete.size() : 0;
+  for (uint32_t number : push.complete()) {
+    if (staged == nullptr || staged->complete.count(number) == 0) ++complete;
+  }
+  facts->whole = complete == state_.view->owned().size();
 }
 
 uint64_t Asynchronous::AppliedClock(uint64_t worker) const {
@@ -52,47 +72,42 @@ uint64_t Asynchronous::AppliedClock(uint64_t worker) const {
 // ---------------------------------------------------------------- staging
 
 absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
-  if (push.clock() == 0) return absl::InvalidArgumentError("a push without a clock");
-  for (uint32_t number : push.complete()) {
-    if (state_.Find(number) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("partition ", number, " is not owned by this shard, or empty"));
-    }
-  }
-  if (push.blocks_size() > 0 && state_.Find(push.partition()) == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("partition ", push.partition(), " is not owned by this shard, or empty"));
-  }
   const uint64_t worker = stream.incarnation();
-  const bool repeated = push.clock() <= AppliedClock(worker) && state_.rules.IgnoreAppliedClocks();
-  if (!repeated) {
-    std::vector<ReceivedBlock> blocks;
-    if (absl::Status split = SplitPush(state_, worker, push, payload, &blocks); !split.ok()) {
-      return split;
-    }
-    Staged& staged = staged_[worker];
-    if (staged.clock != 0 && staged.clock != push.clock()) {
-      return absl::InvalidArgumentError(absl::StrCat("update ", push.clock(), " is pushed while ",
-                                                     staged.clock, " waits for its Apply"));
-    }
-    staged.clock = push.clock();
-    if (absl::Status taken = Stage(staged, push, blocks); !taken.ok()) return taken;
-  } else {
+  UpdateFacts facts = FactsOf(worker);
+  if (absl::Status fits = CheckUpdatePush(state_, facts, push); !fits.ok()) return fits;
+  const bool repeated = push.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks();
+  if (repeated) {
     state_.repeated_blocks += push.blocks_size();
+    if (push.has_apply()) {
+      SendApplied(stream, push.apply());
+    } else if (push.complete_size() > 0 || state_.view->owned().empty()) {
+      SendStaged(stream, push.clock(), nullptr);
+    }
+    return absl::OkStatus();
   }
   if (push.has_apply()) {
-    if (push.apply().clock() != push.clock()) {
-      return absl::InvalidArgumentError("a push and its Apply are of different updates");
-    }
-    return OnApply(stream, push.apply(), /*combine=*/true);
+    const auto before = staged_.find(worker);
+    AddPush(push, before != staged_.end() ? &before->second : nullptr, &facts);
+    absl::Status fits = CheckApply(state_, facts, push.apply(), ledger_, nullptr);
+    if (fits.ok()) fits = CheckLeased(worker, push.apply());
+    if (!fits.ok()) return fits;
+  }
+  std::vector<ReceivedBlock> blocks;
+  if (absl::Status split = SplitPush(state_, worker, push, payload, &blocks); !split.ok()) {
+    return split;
+  }
+  Staged fresh;
+  const auto known = staged_.find(worker);
+  Staged& staged = known != staged_.end() ? known->second : fresh;
+  if (absl::Status taken = Stage(staged, push, blocks); !taken.ok()) return taken;
+  staged.clock = push.clock();
+  Staged& kept = known != staged_.end() ? staged : staged_[worker] = std::move(fresh);
+  if (push.has_apply()) {
+    Apply(stream, push.apply(), /*combine=*/true);
+    return absl::OkStatus();
   }
   const bool said_all = push.complete_size() > 0 || state_.view->owned().empty();
-  if (!said_all) return absl::OkStatus();
-  if (repeated) {
-    SendStaged(stream, push.clock(), nullptr);
-  } else if (IsWhole(staged_[worker])) {
-    SendStaged(stream, push.clock(), &staged_[worker]);
-  }
+  if (said_all && IsWhole(kept)) SendStaged(stream, push.clock(), &kept);
   return absl::OkStatus();
 }
 
@@ -186,31 +201,42 @@ void Asynchronous::SendStaged(Stream& stream, uint64_t clock, const Staged* stag
 
 // ---------------------------------------------------------------- applying
 
-// `combine`: this shard holds the whole update, so its norms are all there are.
-absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply, bool combine) {
+// R8: at the arbiter an update covers what its worker has leased.
+absl::Status Asynchronous::CheckLeased(uint64_t worker, const v1::Apply& apply) const {
+  const Interval samples = FromProto(apply.samples());
+  if (!state_.view->is_arbiter() || !state_.rules.RepeatLeases() ||
+      arbiter_.Covers(worker, samples)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("samples [", samples.begin, ", ", samples.end,
+                                                 ") are not leased to the sender"));
+}
+
+absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
   const uint64_t worker = stream.incarnation();
-  if (apply.clock() <= AppliedClock(worker) && state_.rules.IgnoreAppliedClocks()) {
+  const UpdateFacts facts = FactsOf(worker);
+  if (apply.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks()) {
     SendApplied(stream, apply);
     return absl::OkStatus();
   }
-  const auto found = staged_.find(worker);
-  const bool nothing_to_stage = state_.view->owned().empty();
-  if (!nothing_to_stage &&
-      (found == staged_.end() || found->second.clock != apply.clock() || !IsWhole(found->second))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Apply of update ", apply.clock(), ", which is not staged whole"));
+  std::optional<GradientNorm> own;
+  if (const auto staged = staged_.find(worker);
+      staged != staged_.end() && !staged->second.norms.empty()) {
+    own.emplace();
+    for (const auto& [partition, norm] : staged->second.norms) {
+      own->square_sum += norm.square_sum;
+      own->non_finite = own->non_finite || norm.non_finite;
+    }
   }
-  const Interval samples = FromProto(apply.samples());
-  if (state_.rules.IgnoreAppliedClocks() && ledger_.Intersects(samples)) {
-    return absl::InvalidArgumentError(absl::StrCat("samples [", samples.begin, ", ", samples.end,
-                                                   ") of update ", apply.clock(),
-                                                   " were applied before"));
-  }
-  if (state_.view->is_arbiter() && !samples.empty() && state_.rules.RepeatLeases() &&
-      !arbiter_.Covers(worker, samples)) {
-    return absl::InvalidArgumentError(absl::StrCat("samples [", samples.begin, ", ", samples.end,
-                                                   ") are not leased to the sender"));
-  }
+  absl::Status fits = CheckApply(state_, facts, apply, ledger_, own.has_value() ? &*own : nullptr);
+  if (fits.ok()) fits = CheckLeased(worker, apply);
+  if (!fits.ok()) return fits;
+  Apply(stream, apply, /*combine=*/false);
+  return absl::OkStatus();
+}
+
+void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
+  const uint64_t worker = stream.incarnation();
   Staged& staged = staged_[worker];
   staged.ordinal = apply.ordinal();
   v1::ClockRecord record;
@@ -228,12 +254,11 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply, bool 
   }
   const bool applied = ApplyStaged(worker, staged, record);
   staged_.erase(worker);
-  if (!applied) return absl::OkStatus();  // the job has failed
+  if (!applied) return;  // the job has failed
   SetVersions();
   SendApplied(stream, apply);
   AnswerWaiting();
   applied_();
-  return absl::OkStatus();
 }
 
 // False if a gradient is not finite and the job fails for it; then nothing of this shard changed.
@@ -284,27 +309,33 @@ void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
 // ---------------------------------------------------------------- pulls
 
 absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
-  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, pull, payload);
+  const uint64_t worker = stream.incarnation();
+  if (absl::Status fits = CheckLivePull(state_, FactsOf(worker), pull); !fits.ok()) return fits;
+  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
   if (!rows.ok()) return rows.status();
-  for (uint32_t number : pull.partitions()) {
-    if (state_.Find(number) == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "partition ", number, " is wanted, which this shard does not own, or which is empty"));
-    }
-  }
-  arbiter_.Reached(stream.incarnation(), pull.clock());
+  Hear(worker, pull.clock());
   if (MayAnswer(stream, pull)) {
     AnswerPull(stream, pull, rows->get());
   } else {
     if (stream.parked_pulls >= state_.options.max_parked_pulls) {
-      return absl::ResourceExhaustedError(
+      return state_.Full(
+          Bound::kParkedPulls,
           absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
     }
+    absl::StatusOr<Charge> charge =
+        ChargeParked(state_, stream, sizeof(Parked) + pull.SpaceUsedLong());
+    if (!charge.ok()) return charge.status();
     ++stream.parked_pulls;
-    parked_.push_back({stream.id, pull, *std::move(rows)});
+    parked_.push_back({stream.id, pull, *std::move(rows), *std::move(charge)});
   }
   AnswerWaiting();
   return absl::OkStatus();
+}
+
+// The worker has said how far it is.
+void Asynchronous::Hear(uint64_t worker, uint64_t clock) {
+  arbiter_.Reached(worker, clock);
+  heard_.insert(worker);
 }
 
 // R13.
@@ -319,7 +350,8 @@ bool Asynchronous::MayAnswer(const Stream& stream, const v1::Pull& pull) const {
     const uint64_t holder = pull.counted(i);
     if (holder == stream.incarnation() || !state_.view->MemberIndex(holder).has_value()) continue;
     const uint64_t from = i < pull.counted_from_size() ? pull.counted_from(i) : 0;
-    if (std::max(from, arbiter_.ClockOf(holder)) + bound < pull.clock()) return false;
+    const uint64_t reached = std::max(from, arbiter_.ClockOf(holder));
+    if (pull.clock() > reached && pull.clock() - reached > bound) return false;
   }
   return true;
 }
@@ -372,30 +404,38 @@ const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t pa
 
 // ---------------------------------------------------------------- leases and permits
 
-void Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request) {
-  v1::Header header = state_.NewHeader();
-  *header.mutable_lease() =
-      arbiter_.RequestLease(stream.incarnation(), request.samples(), request.clock());
+absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request) {
+  const uint64_t worker = stream.incarnation();
+  if (absl::Status fits = CheckLeaseRequest(state_, FactsOf(worker), request); !fits.ok()) {
+    return fits;
+  }
+  Hear(worker, request.clock());
+  v1::Header header;
+  *header.mutable_lease() = arbiter_.RequestLease(worker, request.samples(), request.clock());
   state_.Send(stream.id, std::move(header));
   AnswerWaiting();
+  return absl::OkStatus();
 }
 
-void Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitRequest& request) {
-  if (request.clock() <= AppliedClock(stream.incarnation())) {
+absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitRequest& request) {
+  const UpdateFacts facts = FactsOf(stream.incarnation());
+  if (absl::Status fits = CheckPermitRequest(state_, facts, request); !fits.ok()) return fits;
+  if (request.clock() <= facts.applied) {
     v1::Apply applied;
     applied.set_clock(request.clock());
     SendApplied(stream, applied);
-    return;
+    return absl::OkStatus();
   }
   arbiter_.RequestPermit(stream.incarnation(), request.clock(), request.base_version());
   AnswerWaiting();
+  return absl::OkStatus();
 }
 
 // Whoever waits may go on now: clocks, leases or permits have changed.
 void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
-      Stream* const stream = streams_.FindPeer(answer.worker);
+      Stream* const stream = streams_.FindWorker(answer.worker);
       if (stream == nullptr) continue;  // it asks again on its next one
       v1::Header header = state_.NewHeader();
       if (answer.lease.has_value()) *header.mutable_lease() = *std::move(answer.lease);
@@ -421,7 +461,7 @@ std::vector<StreamId> Asynchronous::ParkedStreams() const {
   std::set<StreamId> streams;
   for (const Parked& waiting : parked_) streams.insert(waiting.stream);
   for (uint64_t worker : arbiter_.Waiting()) {
-    if (const Stream* stream = streams_.FindPeer(worker); stream != nullptr) {
+    if (const Stream* stream = streams_.FindWorker(worker); stream != nullptr) {
       streams.insert(stream->id);
     }
   }
@@ -469,8 +509,7 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
 Arbiter::Limits Asynchronous::ArbiterLimits() const {
   const v1::TrainingSpec& training = state_.job.training();
   Arbiter::Limits limits;
-  limits.total_samples = TotalSamples(training.steps(), training.global_batch_size(),
-                                      training.epochs(), state_.training_samples);
+  limits.total_samples = state_.TotalSamples();
   if (state_.last_position != 0) {
     limits.total_samples = std::min(limits.total_samples, state_.last_position);
   }
@@ -488,6 +527,7 @@ void Asynchronous::Clear() {
   staged_.clear();
   pulled_.clear();
   ledger_ = IntervalSet();
+  heard_.clear();
   arbiter_ = Arbiter(&state_.rules);
   parked_.clear();
 }

@@ -17,6 +17,7 @@
 #include "services/protocol/interval_set.h"
 #include "services/ps/arbiter.h"
 #include "services/ps/data_sender.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 
@@ -72,16 +73,25 @@ class Asynchronous {
     StreamId stream = 0;
     v1::Pull pull;
     SharedSelections rows;
+    Charge charge;
   };
 
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status Stage(Staged& staged, const v1::Push& push,
                      const std::vector<ReceivedBlock>& blocks);
-  absl::Status OnApply(Stream& stream, const v1::Apply& apply, bool combine);
+  absl::Status OnApply(Stream& stream, const v1::Apply& apply);
+  // The Apply has passed its check. `combine`: this shard holds the whole update, so its norms are
+  // all there are.
+  void Apply(Stream& stream, const v1::Apply& apply, bool combine);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
-  void OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
-  void OnPermitRequest(Stream& stream, const v1::PermitRequest& request);
+  absl::Status OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
+  absl::Status OnPermitRequest(Stream& stream, const v1::PermitRequest& request);
 
+  UpdateFacts FactsOf(uint64_t worker) const;
+  absl::Status CheckLeased(uint64_t worker, const v1::Apply& apply) const;
+  void Hear(uint64_t worker, uint64_t clock);
+  // What the facts will be once a push is staged.
+  void AddPush(const v1::Push& push, const Staged* staged, UpdateFacts* facts) const;
   absl::Status Measure(Staged& staged);
   bool IsWhole(const Staged& staged) const;
   bool ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record);
@@ -107,6 +117,7 @@ class Asynchronous {
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
   IntervalSet ledger_;                          // samples applied here
+  std::set<uint64_t> heard_;  // workers that have said their clock in this attempt
   Arbiter arbiter_;  // leases and permits on the arbiter only; everybody's clocks on all shards
   std::vector<Parked> parked_;
   // For delay compensation: by incarnation and partition, the parameters that a member was sent

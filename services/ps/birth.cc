@@ -7,6 +7,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
@@ -32,9 +33,11 @@ void Birth::Discard() {
   files_.clear();
   clocks_.clear();
   error_.clear();
+  pusher_ = 0;
 }
 
 absl::Status Birth::Begin() {
+  if (absl::Status fits = CheckPrepare(prepare_); !fits.ok()) return fits;
   if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
       state_.options.references == nullptr) {
     return absl::FailedPreconditionError(
@@ -47,6 +50,10 @@ absl::Status Birth::Begin() {
   state_.model = *std::move(model);
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
+  absl::StatusOr<StepPlan> plan =
+      StepPlan::Create({state_.training_samples, state_.job.training().global_batch_size(),
+                        state_.job.training().microbatch_size()});
+  state_.plan = plan.ok() ? std::optional<StepPlan>(*std::move(plan)) : std::nullopt;
   state_.last_position = prepare_.last_position();
   state_.pool->Trim();
   const std::vector<uint32_t> owned =
@@ -95,7 +102,9 @@ absl::StatusOr<Handled> Birth::OnPush(StreamTable& streams, Stream& stream,
   if (prepare_.has_checkpoint()) {
     return absl::InvalidArgumentError("this shard loads a checkpoint; nobody was asked to push");
   }
+  if (absl::Status one = CheckBirthPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
   if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
+  pusher_ = stream.incarnation();
   if (push.last() && !missing_.empty() && error_.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the last push of version 0 has come, but not ",
@@ -124,11 +133,13 @@ absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
         absl::StrCat("partition ", push.partition(), " is not of this shard"));
   }
   for (const ReceivedBlock& block : blocks) {
+    if (block.codec == v1::CODEC_RAW) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(state_.model->BlockName(state_.model->block(block.block)),
+                     " must be pushed as it is (CODEC_RAW)"));
+  }
+  for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);
-    if (block.codec != v1::CODEC_RAW) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(state_.model->BlockName(info), " must be pushed as it is (CODEC_RAW)"));
-    }
     if (missing_.erase(block.block) == 0) continue;
     MutableBlockRef parameters = state_.pool->Take(info.bytes);
     if (absl::Status copied = CopyPayload(block.payload, parameters->mutable_bytes());

@@ -71,6 +71,7 @@ class Birth {
   std::map<uint32_t, v1::PartitionFile> files_;
   std::vector<v1::ClockRecord> clocks_;
   std::string error_;
+  uint64_t pusher_ = 0;  // incarnation of the worker whose version 0 it is; 0: none has pushed yet
 };
 
 }  // namespace sluice::ps

@@ -3,20 +3,34 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::ps {
+namespace {
+
+bool SameName(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+  return a.attempt() == b.attempt() && a.step() == b.step();
+}
+
+}  // namespace
 
 void Cuts::Open(const v1::OpenCut& request) {
   const auto found = cuts_.find(request.cut());
-  if (found != cuts_.end()) {
+  if (found != cuts_.end() && SameName(found->second.request.name(), request.name())) {
     Report(found->second);
     return;
   }
+  if (found != cuts_.end()) cuts_.erase(found);  // of another coordinator
   Cut cut;
   cut.request = request;
-  if (cuts_.size() >= state_.options.max_cuts) {
-    Fail(cut, absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"), 0);
+  absl::Status fits = CheckOpenCut(state_, request);
+  if (fits.ok() && cuts_.size() >= state_.options.max_cuts) {
+    fits = state_.Full(Bound::kCuts,
+                       absl::StrCat("more than ", state_.options.max_cuts, " cuts are open"));
+  }
+  if (!fits.ok()) {
+    Fail(cut, std::string(fits.message()), 0);
     return;
   }
   Cut& kept = cuts_[request.cut()] = std::move(cut);
@@ -83,7 +97,8 @@ void Cuts::Advance(Cut& cut) {
 
 void Cuts::OnInstalled(const v1::OpenCut* named) {
   for (auto it = cuts_.begin(); it != cuts_.end();) {
-    const bool keep = named != nullptr && it->first == named->cut();
+    const bool keep = named != nullptr && it->first == named->cut() &&
+                      SameName(it->second.request.name(), named->name());
     it = keep ? std::next(it) : cuts_.erase(it);
   }
   if (named == nullptr) return;
@@ -109,9 +124,13 @@ void Cuts::OnInstalled(const v1::OpenCut* named) {
 
 void Cuts::Close(uint64_t cut) { cuts_.erase(cut); }
 
-void Cuts::OnWritten(uint64_t id, uint32_t partition, absl::StatusOr<v1::PartitionFile> written) {
+void Cuts::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t partition,
+                     absl::StatusOr<v1::PartitionFile> written) {
   const auto found = cuts_.find(id);
-  if (found == cuts_.end() || found->second.unwritten.erase(partition) == 0) return;
+  if (found == cuts_.end() || !SameName(found->second.request.name(), name) ||
+      found->second.unwritten.erase(partition) == 0) {
+    return;
+  }
   Cut& cut = found->second;
   if (!written.ok()) {
     Fail(cut, absl::StrCat(written.status().message()), 0);
@@ -133,6 +152,7 @@ void Cuts::SayPinned(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutPinned& pinned = *message.mutable_cut_pinned();
   pinned.set_cut(cut.request.cut());
+  *pinned.mutable_name() = cut.request.name();
   *pinned.mutable_view() = state_.view->id();
   pinned.set_version(cut.request.step());
   state_.Tell(std::move(message));
@@ -142,6 +162,7 @@ void Cuts::SayWritten(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutWritten& written = *message.mutable_cut_written();
   written.set_cut(cut.request.cut());
+  *written.mutable_name() = cut.request.name();
   *written.mutable_view() = state_.view->id();
   for (const auto& [partition, file] : cut.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - cut.started));
@@ -152,6 +173,7 @@ void Cuts::SayFailed(const Cut& cut) {
   v1::MemberMessage message;
   v1::CutFailed& failed = *message.mutable_cut_failed();
   failed.set_cut(cut.request.cut());
+  *failed.mutable_name() = cut.request.name();
   if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
   failed.set_reason(cut.failure);
   failed.set_past(cut.past);

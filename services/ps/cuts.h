@@ -40,7 +40,11 @@ class Cuts {
   void OnCommitted();
   // All partitions stand at the view's first step, which is committed. `named` null: none is open.
   void OnInstalled(const v1::OpenCut* named);
-  void OnWritten(uint64_t cut, uint32_t partition, absl::StatusOr<v1::PartitionFile> written);
+  // `name`: the checkpoint that the file belongs to. A write may end long after its cut: what a
+  // slow disk still had to do for an earlier attempt counts for no cut of this one, though
+  // coordinators number their cuts from 1 again.
+  void OnWritten(uint64_t cut, const v1::CheckpointRef& name, uint32_t partition,
+                 absl::StatusOr<v1::PartitionFile> written);
   void Clear() { cuts_.clear(); }
   // Says again where each cut stands.
   void Report();

@@ -2,21 +2,41 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
 
-absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, const v1::Pull& pull,
-                                              const absl::Cord& payload) {
+absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes) {
+  if (*stream.parked_bytes + bytes > state.options.max_parked_bytes) {
+    return state.Full(Bound::kParkedBytes,
+                      absl::StrCat("pulls that wait on one stream take more than ",
+                                   state.options.max_parked_bytes, " bytes"));
+  }
+  return Charge(stream.parked_bytes, bytes);
+}
+
+absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& stream,
+                                              const v1::Pull& pull, const absl::Cord& payload) {
   if (pull.rows().empty() && payload.empty()) return SharedSelections();
   if (state.ByReference()) {
     return absl::InvalidArgumentError("rows are wanted of blocks that do not leave the shard");
   }
+  struct Charged {
+    RowSelections rows;
+    Charge charge;
+  };
+  constexpr uint64_t kSelection = 128;  // what one takes beside its numbers
+  absl::StatusOr<Charge> charge =
+      ChargeParked(state, stream, payload.size() + pull.rows_size() * kSelection);
+  if (!charge.ok()) return charge.status();
   absl::StatusOr<RowSelections> rows = ReadSelections(pull, payload, state.model->table());
   if (!rows.ok()) return rows.status();
-  return std::make_shared<const RowSelections>(*std::move(rows));
+  auto charged = std::make_shared<Charged>(Charged{*std::move(rows), *std::move(charge)});
+  const RowSelections* const selections = &charged->rows;
+  return SharedSelections(std::move(charged), selections);
 }
 
 uint64_t DataSender::Referring(StreamId stream) const {

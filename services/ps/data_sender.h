@@ -12,6 +12,7 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/row_selection.h"
+#include "services/ps/bounds.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 
@@ -20,9 +21,13 @@ namespace sluice::ps {
 // Of a pull; null: everything is wanted whole.
 using SharedSelections = std::shared_ptr<const RowSelections>;
 
-// What ReadSelections says of a worker's pull. INVALID_ARGUMENT also where workers get references.
-absl::StatusOr<SharedSelections> SelectionsOf(const ShardState& state, const v1::Pull& pull,
-                                              const absl::Cord& payload);
+// What ReadSelections says of a worker's pull; its memory counts as the stream's parked bytes as
+// long as it lives. INVALID_ARGUMENT also where workers get references; RESOURCE_EXHAUSTED with
+// max_parked_bytes.
+absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& stream,
+                                              const v1::Pull& pull, const absl::Cord& payload);
+// Charges bytes of a pull that waits to its stream. RESOURCE_EXHAUSTED with max_parked_bytes.
+absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes);
 
 // Sends versions of partitions: frames of whole blocks over the blocks' own memory.
 //

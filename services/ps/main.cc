@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/protocol/ids.h"
@@ -16,6 +17,7 @@
 #include "services/ps/shard_server.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::ps {
@@ -28,7 +30,7 @@ struct Flags {
   uint32_t index = 0;
   std::string listen_address = "127.0.0.1:0";
   std::string advertised_host;
-  std::string tls_directory;
+  security::TransportSecurity::Options security;
   int threads = 1;
   double grace_seconds = 60;
 };
@@ -42,10 +44,12 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
   if (!coordinator.ok()) return coordinator.status();
 
+  security::TransportSecurity::Options own_security = flags.security;
+  own_security.job = security::JobOfIdentity(flags.job);
+  own_security.role = v1::SHARD;
+  own_security.index = flags.index;
   absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenIfAny(
-          files.get(), {.directory = flags.tls_directory, .role = v1::SHARD, .index = flags.index},
-          absl::Now());
+      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
   if (!security.ok()) return security.status();
 
   ShardServer::Options options;
@@ -101,7 +105,9 @@ int Main(int argc, char** argv) {
   app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
-  app.add_option("--index", flags.index, "of this shard among the job's, from 0")->required();
+  app.add_option("--index", flags.index, "of this shard among the job's, from 0")
+      ->required()
+      ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
   app.add_option("--listen", flags.listen_address, "host:port to listen on (port 0: any)")
       ->capture_default_str();
   app.add_option("--advertise", flags.advertised_host,
@@ -112,8 +118,7 @@ int Main(int argc, char** argv) {
   app.add_option("--grace", flags.grace_seconds,
                  "seconds within which SIGTERM lets the job save what this shard holds")
       ->capture_default_str();
-  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
-      ->envname(security::kDirectoryVariable);
+  security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

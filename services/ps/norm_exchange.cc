@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace sluice::ps {
 
 bool NeedsNorms(const v1::JobSpec& job) {
@@ -67,21 +65,11 @@ void NormExchange::OnShardConnected(uint64_t incarnation) {
   }
 }
 
-absl::Status NormExchange::OnNorms(const v1::Norms& norms) {
-  if (state_.view->owned().empty() || norms.step() < step_) return absl::OkStatus();
-  if (norms.step() > step_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("norms of step ", norms.step(), " while this shard is at step ", step_));
-  }
+void NormExchange::OnNorms(const v1::Norms& norms) {
+  if (norms.step() < step_) return;
   for (const v1::Norms::PartitionNorm& entry : norms.partitions()) {
-    if (entry.partition() >= state_.model->partitions() ||
-        state_.model->IsEmpty(entry.partition()) || state_.view->Owns(entry.partition())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("partition ", entry.partition(), " is not one of another shard"));
-    }
     known_[entry.partition()] = {entry.square_sum(), entry.non_finite()};
   }
-  return absl::OkStatus();
 }
 
 bool NormExchange::IsComplete() const { return known_.size() == state_.model->filled().size(); }

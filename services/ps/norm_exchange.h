@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 
-#include "absl/status/status.h"
 #include "proto/frame.pb.h"
 #include "services/ps/block_update.h"
 #include "services/ps/shard_state.h"
@@ -34,8 +33,9 @@ class NormExchange {
 
   bool HasOwn(uint32_t partition) const { return known_.count(partition) > 0; }
   void AddOwn(uint32_t partition, const GradientNorm& norm);
-  // INVALID_ARGUMENT for a step ahead of this shard, or a partition that does not exist.
-  absl::Status OnNorms(const v1::Norms& norms);
+  // What another shard says; it has passed CheckNorms.
+  void OnNorms(const v1::Norms& norms);
+  uint64_t step() const { return step_; }
   void OnShardConnected(uint64_t incarnation);
 
   bool IsComplete() const;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/crc32c.h"
+#include "services/common/json_text.h"
 
 namespace sluice::ps {
 namespace {
@@ -25,6 +26,7 @@ constexpr absl::string_view kFormat = "sluice-partition-1";
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kHeaderAlignment = 64;                    // of the first array in the file
 constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // the format's own limit
+constexpr size_t kMaxHeaderDepth = 8;                      // its deepest value is an extent
 
 absl::string_view TypeName(v1::DataType dtype) {
   switch (dtype) {
@@ -155,6 +157,9 @@ absl::Status FileReader::ReadHeader() {
   }
   data_begin_ = kLengthBytes + length;
   const std::string text(bytes_.Subcord(kLengthBytes, length));
+  if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
+    return Damaged(absl::StrCat("its header: ", valid.message()));
+  }
   header_ = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header_.is_object()) return Damaged("its header is not a JSON object");
   return absl::OkStatus();
@@ -170,8 +175,9 @@ absl::StatusOr<std::string> FileReader::Metadata(const char* key) const {
 }
 
 absl::Status FileReader::ReadClocks(const std::string& text, PartitionContent* content) const {
-  const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   absl::Status wrong = Damaged("'clocks' of __metadata__ is not a list of records");
+  if (!CheckJsonText(text, kMaxHeaderDepth).ok()) return wrong;
+  const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) return wrong;
   for (const Json& entry : list) {
     uint64_t worker = 0;
@@ -303,7 +309,7 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
                           {"data_offsets", {data.size(), data.size() + array.bytes}}};
     data.Append(CordOver(BlockOf(content, array)));
   }
-  std::string text = header.dump();
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   const size_t rest = (kLengthBytes + text.size()) % kHeaderAlignment;
   if (rest != 0) text.append(kHeaderAlignment - rest, ' ');
 

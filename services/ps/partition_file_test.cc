@@ -184,6 +184,27 @@ TEST_F(PartitionFileTest, ADamagedFileIsNamedAndWhatIsWrongWithIt) {
   EXPECT_THAT(std::string(DecodeAs(bit).status().message()), HasSubstr("content hashes to"));
 }
 
+// Which a parser, a comparison or a printer that recurses does not survive.
+TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
+  const std::string bytes(encoded.bytes);
+  uint64_t length = 0;
+  memcpy(&length, bytes.data(), sizeof(length));
+  const std::string header = bytes.substr(8, length);
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const std::pair<std::string, std::string> edits[] = {
+      {"{\"fc1.bias[0:5]\": " + deep + "}", "nested deeper"},
+      {header.substr(0, header.rfind('}')) + ", \"more\": " + deep + "}", "nested deeper"},
+      {absl::StrReplaceAll(header, {{"fc1.bias", "fc1.b\xE9s"}}), "not UTF-8"}};
+  for (const auto& [text, message] : edits) {
+    const uint64_t size = text.size();
+    std::string file(reinterpret_cast<const char*>(&size), sizeof(size));
+    file += text + bytes.substr(8 + length);
+    const absl::Status status = DecodeAs(std::move(file)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
 TEST_F(PartitionFileTest, AFileOfAnotherModelIsRefused) {
   table.mutable_tensors(1)->set_name("fc2.bias");
   model = *ShardModel::Create(job, table, *MakeLayout(table, 1));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,8 +42,10 @@ class AsynchronousTest : public ::testing::Test {
   }
   void Push(StreamId stream, uint64_t clock, uint32_t partition, float value,
             uint64_t samples = 1) {
+    const v1::Permit permit = Permitted(stream, clock);
     v1::Header header = shard.MakePush(0, partition, ShardHarness::Microbatches(0, 1), samples);
     header.mutable_push()->set_clock(clock);
+    header.mutable_push()->set_ordinal(permit.ordinal());
     shard.Send(stream, header, CordOf(Values(partition == 0 ? 4 : 2, value)));
   }
   void Stage(StreamId stream, uint64_t clock, float value) {
@@ -51,11 +54,25 @@ class AsynchronousTest : public ::testing::Test {
   }
   void Apply(StreamId stream, uint64_t clock, uint64_t begin, uint64_t end,
              bool pull_next = false) {
+    const v1::Permit permit = Permitted(stream, clock);
     v1::Header header = NewHeader();
     header.mutable_apply()->set_clock(clock);
+    header.mutable_apply()->set_ordinal(permit.ordinal());
+    header.mutable_apply()->set_staleness(permit.staleness());
     *header.mutable_apply()->mutable_samples() = ShardHarness::Microbatches(begin, end);
     header.mutable_apply()->set_pull_next(pull_next);
     shard.Send(stream, header);
+  }
+  // The permit of an update, asked for with its first push; nothing where this shard gives none.
+  v1::Permit Permitted(StreamId stream, uint64_t clock) {
+    if (repeats) return {};
+    const auto known = permits_.find({stream, clock});
+    if (known != permits_.end()) return known->second;
+    if (clock == 0 || shard.owner[0] != 0 || !shard.StatusOf(stream).ok()) return {};
+    shard.TakeFrames(stream);
+    const std::optional<v1::Permit> permit = Permit(stream, clock);
+    if (!permit.has_value()) return {};
+    return permits_[{stream, clock}] = *permit;
   }
   std::optional<v1::Lease> TakeLease(StreamId stream) {
     std::optional<v1::Lease> lease;
@@ -99,6 +116,8 @@ class AsynchronousTest : public ::testing::Test {
   ShardHarness shard;
   StreamId one = 0;
   StreamId two = 0;
+  std::map<std::pair<StreamId, uint64_t>, v1::Permit> permits_;
+  bool repeats = false;  // updates are sent again: no permit is asked for
 };
 
 TEST_F(AsynchronousTest, AnUpdateIsStagedAckedAndAppliedWholeAtItsApply) {
@@ -125,7 +144,7 @@ TEST_F(AsynchronousTest, AnUpdateIsStagedAckedAndAppliedWholeAtItsApply) {
 TEST_F(AsynchronousTest, TheLastPushMayBeTheApply) {
   Begin();
   Lease(one);
-  Push(one, 1, 0, 3);
+  Push(one, 1, 0, 3, 3);
   v1::Header header = shard.MakePush(0, 1, ShardHarness::Microbatches(0, 1), 3);
   header.mutable_push()->set_clock(1);
   header.mutable_push()->mutable_apply()->set_clock(1);
@@ -144,6 +163,7 @@ TEST_F(AsynchronousTest, ARepeatedUpdateIsAckedWithoutEffect) {
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   const StreamId again = shard.Open(7);
+  repeats = true;
   Stage(again, 1, 1);
   Apply(again, 1, 0, 4);
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
@@ -171,7 +191,9 @@ TEST_F(AsynchronousTest, AnUpdateThatBreaksTheContractEndsItsStream) {
   Apply(one, 1, 4, 8);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("not staged whole"));
   one = shard.Open(7);
-  Push(one, 2, 0, 1);
+  v1::Header early = shard.MakePush(0, 0, ShardHarness::Microbatches(0, 1), 1);
+  early.mutable_push()->set_clock(2);
+  shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("while 1 waits"));
   one = shard.Open(7);
   Stage(one, 1, 1);
@@ -233,6 +255,7 @@ TEST_F(AsynchronousTest, PermitsBoundWhatIsStagedAndCountUpdates) {
   shard.options.max_staged_bytes = 1;  // one update at least
   Begin();
   Lease(one);
+  Lease(two);
   const std::optional<v1::Permit> first = Permit(one, 1);
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(first->ordinal(), 0);
@@ -249,12 +272,15 @@ TEST_F(AsynchronousTest, PermitsBoundWhatIsStagedAndCountUpdates) {
 TEST_F(AsynchronousTest, PermitsEndWithTheView) {
   shard.options.max_staged_bytes = 1;
   Begin();
+  Lease(one);
+  Lease(two);
   Permit(one, 1);
   Permit(two, 1);
   shard.Pause(2);
   shard.TakeFrames(two);
   Tell(InstallAfter(2, 0, {7, 8}));
   EXPECT_TRUE(shard.TakeFrames(two).at(0).has_refused()) << "who waited learns of the view";
+  Lease(two);
   EXPECT_EQ(Permit(two, 1)->ordinal(), 0);
 }
 
@@ -349,6 +375,7 @@ TEST_F(AsynchronousTest, ShardsTellTheirNormsAndClipByWhatTheApplySays) {
   EXPECT_EQ(frames[0].staged().norms(0).square_sum(), 18);
   v1::Header header = NewHeader();
   header.mutable_apply()->set_clock(1);
+  *header.mutable_apply()->mutable_samples() = ShardHarness::Microbatches(0, 4);
   header.mutable_apply()->set_square_sum(36);
   shard.Send(one, header);
   EXPECT_NEAR(shard.Values(1)[0], 0.5, 1e-6);
@@ -465,12 +492,14 @@ TEST_F(BoundedStalenessTest, AMemberThatWasRaisedElsewhereIsKnownByItsPull) {
 
 TEST_F(BoundedStalenessTest, AnInstallAnswersParkedPullsWithTheNewView) {
   Begin();
-  Lease(one, 400);
+  const uint64_t mine = Lease(one, 400)->samples().begin();
   Lease(two, 400);
+  Update(one, 1, mine);
+  Update(one, 2, mine + 4);
   Pull(one, 2);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
   shard.Pause(2);
-  Tell(InstallAfter(2, 0, {7}));
+  Tell(InstallAfter(2, 2, {7}));
   EXPECT_TRUE(shard.TakeFrames(one).at(0).has_refused());
   Pull(one, 2);
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(3)) << "the slow one is out";

@@ -15,6 +15,7 @@
 #include "services/ps/birth.h"
 #include "services/ps/cuts.h"
 #include "services/ps/data_sender.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 #include "services/ps/synchronous.h"
@@ -29,6 +30,12 @@ struct Authority {
   uint64_t attempt = 0;
   v1::Term term;
 };
+
+bool IsOlder(const Authority& known, uint64_t attempt, const v1::Term& term) {
+  if (attempt != known.attempt) return attempt < known.attempt;
+  if (term.counter() != known.term.counter()) return term.counter() < known.term.counter();
+  return known.term.counter() > 0 && term.coordinator() != known.term.coordinator();
+}
 
 }  // namespace
 
@@ -61,6 +68,7 @@ class ShardCore::Impl {
   absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
                                         const absl::Cord& payload);
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
+  void OnAdmitted(const v1::Admitted& admitted);
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
   absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
@@ -94,6 +102,7 @@ class ShardCore::Impl {
     kReplied,  // R2: a promise
   };
 
+  bool Hears(uint64_t attempt, const v1::Term& term);
   bool Accept(uint64_t attempt, const v1::Term& term);
   void DiscardAttempt();
   void CheckAfterStep();
@@ -140,26 +149,27 @@ void ShardCore::Impl::Register() {
   next_heartbeat_ = state.now + heartbeat_;
 }
 
-// Whether this coordinator is the one to listen to; a higher one is from here on (R1).
+// Whether a coordinator may speak: one of an older attempt or term is dropped (R1).
+bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
+  if (!IsOlder(authority_, attempt, term) || !state.rules.FenceTerms()) return true;
+  state.actions.push_back(
+      DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
+                                   " of this coordinator is over: this shard knows attempt ",
+                                   authority_.attempt, ", term ", authority_.term.counter())});
+  return false;
+}
+
+// The same, and an attempt and term that are not older are the shard's from here on.
 bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
-  const bool older =
-      attempt < authority_.attempt ||
-      (attempt == authority_.attempt && term.counter() < authority_.term.counter()) ||
-      (attempt == authority_.attempt && term.counter() == authority_.term.counter() &&
-       authority_.term.counter() > 0 && term.coordinator() != authority_.term.coordinator());
-  if (older && state.rules.FenceTerms()) {
-    state.actions.push_back(
-        DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
-                                     " of this coordinator is over: this shard knows attempt ",
-                                     authority_.attempt, ", term ", authority_.term.counter())});
-    return false;
-  }
-  if (!older) authority_ = {attempt, term};
+  if (!Hears(attempt, term)) return false;
+  if (!IsOlder(authority_, attempt, term)) authority_ = {attempt, term};
   return true;
 }
 
 void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
-  if (!Accept(message.attempt(), message.term())) return;
+  // A coordinator answers before it has claimed an attempt. If it dies then, no trace of its term
+  // is left in the storage, and the next coordinator takes the same one.
+  if (!Hears(message.attempt(), message.term())) return;
   if (message.job().timeouts().heartbeat() > 0) {
     heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
     next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
@@ -198,6 +208,7 @@ void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
   if (birth.has_ask() && Compare(prepare.ask(), birth.ask()) < 0) return;
   if (!birth.has_ask() || Compare(prepare.ask(), birth.ask()) > 0) DiscardAttempt();
   birth.Prepare(prepare);
+  streams.SetShards(prepare.shards());
   Resume();
 }
 
@@ -305,6 +316,10 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
     return;
   }
   if (!MayInstall(install)) return;
+  if (absl::Status fits = CheckInstall(state, birth.version(), install); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
   InstalledView view(install.view(), state.self(), *state.model);
   if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
     state.Fail(*std::move(wrong));
@@ -322,6 +337,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   pausing_ = Pausing::kNo;
   if (state.view->synchronous() && !FallBackTo(install.view().first_step())) return;
   FinishInstall(install);
+  streams.SetShards(install.view().shards());
   for (StreamId stream : parked) {
     Stream* const waiting = streams.Find(stream);
     if (waiting == nullptr) continue;
@@ -396,7 +412,11 @@ void ShardCore::Impl::SayInstalled() {
 
 void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
   if (!state.view.has_value() || !Same(committed.view(), state.view->id())) return;
-  if (!state.MayChange() || committed.version() > state.LowestVersion()) return;
+  if (!state.MayChange() || !state.view->synchronous()) return;
+  if (absl::Status fits = CheckCommitted(state, committed); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
   synchronous.Commit(committed.version());
 }
 
@@ -457,6 +477,8 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kOpenCut:
       if (state.view.has_value()) cuts.Open(message.open_cut());
       return;
+    case v1::CoordinatorMessage::kAdmitted:
+      return OnAdmitted(message.admitted());
     case v1::CoordinatorMessage::kCloseCut:
       return cuts.Close(message.close_cut().cut());
     case v1::CoordinatorMessage::kFinish:
@@ -467,6 +489,11 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
 }
 
 // ---------------------------------------------------------------- streams
+
+void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
+  streams.SetAdmitted(admitted);
+  Resume();
+}
 
 absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
                                                  const absl::Cord& payload) {
@@ -499,14 +526,11 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->HasShard(stream.incarnation())) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  const bool norms = header.body_case() == v1::Header::kNorms;
-  if (!norms && header.body_case() != v1::Header::kStepSet) {
-    return absl::InvalidArgumentError("shards send norms and steps' sets only");
-  }
   if (!state.MayChange()) return Handled::kWait;
   if (!state.view->synchronous()) return absl::InvalidArgumentError("there are no steps");
-  absl::Status taken =
-      norms ? synchronous.OnNorms(header.norms()) : synchronous.OnStepSet(header.step_set());
+  absl::Status taken = header.has_norms()
+                           ? synchronous.OnNorms(stream.incarnation(), header.norms())
+                           : synchronous.OnStepSet(stream.incarnation(), header.step_set());
   if (!taken.ok()) return taken;
   return Handled::kDone;
 }
@@ -540,9 +564,6 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 }
 
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
-  if (header.body_case() != v1::Header::kPull || header.pull().cut() == 0) {
-    return absl::PermissionDeniedError("a reader may pull pinned versions only");
-  }
   if (!state.view.has_value()) return Handled::kWait;
   absl::Status status = OnCutPull(stream, header.pull());
   if (!status.ok()) return status;
@@ -550,6 +571,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1:
 }
 
 absl::Status ShardCore::Impl::OnCutPull(Stream& stream, const v1::Pull& pull) {
+  if (absl::Status fits = CheckCutPull(pull); !fits.ok()) return fits;
   if (!cuts.IsPinned(pull.cut())) {
     streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"), pull.cut());
     return absl::OkStatus();
@@ -607,6 +629,7 @@ void ShardCore::Impl::OnTick() {
     state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
     return;
   }
+  streams.Expire();
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
   if (state.view.has_value() && state.view->synchronous() && !synchronous.Awaited().empty()) {
@@ -618,8 +641,9 @@ void ShardCore::Impl::OnTick() {
 }
 
 absl::Time ShardCore::Impl::NextTick() const {
-  if (!connected_) return absl::InfiniteFuture();
-  const absl::Time next = std::min(next_heartbeat_, leave_until_);
+  const absl::Time expiry = streams.NextExpiry();
+  if (!connected_) return expiry;
+  const absl::Time next = std::min({expiry, next_heartbeat_, leave_until_});
   return progress_due_ && state.view.has_value() ? std::min(next, next_progress_) : next;
 }
 
@@ -642,6 +666,13 @@ ShardStatus ShardCore::Impl::Status() const {
   status.open_cuts = cuts.size();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
+  streams.FillBounds(&status.bounds);
+  BoundUse& open_cuts = status.bounds[static_cast<size_t>(Bound::kCuts)];
+  open_cuts.limit = state.options.max_cuts;
+  open_cuts.used = cuts.size();
+  for (size_t bound = 0; bound < kBounds; ++bound) {
+    status.bounds[bound].reached = state.reached[bound];
+  }
   return status;
 }
 
@@ -712,10 +743,11 @@ void ShardCore::OnPartitionLoaded(const v1::AskId& ask, uint32_t partition,
   impl_->birth.OnLoaded(ask, partition, std::move(file));
 }
 
-void ShardCore::OnPartitionWritten(uint64_t cut, uint32_t partition,
-                                   absl::StatusOr<v1::PartitionFile> written, absl::Time now) {
+void ShardCore::OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint,
+                                   uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
+                                   absl::Time now) {
   impl_->state.now = now;
-  impl_->cuts.OnWritten(cut, partition, std::move(written));
+  impl_->cuts.OnWritten(cut, checkpoint, partition, std::move(written));
 }
 
 void ShardCore::OnTick(absl::Time now) {

@@ -32,6 +32,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/bounds.h"
 #include "services/ps/parallel.h"
 #include "services/ps/shard_action.h"
 #include "services/ps/shard_options.h"
@@ -58,6 +59,7 @@ struct ShardStatus {
   size_t open_cuts = 0;
   size_t blocks_allocated = 0;  // from the system, ever
   size_t repeated_blocks = 0;   // ignored (R9)
+  BoundUses bounds;             // max_received_bytes is the shell's
 };
 
 class ShardCore {
@@ -82,7 +84,8 @@ class ShardCore {
   void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
-  // closed by an action, is ignored.
+  // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
+  // process (Admitted), or the view or the Prepare names it, if it is a shard.
   void OnStreamOpened(StreamId stream, absl::Time now);
   void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                absl::Time now);
@@ -96,7 +99,8 @@ class ShardCore {
   // ---- files.
   void OnPartitionLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file,
                          absl::Time now);
-  void OnPartitionWritten(uint64_t cut, uint32_t partition,
+  // With the cut and the checkpoint of the WritePartition that is answered.
+  void OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint, uint32_t partition,
                           absl::StatusOr<v1::PartitionFile> written, absl::Time now);
 
   // ---- time. To be called at NextTick() or soon after; earlier and more often does no harm.

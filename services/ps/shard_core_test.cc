@@ -222,6 +222,7 @@ TEST_F(SynchronousTest, ATensorWithoutAnyGradientIsNotTouched) {
   for (StreamId stream : {one, two}) {
     v1::Header nothing = shard.MakePush(0, 0, kMicrobatches(0, 0), 1);
     nothing.mutable_push()->clear_blocks();
+    nothing.mutable_push()->add_complete(1);
     shard.Send(stream, nothing);
   }
   EXPECT_EQ(shard.Version(0), 1);

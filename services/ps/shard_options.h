@@ -16,21 +16,51 @@ struct ShardOptions {
   // pid, wire_version, metrics_address. `newest_view` is filled in by the core.
   v1::Register identity;
 
-  // Payload bytes that a peer may have under way and waiting (HelloReply.window_bytes); one that
-  // sends more is closed.
+  // ---- bounds (bounds.h). What is "of a stream" is a bound for each; all else is for the process.
+
+  // Open data streams of all kinds. A stream that has not said Hello makes room for a new one.
+  size_t max_streams = 4096;
+  // Streams that have not said Hello. The oldest makes room for a new one, so that a peer that says
+  // Hello at once finds room whatever others do.
+  size_t max_silent_streams = 256;
+  // Streams whose Hello waits for the coordinator to admit the process.
+  size_t max_unadmitted_streams = 256;
+  // Readers' streams; the places of workers and shards are their own.
+  size_t max_reader_streams = 64;
+  // Workers and readers that the coordinator admits at one time.
+  size_t max_admitted_processes = 1 << 16;
+  // Of a stream: payload bytes that a peer may have under way and waiting
+  // (HelloReply.window_bytes).
   uint64_t window_bytes = uint64_t{16} << 20;
-  // Frames without payload count too: at most so many may wait in one stream.
+  // Of a stream: memory of frames, headers included, between the socket and the core. More than the
+  // window, by the headers of a peer that keeps to it.
+  uint64_t max_received_bytes = uint64_t{24} << 20;
+  // Of a stream: frames that wait for a view, an admission, or the end of a pause.
   size_t max_waiting_frames = 1 << 14;
+  // Of a stream: memory of those frames' headers.
+  uint64_t max_waiting_header_bytes = uint64_t{8} << 20;
+  // Waiting frames, headers included, of peers that are no members of the installed view. Members
+  // have what the bounds of their streams leave them.
+  uint64_t max_waiting_bytes = uint64_t{1} << 30;
+  // Of a stream: pulls that wait for a version or for a slow worker, one for each partition.
+  size_t max_parked_pulls = 1 << 14;
+  // Of a stream: memory of those pulls and of the rows that they name.
+  uint64_t max_parked_bytes = uint64_t{32} << 20;
+  // Cuts open at one time.
+  size_t max_cuts = 8;
+
+  // A stream is closed if its Hello has not come within this time.
+  absl::Duration hello_timeout = absl::Seconds(5);
+  // A Hello waits this long for the coordinator to admit its process.
+  absl::Duration admission_timeout = absl::Seconds(5);
+
+  // ---- sizes and times
+
   // Payload of a Data frame, unless a single block is larger.
   uint64_t max_data_frame_bytes = uint64_t{2} << 20;
-  size_t max_streams = 4096;
-  // Pulls parked by one stream.
-  size_t max_parked_pulls = 1 << 14;
   // Asynchronous: permits are given for whole updates up to this much staged memory, over all
   // shards; at least one update, whatever its size.
   uint64_t max_staged_bytes = uint64_t{1} << 30;
-  // Cuts open at one time.
-  size_t max_cuts = 8;
   // Idle blocks kept for use again. There are never more than were once in use at the same time, so
   // this only has to be above a version of all that a shard holds.
   size_t max_idle_bytes = size_t{1} << 40;

@@ -84,17 +84,9 @@ class RowsTest : public ::testing::Test {
 
 TEST_F(RowsTest, AShardSaysThatItTakesRows) {
   shard.Begin({7});
-  const StreamId stream = shard.Open(7);
-  v1::Header hello;
-  hello.mutable_hello()->set_min_wire_version(1);
-  hello.mutable_hello()->set_max_wire_version(1);
-  hello.mutable_hello()->set_job(shard.options.identity.job());
-  hello.mutable_hello()->mutable_sender()->set_role(v1::WORKER);
-  hello.mutable_hello()->mutable_sender()->set_incarnation(9);
-  hello.mutable_hello()->set_shard_incarnation(kShardIncarnation);
-  const StreamId other = stream + 1;
-  shard.core().OnStreamOpened(other, shard.now);
-  shard.Send(other, hello);
+  shard.Admit(9);
+  const StreamId other = shard.OpenSilent();
+  shard.Send(other, shard.MakeHello(9));
   const std::vector<v1::Header> frames = shard.TakeFrames(other);
   ASSERT_THAT(frames, SizeIs(1));
   EXPECT_TRUE(frames[0].hello_reply().takes_rows());

@@ -64,13 +64,22 @@ class ShardServer::Impl final : public StreamHandler {
     executor_.Stop();
   }
 
+  // On gRPC's threads.
+  void OnCallRefused(const security::CallRefusal& refusal) {
+    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
+    if (refusal.to_log == 0) return;
+    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+  }
+
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.address = options_.listen_address,
-                           .credentials = security::ServerCredentialsOf(options_.security)},
-                          std::move(services));
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
+        {.address = options_.listen_address,
+         .credentials = security::ServerCredentialsOf(
+             options_.security,
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+        std::move(services));
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     options_.core.identity.set_address(
@@ -362,9 +371,9 @@ class ShardServer::Impl final : public StreamHandler {
       }
       absl::StatusOr<v1::PartitionFile> written =
           status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
-      Event([cut = write.cut, partition = write.partition, written = std::move(written)](
-                ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionWritten(cut, partition, std::move(written), now);
+      Event([cut = write.cut, checkpoint = write.checkpoint, partition = write.partition,
+             written = std::move(written)](ShardCore& core, absl::Time now) mutable {
+        core.OnPartitionWritten(cut, checkpoint, partition, std::move(written), now);
       });
     });
   }

@@ -23,6 +23,8 @@ class StalenessRuleTest : public ::testing::Test {
   void Begin(Rules::Rule rule) {
     shard.job.mutable_training()->mutable_staleness()->set_rule(rule);
     shard.Begin({7, 8});
+    shard.ChangeView(2, kUpdates, {7, 8});
+    shard.TakeMessages();
     one = shard.Open(7);
     two = shard.Open(8);
     for (StreamId stream : {one, two}) {
@@ -45,20 +47,37 @@ class StalenessRuleTest : public ::testing::Test {
     header.mutable_pull()->add_partitions(1);
     shard.Send(stream, header);
   }
-  void Stage(StreamId stream, uint64_t clock, float gradient) {
+  // The permit of the next update, computed on parameters that `staleness` updates have changed.
+  void Permit(StreamId stream, uint64_t clock, uint64_t staleness) {
+    v1::Header header = NewHeader();
+    header.mutable_permit_request()->set_clock(clock);
+    header.mutable_permit_request()->set_base_version(ordinal_ - staleness);
+    shard.TakeFrames(stream);
+    shard.Send(stream, header);
+    for (const v1::Header& frame : shard.TakeFrames(stream)) {
+      if (!frame.has_permit()) continue;
+      EXPECT_EQ(frame.permit().ordinal(), ordinal_);
+      EXPECT_EQ(frame.permit().staleness(), staleness);
+    }
+    ordinals_[stream] = ordinal_++;
+  }
+  void Stage(StreamId stream, uint64_t clock, float gradient, uint64_t staleness = 0) {
+    Permit(stream, clock, staleness);
     for (uint32_t partition : {0, 1}) {
       v1::Header header = shard.MakePush(0, partition, ShardHarness::Microbatches(0, 1), 1);
       header.mutable_push()->set_clock(clock);
+      header.mutable_push()->set_ordinal(ordinals_[stream]);
       shard.Send(stream, header, CordOf(std::vector<float>(partition == 0 ? 4 : 2, gradient)));
     }
   }
   // The next update of a worker, of one sample, whose permit said `staleness`.
   void Update(StreamId stream, float gradient, uint64_t staleness, bool pull = false) {
     const uint64_t clock = ++clocks_[stream];
-    Stage(stream, clock, gradient);
+    Stage(stream, clock, gradient, staleness);
     v1::Header header = NewHeader();
     v1::Apply& apply = *header.mutable_apply();
     apply.set_clock(clock);
+    apply.set_ordinal(ordinals_[stream]);
     *apply.mutable_samples() = ShardHarness::Microbatches(next_[stream], next_[stream] + 1);
     ++next_[stream];
     apply.set_staleness(staleness);
@@ -79,6 +98,10 @@ class StalenessRuleTest : public ::testing::Test {
   StreamId two = 0;
   std::map<StreamId, uint64_t> clocks_;
   std::map<StreamId, uint64_t> next_;  // sample
+  // Of updates, counted from those that the view begins with.
+  static constexpr uint64_t kUpdates = 20;
+  uint64_t ordinal_ = kUpdates;
+  std::map<StreamId, uint64_t> ordinals_;
 };
 
 TEST_F(StalenessRuleTest, WithoutARuleStalenessDoesNothing) {
@@ -140,13 +163,16 @@ TEST_F(StalenessRuleTest, DelayCompensationWorksOnTheScaledGradient) {
   Pull(two);
   Update(one, 1, 0);
   const uint64_t clock = ++clocks_[two];
+  Permit(two, clock, 0);
   for (uint32_t partition : {0, 1}) {  // the sum over 4 samples
     v1::Header header = shard.MakePush(0, partition, ShardHarness::Microbatches(0, 1), 4);
     header.mutable_push()->set_clock(clock);
+    header.mutable_push()->set_ordinal(ordinals_[two]);
     shard.Send(two, header, CordOf(std::vector<float>(partition == 0 ? 4 : 2, 4)));
   }
   v1::Header header = NewHeader();
   header.mutable_apply()->set_clock(clock);
+  header.mutable_apply()->set_ordinal(ordinals_[two]);
   *header.mutable_apply()->mutable_samples() =
       ShardHarness::Microbatches(next_[two], next_[two] + 4);
   shard.Send(two, header);
@@ -169,8 +195,8 @@ TEST_F(StalenessRuleTest, AnUpdateThatWonAtAViewChangeIsAppliedWithItsStaleness)
   Pull(two);
   Update(one, 1, 0);
   Stage(two, 1, 1);
-  shard.Pause(2);
-  v1::Install install = shard.MakeInstall(shard.MakeView(2, 2, {7}));
+  shard.Pause(3);
+  v1::Install install = shard.MakeInstall(shard.MakeView(3, kUpdates + 2, {7}));
   v1::ClockRecord& winner = *install.add_clocks();
   winner.set_worker(8);
   winner.set_clock(1);
@@ -186,8 +212,8 @@ TEST_F(StalenessRuleTest, AWinnersStalenessDampsItToo) {
   shard.job.mutable_training()->mutable_staleness()->set_factor(0.5);
   Begin(Rules::DAMPED);
   Stage(two, 1, 1);
-  shard.Pause(2);
-  v1::Install install = shard.MakeInstall(shard.MakeView(2, 1, {7}));
+  shard.Pause(3);
+  v1::Install install = shard.MakeInstall(shard.MakeView(3, kUpdates + 1, {7}));
   v1::ClockRecord& winner = *install.add_clocks();
   winner.set_worker(8);
   winner.set_clock(1);
@@ -202,7 +228,7 @@ TEST_F(StalenessRuleTest, AWinnersStalenessDampsItToo) {
 TEST_F(StalenessRuleTest, ClockRecordsTellTheStalenessToTheCoordinator) {
   Begin(Rules::INVERSE);
   Update(one, 1, 4);
-  shard.Pause(2);
+  shard.Pause(3);
   const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
   ASSERT_EQ(replies.size(), 1);
   ASSERT_EQ(replies[0].clocks_size(), 1);

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/codec/codec.h"
+#include "services/ps/arbiter.h"
 
 namespace sluice::ps {
 std::vector<uint32_t> OwnedPartitions(
@@ -79,6 +80,17 @@ uint64_t ShardState::HighestVersion() const {
   return highest;
 }
 
+uint64_t ShardState::LastStep() const {
+  const v1::TrainingSpec& training = job.training();
+  if (training.steps() > 0) return training.steps();
+  return plan.has_value() ? plan->StepsOfEpochs(training.epochs()) : 0;
+}
+
+uint64_t ShardState::TotalSamples() const {
+  return sluice::ps::TotalSamples(job.training().steps(), job.training().global_batch_size(),
+                                  job.training().epochs(), training_samples);
+}
+
 v1::Header ShardState::NewHeader() const {
   v1::Header header;
   if (view.has_value()) *header.mutable_view() = view->id();
@@ -144,9 +156,21 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
   google::protobuf::RepeatedPtrField<v1::BlockHeader> headers;
   absl::Cord contents;
   size_t at = 0;
+  if (!push.blocks().empty() && push.partition() >= model.partitions()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no partition ", push.partition()));
+  }
+  uint32_t next = 0;  // so that nothing is found for a block that comes twice
   for (const v1::BlockHeader& header : push.blocks()) {
-    if (header.block() >= model.blocks()) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no block ", header.block()));
+    if (header.block() < std::max(next, model.FirstBlock(push.partition())) ||
+        header.block() >= model.FirstBlock(push.partition() + 1)) {
+      return absl::InvalidArgumentError(absl::StrCat("block ", header.block(),
+                                                     " is not of partition ", push.partition(),
+                                                     ", or not behind the one before it"));
+    }
+    next = header.block() + 1;
+    if (payload.size() - at < header.payload_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a reference ends after the payload's ", payload.size(), " bytes"));
     }
     absl::StatusOr<absl::Cord> content = state.options.references->Find(
         worker, model, model.block(header.block()), payload.Subcord(at, header.payload_bytes()));

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SERVICES_PS_SHARD_STATE_H_
 #define SLUICE_SERVICES_PS_SHARD_STATE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,12 +14,15 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/sequence.h"
 #include "services/ps/block.h"
+#include "services/ps/bounds.h"
 #include "services/ps/parallel.h"
 #include "services/ps/partition.h"
 #include "services/ps/references.h"
@@ -84,7 +88,8 @@ struct ShardState {
 
   v1::JobSpec job;
   uint64_t training_samples = 0;
-  uint64_t last_position = 0;  // Prepare.last_position
+  std::optional<StepPlan> plan;  // nothing: the job says nothing of microbatches
+  uint64_t last_position = 0;    // Prepare.last_position
   std::shared_ptr<const ShardModel> model;
 
   std::optional<InstalledView> view;
@@ -96,7 +101,8 @@ struct ShardState {
   uint64_t dropped_contributions = 0;  // owner of partition 0: that committed steps go without
   uint64_t updates = 0;                // asynchronous: applied
   uint64_t repeated_blocks = 0;
-  std::string failure;  // not empty: nothing closes or is applied any more
+  std::array<uint64_t, kBounds> reached{};  // how often, of each bound
+  std::string failure;                      // not empty: nothing closes or is applied any more
 
   uint64_t self() const { return options.identity.process().incarnation(); }
   bool MayChange() const {
@@ -110,6 +116,9 @@ struct ShardState {
   // Over the owned partitions; the view's first step if there are none.
   uint64_t LowestVersion() const;
   uint64_t HighestVersion() const;
+  // The job's length: steps (0: not known), and positions of its sample sequence.
+  uint64_t LastStep() const;
+  uint64_t TotalSamples() const;
 
   // Whether blocks go to and come from workers as references.
   bool ByReference() const {
@@ -118,6 +127,11 @@ struct ShardState {
 
   // A header of the present view.
   v1::Header NewHeader() const;
+  // Refuses something because a bound is reached.
+  absl::Status Full(Bound bound, absl::string_view what) {
+    ++reached[static_cast<size_t>(bound)];
+    return Exceeded(bound, what);
+  }
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
     actions.push_back(SendFrame{stream, std::move(header), std::move(payload)});
   }

@@ -209,6 +209,24 @@ TEST_F(ViewsTest, ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped) {
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
+// The first of the two died before it claimed an attempt, so the second could not know its term.
+TEST_F(ViewsTest, ListensToACoordinatorAfterOneThatClaimedNothingWithTheSameTerm) {
+  Begin();
+  v1::CoordinatorMessage registered;
+  registered.mutable_registered()->set_attempt(1);
+  registered.mutable_registered()->mutable_term()->set_counter(2);
+  for (const uint64_t coordinator : {50, 51}) {
+    registered.mutable_registered()->mutable_term()->set_coordinator(coordinator);
+    shard.Tell(registered);
+    EXPECT_THAT(shard.TakeActions<DropCoordinator>(), IsEmpty()) << coordinator;
+  }
+  // An attempt that was claimed counts.
+  shard.Pause(2, /*term=*/3);
+  EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
+  shard.Tell(registered);
+  EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
+}
+
 // ---------------------------------------------------------------- AfterStep (R5)
 
 TEST_F(ViewsTest, AfterStepStopsOnceEveryPartitionIsOnePastTheStep) {
@@ -621,6 +639,36 @@ class CutsTest : public ViewsTest {
     *message.mutable_open_cut() = cut;
     shard.Tell(message);
   }
+  void Written(const WritePartition& write, absl::StatusOr<v1::PartitionFile> file) {
+    shard.core().OnPartitionWritten(write.cut, write.checkpoint, write.partition, std::move(file),
+                                    shard.now);
+  }
+  std::vector<v1::CutWritten> TakeWritten() {
+    return shard.TakeMessages(&v1::MemberMessage::has_cut_written, &v1::MemberMessage::cut_written);
+  }
+  // A new coordinator, which counts its cuts from 1 again, restores the files of these writes.
+  void RestoreAsAttempt(uint64_t attempt, const std::vector<WritePartition>& writes) {
+    v1::CoordinatorMessage message;
+    *message.mutable_prepare() = shard.MakePrepare(1, attempt);
+    v1::Manifest& manifest = *message.mutable_prepare()->mutable_checkpoint();
+    *manifest.mutable_checkpoint() = writes[0].checkpoint;
+    *manifest.mutable_table() = shard.table;
+    *manifest.mutable_layout() = shard.layout();
+    std::map<uint32_t, absl::Cord> files;
+    for (const WritePartition& write : writes) {
+      const EncodedPartition encoded = EncodePartition(*write.content);
+      files[write.partition] = encoded.bytes;
+      *manifest.add_files() = encoded.file;
+    }
+    message.mutable_prepare()->set_version(manifest.checkpoint().step());
+    shard.Tell(message);
+    for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
+      shard.core().OnPartitionLoaded(load.ask, load.file.partition(), files[load.file.partition()],
+                                     shard.now);
+    }
+    shard.Pause(1, 1, attempt);
+    shard.Install(shard.MakeView(1, manifest.checkpoint().step(), {7, 8}, attempt));
+  }
   std::vector<uint64_t> TakePinned() {
     std::vector<uint64_t> versions;
     for (const auto& pinned :
@@ -790,12 +838,14 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
     const EncodedPartition encoded = EncodePartition(*write.content);
     files[write.partition] = encoded.bytes;
     *manifest.add_files() = encoded.file;
-    shard.core().OnPartitionWritten(1, write.partition, encoded.file, shard.now);
+    Written(write, encoded.file);
   }
   const auto written =
       shard.TakeMessages(&v1::MemberMessage::has_cut_written, &v1::MemberMessage::cut_written);
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_THAT(written[0].files(), SizeIs(2));
+  EXPECT_EQ(written[0].name().attempt(), 1);
+  EXPECT_EQ(written[0].name().step(), 1);
 
   v1::CoordinatorMessage message;
   *message.mutable_prepare() = shard.MakePrepare(1, /*attempt=*/2);
@@ -820,12 +870,36 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "with its momentum";
 }
 
+TEST_F(CutsTest, LateWriteOfAnEarlierAttemptCountsForNoCutOfThisOne) {
+  Begin();
+  Open(Cut(1, 0, /*write=*/true));
+  const std::vector<WritePartition> slow = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(slow, SizeIs(2));
+  RestoreAsAttempt(2, slow);
+  v1::OpenCut again = Cut(1, 0, /*write=*/true);
+  again.mutable_name()->set_attempt(2);
+  Open(again);
+  const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(writes, SizeIs(2));
+  shard.TakeMessages();
+  for (const WritePartition& write : slow) Written(write, EncodePartition(*write.content).file);
+  EXPECT_THAT(TakeWritten(), IsEmpty()) << "the files of attempt 2 are not there";
+  for (const WritePartition& write : slow) Written(write, absl::UnavailableError("it failed"));
+  for (const WritePartition& write : writes) Written(write, EncodePartition(*write.content).file);
+  const std::vector<v1::CutWritten> written = TakeWritten();
+  ASSERT_THAT(written, SizeIs(1));
+  EXPECT_EQ(written[0].name().attempt(), 2);
+  EXPECT_EQ(written[0].name().step(), 0);
+}
+
 TEST_F(CutsTest, AFileThatCannotBeWrittenIsReportedAndTrainingGoesOn) {
   Begin();
   Open(Cut(1, 0, /*write=*/true));
-  EXPECT_THAT(shard.TakeActions<WritePartition>(), SizeIs(2));
-  shard.core().OnPartitionWritten(1, 0, absl::ResourceExhaustedError("disk full"), shard.now);
-  shard.core().OnPartitionWritten(1, 1, absl::ResourceExhaustedError("disk full"), shard.now);
+  const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(writes, SizeIs(2));
+  for (const WritePartition& write : writes) {
+    Written(write, absl::ResourceExhaustedError("disk full"));
+  }
   const auto failed =
       shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
   ASSERT_THAT(failed, SizeIs(1));

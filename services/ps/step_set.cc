@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace sluice::ps {
 
 bool StepSet::active() const {
@@ -89,28 +87,16 @@ void StepSet::OnShardConnected(uint64_t incarnation) {
   }
 }
 
-absl::Status StepSet::OnStepSet(const v1::StepSet& set) {
-  if (state_.view->owned().empty() || set.step() < state_.LowestVersion()) return absl::OkStatus();
-  if (set.step() > state_.LowestVersion()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the set of step ", set.step(), " while this shard is at step ", state_.LowestVersion()));
-  }
+void StepSet::OnStepSet(const v1::StepSet& set) {
+  if (set.step() < state_.LowestVersion()) return;
   std::vector<size_t> members;
+  members.reserve(set.members_size());
   for (uint64_t incarnation : set.members()) {
-    const std::optional<size_t> member = state_.view->MemberIndex(incarnation);
-    if (!member.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the set of step ", set.step(), " has one who is not a member of the view"));
-    }
-    members.push_back(*member);
-  }
-  if (members.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("the set of step ", set.step(), " is empty"));
+    members.push_back(*state_.view->MemberIndex(incarnation));
   }
   std::sort(members.begin(), members.end());
   members_ = std::move(members);
   step_ = set.step();
-  return absl::OkStatus();
 }
 
 bool StepSet::Waits(uint64_t step, size_t member) const {

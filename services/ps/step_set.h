@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "proto/frame.pb.h"
 #include "services/ps/shard_state.h"
 
@@ -36,8 +35,8 @@ class StepSet {
 
   // The owner of partition 0: decides the present step, if it can be decided now. True if it was.
   bool Decide();
-  // INVALID_ARGUMENT for a step ahead of this shard, or who is not a member.
-  absl::Status OnStepSet(const v1::StepSet& set);
+  // What the owner of partition 0 says; it has passed CheckStepSet.
+  void OnStepSet(const v1::StepSet& set);
   void OnShardConnected(uint64_t incarnation);
 
   // Whether the step may still be waiting for the member: it is in the set, or nothing is decided.

@@ -6,17 +6,84 @@
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
+#include "services/ps/frame_checks.h"
 
 namespace sluice::ps {
 
 void StreamTable::Open(StreamId id) {
-  if (streams_.size() >= state_.options.max_streams) {
-    state_.actions.push_back(CloseStream{
-        id, absl::ResourceExhaustedError(absl::StrCat("this shard serves at most ",
-                                                      state_.options.max_streams, " streams"))});
-    return;
+  const ShardOptions& options = state_.options;
+  const bool many_silent = silent_.size() >= options.max_silent_streams;
+  const Bound bound = many_silent ? Bound::kSilentStreams : Bound::kStreams;
+  if (many_silent || streams_.size() >= options.max_streams) {
+    if (silent_.empty()) {
+      state_.actions.push_back(
+          CloseStream{id, state_.Full(bound, absl::StrCat("this shard serves at most ",
+                                                          options.max_streams, " streams"))});
+      return;
+    }
+    Close(silent_.begin()->second,
+          state_.Full(bound, "a stream without a Hello makes room for a new one"));
   }
-  streams_[id].stream.id = id;
+  Entry& entry = streams_[id];
+  entry.stream.id = id;
+  entry.deadline = state_.now + options.hello_timeout;
+  silent_.insert({entry.deadline, id});
+}
+
+void StreamTable::SetAdmitted(const v1::Admitted& admitted) {
+  admitted_.clear();
+  for (const v1::ProcessId& process : admitted.processes()) {
+    const bool known = process.role() == v1::WORKER || process.role() == v1::READER;
+    if (!known || process.incarnation() == 0) continue;
+    if (admitted_.size() >= state_.options.max_admitted_processes) {
+      ++state_.reached[static_cast<size_t>(Bound::kAdmittedProcesses)];
+      break;
+    }
+    admitted_[PeerKey{process.role(), process.incarnation()}] = process.index();
+  }
+  GreetAdmitted();
+}
+
+void StreamTable::SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared) {
+  prepared_shards_.clear();
+  for (const v1::View::Shard& shard : prepared) prepared_shards_.push_back(shard.process());
+  GreetAdmitted();
+}
+
+void StreamTable::GreetAdmitted() {
+  const Deadlines waiting = unadmitted_;
+  for (const auto& [deadline, id] : waiting) {
+    const auto found = streams_.find(id);
+    if (found == streams_.end()) continue;  // closed by a newer stream of the same process
+    Entry& entry = found->second;
+    absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
+    if (admitted.ok() && !*admitted) continue;
+    absl::Status greeted = admitted.ok() ? Greet(entry) : admitted.status();
+    if (!greeted.ok()) Close(id, std::move(greeted));
+  }
+}
+
+void StreamTable::Expire() {
+  while (!silent_.empty() && silent_.begin()->first <= state_.now) {
+    Close(silent_.begin()->second, absl::DeadlineExceededError(absl::StrCat(
+                                       "hello_timeout: no Hello within ",
+                                       absl::FormatDuration(state_.options.hello_timeout))));
+  }
+  while (!unadmitted_.empty() && unadmitted_.begin()->first <= state_.now) {
+    const StreamId id = unadmitted_.begin()->second;
+    const v1::ProcessId& peer = streams_.at(id).stream.peer;
+    Close(id, absl::PermissionDeniedError(absl::StrCat(
+                  ProcessName(peer), " with incarnation ", absl::Hex(peer.incarnation()),
+                  " is not one that the coordinator has admitted (admission_timeout: ",
+                  absl::FormatDuration(state_.options.admission_timeout), ")")));
+  }
+}
+
+absl::Time StreamTable::NextExpiry() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (!silent_.empty()) next = silent_.begin()->first;
+  if (!unadmitted_.empty()) next = std::min(next, unadmitted_.begin()->first);
+  return next;
 }
 
 Stream* StreamTable::Find(StreamId id) {
@@ -24,8 +91,8 @@ Stream* StreamTable::Find(StreamId id) {
   return found == streams_.end() ? nullptr : &found->second.stream;
 }
 
-Stream* StreamTable::FindPeer(uint64_t incarnation) {
-  const auto found = newest_.find(incarnation);
+Stream* StreamTable::FindWorker(uint64_t incarnation) {
+  const auto found = newest_.find(PeerKey{v1::WORKER, incarnation});
   return found == newest_.end() ? nullptr : Find(found->second);
 }
 
@@ -37,59 +104,130 @@ std::vector<StreamId> StreamTable::Ids() const {
   return ids;
 }
 
-absl::Status StreamTable::Greet(Entry& entry, const v1::Hello& hello) {
-  const v1::ProcessId& self = state_.options.identity.process();
-  if (entry.stream.greeted) return absl::InvalidArgumentError("a second Hello on one stream");
-  if (hello.min_wire_version() > kWireVersion || hello.max_wire_version() < kOldestWireVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this shard speaks wire versions ", kOldestWireVersion, " to ", kWireVersion,
-                     ", the peer ", hello.min_wire_version(), " to ", hello.max_wire_version()));
+absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload) {
+  if (entry.said_hello) return absl::InvalidArgumentError("a second Hello on one stream");
+  if (absl::Status fits = CheckHello(state_, hello); !fits.ok()) return fits;
+  if (!payload.empty()) return absl::InvalidArgumentError("a Hello with a payload");
+  entry.said_hello = true;
+  entry.wire_version = std::min(kWireVersion, hello.max_wire_version());
+  entry.stream.peer.set_role(hello.sender().role());
+  entry.stream.peer.set_index(hello.sender().index());
+  entry.stream.peer.set_incarnation(hello.sender().incarnation());
+  silent_.erase({entry.deadline, entry.stream.id});
+  const absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
+  if (!admitted.ok()) return admitted.status();
+  if (*admitted) return Greet(entry);
+  if (unadmitted_.size() >= state_.options.max_unadmitted_streams) {
+    return state_.Full(Bound::kUnadmittedStreams,
+                       "too many processes wait for the coordinator to admit them");
   }
-  if (hello.job() != state_.options.identity.job()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this shard serves job '", state_.options.identity.job(), "', not '", hello.job(), "'"));
+  entry.deadline = state_.now + state_.options.admission_timeout;
+  unadmitted_.insert({entry.deadline, entry.stream.id});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> StreamTable::Admits(const v1::ProcessId& process) const {
+  if (process.role() != v1::SHARD) {
+    const auto found = admitted_.find(PeerKey{process.role(), process.incarnation()});
+    return found != admitted_.end() && found->second == process.index();
   }
-  if (hello.shard_incarnation() != self.incarnation()) {
-    return absl::NotFoundError("another life of this shard is wanted");
+  const auto same = [&](const v1::ProcessId& shard) {
+    return shard.incarnation() == process.incarnation() && shard.index() == process.index();
+  };
+  if (!state_.view.has_value()) {
+    return std::any_of(prepared_shards_.begin(), prepared_shards_.end(), same);
   }
-  const v1::Role role = hello.sender().role();
-  if (role != v1::WORKER && role != v1::SHARD && role != v1::READER) {
-    return absl::PermissionDeniedError("the data plane is for workers, shards and readers");
+  const auto& shards = state_.view->proto().shards();
+  if (std::any_of(shards.begin(), shards.end(),
+                  [&](const v1::View::Shard& shard) { return same(shard.process()); })) {
+    return true;
   }
-  if (hello.sender().incarnation() == 0) {
-    return absl::InvalidArgumentError("a Hello without an incarnation");
+  return absl::PermissionDeniedError("the sender is not a shard of the view");
+}
+
+absl::Status StreamTable::Greet(Entry& entry) {
+  unadmitted_.erase({entry.deadline, entry.stream.id});
+  const PeerKey key{entry.stream.peer.role(), entry.stream.incarnation()};
+  if (const auto old = newest_.find(key); old != newest_.end()) {
+    Close(old->second, absl::AbortedError("the peer has opened a newer stream"));
   }
-  const auto [place, is_new] = newest_.try_emplace(hello.sender().incarnation(), entry.stream.id);
-  if (!is_new) {
-    const StreamId old = std::exchange(place->second, entry.stream.id);
-    Close(old, absl::AbortedError("the peer has opened a newer stream"));
+  if (key.first == v1::READER && readers_ >= state_.options.max_reader_streams) {
+    return state_.Full(
+        Bound::kReaderStreams,
+        absl::StrCat("this shard serves at most ", state_.options.max_reader_streams, " readers"));
   }
+  newest_[key] = entry.stream.id;
+  if (key.first == v1::READER) ++readers_;
   entry.stream.greeted = true;
-  entry.stream.peer = hello.sender();
   v1::Header reply = state_.NewHeader();
   v1::HelloReply& body = *reply.mutable_hello_reply();
-  body.set_wire_version(std::min(kWireVersion, hello.max_wire_version()));
-  *body.mutable_shard() = self;
+  body.set_wire_version(entry.wire_version);
+  *body.mutable_shard() = state_.options.identity.process();
   body.set_window_bytes(state_.options.window_bytes);
   body.set_takes_rows(!state_.ByReference());
   state_.Send(entry.stream.id, std::move(reply));
   return absl::OkStatus();
 }
 
-absl::Status StreamTable::Admit(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
+// Whether the frame may come on its stream at all.
+absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
+                                 const absl::Cord& payload) {
   entry.unreturned += payload.size();
   if (entry.unreturned > state_.options.window_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the peer has ", entry.unreturned,
-                                                     " bytes under way; its window is ",
-                                                     state_.options.window_bytes));
+    return state_.Full(Bound::kWindowBytes, absl::StrCat("the peer has ", entry.unreturned,
+                                                         " bytes under way; its window is ",
+                                                         state_.options.window_bytes));
   }
-  if (entry.waiting.size() >= state_.options.max_waiting_frames) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", state_.options.max_waiting_frames, " frames wait"));
+  if (header.body_case() == v1::Header::kHello) return OnHello(entry, header.hello(), payload);
+  if (!entry.said_hello) return absl::InvalidArgumentError("the first frame must be a Hello");
+  return CheckSender(entry.stream.peer.role(), header);
+}
+
+// Puts a frame behind those of its stream that wait.
+absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
+  // A few bytes of a payload would keep the whole message that they came in.
+  constexpr size_t kCopiedPayload = 16 << 10;
+  const ShardOptions& options = state_.options;
+  if (entry.waiting.size() >= options.max_waiting_frames) {
+    return state_.Full(Bound::kWaitingFrames,
+                       absl::StrCat("more than ", options.max_waiting_frames, " frames wait"));
   }
-  if (header.body_case() == v1::Header::kHello) return Greet(entry, header.hello());
-  if (!entry.stream.greeted) return absl::InvalidArgumentError("the first frame must be a Hello");
+  Waiting kept;
+  kept.header_bytes = header.SpaceUsedLong();
+  if (entry.waiting_header_bytes + kept.header_bytes > options.max_waiting_header_bytes) {
+    return state_.Full(Bound::kWaitingHeaderBytes,
+                       absl::StrCat("headers of frames that wait take more than ",
+                                    options.max_waiting_header_bytes, " bytes"));
+  }
+  const bool member = entry.stream.greeted && state_.view.has_value() &&
+                      entry.stream.peer.role() != v1::READER &&
+                      (state_.view->MemberIndex(entry.stream.incarnation()).has_value() ||
+                       entry.stream.peer.role() == v1::SHARD);
+  if (!member) {
+    kept.shared_bytes = kept.header_bytes + payload.size();
+    if (shared_waiting_bytes_ + kept.shared_bytes > options.max_waiting_bytes) {
+      return state_.Full(Bound::kWaitingBytes,
+                         absl::StrCat("frames of peers that are no members take more than ",
+                                      options.max_waiting_bytes, " bytes"));
+    }
+  }
+  kept.header = header;
+  kept.payload = payload.size() <= kCopiedPayload ? absl::Cord(std::string(payload)) : payload;
+  ++waiting_frames_;
+  waiting_bytes_ += payload.size();
+  shared_waiting_bytes_ += kept.shared_bytes;
+  entry.waiting_header_bytes += kept.header_bytes;
+  entry.waiting.push_back(std::move(kept));
   return absl::OkStatus();
+}
+
+void StreamTable::DropFirst(Entry& entry) {
+  const Waiting& first = entry.waiting.front();
+  --waiting_frames_;
+  waiting_bytes_ -= first.payload.size();
+  shared_waiting_bytes_ -= first.shared_bytes;
+  entry.waiting_header_bytes -= first.header_bytes;
+  entry.waiting.pop_front();
 }
 
 void StreamTable::Receive(StreamId id, const v1::Header& header, const absl::Cord& payload,
@@ -97,15 +235,12 @@ void StreamTable::Receive(StreamId id, const v1::Header& header, const absl::Cor
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   Entry& entry = found->second;
-  if (absl::Status admitted = Admit(entry, header, payload); !admitted.ok()) {
-    Close(id, std::move(admitted));
+  if (absl::Status accepted = Accept(entry, header, payload); !accepted.ok()) {
+    Close(id, std::move(accepted));
     return;
   }
-  if (header.body_case() == v1::Header::kHello) {
-    GiveBack(entry, payload.size());
-    return;
-  }
-  if (entry.waiting.empty()) {
+  if (header.body_case() == v1::Header::kHello) return;
+  if (entry.stream.greeted && entry.waiting.empty()) {
     const absl::StatusOr<Handled> handled = handler(entry.stream, header, payload);
     if (!handled.ok()) {
       Close(id, handled.status());
@@ -117,9 +252,7 @@ void StreamTable::Receive(StreamId id, const v1::Header& header, const absl::Cor
       return;
     }
   }
-  entry.waiting.push_back({header, payload});
-  ++waiting_frames_;
-  waiting_bytes_ += payload.size();
+  if (absl::Status kept = Keep(entry, header, payload); !kept.ok()) Close(id, std::move(kept));
 }
 
 void StreamTable::Resume(Handler handler) {
@@ -137,9 +270,7 @@ void StreamTable::Resume(Handler handler) {
       if (*handled == Handled::kWait) break;
       if (streams_.count(id) == 0) break;
       const uint64_t bytes = head.payload.size();
-      entry.waiting.pop_front();
-      --waiting_frames_;
-      waiting_bytes_ -= bytes;
+      DropFirst(entry);
       GiveBack(entry, bytes);
     }
   }
@@ -164,10 +295,14 @@ void StreamTable::Close(StreamId id, absl::Status status) {
 void StreamTable::Erase(StreamId id) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
-  for (const Waiting& waiting : found->second.waiting) waiting_bytes_ -= waiting.payload.size();
-  waiting_frames_ -= found->second.waiting.size();
-  const auto newest = newest_.find(found->second.stream.incarnation());
-  if (newest != newest_.end() && newest->second == id) newest_.erase(newest);
+  Entry& entry = found->second;
+  while (!entry.waiting.empty()) DropFirst(entry);
+  silent_.erase({entry.deadline, id});
+  unadmitted_.erase({entry.deadline, id});
+  if (entry.stream.greeted) {
+    if (entry.stream.peer.role() == v1::READER) --readers_;
+    newest_.erase(PeerKey{entry.stream.peer.role(), entry.stream.incarnation()});
+  }
   streams_.erase(found);
 }
 
@@ -191,6 +326,33 @@ size_t StreamTable::parked_pulls() const {
   size_t sum = 0;
   for (const auto& [id, entry] : streams_) sum += entry.stream.parked_pulls;
   return sum;
+}
+
+void StreamTable::FillBounds(BoundUses* uses) const {
+  const ShardOptions& options = state_.options;
+  const auto set = [uses](Bound bound, uint64_t limit, uint64_t used) {
+    BoundUse& use = (*uses)[static_cast<size_t>(bound)];
+    use.limit = limit;
+    use.used = std::max(use.used, used);
+  };
+  set(Bound::kStreams, options.max_streams, streams_.size());
+  set(Bound::kSilentStreams, options.max_silent_streams, silent_.size());
+  set(Bound::kUnadmittedStreams, options.max_unadmitted_streams, unadmitted_.size());
+  set(Bound::kReaderStreams, options.max_reader_streams, readers_);
+  set(Bound::kAdmittedProcesses, options.max_admitted_processes, admitted_.size());
+  set(Bound::kWaitingBytes, options.max_waiting_bytes, shared_waiting_bytes_);
+  set(Bound::kWindowBytes, options.window_bytes, 0);
+  set(Bound::kWaitingFrames, options.max_waiting_frames, 0);
+  set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, 0);
+  set(Bound::kParkedPulls, options.max_parked_pulls, 0);
+  set(Bound::kParkedBytes, options.max_parked_bytes, 0);
+  for (const auto& [id, entry] : streams_) {
+    set(Bound::kWindowBytes, options.window_bytes, entry.unreturned);
+    set(Bound::kWaitingFrames, options.max_waiting_frames, entry.waiting.size());
+    set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, entry.waiting_header_bytes);
+    set(Bound::kParkedPulls, options.max_parked_pulls, entry.stream.parked_pulls);
+    set(Bound::kParkedBytes, options.max_parked_bytes, *entry.stream.parked_bytes);
+  }
 }
 
 }  // namespace sluice::ps

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -13,7 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/bounds.h"
 #include "services/ps/shard_state.h"
 
 namespace sluice::ps {
@@ -24,12 +31,14 @@ enum class Handled {
   kWait,  // not yet: it stays at the head of its stream, and all behind it with it
 };
 
-// An accepted stream of a peer that has said Hello.
+// An accepted stream.
 struct Stream {
   StreamId id = 0;
-  bool greeted = false;
+  bool greeted = false;  // the peer's Hello was answered
   v1::ProcessId peer;
   size_t parked_pulls = 0;
+  // Memory of those pulls and of the rows that they name; outlives the stream.
+  std::shared_ptr<uint64_t> parked_bytes = std::make_shared<uint64_t>(0);
   v1::ViewId refused_with;  // newest view that a refusal on this stream has told; unset: none
 
   uint64_t incarnation() const { return peer.incarnation(); }
@@ -37,9 +46,17 @@ struct Stream {
 
 // The accepted streams: who is behind which, frames in order, and credit.
 //
-// Invariants: a frame is handled only when all before it in its stream were; an incarnation has at
-// most one stream, the newest (R9); the bytes that a peer has under way or waiting never exceed its
-// window, or the stream is closed; credit for a payload is given back once it was handled.
+//   opened ──Hello──> [not admitted: waits] ──HelloReply──> greeted
+//     └── hello_timeout ──> closed  └── admission_timeout ──> closed
+//
+// A worker or reader is greeted if the coordinator's newest Admitted names exactly its role, index
+// and incarnation, a shard if the view (or, before the first, the Prepare) does. Streams that were
+// greeted stay open when a list changes.
+//
+// Invariants: a frame is handled only when all before it in its stream were; a process (role and
+// incarnation) has at most one stream, the newest (R9); the bytes that a peer has under way or
+// waiting never exceed its window, nor what waits the other bounds of ShardOptions, or the stream
+// is closed; credit for a payload is given back once it was handled.
 class StreamTable {
  public:
   // An error ends the stream with it.
@@ -49,11 +66,16 @@ class StreamTable {
   explicit StreamTable(ShardState* state) : state_(*state) {}
 
   void Open(StreamId id);
+  // The list of the workers and readers that may open a stream; replaces the one before. Greets the
+  // streams that it admits: Resume afterwards.
+  void SetAdmitted(const v1::Admitted& admitted);
+  // The shards that may have changed; as SetAdmitted. `prepared` serves while there is no view.
+  void SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared);
   // Null if it is unknown or was closed.
   Stream* Find(StreamId id);
-  // The newest stream of an incarnation; null if there is none.
-  Stream* FindPeer(uint64_t incarnation);
-  // Of all streams that said Hello, ascending.
+  // The newest stream of a worker; null if there is none.
+  Stream* FindWorker(uint64_t incarnation);
+  // Of all streams that were greeted, ascending.
   std::vector<StreamId> Ids() const;
 
   // Takes a frame in its stream's order. Hello is dealt with here, all else by the handler.
@@ -65,6 +87,10 @@ class StreamTable {
   void Close(StreamId id, absl::Status status);
   // By the peer or the network.
   void Forget(StreamId id) { Erase(id); }
+  // Closes streams whose time to say Hello, or to be admitted, is over.
+  void Expire();
+  // When Expire has something to do.
+  absl::Time NextExpiry() const;
 
   // Tells the peer that its message is not of the newest view; once per stream and view.
   void Refuse(Stream& stream, const std::string& reason);
@@ -75,29 +101,52 @@ class StreamTable {
   size_t waiting_frames() const { return waiting_frames_; }
   uint64_t waiting_bytes() const { return waiting_bytes_; }
   size_t parked_pulls() const;
+  // What of the bounds is in use, and their limits.
+  void FillBounds(BoundUses* uses) const;
 
  private:
+  using Deadlines = std::set<std::pair<absl::Time, StreamId>>;
+  using PeerKey = std::pair<v1::Role, uint64_t>;  // role, incarnation
+
   struct Waiting {
     v1::Header header;
     absl::Cord payload;
+    uint64_t header_bytes = 0;  // in memory
+    uint64_t shared_bytes = 0;  // that count against max_waiting_bytes
   };
   struct Entry {
     Stream stream;
+    bool said_hello = false;
+    uint32_t wire_version = 0;  // of its HelloReply
+    absl::Time deadline;        // for its Hello, then for its admission
     std::deque<Waiting> waiting;
+    uint64_t waiting_header_bytes = 0;
     uint64_t unreturned = 0;  // received and not given back as credit
     uint64_t due = 0;         // handled and not given back
   };
 
-  absl::Status Greet(Entry& entry, const v1::Hello& hello);
-  absl::Status Admit(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  absl::Status OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload);
+  // Whether the process may open a stream. PERMISSION_DENIED: it may not, and will not.
+  absl::StatusOr<bool> Admits(const v1::ProcessId& process) const;
+  absl::Status Greet(Entry& entry);
+  void GreetAdmitted();
+  absl::Status Accept(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  absl::Status Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  void DropFirst(Entry& entry);
   void GiveBack(Entry& entry, uint64_t bytes);
   void Erase(StreamId id);
 
   ShardState& state_;
   std::map<StreamId, Entry> streams_;
-  absl::flat_hash_map<uint64_t, StreamId> newest_;  // incarnation -> stream
+  absl::flat_hash_map<PeerKey, StreamId> newest_;    // greeted
+  absl::flat_hash_map<PeerKey, uint32_t> admitted_;  // workers and readers -> index
+  std::vector<v1::ProcessId> prepared_shards_;
+  Deadlines silent_;      // streams without a Hello
+  Deadlines unadmitted_;  // streams whose Hello waits
+  size_t readers_ = 0;    // greeted
   size_t waiting_frames_ = 0;
-  uint64_t waiting_bytes_ = 0;
+  uint64_t waiting_bytes_ = 0;         // payload
+  uint64_t shared_waiting_bytes_ = 0;  // against max_waiting_bytes
 };
 
 }  // namespace sluice::ps

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "services/protocol/sequence.h"
+#include "services/ps/frame_checks.h"
 
 namespace sluice::ps {
 
@@ -18,56 +18,23 @@ Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* se
       norms_(state),
       set_(state) {}
 
-absl::Status Synchronous::CheckRange(size_t member, const v1::Push& push) const {
-  const Interval range = FromProto(push.microbatches());
-  if (range.empty() || !state_.view->Assigned(member).ContainsAll(range)) {
-    return absl::InvalidArgumentError(absl::StrCat("microbatches [", range.begin, ", ", range.end,
-                                                   ") are not assigned to the sender"));
-  }
-  const uint64_t size = range.size();
-  if (state_.job.training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("microbatches [", range.begin, ", ", range.end,
-                                                   ") are no node of the reduction tree"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Synchronous::CheckPush(const Stream& stream, size_t member,
-                                    const v1::Push& push) const {
-  const auto check = [&](uint32_t number) -> absl::Status {
-    const Partition* const partition = state_.Find(number);
-    if (partition == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("partition ", number, " is not owned by this shard, or empty"));
-    }
-    if (push.step() > partition->version()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "worker-", stream.peer.index(), " pushes step ", push.step(), " of partition ", number,
-          ", which stands at version ", partition->version()));
-    }
-    return absl::OkStatus();
-  };
-  if (push.blocks_size() > 0) {
-    if (absl::Status owned = check(push.partition()); !owned.ok()) return owned;
-    if (absl::Status range = CheckRange(member, push); !range.ok()) return range;
-  }
-  for (uint32_t number : push.complete()) {
-    if (absl::Status owned = check(number); !owned.ok()) return owned;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
-  if (absl::Status fits = CheckPush(stream, member, push); !fits.ok()) return fits;
+  // All is looked at before anything changes.
+  if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
       !split.ok()) {
     return split;
   }
-  // The sender held every partition at this step, so all have closed the one before.
+  const Partition::Source source = SourceOf(member, push);
+  const absl::StatusOr<std::vector<const ReceivedBlock*>> fresh = FreshOf(source, push, blocks);
+  if (!fresh.ok()) return fresh.status();
+  state_.repeated_blocks += blocks.size() - fresh->size();
+  // The sender held every partition at this step, so all have closed the one before. This shard
+  // has: the step is at most its own lowest version.
   if (push.step() > state_.committed) Commit(push.step());
-  if (absl::Status taken = Contribute(member, push, blocks); !taken.ok()) return taken;
+  if (absl::Status taken = Contribute(source, push, *fresh); !taken.ok()) return taken;
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
       absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr);
@@ -79,15 +46,20 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   return absl::OkStatus();
 }
 
-absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
-                                     const std::vector<ReceivedBlock>& blocks) {
+Partition::Source Synchronous::SourceOf(size_t member, const v1::Push& push) const {
   Partition::Source source;
   source.member = member;
   source.microbatches = FromProto(push.microbatches());
   source.tree_node = state_.job.training().bit_exact();
   source.allow_repeats = !state_.rules.IgnoreRepeatedBlocks();
-  // All are looked at before any is added: a frame that breaks the contract changes nothing.
+  return source;
+}
+
+absl::StatusOr<std::vector<const ReceivedBlock*>> Synchronous::FreshOf(
+    const Partition::Source& source, const v1::Push& push,
+    const std::vector<ReceivedBlock>& blocks) const {
   std::vector<const ReceivedBlock*> fresh;
+  fresh.reserve(blocks.size());
   for (const ReceivedBlock& block : blocks) {
     const Partition& partition = *state_.Find(push.partition());
     // Of a step that has closed: the sender repeats what it cannot know to have arrived.
@@ -96,7 +68,11 @@ absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
     if (!is_new.ok()) return is_new.status();
     if (*is_new) fresh.push_back(&block);
   }
-  state_.repeated_blocks += blocks.size() - fresh.size();
+  return fresh;
+}
+
+absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::Push& push,
+                                     const std::vector<const ReceivedBlock*>& fresh) {
   for (const ReceivedBlock* block : fresh) {
     absl::Status added = state_.Find(push.partition())->Add(source, *block, *state_.pool);
     if (!added.ok()) return added;
@@ -104,24 +80,19 @@ absl::Status Synchronous::Contribute(size_t member, const v1::Push& push,
   for (uint32_t number : push.complete()) {
     Partition& partition = *state_.Find(number);
     if (push.step() != partition.version()) continue;
-    absl::Status completed = partition.Complete(member, push.samples(), push.microbatch_count(),
-                                                state_.rules.CloseBySet());
+    absl::Status completed = partition.Complete(source.member, push.samples(),
+                                                push.microbatch_count(), state_.rules.CloseBySet());
     if (!completed.ok()) return completed;
   }
   return absl::OkStatus();
 }
 
 absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
-  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, pull, payload);
+  if (absl::Status fits = CheckVersionPull(state_, pull); !fits.ok()) return fits;
+  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
   if (!rows.ok()) return rows.status();
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state_.view->owned();
-  for (uint32_t number : wanted) {
-    if (state_.Find(number) == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "partition ", number, " is wanted, which this shard does not own, or which is empty"));
-    }
-  }
   for (uint32_t number : wanted) {
     absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request(), *rows);
     if (!taken.ok()) return taken;
@@ -147,11 +118,6 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
                                                partition.id(), " is not there any more"));
     return absl::OkStatus();
   }
-  if (version > partition.version() + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("version ", version, " of partition ",
-                                                   partition.id(), " is wanted, which stands at ",
-                                                   partition.version()));
-  }
   std::vector<Parked>& parked = parked_[partition.id()];
   parked.erase(std::remove_if(parked.begin(), parked.end(),
                               [&](const Parked& p) { return streams_.Find(p.stream) == nullptr; }),
@@ -162,7 +128,8 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
     }
   }
   if (stream.parked_pulls >= state_.options.max_parked_pulls) {
-    return absl::ResourceExhaustedError(
+    return state_.Full(
+        Bound::kParkedPulls,
         absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
   }
   ++stream.parked_pulls;
@@ -276,15 +243,19 @@ bool Synchronous::Measure(Partition& partition) {
   return true;
 }
 
-absl::Status Synchronous::OnNorms(const v1::Norms& norms) {
-  if (absl::Status taken = norms_.OnNorms(norms); !taken.ok()) return taken;
-  if (!state_.view->owned().empty() && NeedsNorms(state_.job)) TryCloseTogether();
+absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
+  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (absl::Status fits = CheckNorms(state_, sender, norms_.step(), norms); !fits.ok()) return fits;
+  norms_.OnNorms(norms);
+  if (NeedsNorms(state_.job)) TryCloseTogether();
   return absl::OkStatus();
 }
 
-absl::Status Synchronous::OnStepSet(const v1::StepSet& set) {
+absl::Status Synchronous::OnStepSet(uint64_t sender, const v1::StepSet& set) {
   if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
-  if (absl::Status taken = set_.OnStepSet(set); !taken.ok()) return taken;
+  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (absl::Status fits = CheckStepSet(state_, sender, set); !fits.ok()) return fits;
+  set_.OnStepSet(set);
   TryCloseAll();
   return absl::OkStatus();
 }
@@ -330,7 +301,7 @@ std::vector<uint64_t> Synchronous::Awaited() const {
   const double limit = state_.job.timeouts().gradients();
   std::vector<uint64_t> awaited;
   if (limit <= 0 || !state_.MayChange() || state_.view->owned().empty()) return awaited;
-  if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= LastStep()) {
+  if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= state_.LastStep()) {
     return awaited;
   }
   for (size_t member = 0; member < state_.view->members(); ++member) {
@@ -343,14 +314,6 @@ std::vector<uint64_t> Synchronous::Awaited() const {
     if (!complete && wanted) awaited.push_back(state_.view->MemberIncarnation(member));
   }
   return awaited;
-}
-
-uint64_t Synchronous::LastStep() const {
-  const v1::TrainingSpec& training = state_.job.training();
-  if (training.steps() > 0) return training.steps();
-  const absl::StatusOr<StepPlan> plan = StepPlan::Create(
-      {state_.training_samples, training.global_batch_size(), training.microbatch_size()});
-  return plan.ok() ? plan->StepsOfEpochs(training.epochs()) : 0;
 }
 
 void Synchronous::AfterClose(Partition& partition) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/ps/data_sender.h"
@@ -40,8 +41,9 @@ class Synchronous {
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
-  absl::Status OnNorms(const v1::Norms& norms);
-  absl::Status OnStepSet(const v1::StepSet& set);
+  // `sender`: incarnation of the shard that says it.
+  absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
+  absl::Status OnStepSet(uint64_t sender, const v1::StepSet& set);
 
   // Whom the present step has waited for for longer than timeouts.gradients (incarnations). Nobody
   // once the job's last step is closed.
@@ -71,10 +73,13 @@ class Synchronous {
     SharedSelections rows;
   };
 
-  absl::Status CheckPush(const Stream& stream, size_t member, const v1::Push& push) const;
-  absl::Status CheckRange(size_t member, const v1::Push& push) const;
-  absl::Status Contribute(size_t member, const v1::Push& push,
-                          const std::vector<ReceivedBlock>& blocks);
+  Partition::Source SourceOf(size_t member, const v1::Push& push) const;
+  // The blocks that are no repetitions.
+  absl::StatusOr<std::vector<const ReceivedBlock*>> FreshOf(
+      const Partition::Source& source, const v1::Push& push,
+      const std::vector<ReceivedBlock>& blocks) const;
+  absl::Status Contribute(const Partition::Source& source, const v1::Push& push,
+                          const std::vector<const ReceivedBlock*>& fresh);
   absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request,
                     const SharedSelections& rows);
   void TryClose(Partition& partition);
@@ -87,7 +92,6 @@ class Synchronous {
   void Close(Partition& partition, const UpdateArguments& arguments);
   void AfterClose(Partition& partition);
   void AnswerParked(const Partition& partition);
-  uint64_t LastStep() const;
 
   ShardState& state_;
   StreamTable& streams_;

@@ -10,6 +10,7 @@
 #include "services/common/mutex.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/message_stream.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
 
 namespace sluice {
@@ -125,7 +126,7 @@ class CoordinatorLink::Impl {
                               [this](absl::Status why) {
                                 if (!heard_) {
                                   why = security::ExplainHandshake(
-                                      why, options_.credentials != nullptr, "");
+                                      why, security::SpeaksTls(options_.credentials), "");
                                 }
                                 MutexLock lock(&mutex_);
                                 broken_ = true;

@@ -5,12 +5,16 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <fstream>
 
 #include "absl/synchronization/mutex.h"
 #include "services/protocol/frame_wire.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice {
@@ -74,7 +78,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   if (options.kind == ChannelKind::kControl) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // A proxy for the web is none for our own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  if (options.credentials != nullptr) {
+  if (security::SpeaksTls(options.credentials)) {
     arguments.SetSslTargetNameOverride(
         security::ServerName(options.kind == ChannelKind::kBulk ? v1::SHARD : v1::COORDINATOR));
   }
@@ -82,6 +86,21 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
       options.address,
       options.credentials == nullptr ? grpc::InsecureChannelCredentials() : options.credentials,
       arguments);
+}
+
+size_t MaxServerBufferBytes() {
+  constexpr uint64_t kLeast = uint64_t{512} << 20;
+  constexpr uint64_t kMost = uint64_t{8} << 30;
+  uint64_t usable = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
+                    static_cast<uint64_t>(std::max(sysconf(_SC_PAGESIZE), 0L));
+  // The second and the first version of control groups; "max", or a number beyond the machine's,
+  // where there is no limit.
+  for (const char* file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    uint64_t limit = 0;
+    if (std::ifstream(file) >> limit) usable = std::min(usable, limit);
+  }
+  return static_cast<size_t>(std::clamp(usable / 4, kLeast, kMost));
 }
 
 void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder) {
@@ -93,7 +112,13 @@ void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder)
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Clients ping as often as set above; the default calls that an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxHastyPings);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              Milliseconds(kHandshakeTimeout));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(kMaxIdleTime));
+  builder->SetResourceQuota(grpc::ResourceQuota("sluice-server").Resize(MaxServerBufferBytes()));
 }
 
 }  // namespace sluice

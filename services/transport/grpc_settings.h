@@ -54,7 +54,29 @@ inline constexpr size_t kMaxControlMessageBytes = size_t{16} << 20;
 // Does not connect yet. Every channel is a connection of its own.
 std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options);
 
-// Receive limit, keepalive, and one owner for each port (a port in use is an error).
+// What clients can make a server keep or wait for. A client that passes one of the first three is
+// disconnected, with an error of gRPC's own (GOAWAY, or "Max stream count exceeded" in its log).
+//
+// Streams of one connection. A client of gRPC's makes further calls wait; a process of a job has
+// one or two.
+inline constexpr int kMaxStreamsPerConnection = 32;
+// Pings in a row that come faster than one a second.
+inline constexpr int kMaxHastyPings = 20;
+// From a connection's begin until TLS and HTTP/2 are agreed on. Who says nothing is disconnected.
+inline constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
+// Headers of a call. A call with more is refused; a process of a job sends some hundred bytes.
+inline constexpr int kMaxMetadataBytes = 8192;
+// A connection without a call is closed after this; gRPC's clients connect again.
+inline constexpr absl::Duration kMaxIdleTime = absl::Minutes(10);
+
+// What all connections of a server may keep in receive and send buffers: a quarter of the memory
+// that this process may use (the machine's, or its control group's), from 512 MiB to 8 GiB. Beyond,
+// gRPC reads less from each connection and then breaks calls off with RESOURCE_EXHAUSTED ("Buffers
+// full"): their clients open them again.
+size_t MaxServerBufferBytes();
+
+// The bounds above, receive limit, keepalive, and one owner for each port (a port in use is an
+// error).
 void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder);
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/payload_sharing.h"
+#include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/handshake.h"
 
 namespace sluice {
@@ -21,13 +22,13 @@ class StreamClient::Impl {
   Impl(Options options, Callbacks callbacks)
       : own_loop_(options.loop == nullptr ? std::make_unique<EventLoop>("stream") : nullptr),
         limits_(options.limits),
-        tls_(options.credentials != nullptr),
+        tls_(security::SpeaksTls(options.credentials)),
         callbacks_(std::move(callbacks)),
         stub_(MakeChannel({options.address, ChannelKind::kBulk, options.credentials,
                            options.connect_timeout, kMaxFrameBytes})),
         // What is encrypted on the wire is not laid open beside it.
-        sharing_(internal::PayloadSharing::OfClient(
-            options.address, options.credentials == nullptr ? options.shared_memory_bytes : 0)),
+        sharing_(internal::PayloadSharing::OfClient(options.address,
+                                                    tls_ ? 0 : options.shared_memory_bytes)),
         stream_({.loop = own_loop_ ? own_loop_.get() : options.loop,
                  .max_cost = options.max_queued_bytes,
                  .on_queued = std::move(options.on_queued_bytes),

@@ -13,6 +13,7 @@
 #include "services/common/clock.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/common/version.h"
@@ -22,6 +23,7 @@
 #include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/describe.h"
@@ -42,7 +44,7 @@ struct Flags {
   int threads = 0;
   double grace_seconds = 10;
   bool shared_memory = true;
-  std::string tls_directory;
+  security::TransportSecurity::Options security;
 };
 
 // Over the layers on the shards.
@@ -116,10 +118,12 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   if (!coordinator.ok()) return coordinator.status();
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  security::TransportSecurity::Options own_security = flags.security;
+  own_security.job = security::JobOfIdentity(flags.job);
+  own_security.role = v1::WORKER;
+  own_security.index = flags.index;
   absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenIfAny(
-          files.get(), {.directory = flags.tls_directory, .role = v1::WORKER, .index = flags.index},
-          absl::Now());
+      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
   if (!security.ok()) return security.status();
 
   WorkerProcess::Options options;
@@ -172,7 +176,9 @@ int Main(int argc, char** argv) {
   app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
-  app.add_option("--index", flags.index, "of this worker among the job's, from 0")->required();
+  app.add_option("--index", flags.index, "of this worker among the job's, from 0")
+      ->required()
+      ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
   app.add_option("--advertise", flags.advertised_host,
                  "host of this machine by which other workers reach it, where they sum gradients "
                  "among each other (default: its side of the way to the coordinator)");
@@ -182,11 +188,11 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 1024));
   app.add_option("--grace", flags.grace_seconds,
                  "seconds within which SIGTERM lets the step end and the work be handed over")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(NumberBetween(0.0, 3600.0));
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "exchange tensors with shards of this machine through memory (default: yes)");
-  app.add_option("--tls-directory", flags.tls_directory, security::kDirectoryHelp)
-      ->envname(security::kDirectoryVariable);
+  security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;

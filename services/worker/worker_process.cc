@@ -455,12 +455,13 @@ class WorkerProcess::Impl {
   // ---- sums among workers
 
   void Perform(JoinGroup& join) {
-    if (options_.security != nullptr) {
+    if (options_.security != nullptr && options_.security->tls()) {
       return Fail("dense: {aggregation: AllReduce} needs tls: Disabled: gloo does not encrypt");
     }
     if (reducer_ == nullptr) {
       reducer_ = std::make_unique<Reducer>(Reducer::Options{
           .coordinator = options_.coordinator,
+          .credentials = security::ChannelCredentialsOf(options_.security),
           .advertised_host = options_.advertised_host,
           .process = options_.core.process,
           .done = [this](const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part) {

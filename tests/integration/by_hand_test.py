@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import secrets
 import signal
 import socket
 import subprocess
@@ -44,7 +45,11 @@ class ByHand(unittest.TestCase):
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        secret = self.folder / 'secret'
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32) + '\n')
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith('MASTER_')}
+        self.environment['SLUICE_SECRET_FILE'] = str(secret)
         self.running = []
 
     def tearDown(self):
@@ -188,6 +193,37 @@ class ByHand(unittest.TestCase):
         self.use('192.0.2.1', self.reserve_port())  # not of this machine
         self.assertIn('192.0.2.1', self.refused(*coordinator))
 
+    def test_a_program_that_anybody_could_command_is_not_started_unless_that_is_said(self):
+        del self.environment['SLUICE_SECRET_FILE']
+        self.use('127.0.0.1', self.reserve_port())
+        self.render(manifest(steps=1))
+        for command in ((COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints'),
+                        (SHARD, '--job', JOB, '--index', 0), (WORKER, '--job', JOB, '--index', 0)):
+            done = subprocess.run([str(part) for part in command], env=self.environment, capture_output=True, text=True,
+                                  timeout=PATIENCE_S)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            for flag in ('--tls-directory', '--secret-file', '--insecure'):
+                self.assertIn(flag, done.stderr)
+        (self.folder / 'open').write_text(secrets.token_hex(32))
+        (self.folder / 'open').chmod(0o644)
+        self.assertIn('chmod 600', self.refused(SHARD, '--job', JOB, '--index', 0, '--secret-file', self.folder / 'open'))
+        self.assertIn('more than one', self.refused(SHARD, '--job', JOB, '--index', 0, '--insecure', '--secret-file', 'x'))
+
+    def test_a_process_with_another_secret_is_told_which_file_is_wanted(self):
+        self.use('127.0.0.1', self.reserve_port())
+        self.render(manifest(steps=100000))
+        self.start_servers()
+        self.until_log('coordinator', 'The coordinator listens')
+        wanted = self.environment['SLUICE_SECRET_FILE']
+        other = self.folder / 'other'
+        other.touch(mode=0o600)
+        other.write_text(secrets.token_hex(32))
+        self.environment['SLUICE_SECRET_FILE'] = str(other)
+        self.start_worker(0)
+        self.until_log('worker-0', 'UNAUTHENTICATED')
+        self.assertIn(f'a wrong secret; the processes of this job demand the one in {wanted}', self.log('worker-0'))
+        self.until_log('coordinator', 'Calls are refused')
+
     def test_of_jobs_with_one_checkpoint_folder_one_trains_and_the_others_are_told(self):
         self.use('127.0.0.1', 0)
         jobs = ['first', 'second', 'third']
@@ -202,7 +238,7 @@ class ByHand(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
         [winner] = [name for name, coordinator in coordinators.items() if coordinator.poll() is None]
-        self.assertEqual(owner.read_text(), f'default/{winner}/\n')
+        self.assertEqual(owner.read_text().splitlines()[0], f'default/{winner}/')
         for name in set(jobs) - {winner}:
             self.assertEqual(coordinators[name].returncode, 1, self.log(name))
             self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a folder of its own",

@@ -247,8 +247,10 @@ TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain)
 // ---- peers that break the contract
 
 // Sends one raw message as a frame; the status that the stream ends with.
-grpc::Status SendRaw(const std::string& address, const std::string& message) {
-  auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+grpc::Status SendRaw(const std::string& address,
+                     std::shared_ptr<grpc::ChannelCredentials> credentials,
+                     const std::string& message) {
+  auto channel = grpc::CreateCustomChannel(address, credentials, grpc::ChannelArguments());
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -275,16 +277,17 @@ grpc::Status SendRaw(const std::string& address, const std::string& message) {
 TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
   Start(LinearJob(1500, 0.02), "garbage");
   const std::string address = AddressOf(v1::SHARD);
-  EXPECT_EQ(SendRaw(address, "\xff\xff\xff garbage").error_code(),
+  const auto credentials = processes_->credentials().value();
+  EXPECT_EQ(SendRaw(address, credentials, "\xff\xff\xff garbage").error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   v1::Frame oversize;
   oversize.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(64 << 20);
   oversize.set_payload(std::string(64 << 20, 'x'));
-  EXPECT_EQ(SendRaw(address, oversize.SerializeAsString()).error_code(),
+  EXPECT_EQ(SendRaw(address, credentials, oversize.SerializeAsString()).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   v1::Frame no_hello;
   no_hello.mutable_header()->mutable_pull();
-  EXPECT_EQ(SendRaw(address, no_hello.SerializeAsString()).error_code(),
+  EXPECT_EQ(SendRaw(address, credentials, no_hello.SerializeAsString()).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   v1::Frame wrong_job;
   v1::Hello& hello = *wrong_job.mutable_header()->mutable_hello();
@@ -293,7 +296,7 @@ TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
   hello.set_job("default/another/job");
   hello.mutable_sender()->set_role(v1::WORKER);
   hello.mutable_sender()->set_incarnation(7);
-  EXPECT_FALSE(SendRaw(address, wrong_job.SerializeAsString()).ok());
+  EXPECT_FALSE(SendRaw(address, credentials, wrong_job.SerializeAsString()).ok());
   const uint64_t step = Progress().step();
   EXPECT_EQ(WaitForStep(step + 10).attempt(), 1u);
 }
@@ -310,7 +313,8 @@ TEST_F(FailuresTest, AWorkerOfAnotherLifeOrJobIsRefusedByTheCoordinator) {
                                return job;
                              }(),
                          .folder = NewFolder("stranger"),
-                         .coordinator = processes_->coordinator_address()});
+                         .coordinator = processes_->coordinator_address(),
+                         .secret_file = processes_->secret_file()});
   ASSERT_TRUE(stranger.StartWorker(5).ok());
   const auto code = stranger.WaitForExit("worker-5", absl::Seconds(30));
   ASSERT_TRUE(code.ok()) << code.status();

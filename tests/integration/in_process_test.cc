@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/transport/grpc_settings.h"
 #include "tests/testing/counting_engine.h"
@@ -74,12 +76,31 @@ class InProcessTest : public ::testing::Test {
     ASSERT_TRUE(restored.ok()) << restored.status();
   }
 
-  grpc::Status OpenSnapshot(v1::Snapshot* snapshot) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    v1::OpenSnapshotRequest request;
-    request.set_hold_seconds(60);
-    return job_->control().OpenSnapshot(&context, request, snapshot);
+  // A reader's call, which holds a version as long as this lives.
+  class Reader {
+   public:
+    Reader(v1::JobControl::StubInterface* control, uint64_t incarnation) {
+      context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      v1::OpenSnapshotRequest request;
+      request.set_hold_seconds(60);
+      request.mutable_reader()->set_role(v1::READER);
+      request.mutable_reader()->set_incarnation(incarnation);
+      call_ = control->OpenSnapshot(&context_, request);
+    }
+    ~Reader() { context_.TryCancel(); }
+
+    // Blocks until the version is pinned; why it is not.
+    grpc::Status Wait(v1::Snapshot* snapshot) {
+      return call_->Read(snapshot) ? grpc::Status::OK : call_->Finish();
+    }
+
+   private:
+    grpc::ClientContext context_;
+    std::unique_ptr<grpc::ClientReaderInterface<v1::Snapshot>> call_;
+  };
+
+  std::unique_ptr<Reader> NewReader() {
+    return std::make_unique<Reader>(&job_->control(), ++last_reader_);
   }
 
   void FinishAndCheck() {
@@ -91,6 +112,7 @@ class InProcessTest : public ::testing::Test {
   }
 
   std::unique_ptr<InProcessJob> job_;
+  uint64_t last_reader_ = 0;  // incarnation
 };
 
 class EveryModeTest : public InProcessTest, public ::testing::WithParamInterface<v1::Mode> {};
@@ -159,16 +181,34 @@ TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
   const std::string folder = NewFolder("snapshot");
   Start(Job(folder, v1::SYNCHRONOUS), folder);
   v1::Snapshot snapshot;
-  const grpc::Status opened = OpenSnapshot(&snapshot);
+  std::unique_ptr<Reader> reader = NewReader();
+  const grpc::Status opened = reader->Wait(&snapshot);
   ASSERT_TRUE(opened.ok()) << opened.error_message();
   EXPECT_GE(snapshot.version(), 10u);
   EXPECT_EQ(snapshot.view().shards_size(), 2);
   WaitForStep(snapshot.version() + 5);
-  grpc::ClientContext close_context;
-  v1::CloseSnapshotRequest close;
-  close.set_cut(snapshot.cut());
-  v1::CloseSnapshotResponse closed;
-  EXPECT_TRUE(job_->control().CloseSnapshot(&close_context, close, &closed).ok());
+  reader.reset();
+  FinishAndCheck();
+}
+
+TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
+  const std::string folder = NewFolder("gone");
+  Start(Job(folder, v1::SYNCHRONOUS, kManySamples), folder);
+  std::vector<std::unique_ptr<Reader>> readers;
+  v1::Snapshot snapshot;
+  for (int i = 0; i < 16; ++i) {
+    readers.push_back(NewReader());
+    const grpc::Status opened = readers.back()->Wait(&snapshot);
+    ASSERT_TRUE(opened.ok()) << opened.error_message();
+  }
+  EXPECT_EQ(NewReader()->Wait(&snapshot).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  readers.clear();
+  grpc::Status opened;
+  for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
+    opened = NewReader()->Wait(&snapshot);
+    if (opened.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) break;
+  }
+  EXPECT_TRUE(opened.ok()) << opened.error_message();
   FinishAndCheck();
 }
 
@@ -179,7 +219,7 @@ TEST_F(InProcessTest, AReaderThatComesAfterTheEndIsRefusedAtOnceAndKeepsNobodyWa
       job_->WaitFor([&](const v1::JobProgress&) { return !job_->CoordinatorRuns(); }, kLong);
   ASSERT_TRUE(ended.ok()) << ended.status();
   v1::Snapshot snapshot;
-  EXPECT_EQ(OpenSnapshot(&snapshot).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(NewReader()->Wait(&snapshot).error_code(), grpc::StatusCode::UNAVAILABLE);
   FinishAndCheck();
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/file_util.h"
+#include "services/transport/security/job_secret.h"
 #include "services/worker/models/testing/script_files.h"
 
 namespace sluice {
@@ -189,6 +192,15 @@ class RunTest : public ::testing::Test {
     return pid;
   }
 
+  // How often the process has written a file in vain.
+  int Tries(const std::string& name) const {
+    const std::string log = ReadAll(absl::StrCat(folder_, "/state/example/logs/", name, ".log"));
+    int tries = 0;
+    constexpr char kFailed[] = "A partition could not be written";
+    for (size_t at = 0; (at = log.find(kFailed, at)) != std::string::npos; ++at) ++tries;
+    return tries;
+  }
+
   // Of all processes of the run, which live.
   std::vector<pid_t> Pids() const {
     std::vector<pid_t> pids;
@@ -269,6 +281,67 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   EXPECT_EQ(summary["step"], 1000);
 }
 
+TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt) {
+  WriteManifest(1000, 0.05);
+  StartRun();
+  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 25; })) << ReadAll(run_output_);
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  const uint64_t step = Summary(run_output_)["step"];
+  const std::string store = folder_ + "/state/example/checkpoints";
+  WriteManifest(1000, 0);
+
+  // Without its claims the job does not know what it is; it is refused, not begun again.
+  std::filesystem::rename(store + "/claims", folder_ + "/claims");
+  EXPECT_NE(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("claims were removed"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("restoreFrom"));
+  std::filesystem::remove_all(store + "/claims");
+  std::filesystem::rename(folder_ + "/claims", store + "/claims");
+
+  // The newest checkpoint has a pipe for a manifest, which a careless reader waits for.
+  const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
+  const std::string manifest = absl::StrCat(store, "/", newest, "/manifest.json");
+  ASSERT_TRUE(std::filesystem::remove(manifest)) << manifest;
+  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+  std::string owner = ReadAll(store + "/owner");
+  owner[3] = static_cast<char>(owner[3] ^ 1);
+  std::ofstream(store + "/owner") << owner;
+  std::ofstream(store + "/claims/README") << "junk";
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const std::string said = ReadAll(output_);
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("passed over: checkpoint ", newest, " is damaged")));
+  EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
+  EXPECT_THAT(said, HasSubstr("owner is damaged"));
+  EXPECT_THAT(said, HasSubstr("README is no claim, and is ignored"));
+  const Json summary = Summary(output_);
+  EXPECT_EQ(summary["outcome"], "Succeeded");
+  EXPECT_EQ(summary["step"], 1000);
+  ASSERT_TRUE(summary.contains("restoredFromStep")) << said;
+  EXPECT_LT(summary["restoredFromStep"], step);
+  EXPECT_GE(summary["restoredFromStep"], 10);
+}
+
+TEST_F(RunTest, FullDiskAtTheEndIsWaitedForAndSaidOnce) {
+  WriteManifest(60, 0.05);
+  StartRun();
+  // A limit on the size of files is met like a full disk.
+  const rlimit none{16, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(PidOf("ps-0"), RLIMIT_FSIZE, &none, nullptr), 0);
+  const std::string waits = "the job waits until its last checkpoint can be saved";
+  ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
+      << ReadAll(run_output_);
+  // After three tries it used to fail.
+  ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= 5; })) << ReadAll(run_output_);
+  EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
+  const std::string text = ReadAll(run_output_);
+  EXPECT_EQ(text.find(waits), text.rfind(waits)) << text;
+  const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(PidOf("ps-0"), RLIMIT_FSIZE, &all, nullptr), 0);
+  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
+  EXPECT_EQ(Summary(run_output_)["outcome"], "Succeeded");
+}
+
 TEST_F(RunTest, AKilledWorkerIsReplaced) {
   WriteManifest(80, 0.05);
   StartRun();
@@ -280,6 +353,34 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 80);
   EXPECT_EQ(summary["restarts"], 1);
+}
+
+TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  const std::filesystem::path secret = folder_ + "/state/example/run/secret";
+  const std::string kept = folder_ + "/kept";
+  EXPECT_EQ(std::filesystem::status(secret).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(Sluice({"status", "example"}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
+
+  // As for another user, who cannot read the file, or for whom there is none.
+  std::filesystem::rename(secret, kept);
+  Sluice({"status", "example"});
+  EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("run/secret"));
+  ASSERT_TRUE(security::WriteSecretFile(secret, security::MakeSecret()).ok());
+  Sluice({"status", "example"});
+  EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows a wrong secret"));
+  std::filesystem::rename(kept, secret);
+
+  // A process that is started later needs the secret, too.
+  const uint64_t step = LastStep();
+  kill(PidOf("worker-1"), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
 TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {

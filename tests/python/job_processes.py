@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -50,11 +51,19 @@ def program(role):
 class JobProcesses:
 
     def __init__(self, job, folder, tls=None):
-        """`tls`: the folder of `sluice certificates`; None: plain text."""
+        """`tls`: the folder of `sluice certificates`; None: plain text with a secret."""
         self._tls = pathlib.Path(tls) if tls else None
         self.job = job
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.secret_file = self.folder / 'secret'
+        self.secret_file.unlink(missing_ok=True)
+        self.secret_file.touch(mode=0o600)
+        self.secret_file.write_text(secrets.token_hex(32) + '\n')
+        # For the test's own calls of sluice.join and sluice.connect.
+        os.environ.pop('SLUICE_SECRET_FILE', None)
+        if not self._tls:
+            os.environ['SLUICE_SECRET_FILE'] = str(self.secret_file)
         job['checkpoint'].setdefault('directory', str(self.folder / 'checkpoints'))
         self.address = None
         self._living = {}
@@ -100,7 +109,8 @@ class JobProcesses:
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
             'SLUICE_WORKER_INDEX': str(index), 'SLUICE_THREADS': '1',
             'PYTHONPATH': os.pathsep.join(sys.path),
-            **({'SLUICE_TLS_DIRECTORY': str(self._tls / f'worker-{index}')} if self._tls else {}),
+            **({'SLUICE_TLS_DIRECTORY': str(self._tls / f'worker-{index}')} if self._tls else
+               {'SLUICE_SECRET_FILE': str(self.secret_file)}),
             **environment,
         }
         with open(log, 'ab') as output:
@@ -116,6 +126,8 @@ class JobProcesses:
         port_file.unlink(missing_ok=True)
         if self._tls:
             arguments = arguments + ['--tls-directory', str(self._tls / name)]
+        else:
+            arguments = arguments + ['--secret-file', str(self.secret_file)]
         with open(self.folder / f'{name}.stderr', 'ab') as output:
             self._living[name] = subprocess.Popen(
                 arguments + ['--port-file', str(port_file), '--log-file',
@@ -131,7 +143,8 @@ class JobProcesses:
         return self.wait_until(read, 20, f'{name} listens')
 
     def _control(self):
-        tls = security.TlsDirectory(self._tls / 'operator') if self._tls else None
+        tls = (security.TlsDirectory(self._tls / 'operator') if self._tls else
+               security.SecretFile(self.secret_file))
         return transport.JobControl(self.address, timeout=10, tls=tls)
 
     def kill(self, name):

@@ -146,8 +146,10 @@ void CoordinatorProcess::On(const coordinator::ReadStorage&) {
       contents.newest = restore->manifest;
     }
     if (restore.ok()) contents.damaged = restore->damaged;
-    After([this, contents] {
-      core_.OnStorageRead(contents, cluster_.scheduler().now());
+    After([this, contents, status = restore.status()] {
+      core_.OnStorageRead(
+          status.ok() ? absl::StatusOr<coordinator::StorageContents>(contents) : status,
+          cluster_.scheduler().now());
       Perform();
     });
   });
@@ -499,7 +501,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage().WriteFile(action.checkpoint, file.name(), encoded.bytes);
           self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
-          self->core_.OnPartitionWritten(action.cut, action.partition, file,
+          self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition, file,
                                          self->cluster_.scheduler().now());
           self->Perform();
         });

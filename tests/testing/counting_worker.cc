@@ -15,6 +15,8 @@
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/security_flags.h"
+#include "services/transport/security/transport_security.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/counting_engine.h"
 
@@ -32,12 +34,18 @@ int Main(int argc, char** argv) {
   app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
+  security::TransportSecurity::Options security;
+  security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(program);
   if (!logger.ok()) return ExitWith("counting_worker", logger.status());
   ConfigureGrpcProcess({});
+  const auto opened =
+      security::TransportSecurity::OpenChosen(MakeRealFileSystem().get(), security, absl::Now());
+  if (!opened.ok()) return ExitWith("counting_worker", opened.status());
+  options.security = *opened;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
   options.core.process.set_incarnation(RandomIncarnation());

@@ -22,6 +22,7 @@
 #include "services/common/file_util.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
+#include "services/transport/security/job_secret.h"
 #include "services/transport/security/transport_security.h"
 
 extern char** environ;
@@ -52,6 +53,11 @@ JobProcesses::JobProcesses(Options options)
   if (job.uid().empty()) job.set_uid("test");
   if (job.checkpoint().directory().empty()) {
     job.mutable_checkpoint()->set_directory(absl::StrCat(options_.folder, "/checkpoints"));
+  }
+  if (options_.tls_folders.empty() && options_.secret_file.empty()) {
+    options_.secret_file = absl::StrCat(options_.folder, "/secret");
+    // Where that fails, no process starts, and says why.
+    (void)security::WriteSecretFile(options_.secret_file, security::MakeSecret());
   }
 }
 
@@ -113,17 +119,22 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   return OpenControl();
 }
 
-// As the operator.
-absl::Status JobProcesses::OpenControl() {
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JobProcesses::credentials() const {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  security::TransportSecurity::Options options;
+  security::TransportSecurity::Options options{.secret_file = options_.secret_file};
   if (!options_.tls_folders.empty()) {
     options.directory = absl::StrCat(options_.tls_folders, "/operator");
   }
   const auto security = security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now());
   if (!security.ok()) return security.status();
+  return security::ChannelCredentialsOf(*security);
+}
+
+absl::Status JobProcesses::OpenControl() {
+  auto own = credentials();
+  if (!own.ok()) return own.status();
   ChannelOptions channel{.address = coordinator_address_};
-  channel.credentials = security::ChannelCredentialsOf(*security);
+  channel.credentials = *std::move(own);
   control_ = std::make_unique<PolledChannel>(std::move(channel));
   return absl::OkStatus();
 }
@@ -167,6 +178,9 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   if (!options_.tls_folders.empty()) {
     arguments.push_back("--tls-directory");
     arguments.push_back(absl::StrCat(options_.tls_folders, "/", name));
+  } else {
+    arguments.push_back("--secret-file");
+    arguments.push_back(options_.secret_file);
   }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

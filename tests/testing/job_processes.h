@@ -5,6 +5,7 @@
 #ifndef SLUICE_TESTS_TESTING_JOB_PROCESSES_H_
 #define SLUICE_TESTS_TESTING_JOB_PROCESSES_H_
 
+#include <grpcpp/security/credentials.h>
 #include <sys/types.h>
 
 #include <map>
@@ -37,8 +38,10 @@ class JobProcesses {
     std::string shard_program;
     std::string coordinator;  // host:port of one that lives already; empty: StartCoordinator
     // Folders of credentials as security::WriteCredentialFolders makes them, one of each process's
-    // name; empty: plain text.
+    // name; empty: plain text with a secret.
     std::string tls_folders;
+    // Of a coordinator that lives already; empty: one of its own, in the folder.
+    std::string secret_file;
     std::string programs;  // folder that holds services/coordinator/sluice-coordinator, ...; empty:
                            // Bazel's runfiles
   };
@@ -85,6 +88,10 @@ class JobProcesses {
 
   // host:port; empty before it was started.
   std::string coordinator_address() const { return coordinator_address_; }
+  // Of the run's secret; empty under TLS.
+  const std::string& secret_file() const { return options_.secret_file; }
+  // Of a client that knows the secret, or under TLS is the operator.
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials() const;
   std::string LogFile(const std::string& name) const;
   std::string checkpoints() const { return options_.job.checkpoint().directory(); }
 

@@ -15,6 +15,7 @@ class EvaluationQueue:
 
     def __init__(self, context):
         self._context = context
+        # (request, attempt): coordinators number evaluations from 1 again.
         self._waiting = []
         self._running = {}
         self._results = []
@@ -22,28 +23,32 @@ class EvaluationQueue:
         self._cut = 0  # in the evaluation buffer, or on the way there; 0: none
 
     def add(self, request):
+        view = self._context.view
+        asked = (request, 0 if view is None else view.id.attempt)
+
         def same(other):
-            return (other.evaluation == request.evaluation and
-                    other.samples == request.samples)
+            return (other[1] == asked[1] and other[0].version == request.version and
+                    other[0].evaluation == request.evaluation and
+                    other[0].samples == request.samples)
 
         if any(map(same, self._waiting)) or any(map(same, self._running.values())):
             return
         if not self._context.may_evaluate():
-            self._fail(request, 'not a member of the view')
+            self._fail(asked, 'not a member of the view')
         elif len(self._waiting) >= _MAX_WAITING:
-            self._fail(request, 'too many evaluations wait')
+            self._fail(asked, 'too many evaluations wait')
         elif request.samples.begin >= request.samples.end:
-            self._fail(request, 'no samples')
+            self._fail(asked, 'no samples')
         else:
-            self._waiting.append(request)
+            self._waiting.append(asked)
 
     def on_view(self, same_attempt):
         # A pin may have been taken anew in this view, and partitions have other owners.
         self._cut = 0
         if same_attempt and self._context.may_evaluate():
             return
-        for request in self._waiting:
-            self._fail(request, 'the version is gone: a new view')
+        for asked in self._waiting:
+            self._fail(asked, 'the version is gone: a new view')
         self._waiting = []
 
     def on_link_ready(self, link):
@@ -58,16 +63,16 @@ class EvaluationQueue:
         """A shard does not have the cut (any more)."""
         if self._cut != cut or self._receiver.is_whole():
             return
-        for request in [r for r in self._waiting if r.cut == self._cut]:
-            self._fail(request, reason)
-            self._waiting.remove(request)
+        for asked in [a for a in self._waiting if a[0].cut == self._cut]:
+            self._fail(asked, reason)
+            self._waiting.remove(asked)
         self._cut = 0
 
     def on_evaluated(self, compute, result):
-        request = self._running.pop(compute, None)
-        if request is None:
+        asked = self._running.pop(compute, None)
+        if asked is None:
             return
-        answer = self._answer(request)
+        answer = self._answer(asked)
         if result.error:
             answer.error = result.error
         else:
@@ -78,35 +83,40 @@ class EvaluationQueue:
 
     def proceed(self, current_version):
         still = []
-        for request in self._waiting:
+        for asked in self._waiting:
+            request, _ = asked
             if current_version is not None and current_version == request.version:
-                self._issue(request, actions.Buffer.CURRENT)
+                self._issue(asked, actions.Buffer.CURRENT)
             elif self._cut and self._cut == request.cut and self._receiver.is_whole():
-                self._issue(request, actions.Buffer.EVALUATION)
+                self._issue(asked, actions.Buffer.EVALUATION)
             else:
-                still.append(request)
+                still.append(asked)
         self._waiting = still
         # The buffer is free for another cut once nobody reads or waits for the present one.
-        wanted = self._cut and any(request.cut == self._cut for request in still)
+        wanted = self._cut and any(request.cut == self._cut for request, _ in still)
         if still and not wanted and not self._running:
-            self._start_pull(still[0].cut)
+            self._start_pull(still[0][0].cut)
 
     def take_results(self):
         results, self._results = self._results, []
         return results
 
-    def _issue(self, request, buffer):
+    def _issue(self, asked, buffer):
+        request, _ = asked
         compute = self._context.new_compute()
-        self._running[compute] = request
+        self._running[compute] = asked
         self._context.actions.append(actions.EvaluateSamples(
             compute, buffer, request.samples.begin, request.samples.end))
 
     @staticmethod
-    def _answer(request):
-        return wire.EvaluationResult(evaluation=request.evaluation, samples=request.samples)
+    def _answer(asked):
+        request, attempt = asked
+        return wire.EvaluationResult(
+            evaluation=request.evaluation, samples=request.samples,
+            name=wire.CheckpointRef(attempt=attempt, step=request.version))
 
-    def _fail(self, request, reason):
-        answer = self._answer(request)
+    def _fail(self, asked, reason):
+        answer = self._answer(asked)
         answer.error = reason
         self._results.append(answer)
 

@@ -33,15 +33,13 @@ using ::testing::HasSubstr;
 class Coordinator final : public v1::JobControl::Service {
  public:
   grpc::Status OpenSnapshot(grpc::ServerContext* context, const v1::OpenSnapshotRequest*,
-                            v1::Snapshot* snapshot) override {
+                            grpc::ServerWriter<v1::Snapshot>* writer) override {
     const auto peer = security::PeerOf(*context->auth_context());
     asked_by = peer.has_value() ? peer->ToString() : "anybody";
-    snapshot->set_version(500);
-    snapshot->mutable_layout()->set_partitions(1);
-    return grpc::Status::OK;
-  }
-  grpc::Status CloseSnapshot(grpc::ServerContext*, const v1::CloseSnapshotRequest*,
-                             v1::CloseSnapshotResponse*) override {
+    v1::Snapshot snapshot;
+    snapshot.set_version(500);
+    snapshot.mutable_layout()->set_partitions(1);
+    writer->Write(snapshot);
     return grpc::Status::OK;
   }
 

@@ -61,6 +61,7 @@ void FakeShard::LoadedOrBorn() {
 void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   if (message.has_prepare()) {
     ask = message.prepare().ask();
+    prepare = message.prepare();
     whole = has_view = paused = false;
     after.reset();
     cut.reset();
@@ -140,6 +141,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       past.mutable_cut_failed()->set_cut(message.open_cut().cut());
       *past.mutable_cut_failed()->mutable_view() = view.id();
       past.mutable_cut_failed()->set_past(version);
+      *past.mutable_cut_failed()->mutable_name() = message.open_cut().name();
       Say(past);
       return;
     } else {
@@ -151,6 +153,8 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (!has_view || !Same(message.hold().view(), view.id())) return;
     hold = message.hold().version();
     CheckAfter();
+  } else if (message.has_admitted()) {
+    admitted = message.admitted();
   } else if (message.has_close_cut()) {
     if (cut.has_value() && cut->cut() == message.close_cut().cut()) cut.reset();
   } else if (message.has_finish()) {
@@ -232,6 +236,7 @@ void FakeShard::CheckCut() {
     message.mutable_cut_pinned()->set_cut(cut->cut());
     *message.mutable_cut_pinned()->mutable_view() = view.id();
     message.mutable_cut_pinned()->set_version(cut->step());
+    *message.mutable_cut_pinned()->mutable_name() = cut->name();
     Say(message);
   }
   if (!cut->write() || written) return;
@@ -240,10 +245,12 @@ void FakeShard::CheckCut() {
     message.mutable_cut_failed()->set_cut(cut->cut());
     *message.mutable_cut_failed()->mutable_view() = view.id();
     message.mutable_cut_failed()->set_reason("no space left on device");
+    *message.mutable_cut_failed()->mutable_name() = cut->name();
   } else {
     v1::CutWritten& done = *message.mutable_cut_written();
     done.set_cut(cut->cut());
     *done.mutable_view() = view.id();
+    *done.mutable_name() = cut->name();
     for (uint32_t p : Owned()) {
       done.add_files()->set_partition(p);
       done.mutable_files(done.files_size() - 1)->set_bytes(1000);
@@ -278,6 +285,8 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
     v1::EvaluationResult& result = *answer.mutable_evaluation_result();
     result.set_evaluation(message.evaluate().evaluation());
     *result.mutable_samples() = message.evaluate().samples();
+    result.mutable_name()->set_attempt(view.has_value() ? view->id().attempt() : 0);
+    result.mutable_name()->set_step(message.evaluate().version());
     if (!evaluation_error.empty()) {
       result.set_error(evaluation_error);
     } else {
@@ -343,7 +352,7 @@ FakeWorker& FakeJob::AddWorker(uint32_t index, bool births) {
   worker.births = births;
   v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
   tensor.set_name("w");
-  tensor.add_shape(100'000);
+  tensor.add_shape(elements);
   tensor.set_dtype(v1::FLOAT32);
   worker.ready.set_training_samples(3200);
   worker.ready.set_evaluation_samples(
@@ -426,8 +435,29 @@ StorageContents FakeJob::Contents() const {
   return contents;
 }
 
+// A worker must be in the list of every shard before it is told of one.
+void FakeJob::CheckAdmissions(const Send& send) {
+  if (send.message.has_admitted()) {
+    std::set<uint64_t>& admitted = admitted_[send.stream];
+    admitted.clear();
+    for (const v1::ProcessId& process : send.message.admitted().processes()) {
+      EXPECT_TRUE(admitted.insert(process.incarnation()).second) << process.ShortDebugString();
+    }
+  }
+  const bool names_shards = send.message.has_new_view() || send.message.has_birth();
+  const FakeProcess* worker = OnStream(send.stream);
+  if (!names_shards || worker == nullptr) return;
+  for (const FakeShard* shard : Shards()) {
+    const auto sent = admitted_.find(shard->stream);
+    if (sent == admitted_.end()) continue;  // it has no stream, or is not registered
+    EXPECT_EQ(sent->second.count(worker->id.incarnation()), 1u)
+        << "worker-" << worker->id.index() << " is told of shards before they admit it";
+  }
+}
+
 void FakeJob::Perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
+    CheckAdmissions(*send);
     if (FakeProcess* process = OnStream(send->stream); process != nullptr && process->running) {
       process->waiting.push_back(std::move(send->message));
     }
@@ -439,7 +469,9 @@ void FakeJob::Perform(Action& action) {
     }
   } else if (std::get_if<ReadStorage>(&action)) {
     if (hold_storage) return;
-    if (storage_error.ok()) {
+    if (read_storage != nullptr) {
+      core->OnStorageRead(read_storage(), now);
+    } else if (storage_error.ok()) {
       core->OnStorageRead(Contents(), now);
     } else {
       core->OnStorageRead(storage_error, now);
@@ -497,6 +529,20 @@ void FakeJob::Pump() {
     }
   }
   ADD_FAILURE() << "messages go on for ever";
+}
+
+void FakeJob::OpenSnapshot(uint64_t call, double hold_seconds) {
+  v1::OpenSnapshotRequest request;
+  request.set_hold_seconds(hold_seconds);
+  request.mutable_reader()->set_role(v1::READER);
+  request.mutable_reader()->set_incarnation(1'000'000 + call);
+  core->OnOpenSnapshot(call, request, now);
+  Pump();
+}
+
+void FakeJob::EndSnapshot(uint64_t call) {
+  core->OnSnapshotCallEnded(call, now);
+  Pump();
 }
 
 void FakeJob::Pass(absl::Duration time) {

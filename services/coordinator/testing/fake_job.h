@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
@@ -65,7 +67,9 @@ class FakeShard : public FakeProcess {
   void SayProgress();
   std::vector<uint32_t> Owned() const;
 
+  std::optional<v1::Admitted> admitted;  // newest
   v1::AskId ask;
+  v1::Prepare prepare;  // the newest one
   bool whole = false;
   bool has_view = false;
   v1::View view;
@@ -149,6 +153,11 @@ class FakeJob {
   // What is staged of the worker's is applied.
   void FinishUpdates(const FakeWorker& worker);
 
+  // ---- readers
+  // The call with this number is opened by a reader of its own; answers are in `snapshots`.
+  void OpenSnapshot(uint64_t call, double hold_seconds = 600);
+  void EndSnapshot(uint64_t call);  // the reader ends it, or is gone
+
   // ---- what is
   v1::JobProgress Progress() { return core->Progress(0, now); }
   std::vector<std::string> Events();
@@ -160,6 +169,7 @@ class FakeJob {
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   v1::JobSpec spec;
+  int64_t elements = 100'000;  // of the model's one tensor
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;
   std::vector<std::unique_ptr<FakeShard>> shards;
@@ -168,6 +178,7 @@ class FakeJob {
   uint64_t next_stream = 1;
 
   // Storage.
+  std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: what is told below
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
   std::set<std::pair<uint64_t, uint64_t>> damaged;
@@ -187,11 +198,13 @@ class FakeJob {
   friend class FakeProcess;
 
   void Perform(Action& action);
+  void CheckAdmissions(const Send& send);
   StorageContents Contents() const;
   FakeProcess* OnStream(StreamId stream);
   void Deliver();
 
   std::deque<std::pair<StreamId, v1::MemberMessage>> to_core_;
+  std::map<StreamId, std::set<uint64_t>> admitted_;  // what each shard was sent last: incarnations
 };
 
 }  // namespace sluice::coordinator

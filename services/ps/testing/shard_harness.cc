@@ -198,19 +198,40 @@ void ShardHarness::Begin(const std::vector<uint64_t>& members) {
 
 // ---------------------------------------------------------------- streams
 
-StreamId ShardHarness::Open(uint64_t incarnation, v1::Role role) {
+StreamId ShardHarness::OpenSilent() {
   EnsureCore();
   const StreamId stream = next_stream_++;
   core_->OnStreamOpened(stream, now);
+  Collect();
+  return stream;
+}
+
+v1::Header ShardHarness::MakeHello(uint64_t incarnation, v1::Role role, uint32_t index) const {
   v1::Header header;
   v1::Hello& hello = *header.mutable_hello();
   hello.set_min_wire_version(1);
   hello.set_max_wire_version(1);
   hello.set_job(options.identity.job());
   hello.mutable_sender()->set_role(role);
+  hello.mutable_sender()->set_index(index);
   hello.mutable_sender()->set_incarnation(incarnation);
   hello.set_shard_incarnation(kShardIncarnation);
-  Send(stream, header);
+  return header;
+}
+
+void ShardHarness::Admit(uint64_t incarnation, v1::Role role, uint32_t index) {
+  EnsureCore();
+  v1::ProcessId& process = *admitted_.mutable_admitted()->add_processes();
+  process.set_role(role);
+  process.set_index(index);
+  process.set_incarnation(incarnation);
+  Tell(admitted_);
+}
+
+StreamId ShardHarness::Open(uint64_t incarnation, v1::Role role) {
+  if (admits && role != v1::SHARD) Admit(incarnation, role);
+  const StreamId stream = OpenSilent();
+  Send(stream, MakeHello(incarnation, role));
   TakeFrames(stream);
   return stream;
 }

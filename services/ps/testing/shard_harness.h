@@ -61,8 +61,15 @@ class ShardHarness {
   // Prepare, push version 0 (zeros, or `w` and `b`), and install view 1 at step 0.
   void Begin(const std::vector<uint64_t>& members);
 
-  // ---- workers, by incarnation. A stream says Hello when it is opened.
+  // ---- workers, by incarnation. A stream says Hello when it is opened; its process is admitted
+  // before, unless `admits` is false.
+  bool admits = true;
   StreamId Open(uint64_t incarnation, v1::Role role = v1::WORKER);
+  // A stream that says nothing.
+  StreamId OpenSilent();
+  v1::Header MakeHello(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0) const;
+  // Adds the process to those that the coordinator admits.
+  void Admit(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0);
   void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = absl::Cord());
   v1::Header HeaderOf(uint64_t view_number) const;
   // A gradient of one partition, which it completes. Member i of n has microbatches
@@ -124,6 +131,7 @@ class ShardHarness {
   void EnsureCore();
 
   std::unique_ptr<ShardCore> core_;
+  v1::CoordinatorMessage admitted_;
   v1::Layout layout_;
   StreamId next_stream_ = 1;
   std::map<StreamId, std::vector<SendFrame>> frames_;

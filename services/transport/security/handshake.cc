@@ -39,6 +39,10 @@ std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status,
         "the other side's certificate is not of this job's authority, or has expired",
         "compare the folders' ca.crt, and renew tls.crt"};
   }
+  if (SaysAny(text, {"not one of job"})) {
+    return HandshakeTrouble{"the other side's certificate is that of another job",
+                            "compare the addresses and the folders of both"};
+  }
   if (SaysAny(text, {"hostname verification", "is not in peer certificate"})) {
     return HandshakeTrouble{"the other side's certificate is that of another role",
                             "give it the folder of its own"};

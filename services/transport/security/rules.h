@@ -37,6 +37,10 @@ absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMes
 // that.
 absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header);
 
+// Of JobControl.OpenSnapshot, and a reader's Hello: as CheckClaim, and a worker may be a reader
+// too.
+absl::Status MayRead(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed);
+
 }  // namespace sluice::security
 
 #endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_

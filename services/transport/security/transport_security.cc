@@ -2,39 +2,44 @@
 
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_context.h>
-#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/transport/grpc_status.h"
-#include "services/transport/security/rules.h"
+#include "services/transport/security/gated_credentials.h"
+#include "services/transport/security/job_secret.h"
 
 namespace sluice::security {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
 
-// Refuses calls by RpcRules, whatever service and kind of rpc it is.
-class RoleCheck final : public grpc::AuthMetadataProcessor {
+// Of a client: the server shows the name of its role, as by default, and is of this job.
+class ServerCheck final : public grpc::experimental::ExternalCertificateVerifier {
  public:
-  bool IsBlocking() const override { return false; }
+  explicit ServerCheck(std::string job) : job_(std::move(job)) {}
 
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
-                       OutputMetadata*) override {
-    const auto path = metadata.find(":path");
-    const std::optional<PeerIdentity> peer = PeerOf(*context);
-    if (path == metadata.end() || !peer.has_value()) {
-      return {grpc::StatusCode::UNAUTHENTICATED,
-              "the certificate does not say which process of the job it belongs to; make it by "
-              "`sluice certificates`, or have the operator make it"};
-    }
-    return ToGrpcStatus(
-        MayCall(*peer, absl::string_view(path->second.data(), path->second.size())));
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)>, grpc::Status* status) override {
+    if (!host_name_.Verify(request, nullptr, status) || !status->ok()) return true;
+    const std::vector<grpc::string_ref> uris = request->uri_names();
+    absl::StatusOr<PeerIdentity> server = absl::InvalidArgumentError("none");
+    if (uris.size() == 1) server = ParseUri(absl::string_view(uris[0].data(), uris[0].size()));
+    if (server.ok() && server->job == job_) return true;
+    *status = {grpc::StatusCode::UNAUTHENTICATED,
+               absl::StrCat("the server's certificate is not one of job ", job_,
+                            server.ok() ? absl::StrCat(", but that of ", server->ToString()) : "")};
+    return true;
   }
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string job_;
+  grpc::experimental::HostNameCertificateVerifier host_name_;
 };
 
 absl::Status Wrong(const std::string& path, const absl::Status& why, absl::string_view help) {
@@ -47,18 +52,22 @@ constexpr char kRenew[] =
     "renew it (`sluice certificates` makes new ones; on a cluster, delete the job's Secret of the "
     "role and the operator does)";
 
-absl::Status CheckIdentity(const std::string& path, const std::string& certificate,
-                           const TransportSecurity::Options& options) {
+// That of the certificate, if it is the one that the options ask for.
+absl::StatusOr<PeerIdentity> CheckIdentity(const std::string& path, const std::string& certificate,
+                                           const TransportSecurity::Options& options) {
   const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(certificate);
   if (!read.ok()) return Wrong(path, read.status(), kRenew);
   const absl::StatusOr<PeerIdentity> identity = IdentityOf(*read);
   if (!identity.ok()) return Wrong(path, identity.status(), kRenew);
   const bool right_role = options.role == v1::ROLE_UNSPECIFIED || options.role == identity->role;
-  if (right_role && (!options.index.has_value() || *options.index == identity->index)) {
-    return absl::OkStatus();
+  const bool right_job = options.job.empty() || options.job == identity->job;
+  if (right_role && right_job &&
+      (!options.index.has_value() || *options.index == identity->index)) {
+    return identity;
   }
   std::string self(NameOf(options.role));
   if (options.index.has_value()) absl::StrAppend(&self, " ", *options.index);
+  if (!options.job.empty()) absl::StrAppend(&self, " of ", options.job);
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": the certificate is that of ", identity->ToString(), ", but this is ",
                    self, "; give --tls-directory the folder of its own certificate"));
@@ -81,6 +90,12 @@ class TransportSecurity::Provider {
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open(
     FileSystem* files, const Options& options, absl::Time now) {
+  if (!options.secret_file.empty()) {
+    absl::StatusOr<std::string> secret = ReadSecretFile(files, options.secret_file);
+    if (!secret.ok()) return secret.status();
+    return std::shared_ptr<const TransportSecurity>(
+        new TransportSecurity(*std::move(secret), options.secret_file));
+  }
   const auto read = [&](const char* name) -> absl::StatusOr<std::string> {
     const std::string path = JoinPath(options.directory, name);
     absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
@@ -102,7 +117,8 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
                  "it must hold the job's authority");
   }
   const std::string path = JoinPath(options.directory, kCertificateFile);
-  if (absl::Status status = CheckIdentity(path, *certificate, options); !status.ok()) return status;
+  const absl::StatusOr<PeerIdentity> identity = CheckIdentity(path, *certificate, options);
+  if (!identity.ok()) return identity.status();
   if (absl::Status status = tls::CheckKey({*certificate, *key}); !status.ok()) {
     return Wrong(JoinPath(options.directory, kKeyFile), status, kRenew);
   }
@@ -111,44 +127,84 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
   }
   const auto seconds =
       static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options.refresh)));
-  return std::shared_ptr<const TransportSecurity>(new TransportSecurity(std::make_shared<Provider>(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          JoinPath(options.directory, kKeyFile), path, JoinPath(options.directory, kAuthorityFile),
-          seconds))));
+  return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
+      std::make_shared<Provider>(
+          std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+              JoinPath(options.directory, kKeyFile), path,
+              JoinPath(options.directory, kAuthorityFile), seconds)),
+      identity->job));
+}
+
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::OpenChosen(
+    FileSystem* files, const Options& options, absl::Time now) {
+  const int chosen = !options.directory.empty() + !options.secret_file.empty() + options.insecure;
+  if (chosen != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        chosen == 0 ? "whoever reaches the port could say anything to this process"
+                    : "more than one kind of security is chosen",
+        ": give one of --tls-directory (certificates; across machines), --secret-file (the run's "
+        "secret; on one machine), or --insecure (",
+        kInsecureHelp, ")"));
+  }
+  return OpenIfAny(files, options, now);
 }
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::OpenIfAny(
     FileSystem* files, const Options& options, absl::Time now) {
-  if (options.directory.empty()) return std::shared_ptr<const TransportSecurity>();
+  if (options.directory.empty() && options.secret_file.empty()) {
+    return std::shared_ptr<const TransportSecurity>();
+  }
   return Open(files, options, now);
 }
 
 std::shared_ptr<const TransportSecurity> TransportSecurity::FromMemory(const std::string& bundle,
                                                                        const tls::KeyPair& pair) {
-  return std::shared_ptr<const TransportSecurity>(new TransportSecurity(std::make_shared<Provider>(
-      std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
-          bundle, std::vector<grpc::experimental::IdentityKeyCertPair>{
-                      {pair.private_key, pair.certificate}}))));
+  absl::StatusOr<PeerIdentity> identity = absl::UnknownError("");
+  const absl::StatusOr<tls::Certificate> certificate = tls::ReadCertificate(pair.certificate);
+  if (certificate.ok()) identity = IdentityOf(*certificate);
+  return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
+      std::make_shared<Provider>(
+          std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+              bundle, std::vector<grpc::experimental::IdentityKeyCertPair>{{pair.private_key,
+                                                                            pair.certificate}})),
+      identity.ok() ? identity->job : ""));
 }
 
-TransportSecurity::TransportSecurity(std::shared_ptr<Provider> provider)
-    : provider_(std::move(provider)) {
+TransportSecurity::TransportSecurity(std::shared_ptr<Provider> provider, std::string job)
+    : provider_(std::move(provider)), job_(std::move(job)) {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_->certificates());
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(
+      grpc::experimental::ExternalCertificateVerifier::Create<ServerCheck>(job_));
   channel_ = grpc::experimental::TlsCredentials(options);
 }
 
-std::shared_ptr<grpc::ServerCredentials> TransportSecurity::MakeServerCredentials() const {
-  grpc::experimental::TlsServerCredentialsOptions options(provider_->certificates());
-  options.watch_root_certs();
-  options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  std::shared_ptr<grpc::ServerCredentials> credentials =
-      grpc::experimental::TlsServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::make_shared<RoleCheck>());
-  return credentials;
+TransportSecurity::TransportSecurity(std::string secret, std::string secret_file)
+    : secret_(std::move(secret)),
+      secret_file_(std::move(secret_file)),
+      channel_(SecretChannelCredentials(secret_)) {}
+
+std::shared_ptr<grpc::ServerCredentials> TransportSecurity::MakeServerCredentials(
+    std::function<void(const CallRefusal&)> on_refused) const {
+  CallGate::Options gate;
+  gate.on_refused = std::move(on_refused);
+  if (!tls()) {
+    gate.secret = secret_;
+    gate.secret_file = secret_file_;
+    return GatedServerCredentials(grpc_insecure_server_credentials_create, std::move(gate));
+  }
+  gate.job = job_;
+  return GatedServerCredentials(
+      [provider = provider_] {
+        grpc::experimental::TlsServerCredentialsOptions options(provider->certificates());
+        options.watch_root_certs();
+        options.watch_identity_key_cert_pairs();
+        options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+        return grpc_tls_server_credentials_create(options.c_credentials_options());
+      },
+      std::move(gate));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
@@ -157,8 +213,12 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
-    const std::shared_ptr<const TransportSecurity>& security) {
-  return security == nullptr ? nullptr : security->MakeServerCredentials();
+    const std::shared_ptr<const TransportSecurity>& security,
+    std::function<void(const CallRefusal&)> on_refused) {
+  if (security != nullptr) return security->MakeServerCredentials(std::move(on_refused));
+  CallGate::Options gate;
+  gate.on_refused = std::move(on_refused);
+  return GatedServerCredentials(grpc_insecure_server_credentials_create, std::move(gate));
 }
 
 std::optional<PeerIdentity> PeerOf(const grpc::AuthContext& context) {

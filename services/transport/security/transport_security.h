@@ -1,7 +1,11 @@
-// What a process shows and asks for when it speaks to others of its job: mutual TLS (RFC 8446) by
-// certificates of the job's own authority.
+// What a process shows and demands when it speaks with other processes of its job: mutual TLS (RFC
+// 8446) by certificates of the job, or on one machine, in plain text, the secret of the run
+// (job_secret.h).
 //
-// The files are read again as they change, so that certificates are renewed while processes run:
+// A certificate says the job of its process, and either side refuses one of another job, also where
+// one authority has issued both.
+//
+// Certificates are read again as they change, so that they are renewed while processes run:
 // connections that are open stay, new ones go by the new files. Replace a folder's files at once
 // (a Secret's volume does): a new folder behind a symbolic link.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
@@ -10,6 +14,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +25,7 @@
 #include "proto/frame.pb.h"
 #include "services/common/file_util.h"
 #include "services/common/tls/certificates.h"
+#include "services/transport/security/call_gate.h"
 #include "services/transport/security/identity.h"
 
 namespace grpc {
@@ -36,15 +42,27 @@ inline constexpr char kKeyFile[] = "tls.key";
 // Of the programs' flag --tls-directory.
 inline constexpr char kDirectoryHelp[] =
     "speak TLS with the job's other processes: a folder with ca.crt, tls.crt and tls.key, as "
-    "`sluice certificates` makes them; they are read again as they change (default: plain text)";
+    "`sluice certificates` makes them; they are read again as they change";
 inline constexpr char kDirectoryVariable[] = "SLUICE_TLS_DIRECTORY";
+// Of their flag --secret-file.
+inline constexpr char kSecretHelp[] =
+    "speak plain text, show the secret in this file to the job's other processes and demand it of "
+    "whoever calls: for processes of one machine; its owner alone may read it";
+inline constexpr char kSecretVariable[] = "SLUICE_SECRET_FILE";
+// Of their flag --insecure.
+inline constexpr char kInsecureHelp[] =
+    "speak plain text and serve whoever calls: only where the network lets nobody else through";
 
 // Any thread; shared by all connections of a process.
 class TransportSecurity {
  public:
+  // At most one of directory, secret_file and insecure.
   struct Options {
-    std::string directory;
-    // Who the certificate must be; index none: any.
+    std::string directory;    // of certificates
+    std::string secret_file;  // of the run's secret
+    bool insecure = false;
+    // The process that the certificate must belong to. Job (namespace/name) empty, index none: any.
+    std::string job;
     v1::Role role = v1::ROLE_UNSPECIFIED;
     std::optional<uint32_t> index;
     // How often the files are looked at.
@@ -53,12 +71,19 @@ class TransportSecurity {
 
   // Checks the files as they are now: each is there, the key is the certificate's, its authority is
   // in the bundle, it is valid at `now`, and it is this process's own. Errors name the file, what
-  // is wrong, and what helps: INVALID_ARGUMENT, or NOT_FOUND.
+  // is wrong, and what helps: INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED. With a secret file:
+  // as ReadSecretFile.
   static absl::StatusOr<std::shared_ptr<const TransportSecurity>> Open(FileSystem* files,
                                                                        const Options& options,
                                                                        absl::Time now);
 
-  // The same, or null if the options name no directory: plain text.
+  // The same for a program: INVALID_ARGUMENT, naming the flags, unless exactly one of directory,
+  // secret_file and insecure is given; insecure: null.
+  static absl::StatusOr<std::shared_ptr<const TransportSecurity>> OpenChosen(FileSystem* files,
+                                                                             const Options& options,
+                                                                             absl::Time now);
+
+  // The same, or null if the options name neither a directory nor a file: plain text, no secret.
   static absl::StatusOr<std::shared_ptr<const TransportSecurity>> OpenIfAny(FileSystem* files,
                                                                             const Options& options,
                                                                             absl::Time now);
@@ -67,26 +92,37 @@ class TransportSecurity {
   static std::shared_ptr<const TransportSecurity> FromMemory(const std::string& bundle,
                                                              const tls::KeyPair& pair);
 
-  // For MakeChannel. The peer's role is asked for by the channel's kind.
+  // Whether it is TLS; else plain text with a secret.
+  bool tls() const { return provider_ != nullptr; }
+
+  // For MakeChannel. Under TLS the other side must be of this job, and of the role that the
+  // channel's kind asks for.
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials() const { return channel_; }
 
-  // For GrpcServer: clients must show a certificate, and every rpc is refused to whom RpcRules do
-  // not name, before anything of it is read. A server takes them once; each call makes new ones.
-  std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials() const;
+  // For GrpcServer: a CallGate decides of every call, by RpcRules and job, or by the secret. A
+  // server takes them once; each call makes new ones. `on_refused`: CallGate::Options.
+  std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+      std::function<void(const CallRefusal&)> on_refused = nullptr) const;
 
  private:
   class Provider;
-  explicit TransportSecurity(std::shared_ptr<Provider> provider);
+  TransportSecurity(std::shared_ptr<Provider> provider, std::string job);
+  TransportSecurity(std::string secret, std::string secret_file);
 
-  const std::shared_ptr<Provider> provider_;
+  const std::shared_ptr<Provider> provider_;  // null: plain text
+  const std::string job_;                     // of the certificate
+  const std::string secret_;
+  const std::string secret_file_;
   std::shared_ptr<grpc::ChannelCredentials> channel_;
 };
 
-// Null security is plain text: null credentials, as MakeChannel and GrpcServer take them.
+// Null security is plain text without a secret: for clients null credentials, as MakeChannel takes
+// them; for servers such that bound the calls of a connection and refuse nobody.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
     const std::shared_ptr<const TransportSecurity>& security);
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
-    const std::shared_ptr<const TransportSecurity>& security);
+    const std::shared_ptr<const TransportSecurity>& security,
+    std::function<void(const CallRefusal&)> on_refused = nullptr);
 
 // Of the peer of a call; none: plain text.
 std::optional<PeerIdentity> PeerOf(const grpc::AuthContext& context);

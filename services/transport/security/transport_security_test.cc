@@ -4,6 +4,7 @@
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/credential_folders.h"
 #include "services/transport/security/handshake.h"
+#include "services/transport/security/job_secret.h"
 
 namespace sluice::security {
 namespace {
@@ -40,6 +42,14 @@ class EchoService final : public v1::JobControl::Service {
     return grpc::Status::OK;
   }
 };
+
+// Credentials of a client that shows its certificate to a server of any job.
+std::shared_ptr<grpc::ChannelCredentials> TrustsAnyServer(const std::string& bundle,
+                                                          const tls::KeyPair& pair) {
+  return grpc::SslCredentials({.pem_root_certs = bundle,
+                               .pem_private_key = pair.private_key,
+                               .pem_cert_chain = pair.certificate});
+}
 
 class TransportSecurityTest : public ::testing::Test {
  protected:
@@ -107,8 +117,43 @@ class TransportSecurityTest : public ::testing::Test {
                                          {read(kCertificateFile), read(kKeyFile)});
   }
 
+  tls::KeyPair Authority() {
+    return {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
+            files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
+  }
+  // Issued by the authority of the folder "job", whatever the subject.
+  tls::KeyPair Issued(const tls::Subject& subject) {
+    return tls::Issue(Authority(), subject,
+                      {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(1)})
+        .value();
+  }
+  std::shared_ptr<const TransportSecurity> With(const tls::KeyPair& pair) {
+    return TransportSecurity::FromMemory(Authority().certificate, pair);
+  }
+
+  std::string SecretFile(const std::string& name) {
+    std::filesystem::create_directories(root_);
+    const std::string path = root_ / name;
+    EXPECT_TRUE(WriteSecretFile(path, MakeSecret()).ok());
+    return path;
+  }
+  std::shared_ptr<const TransportSecurity> WithSecret(const std::string& file) {
+    auto opened = TransportSecurity::Open(files_.get(), {.secret_file = file}, absl::Now());
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? *std::move(opened) : nullptr;
+  }
+  void ServeWith(std::shared_ptr<const TransportSecurity> security) {
+    auto server = GrpcServer::Start(
+        {.credentials = ServerCredentialsOf(security, [this](const CallRefusal&) { ++refused_; }),
+         .grace = absl::Milliseconds(200)},
+        {&generated_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
   const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
   const std::filesystem::path root_;
+  std::atomic<int> refused_{0};
   EchoService service_;
   GeneratedService generated_{&service_};
   std::unique_ptr<GrpcServer> server_;
@@ -162,6 +207,100 @@ TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
       {read("other/worker-0/tls.crt"), read("other/worker-0/tls.key")});
   EXPECT_FALSE(Ask(*Dial(intruder->channel_credentials())).ok());
   EXPECT_TRUE(AskAs("job/worker-0").ok());
+}
+
+// Authorities may be shared: the job in the certificate counts.
+TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJobByTheSameAuthority) {
+  ServeWith(MustOpen("job/coordinator"));
+  for (const v1::Role role : {v1::WORKER, v1::SHARD, v1::READER, v1::OPERATOR, v1::COORDINATOR}) {
+    // A client that trusts any job, as a hostile one would.
+    const tls::KeyPair intruder = Issued(SubjectOf({"default/other", role, 0}));
+    const absl::Status status =
+        Ask(*Dial(TrustsAnyServer(Authority().certificate, intruder))).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
+    EXPECT_THAT(status.message(), HasSubstr("this is job default/mnist")) << status;
+  }
+  EXPECT_EQ(refused_, 5);
+  const tls::KeyPair own = Issued(SubjectOf({"default/mnist", v1::WORKER, 7}));
+  EXPECT_TRUE(Ask(*Dial(With(own)->channel_credentials())).ok());
+}
+
+TEST_F(TransportSecurityTest, RefusesServerOfAnotherJobByTheSameAuthority) {
+  ServeWith(With(Issued(SubjectOf({"default/other", v1::COORDINATOR, 0}))));
+  const absl::Status status = AskAs("job/worker-0").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status.message(), HasSubstr("not one of job default/mnist")) << status;
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("of another job")) << status;
+}
+
+TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
+  Serve("job/coordinator");
+  const tls::KeyPair nameless = Issued({"worker-0", {"worker.sluice.internal"}, ""});
+  const absl::Status status =
+      Ask(*Dial(TrustsAnyServer(Authority().certificate, nameless))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
+  EXPECT_THAT(status.message(), HasSubstr("does not say which process"));
+  ASSERT_TRUE(
+      WriteCredentialFolder(files_.get(), root_ / "job/worker-0", Authority().certificate, nameless)
+          .ok());
+  EXPECT_EQ(Open("job/worker-0", v1::WORKER, 0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TransportSecurityTest, WithASecretOnlyThoseAreServedWhoShowIt) {
+  const std::string file = SecretFile("secret");
+  ServeWith(WithSecret(file));
+  EXPECT_EQ(Ask(*Dial(WithSecret(file)->channel_credentials())).value(), "plain text");
+  const absl::Status without = AskAs("").status();
+  EXPECT_EQ(without.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(without.message(), HasSubstr(file));
+  const absl::Status wrong =
+      Ask(*Dial(WithSecret(SecretFile("other"))->channel_credentials())).status();
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(wrong.message(), HasSubstr("a wrong secret"));
+  EXPECT_EQ(refused_, 2);
+}
+
+TEST_F(TransportSecurityTest, AProgramHasToChooseOneKindOfSecurity) {
+  const auto open = [&](const TransportSecurity::Options& options) {
+    return TransportSecurity::OpenChosen(files_.get(), options, absl::Now()).status();
+  };
+  const std::string file = SecretFile("secret");
+  EXPECT_TRUE(open({.insecure = true}).ok());
+  EXPECT_TRUE(open({.secret_file = file}).ok());
+  EXPECT_TRUE(open({.directory = root_ / "job/ps-0"}).ok());
+  EXPECT_EQ(open({}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(open({}).message(), HasSubstr("--secret-file"));
+  EXPECT_THAT(open({}).message(), HasSubstr("--insecure"));
+  EXPECT_FALSE(open({.secret_file = file, .insecure = true}).ok());
+  EXPECT_FALSE(open({.directory = root_ / "job/ps-0", .secret_file = file}).ok());
+}
+
+TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob) {
+  const absl::Status status =
+      TransportSecurity::Open(
+          files_.get(),
+          {.directory = root_ / "job/ps-0", .job = "default/b", .role = v1::SHARD, .index = 0},
+          absl::Now())
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("that of ps 0 of default/mnist, but this is ps 0 of "
+                                          "default/b"));
+}
+
+// What a client with one connection can make a server do, whatever it calls.
+TEST_F(TransportSecurityTest, AConnectionThatCallsTooOftenIsRefusedAndOthersAreServed) {
+  ServeWith(nullptr);
+  const auto busy = Dial(nullptr);
+  int refused = 0;
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 2000; ++i) {
+    refused += absl::IsResourceExhausted(Ask(*busy).status());
+  }
+  const double allowed =
+      kCallRate.at_once + kCallRate.per_second * absl::ToDoubleSeconds(absl::Now() - start);
+  EXPECT_GE(refused, 2000 - allowed - 1);
+  EXPECT_TRUE(Ask(*Dial(nullptr)).ok());
 }
 
 TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsUsed) {

@@ -40,7 +40,7 @@ class Watched {
  private:
   Mutex mutex_;
   CondVar changed_;
-  State state_ ABSL_GUARDED_BY(mutex_);
+  State state_ ABSL_GUARDED_BY(mutex_) = State();
 };
 
 }  // namespace sluice

@@ -49,8 +49,9 @@ class Reducer::Impl {
             absl::Duration silence) {
     Leave();
     if (stub_ == nullptr) {
-      stub_ = v1::Rendezvous::NewStub(
-          MakeChannel({.address = options_.coordinator, .kind = ChannelKind::kControl}));
+      stub_ = v1::Rendezvous::NewStub(MakeChannel({.address = options_.coordinator,
+                                                   .kind = ChannelKind::kControl,
+                                                   .credentials = options_.credentials}));
     }
     v1::MeetRequest request;
     *request.mutable_view() = view;

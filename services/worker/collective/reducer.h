@@ -3,6 +3,8 @@
 #ifndef SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCER_H_
 #define SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCER_H_
 
+#include <grpcpp/security/credentials.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +26,8 @@ class Reducer {
 
   struct Options {
     std::string coordinator;  // host:port; in plain text, as gloo speaks
+    // Those of a secret, or null.
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
     // By which the other workers reach this one; empty: its side of the way to the coordinator.
     std::string advertised_host;
     v1::ProcessId process;  // this worker

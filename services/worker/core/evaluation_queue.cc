@@ -6,10 +6,12 @@
 namespace sluice::worker {
 
 void EvaluationQueue::Add(const v1::Evaluate& request) {
-  const auto same = [&](const v1::Evaluate& other) {
-    return other.evaluation() == request.evaluation() &&
-           other.samples().begin() == request.samples().begin() &&
-           other.samples().end() == request.samples().end();
+  const Asked asked{request, context_->view.id().attempt()};
+  const auto same = [&](const Asked& other) {
+    return other.attempt == asked.attempt && other.request.version() == request.version() &&
+           other.request.evaluation() == request.evaluation() &&
+           other.request.samples().begin() == request.samples().begin() &&
+           other.request.samples().end() == request.samples().end();
   };
   if (std::any_of(waiting_.begin(), waiting_.end(), same)) return;
   if (std::any_of(running_.begin(), running_.end(),
@@ -18,19 +20,19 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
   }
   if (!context_->MayEvaluate() || waiting_.size() >= kMaxWaiting ||
       request.samples().begin() >= request.samples().end()) {
-    Fail(request, !context_->MayEvaluate()         ? "not a member of the view"
-                  : waiting_.size() >= kMaxWaiting ? "too many evaluations wait"
-                                                   : "no samples");
+    Fail(asked, !context_->MayEvaluate()         ? "not a member of the view"
+                : waiting_.size() >= kMaxWaiting ? "too many evaluations wait"
+                                                 : "no samples");
     return;
   }
-  waiting_.push_back(request);
+  waiting_.push_back(asked);
 }
 
 void EvaluationQueue::OnView(bool same_attempt) {
   // A pin may have been taken anew in this view, and partitions have other owners.
   cut_ = 0;
   if (same_attempt && context_->MayEvaluate()) return;
-  for (const v1::Evaluate& request : waiting_) Fail(request, "the version is gone: a new view");
+  for (const Asked& asked : waiting_) Fail(asked, "the version is gone: a new view");
   waiting_.clear();
 }
 
@@ -46,7 +48,7 @@ absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& pay
 void EvaluationQueue::OnPullRefused(uint64_t cut, const std::string& reason) {
   if (cut_ != cut || receiver_.IsWhole()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (it->cut() == cut_) {
+    if (it->request.cut() == cut_) {
       Fail(*it, reason);
       it = waiting_.erase(it);
     } else {
@@ -59,9 +61,7 @@ void EvaluationQueue::OnPullRefused(uint64_t cut, const std::string& reason) {
 bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
   auto it = running_.find(id);
   if (it == running_.end()) return false;
-  v1::EvaluationResult answer;
-  answer.set_evaluation(it->second.evaluation());
-  *answer.mutable_samples() = it->second.samples();
+  v1::EvaluationResult answer = AnswerTo(it->second);
   if (result.status.ok()) {
     answer.set_loss_sum(result.loss_sum);
     answer.set_correct(result.correct);
@@ -76,9 +76,9 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
 
 void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (current_version && *current_version == it->version()) {
+    if (current_version && *current_version == it->request.version()) {
       Issue(*it, ComputeEngine::Buffer::kCurrent);
-    } else if (cut_ == it->cut() && cut_ != 0 && receiver_.IsWhole()) {
+    } else if (cut_ == it->request.cut() && cut_ != 0 && receiver_.IsWhole()) {
       Issue(*it, ComputeEngine::Buffer::kEvaluation);
     } else {
       ++it;
@@ -89,27 +89,34 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
   // The buffer is free for another cut once nobody reads or waits for the present one.
   const bool wanted =
       cut_ != 0 && std::any_of(waiting_.begin(), waiting_.end(),
-                               [&](const v1::Evaluate& request) { return request.cut() == cut_; });
-  if (!waiting_.empty() && !wanted && running_.empty()) StartPull(waiting_.front().cut());
+                               [&](const Asked& asked) { return asked.request.cut() == cut_; });
+  if (!waiting_.empty() && !wanted && running_.empty()) StartPull(waiting_.front().request.cut());
 }
 
 std::vector<v1::EvaluationResult> EvaluationQueue::TakeResults() {
   return std::exchange(results_, {});
 }
 
-void EvaluationQueue::Issue(const v1::Evaluate& request, ComputeEngine::Buffer buffer) {
+v1::EvaluationResult EvaluationQueue::AnswerTo(const Asked& asked) {
+  v1::EvaluationResult answer;
+  answer.set_evaluation(asked.request.evaluation());
+  *answer.mutable_samples() = asked.request.samples();
+  answer.mutable_name()->set_attempt(asked.attempt);
+  answer.mutable_name()->set_step(asked.request.version());
+  return answer;
+}
+
+void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
   EvaluateSamples evaluate;
   evaluate.id = context_->NewCompute();
   evaluate.buffer = buffer;
-  evaluate.samples = {request.samples().begin(), request.samples().end()};
-  running_[evaluate.id] = request;
+  evaluate.samples = {asked.request.samples().begin(), asked.request.samples().end()};
+  running_[evaluate.id] = asked;
   context_->actions.push_back(evaluate);
 }
 
-void EvaluationQueue::Fail(const v1::Evaluate& request, const std::string& reason) {
-  v1::EvaluationResult answer;
-  answer.set_evaluation(request.evaluation());
-  *answer.mutable_samples() = request.samples();
+void EvaluationQueue::Fail(const Asked& asked, const std::string& reason) {
+  v1::EvaluationResult answer = AnswerTo(asked);
   answer.set_error(reason);
   results_.push_back(std::move(answer));
 }

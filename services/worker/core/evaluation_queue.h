@@ -43,14 +43,21 @@ class EvaluationQueue {
   std::vector<v1::EvaluationResult> TakeResults();
 
  private:
-  void Issue(const v1::Evaluate& request, ComputeEngine::Buffer buffer);
-  void Fail(const v1::Evaluate& request, const std::string& reason);
+  // What was asked for, and in which attempt: coordinators number evaluations from 1 again.
+  struct Asked {
+    v1::Evaluate request;
+    uint64_t attempt = 0;
+  };
+
+  void Issue(const Asked& asked, ComputeEngine::Buffer buffer);
+  void Fail(const Asked& asked, const std::string& reason);
+  static v1::EvaluationResult AnswerTo(const Asked& asked);
   void StartPull(uint64_t cut);
   void PullFrom(ShardLink& link);
 
   WorkerContext* const context_;
-  std::deque<v1::Evaluate> waiting_;
-  std::map<ComputeId, v1::Evaluate> running_;
+  std::deque<Asked> waiting_;
+  std::map<ComputeId, Asked> running_;
   std::vector<v1::EvaluationResult> results_;
   VersionReceiver receiver_{ComputeEngine::Buffer::kEvaluation};
   uint64_t cut_ = 0;  // in the evaluation buffer, or on the way there; 0: none

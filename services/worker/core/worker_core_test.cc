@@ -179,6 +179,8 @@ TEST_F(EvaluationTest, TheVersionAtHandIsEvaluatedWhereItIsBeforeTheNextStep) {
   EXPECT_EQ(answer.evaluation(), 1u);
   EXPECT_EQ(answer.loss_sum(), 2.5);
   EXPECT_EQ(answer.count(), 10u);
+  EXPECT_EQ(answer.name().attempt(), world_.view_.id().attempt());
+  EXPECT_EQ(answer.name().step(), 5u);
 }
 
 TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {

@@ -106,7 +106,7 @@ class PodsTest(unittest.TestCase):
             'publishNotReadyAddresses': True, 'selector': {'role': 'coordinator'},
             'ports': [{'name': 'control', 'port': 29500, 'targetPort': 29500}]}}, self.namespace)
         name = f'{self.namespace}/by-hand/'
-        metrics = ['--metrics-address', '0.0.0.0:9090']
+        metrics = ['--metrics-address', '0.0.0.0:9090', '--insecure']
         config = ('job', '/etc/sluice', {'configMap': {'name': 'job'}})
         storage = ('storage', '/checkpoints', {'emptyDir': {}})
         coordinator = f'coordinator.{self.namespace}.svc:29500'

@@ -1,0 +1,142 @@
+"""Reading checkpoints that are whole, damaged, or not files at all."""
+
+import json
+import os
+import pathlib
+import struct
+import tempfile
+import unittest
+import warnings
+
+from python.testing import requirements
+requirements.need('numpy', 'google.protobuf')
+
+import numpy as np
+
+import sluice.checkpoint
+from sluice import checksum
+from sluice import errors
+from tools import unittest_main
+
+
+def _bitwise(content):
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _safetensors(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack('<Q', len(text)) + text + data
+
+
+class ChecksumTest(unittest.TestCase):
+
+    def test_is_that_of_rfc_3720(self):
+        self.assertEqual(checksum.crc32c(b''), 0)
+        self.assertEqual(checksum.crc32c(b'123456789'), 0xE3069283)
+        self.assertEqual(checksum.crc32c(bytes(32)), 0x8A9136AA)
+
+    def test_is_the_same_for_every_number_of_lanes(self):
+        content = np.random.default_rng(1).bytes(8000)
+        for size in (1, 1023, 1024, 1025, 2048, 3072, 5121, 7168, 8000):
+            self.assertEqual(checksum.crc32c(content[:size]), _bitwise(content[:size]), size)
+
+
+class CheckpointTest(unittest.TestCase):
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.storage = pathlib.Path(temporary.name)
+
+    def save(self, step, version=2):
+        """A tensor of eight times the step's number."""
+        folder = self.storage / f'attempt-0001-step-{step:012d}'
+        folder.mkdir()
+        data = np.full(8, step, dtype='<f4').tobytes()
+        content = _safetensors(
+            {'__metadata__': {}, 'w[0:8]': {'dtype': 'F32', 'shape': [8], 'data_offsets': [0, 32]}},
+            data)
+        (folder / 'partition-00000.safetensors').write_bytes(content)
+        manifest = {'format_version': version,
+                    'table': {'tensors': [{'name': 'w', 'shape': ['8'], 'dtype': 'FLOAT32'}]},
+                    'files': [{'name': 'partition-00000.safetensors', 'bytes': str(len(content)),
+                               'crc32c': checksum.crc32c(content)}]}
+        text = json.dumps(manifest, indent=1).encode()
+        if version == 1:
+            (folder / 'manifest.json').write_bytes(text + b'\n')
+        else:
+            body = text.removesuffix(b'\n}')
+            crc = b'%08x' % checksum.crc32c(body)
+            (folder / 'manifest.json').write_bytes(body + b',\n "crc32c": "' + crc + b'"\n}\n')
+        return folder
+
+    def load_all(self, path):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter('always')
+            state = sluice.checkpoint.load(path)
+        return state['w'][0], [str(warning.message) for warning in said]
+
+    def test_formats_with_and_without_checksum_are_read(self):
+        for step, version in ((1, 1), (2, 2)):
+            self.assertEqual(self.load_all(self.save(step, version)), (step, []))
+
+    def test_every_flipped_bit_falls_back_to_the_older_one_and_is_said(self):
+        self.save(1)
+        newest = self.save(2)
+        for name in ('manifest.json', 'partition-00000.safetensors'):
+            whole = (newest / name).read_bytes()
+            for bit in range(0, 8 * len(whole), 7):
+                damaged = bytearray(whole)
+                damaged[bit // 8] ^= 1 << bit % 8
+                (newest / name).write_bytes(damaged)
+                value, said = self.load_all(self.storage)
+                self.assertEqual(value, 1, (name, bit))
+                self.assertEqual(len(said), 1, (name, bit))
+                self.assertIn(newest.name, said[0])
+            (newest / name).write_bytes(whole)
+        self.assertEqual(self.load_all(self.storage), (2, []))
+
+    def test_a_damaged_checkpoint_that_is_named_is_an_error(self):
+        folder = self.save(1)
+        for size in range(0, (folder / 'manifest.json').stat().st_size, 5):
+            os.truncate(self.save(size + 2) / 'manifest.json', size)
+            with self.assertRaises(errors.SluiceError):
+                sluice.checkpoint.load(self.storage / f'attempt-0001-step-{size + 2:012d}')
+
+    def test_all_damaged_is_an_error_that_names_them(self):
+        for step in (1, 2):
+            (self.save(step) / 'manifest.json').write_text('{')
+        with warnings.catch_warnings(), self.assertRaises(errors.SluiceError) as raised:
+            warnings.simplefilter('ignore')
+            sluice.checkpoint.load(self.storage)
+        self.assertIn('step-000000000001', str(raised.exception))
+        self.assertIn('step-000000000002', str(raised.exception))
+
+    def test_what_is_no_file_is_refused_at_once(self):
+        folder = self.save(1)
+        path = folder / 'partition-00000.safetensors'
+        for make in (os.mkfifo, os.mkdir):
+            if path.exists():
+                path.rmdir() if path.is_dir() else path.unlink()
+            make(path)
+            with self.assertRaisesRegex(errors.SluiceError, 'partition-00000'):
+                sluice.checkpoint.load(folder)
+
+    def test_deep_nesting_is_an_error(self):
+        path = self.storage / 'model.safetensors'
+        path.write_bytes(_safetensors(b'[' * 200000 + b']' * 200000, b''))
+        with self.assertRaises(errors.SluiceError):
+            sluice.checkpoint.load(path)
+        folder = self.save(1)
+        (folder / 'manifest.json').write_bytes(b'[' * 200000)
+        with self.assertRaises(errors.SluiceError):
+            sluice.checkpoint.load(folder)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,23 @@
+// What a text must be before a JSON parser sees it.
+#ifndef SLUICE_SERVICES_COMMON_JSON_TEXT_H_
+#define SLUICE_SERVICES_COMMON_JSON_TEXT_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Where `text` stops being UTF-8 (RFC 3629: shortest forms, no surrogates); its size if nowhere.
+size_t Utf8Prefix(absl::string_view text);
+inline bool IsUtf8(absl::string_view text) { return Utf8Prefix(text) == text.size(); }
+
+// INVALID_ARGUMENT if the text is not UTF-8, or if its arrays and objects are nested deeper than
+// `max_depth`: parsers, and what walks through their trees, recurse. Does not look whether it is
+// JSON otherwise. Linear in the text, without memory of its own.
+absl::Status CheckJsonText(absl::string_view text, size_t max_depth);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_JSON_TEXT_H_

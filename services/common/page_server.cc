@@ -1,0 +1,313 @@
+#include "services/common/page_server.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+
+namespace sluice {
+namespace {
+
+// Where the process has no file descriptors left, connections wait this long to be accepted.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+// In one round, so that connections that are open get their turn.
+constexpr int kAcceptsInRound = 32;
+
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+const char* ReasonOf(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    default:
+      return "Service Unavailable";
+  }
+}
+
+std::string ResponseOf(const PageServer::Answer& answer, bool with_text) {
+  return absl::StrCat("HTTP/1.1 ", answer.code, " ", ReasonOf(answer.code),
+                      "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                      "Content-Length: ",
+                      answer.text.size(), "\r\nConnection: close\r\n\r\n",
+                      with_text ? answer.text : "");
+}
+
+absl::StatusOr<Fd> ListenOn(const addrinfo& where) {
+  Fd fd(socket(where.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return absl::ErrnoToStatus(errno, "socket");
+  const int on = 1;
+  const int off = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (where.ai_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0) {
+    return absl::ErrnoToStatus(errno, "bind");
+  }
+  if (listen(fd.get(), SOMAXCONN) != 0) return absl::ErrnoToStatus(errno, "listen");
+  return fd;
+}
+
+absl::StatusOr<Fd> ListenOn(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the address of metrics must be host:port, not \"", address, "\""));
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  // Where the kernel has no IPv6, every address is one of IPv4.
+  for (const std::string& one : {host, host == "::" ? std::string("0.0.0.0") : host}) {
+    addrinfo* found = nullptr;
+    const int error = getaddrinfo(one.empty() ? nullptr : one.c_str(),
+                                  address.substr(colon + 1).c_str(), &hints, &found);
+    if (error != 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot serve metrics on ", address, ": ", gai_strerror(error)));
+    }
+    absl::StatusOr<Fd> fd = ListenOn(*found);
+    freeaddrinfo(found);
+    if (fd.ok()) return fd;
+    if (one == "::") continue;
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address,
+                                               ": the port is in use, or the address is not one "
+                                               "of this machine (",
+                                               fd.status().message(), ")"));
+  }
+  return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address));
+}
+
+int PortOf(int fd) {
+  sockaddr_storage own = {};
+  socklen_t size = sizeof(own);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return 0;
+  return own.ss_family == AF_INET6 ? ntohs(reinterpret_cast<const sockaddr_in6&>(own).sin6_port)
+                                   : ntohs(reinterpret_cast<const sockaddr_in&>(own).sin_port);
+}
+
+}  // namespace
+
+class PageServer::Impl {
+ public:
+  Impl(Options options, std::vector<Page> pages, Fd listener, Fd wake)
+      : options_(std::move(options)),
+        pages_(std::move(pages)),
+        listener_(std::move(listener)),
+        wake_(std::move(wake)),
+        thread_([this] { Loop(); }) {}
+
+  ~Impl() {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+    thread_.join();
+  }
+
+ private:
+  struct Connection {
+    Fd fd;
+    absl::Time deadline;
+    std::string request;
+    std::string response;
+    size_t sent = 0;
+    // The answer is sent, and the client's end awaited: whoever closes first may cut off what is
+    // still on its way.
+    bool answered = false;
+
+    bool reading() const { return response.empty(); }
+  };
+
+  void Loop() {
+    while (true) {
+      std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+      absl::Time until = absl::InfiniteFuture();
+      if (absl::Now() < accept_after_) {
+        waits[1].fd = -1;
+        until = accept_after_;
+      }
+      for (const Connection& connection : connections_) {
+        const bool writes = !connection.reading() && !connection.answered;
+        waits.push_back({connection.fd.get(), static_cast<int16_t>(writes ? POLLOUT : POLLIN), 0});
+        until = std::min(until, connection.deadline);
+      }
+      poll(waits.data(), waits.size(), TimeoutUntil(until));
+      if (waits[0].revents != 0) return;
+
+      // Who has sent something comes before who has just come.
+      auto wait = waits.begin() + 2;
+      for (auto it = connections_.begin(); it != connections_.end(); ++wait) {
+        const bool ready = wait->revents != 0;
+        const bool open = ready ? Proceed(&*it) : absl::Now() < it->deadline;
+        it = open ? std::next(it) : connections_.erase(it);
+      }
+      if (waits[1].revents != 0) Accept();
+    }
+  }
+
+  static int TimeoutUntil(absl::Time until) {
+    if (until == absl::InfiniteFuture()) return -1;
+    const int64_t milliseconds = absl::ToInt64Milliseconds(until - absl::Now());
+    return static_cast<int>(std::clamp<int64_t>(milliseconds + 1, 0, 60'000));
+  }
+
+  void Accept() {
+    for (int i = 0; i < kAcceptsInRound; ++i) {
+      Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.get() < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+          if (!connections_.empty()) MakePlace();
+          accept_after_ = absl::Now() + kAcceptPause;
+        }
+        if (errno == ECONNABORTED || errno == EINTR) continue;
+        return;
+      }
+      if (connections_.size() >= options_.max_connections) MakePlace();
+      Connection connection;
+      connection.fd = std::move(fd);
+      connection.deadline = absl::Now() + options_.patience;
+      connections_.push_back(std::move(connection));
+      // Mostly the request is here already.
+      if (!Proceed(&connections_.back())) connections_.pop_back();
+    }
+  }
+
+  // Closes the oldest connection that is not being answered; if all are, the oldest.
+  void MakePlace() {
+    auto oldest = std::find_if(
+        connections_.begin(), connections_.end(),
+        [](const Connection& connection) { return connection.reading() || connection.answered; });
+    connections_.erase(oldest == connections_.end() ? connections_.begin() : oldest);
+  }
+
+  // Does what can be done at once. False: the connection is over.
+  bool Proceed(Connection* connection) {
+    if (connection->reading() && !Receive(connection)) return false;
+    if (!connection->reading() && !connection->answered && !Send(connection)) return false;
+    return !connection->answered || Drain(connection);
+  }
+
+  bool Receive(Connection* connection) {
+    char buffer[2048];
+    while (true) {
+      const ssize_t size = recv(connection->fd.get(), buffer, sizeof(buffer), 0);
+      if (size < 0) return errno == EAGAIN || errno == EINTR;
+      if (size == 0) return false;
+      connection->request.append(buffer, static_cast<size_t>(size));
+      const size_t end = connection->request.find("\r\n\r\n");
+      if (end == std::string::npos && connection->request.size() <= options_.max_request_bytes) {
+        continue;
+      }
+      connection->response =
+          end == std::string::npos || end > options_.max_request_bytes
+              ? ResponseOf({431, absl::StrCat("a request has at most ", options_.max_request_bytes,
+                                              " bytes (max_request_bytes)\n")},
+                           true)
+              : Respond(connection->request);
+      connection->request = {};
+      connection->deadline = absl::Now() + options_.patience;
+      return true;
+    }
+  }
+
+  std::string Respond(absl::string_view request) {
+    const absl::string_view line = request.substr(0, request.find("\r\n"));
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, ' ');
+    if (parts.size() != 3)
+      return ResponseOf({400, "a request is GET, a path and HTTP/1.1\n"}, true);
+    const bool head = parts[0] == "HEAD";
+    if (!head && parts[0] != "GET")
+      return ResponseOf({405, "only GET and HEAD are served\n"}, true);
+    const absl::string_view path = parts[1].substr(0, parts[1].find('?'));
+    for (const Page& page : pages_) {
+      if (page.path == path) return ResponseOf(page.answer(), !head);
+    }
+    return ResponseOf({404, "there is no such page\n"}, !head);
+  }
+
+  static bool Send(Connection* connection) {
+    while (connection->sent < connection->response.size()) {
+      const ssize_t size =
+          send(connection->fd.get(), connection->response.data() + connection->sent,
+               connection->response.size() - connection->sent, MSG_NOSIGNAL);
+      if (size < 0) return errno == EAGAIN || errno == EINTR;
+      connection->sent += static_cast<size_t>(size);
+    }
+    connection->answered = true;
+    return shutdown(connection->fd.get(), SHUT_WR) == 0;
+  }
+
+  static bool Drain(Connection* connection) {
+    char buffer[2048];
+    const ssize_t size = recv(connection->fd.get(), buffer, sizeof(buffer), 0);
+    return size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR));
+  }
+
+  const Options options_;
+  const std::vector<Page> pages_;
+  const Fd listener_;
+  const Fd wake_;
+
+  // The thread's.
+  std::list<Connection> connections_;  // the oldest first
+  absl::Time accept_after_ = absl::InfinitePast();
+  std::thread thread_;  // last: it uses the above
+};
+
+absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
+                                                              std::vector<Page> pages) {
+  absl::StatusOr<Fd> listener = ListenOn(options.address);
+  if (!listener.ok()) return listener.status();
+  Fd wake(eventfd(0, EFD_CLOEXEC));
+  if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
+  const int port = PortOf(listener->get());
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(pages), *std::move(listener),
+                                     std::move(wake));
+  return std::unique_ptr<PageServer>(new PageServer(std::move(impl), port));
+}
+
+PageServer::PageServer(std::unique_ptr<Impl> impl, int port)
+    : impl_(std::move(impl)), port_(port) {}
+PageServer::~PageServer() = default;
+
+}  // namespace sluice

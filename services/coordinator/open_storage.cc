@@ -1,0 +1,76 @@
+#include "services/coordinator/open_storage.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::coordinator {
+namespace {
+
+// Everything of a storage that the core wants to know before an attempt.
+absl::StatusOr<StorageContents> ReadContents(
+    CheckpointStorage& storage,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
+  StorageContents contents;
+  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
+  if (!claims.ok()) return claims.status();
+  contents.claims = *std::move(claims);
+  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
+  if (!checkpoints.ok()) return checkpoints.status();
+  contents.checkpoints = *std::move(checkpoints);
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
+  if (!point.ok()) return point.status();
+  contents.has_newest = point->found;
+  contents.newest = std::move(point->manifest);
+  contents.damaged = std::move(point->damaged);
+  // What is damaged does not count among those that are kept.
+  for (const v1::CheckpointRef& bad : point->passed_over) {
+    const auto is_bad = [&](const v1::CheckpointRef& ref) {
+      return ref.attempt() == bad.attempt() && ref.step() == bad.step();
+    };
+    contents.checkpoints.erase(
+        std::remove_if(contents.checkpoints.begin(), contents.checkpoints.end(), is_bad),
+        contents.checkpoints.end());
+  }
+  if (!contents.has_newest && restore_source != nullptr) {
+    absl::StatusOr<RestoreSource> source = restore_source();
+    if (!source.ok()) return source.status();
+    contents.has_newest = true;
+    contents.newest = std::move(source->manifest);
+    contents.foreign_folder = std::move(source->folder);
+    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
+  }
+  if (!contents.claims.empty()) {
+    // What older attempts left behind without a manifest can never become a checkpoint.
+    (void)storage.RemoveIncomplete(contents.claims.back().attempt());
+  }
+  return contents;
+}
+
+}  // namespace
+
+absl::StatusOr<StorageContents> OpenStorage(
+    CheckpointStorage& storage, const std::string& job,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
+  const auto fails = [](const absl::Status& status, absl::string_view how) {
+    return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
+                                                    status.message()));
+  };
+  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
+  const std::vector<std::string> damage = storage.FindDamage();  // Own may mend some
+  if (absl::Status status = storage.Own(job); !status.ok()) {
+    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
+  }
+  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
+  if (!contents.ok()) return fails(contents.status(), "read");
+  for (const std::string& sentence : damage) {
+    const bool known = std::find(contents->damaged.begin(), contents->damaged.end(), sentence) !=
+                       contents->damaged.end();
+    if (!known) contents->damaged.push_back(sentence);
+  }
+  return contents;
+}
+
+}  // namespace sluice::coordinator

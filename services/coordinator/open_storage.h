@@ -1,0 +1,24 @@
+// What the coordinator reads of its checkpoint storage before an attempt.
+#ifndef SLUICE_SERVICES_COORDINATOR_OPEN_STORAGE_H_
+#define SLUICE_SERVICES_COORDINATOR_OPEN_STORAGE_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/checkpoint/restore_source.h"
+#include "services/checkpoint/storage.h"
+#include "services/coordinator/actions.h"
+
+namespace sluice::coordinator {
+
+// Whether the job ("<namespace>/<name>/<uid>") may use the storage, and what it holds. What is
+// damaged is named in the contents. `restore_source`, if any, is asked where the storage has
+// nothing to begin with. Blocks for the disk. The message of an error is a sentence.
+absl::StatusOr<StorageContents> OpenStorage(
+    CheckpointStorage& storage, const std::string& job,
+    const std::function<absl::StatusOr<RestoreSource>()>& restore_source);
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_OPEN_STORAGE_H_

@@ -1,0 +1,61 @@
+// The open calls of JobControl.OpenSnapshot. A call carries one Snapshot, and lasts as long as its
+// reader wants the version and the core lets it: so a reader that dies, or loses its network, lets
+// go of its version.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_SNAPSHOT_CALLS_H_
+#define SLUICE_SERVICES_COORDINATOR_SNAPSHOT_CALLS_H_
+
+#include <grpcpp/support/server_callback.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/common/mutex.h"
+#include "services/transport/grpc_server.h"
+
+namespace sluice::coordinator {
+
+// Give it to the GrpcServer beside the generated service. Thread-safe; nothing blocks but Stopped.
+class SnapshotCalls final : public GrpcServer::Service {
+ public:
+  // `on_ended` is called once for each call, after its reader ended it or its last answer was sent;
+  // from a thread of gRPC's.
+  explicit SnapshotCalls(std::function<void(uint64_t call)> on_ended)
+      : on_ended_(std::move(on_ended)) {}
+
+  // For the generated service's method. `call`: its number, from 1, never used twice.
+  grpc::ServerWriteReactor<v1::Snapshot>* Accept(grpc::CallbackServerContext* context,
+                                                 uint64_t* call);
+
+  // As coordinator::AnswerSnapshot. On a call that has ended nothing happens.
+  void Answer(uint64_t call, absl::StatusOr<v1::Snapshot> snapshot);
+  // The last answer of all open calls.
+  void EndAll(const absl::Status& why);
+
+  // GrpcServer::Service; the generated service is registered by itself.
+  void Register(grpc::ServerBuilder*) override {}
+  void Stopping() override { EndAll(absl::UnavailableError("the coordinator is stopping")); }
+  // Blocks until all calls have ended.
+  void Stopped() override;
+
+ private:
+  class Call;
+
+  std::shared_ptr<Call> Find(uint64_t call);
+  void Forget(uint64_t call);
+
+  const std::function<void(uint64_t call)> on_ended_;
+  Mutex mutex_;  // protects the table; not held when calls or on_ended_ are called
+  CondVar ended_;
+  std::map<uint64_t, std::shared_ptr<Call>> open_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_SNAPSHOT_CALLS_H_

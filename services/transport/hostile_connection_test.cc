@@ -1,0 +1,278 @@
+// What one connection can do to a server that holds to no contract: HTTP/2 frames of the test's own
+// against a StreamServer over loopback.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/transport/grpc_server.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
+#include "services/transport/stream_client.h"
+#include "services/transport/stream_server.h"
+#include "services/transport/testing/watched.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::Le;
+
+// Types and flags of HTTP/2 (RFC 9113, section 6).
+constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kContinuation = 9;
+constexpr uint8_t kAck = 1, kEndHeaders = 4;
+constexpr char kExchange[] = "/sluice.v1.ParameterServer/Exchange";
+
+std::string BigEndian(uint32_t value, int bytes) {
+  std::string text;
+  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
+    text.push_back(static_cast<char>(value >> shift));
+  }
+  return text;
+}
+
+std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  return absl::StrCat(BigEndian(static_cast<uint32_t>(payload.size()), 3), BigEndian(type, 1),
+                      BigEndian(flags, 1), BigEndian(stream, 4), payload);
+}
+
+// A header field as HPACK (RFC 7541, section 6.2.2) has it without compression.
+std::string Field(const std::string& name, const std::string& value) {
+  return absl::StrCat(std::string(1, '\0'), BigEndian(static_cast<uint32_t>(name.size()), 1), name,
+                      BigEndian(static_cast<uint32_t>(value.size()), 1), value);
+}
+
+std::string CallHeaders() {
+  return absl::StrCat(Field(":method", "POST"), Field(":scheme", "http"), Field(":path", kExchange),
+                      Field(":authority", "x"), Field("te", "trailers"),
+                      Field("content-type", "application/grpc"));
+}
+
+// A connection that sends what the test says, and throws away what comes back.
+class RawConnection {
+ public:
+  explicit RawConnection(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  RawConnection(RawConnection&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~RawConnection() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  void Begin() {
+    EXPECT_TRUE(
+        Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""),
+                          Http2Frame(kSettings, kAck, 0, ""))));
+  }
+
+  // False: the server has ended the connection.
+  bool Send(absl::string_view text) {
+    while (!text.empty()) {
+      pollfd wait = {fd_, POLLIN | POLLOUT, 0};
+      if (poll(&wait, 1, 30'000) <= 0) return false;
+      if ((wait.revents & POLLIN) != 0 && !ReadSome()) return false;
+      if ((wait.revents & POLLOUT) == 0) continue;
+      const ssize_t size = send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (size < 0 && errno != EAGAIN) return false;
+      if (size > 0) text.remove_prefix(static_cast<size_t>(size));
+    }
+    return true;
+  }
+
+  // True: the server has ended the connection within this.
+  bool WaitForEnd(absl::Duration patience) {
+    const absl::Time deadline = absl::Now() + patience;
+    while (true) {
+      const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+      pollfd wait = {fd_, POLLIN, 0};
+      if (left <= 0 || poll(&wait, 1, static_cast<int>(left)) < 0) return false;
+      if (wait.revents != 0 && !ReadSome()) return true;
+    }
+  }
+
+ private:
+  bool ReadSome() {
+    char buffer[65536];
+    const ssize_t size = recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT);
+    return size > 0 || (size < 0 && errno == EAGAIN);
+  }
+
+  int fd_;
+};
+
+size_t ResidentMiB() {
+  std::ifstream file("/proc/self/statm");
+  size_t total = 0;
+  size_t resident = 0;
+  file >> total >> resident;
+  return (resident * static_cast<size_t>(sysconf(_SC_PAGESIZE))) >> 20;
+}
+
+class HostileConnectionTest : public ::testing::Test, public StreamHandler {
+ protected:
+  HostileConnectionTest() : streams_({.reader_threads = 2}, this) {
+    auto server =
+        GrpcServer::Start({.credentials = security::ServerCredentialsOf(
+                               nullptr, [this](const security::CallRefusal&) { ++refused_; }),
+                           .grace = absl::Milliseconds(200)},
+                          {&streams_});
+    if (!server.ok()) ADD_FAILURE() << server.status();
+    server_ = *std::move(server);
+  }
+  ~HostileConnectionTest() override { server_->Stop(); }
+
+  void OnOpen(StreamId, const std::string&) override {
+    opened_.Change([](int* opened) { ++*opened; });
+  }
+  void OnFrames(StreamId, std::vector<DecodedFrame>) override {
+    received_.Change([](int* received) { ++*received; });
+  }
+  void OnClosed(StreamId, const absl::Status&) override {
+    closed_.Change([](int* closed) { ++*closed; });
+  }
+
+  // A peer that holds to the contract gets through, and soon.
+  void ExpectServes() {
+    const int before = received_.Now();
+    const auto client = StreamClient::Connect(
+        {.address = absl::StrCat("127.0.0.1:", server_->port())}, {nullptr, [](absl::Status) {}});
+    v1::Header header;
+    header.mutable_pull();
+    const absl::Time start = absl::Now();
+    client->Send(header);
+    received_.WaitFor([=](int received) { return received > before; });
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  }
+
+  Watched<int> opened_;
+  Watched<int> received_;
+  Watched<int> closed_;
+  std::atomic<int> refused_{0};
+  StreamServer streams_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+// HTTP/2 rapid reset: CVE-2023-44487. Each stream that got through to the server cost it a place in
+// a queue until long after.
+TEST_F(HostileConnectionTest, StreamsThatAreResetAtOnceFillNoQueue) {
+  const size_t before = ResidentMiB();
+  RawConnection connection(server_->port());
+  connection.Begin();
+  constexpr int kStreams = 40'000;
+  const absl::Time start = absl::Now();
+  uint32_t stream = 1;
+  for (int i = 0; i < kStreams / 100; ++i) {
+    std::string burst;
+    for (int k = 0; k < 100; ++k, stream += 2) {
+      absl::StrAppend(&burst, Http2Frame(kHeaders, kEndHeaders, stream, CallHeaders()),
+                      Http2Frame(kReset, 0, stream, BigEndian(8, 4)));
+    }
+    if (!connection.Send(burst)) break;
+  }
+  ExpectServes();
+  const double allowed =
+      security::kStreamRate.at_once +
+      security::kStreamRate.per_second * absl::ToDoubleSeconds(absl::Now() - start) + 1;
+  EXPECT_LE(opened_.Now(), allowed + 1);  // and the one of ExpectServes
+  EXPECT_GE(refused_, kStreams / 2);
+  EXPECT_THAT(ResidentMiB(), Le(before + 64));
+}
+
+TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  std::string burst;
+  for (uint32_t i = 0; i <= kMaxStreamsPerConnection; ++i) {
+    absl::StrAppend(&burst, Http2Frame(kHeaders, kEndHeaders, 1 + 2 * i, CallHeaders()));
+  }
+  connection.Send(burst);
+  EXPECT_TRUE(connection.WaitForEnd(absl::Seconds(30)));
+  ExpectServes();
+}
+
+// Headers without an end: CVE-2024-27316 and its kind.
+TEST_F(HostileConnectionTest, HeadersWithoutEndCostNoMemory) {
+  const size_t before = ResidentMiB();
+  for (const size_t fields : {1, 20, 500}) {
+    RawConnection connection(server_->port());
+    connection.Begin();
+    connection.Send(Http2Frame(kHeaders, 0, 1, CallHeaders()));
+    std::string block;
+    for (size_t i = 0; i < fields; ++i) block += Field(absl::StrCat("x", i), std::string(16, 'y'));
+    std::string burst;
+    while (burst.size() < (size_t{1} << 20)) burst += Http2Frame(kContinuation, 0, 1, block);
+    for (int mebibyte = 0; mebibyte < 64 && connection.Send(burst); ++mebibyte) {
+    }
+    EXPECT_THAT(ResidentMiB(), Le(before + 64)) << fields << " fields in a frame";
+  }
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  std::string burst;
+  for (int i = 0; i < 1000; ++i) burst += Http2Frame(kPing, 0, 0, std::string(8, 'p'));
+  bool open = true;
+  for (int i = 0; i < 1000 && open; ++i) open = connection.Send(burst);
+  EXPECT_TRUE(!open || connection.WaitForEnd(absl::Seconds(30)));
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, APeerThatSaysNothingIsDisconnectedAndOthersAreServed) {
+  std::vector<RawConnection> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(server_->port());
+  RawConnection slow(server_->port());
+  slow.Send("PRI * HT");
+  ExpectServes();
+  EXPECT_TRUE(silent.front().WaitForEnd(kHandshakeTimeout + absl::Seconds(30)));
+  EXPECT_TRUE(silent.back().WaitForEnd(absl::Seconds(30)));
+  EXPECT_TRUE(slow.WaitForEnd(absl::Seconds(30)));
+}
+
+// A message that never ends holds what has come of it; the limit of streams bounds that for each
+// connection.
+TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
+  const size_t before = ResidentMiB();
+  RawConnection connection(server_->port());
+  connection.Begin();
+  // As many streams as are allowed, of which each announces the largest frame and sends as much of
+  // it as the server's first window lets it.
+  for (uint32_t i = 0; i < kMaxStreamsPerConnection; ++i) {
+    const uint32_t stream = 1 + 2 * i;
+    std::string burst = Http2Frame(kHeaders, kEndHeaders, stream, CallHeaders());
+    absl::StrAppend(&burst, Http2Frame(kData, 0, stream,
+                                       absl::StrCat(BigEndian(0, 1), BigEndian(2 << 20, 4),
+                                                    std::string(1000, 'x'))));
+    if (!connection.Send(burst)) break;
+  }
+  opened_.WaitFor([](int opened) { return opened == kMaxStreamsPerConnection; });
+  EXPECT_THAT(ResidentMiB(), Le(before + kMaxStreamsPerConnection * 2));
+  ExpectServes();
+}
+
+TEST(ServerBufferTest, IsBoundedByTheMemoryThatTheProcessMayUse) {
+  EXPECT_GE(MaxServerBufferBytes(), size_t{512} << 20);
+  EXPECT_LE(MaxServerBufferBytes(), size_t{8} << 30);
+}
+
+}  // namespace
+}  // namespace sluice

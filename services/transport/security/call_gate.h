@@ -1,0 +1,102 @@
+// Decides of every new call whether it is served, before anything that the caller sent is parsed.
+//
+// Intuition. gRPC asks this once for each call (a stream is one call), when its headers are here
+// and before the server knows of it. So this is the one place for what holds for every rpc: the
+// caller has the run's secret, or a certificate of this job and of a role that may call the method;
+// and one connection does not begin calls faster than a process of a job ever would. A call that is
+// refused here costs no memory once gRPC has answered it, however fast they come: a client that
+// opens and resets streams without end (HTTP/2 rapid reset) fills no queue.
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CALL_GATE_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_CALL_GATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "services/common/mutex.h"
+#include "services/transport/security/identity.h"
+
+namespace sluice::security {
+
+// One connection may begin this many calls of a kind at once, and this many a second in the long
+// run. A process of a job keeps one stream to each other, and opens it again with growing pauses.
+struct CallRate {
+  double at_once = 0;
+  double per_second = 0;
+};
+inline constexpr CallRate kStreamRate = {64, 16};     // Join and Exchange
+inline constexpr CallRate kStageRate = {4000, 4000};  // a call for each layer and batch
+inline constexpr CallRate kCallRate = {400, 200};     // everything else
+
+// Connections whose rates are remembered. Beyond, those that have been quiet are forgotten, and if
+// none has, all of them: a connection that is forgotten may begin as many calls as a new one.
+inline constexpr size_t kMaxRememberedConnections = 4096;
+
+struct CallRefusal {
+  // Why: "secret", "certificate", "job", "role" or "call_rate". For a metric's label.
+  absl::string_view reason;
+  std::string text;
+  // Calls that were refused since the last refusal that is worth a line in the log; 0: this one is
+  // not worth one. A line every kRefusalLogInterval at most.
+  uint64_t to_log = 0;
+};
+inline constexpr absl::Duration kRefusalLogInterval = absl::Seconds(10);
+
+// Any thread; does not block.
+class CallGate {
+ public:
+  struct Options {
+    // The run's secret, and the file that has it, for the error; empty: none is demanded.
+    std::string secret;
+    std::string secret_file;
+    // namespace/name: callers show certificates, and of this job. None: without certificates.
+    std::optional<std::string> job;
+    // Told of each call that is refused, on gRPC's threads; must not block. Null: nothing is told.
+    std::function<void(const CallRefusal&)> on_refused;
+  };
+
+  struct Call {
+    uintptr_t connection = 0;  // the same for all calls of a connection
+    absl::string_view method;  // "/sluice.v1.JobControl/SetDesired"
+    std::optional<absl::string_view> secret;
+    std::optional<PeerIdentity> peer;  // as its certificate says
+  };
+
+  explicit CallGate(Options options) : options_(std::move(options)) {}
+
+  // UNAUTHENTICATED: no secret or a wrong one, or a certificate that names no process or a process
+  // of another job. PERMISSION_DENIED: RpcRules. RESOURCE_EXHAUSTED: too many calls.
+  absl::Status Admit(const Call& call, absl::Time now);
+
+  size_t remembered_connections() const {
+    MutexLock lock(&mutex_);
+    return allowances_.size();
+  }
+
+ private:
+  struct Allowance {
+    double calls = 0;
+    absl::Time counted;
+  };
+
+  absl::Status Judge(const Call& call, absl::Time now, absl::string_view* reason);
+  absl::Status CheckCaller(const Call& call, absl::string_view* reason) const;
+  bool TakeAllowance(uintptr_t connection, const CallRate& rate, absl::Time now);
+  void ForgetQuietConnections(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;  // protects what follows; not held while calling out
+  std::map<std::pair<uintptr_t, const CallRate*>, Allowance> allowances_ ABSL_GUARDED_BY(mutex_);
+  uint64_t not_logged_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time last_logged_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace sluice::security
+
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_CALL_GATE_H_

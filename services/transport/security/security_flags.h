@@ -1,0 +1,24 @@
+// The flags by which a program of a job is told how to speak with the job's other processes.
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "services/transport/security/transport_security.h"
+
+namespace sluice::security {
+
+// Adds --tls-directory, --secret-file and --insecure, of which TransportSecurity::OpenChosen wants
+// exactly one. Where none is given, SLUICE_TLS_DIRECTORY and SLUICE_SECRET_FILE of the environment
+// count. `options` must outlive `app`.
+void AddSecurityFlags(CLI::App* app, TransportSecurity::Options* options);
+
+// "namespace/name" of "namespace/name/uid", as certificates name a job; empty, which is any job,
+// where the namespace or the name is.
+std::string JobOfIdentity(absl::string_view identity);
+
+}  // namespace sluice::security
+
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_

@@ -36,7 +36,7 @@ INTERVAL = 10  # steps between two checkpoints
 WORKERS = 3
 # Seconds within which every job ends, on a machine that has other things to do. What a schedule needs by the job's own timers is far less:
 # SILENCE + 2 s for each process that is frozen one after the other, START for one that is frozen before it registers.
-PATIENCE_S = 75
+PATIENCE_S = 120
 SILENCE_S = 2
 START_S = 8
 

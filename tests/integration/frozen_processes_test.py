@@ -1,10 +1,8 @@
 """Processes that freeze, die and are asked to go: whatever happens to whom, the job ends by itself, and with the same bytes.
 
 Each schedule is a job of its own under `sluice run` (BitExact, three workers), disturbed by signals and compared byte by byte with the undisturbed
-job. All schedules of the table run; of the random ones (freezes for good among them) as many as --random says, from --seed. Alone:
-
-    bazel run //tests/integration:frozen_processes_test -- --full          # the table and 100 random schedules
-    bazel run //tests/integration:frozen_processes_test -- --only NAME     # one of them, by name or random-SEED
+job. All schedules of the table run; of the random ones (freezes for good among them) as many as --random says, from --seed; with --full 100 of
+them; with --only=NAME that one alone, by its name in the table or as random-SEED. CONTRIBUTING.md says how they are given.
 """
 
 import argparse

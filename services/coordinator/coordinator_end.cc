@@ -29,8 +29,10 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     goal_ = Goal::kTarget;
     Info("the target is reached", now);
   } else if (change_.has_install() && Idle()) {
-    const bool complete = Synchronous() ? committed_ >= length_->total_steps()
-                                        : Samples() >= length_->total_samples();
+    // All shards must have closed the last step, whatever one of them says to be committed.
+    const bool complete = Synchronous()
+                              ? std::min(committed_, LowestClosed()) >= length_->total_steps()
+                              : Samples() >= length_->total_samples();
     if (last_position_ != 0) {
       if (Samples() >= last_position_) goal_ = Goal::kSwitch;
     } else if (complete) {

@@ -21,6 +21,7 @@
 #include "services/coordinator/cut.h"
 #include "services/coordinator/evaluation.h"
 #include "services/coordinator/job_length.h"
+#include "services/coordinator/member_checks.h"
 #include "services/coordinator/membership.h"
 #include "services/coordinator/progress.h"
 #include "services/coordinator/timers.h"
@@ -49,12 +50,19 @@ class CoordinatorCore::Impl {
   void OnSnapshotCallEnded(uint64_t request, absl::Time now);
   void OnTick(absl::Time now);
 
+  CoordinatorCore::Refusals refusals() const;
+
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
   absl::Time NextDeadline() const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
   const v1::View& view() const { return view_; }
 
  private:
+  // A process whose messages break the contract so often is expelled.
+  static constexpr int kMaxBreaches = 3;
+  // timeouts.gradients where the job does not say.
+  static constexpr double kDefaultGradientsSeconds = 600;
+
   // What a shard says is about this old, and an answer takes about this long to reach it.
   static constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
 
@@ -100,6 +108,14 @@ class CoordinatorCore::Impl {
   void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
   void OnLeave(Process& process, absl::Time now);
   void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
+  bool FailureEndsJob(const Process& process) const;
+  void OnWorkerProgress(Process& process, const v1::WorkerProgress& progress, absl::Time now);
+  // Empty: the message may be obeyed, or is one that nothing is made of.
+  absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
+  ShardFacts FactsOf(const Process& shard) const;
+  uint64_t LastStep() const;
+  uint64_t LastSample() const;
   void OnAwaited(const std::string& shard, const v1::ShardProgress& progress, absl::Time now);
   void OnOwing(const Process& worker, const v1::WorkerProgress& progress, absl::Time now);
   void OnGone(const Departure& departure, absl::Time now);
@@ -146,6 +162,8 @@ class CoordinatorCore::Impl {
   // ---- views (coordinator_views.cc)
   void AdvanceViews(absl::Time now);
   WantedChange Wanted(absl::Time now);
+  absl::Time LeasesOverdue() const;
+  void ExpelIdleLeaseholders(absl::Time now);
   bool HasDeadMember() const;
   bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
@@ -307,6 +325,10 @@ class CoordinatorCore::Impl {
   absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
   uint64_t reader_changes_ = 0;                  // snapshots opened and ended
   uint64_t admitted_changes_ = 0;                // of members and readers, that shards were told
+  // By shard: the members of the view that it owes a version, and when they said so last.
+  std::map<uint64_t, std::map<uint64_t, absl::Time>> owed_;
+  absl::Time applied_at_;      // asynchronous: when samples were applied last, or evaluated
+  bool judge_leases_ = false;  // in the view change that is under way
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
@@ -329,6 +351,7 @@ class CoordinatorCore::Impl {
       absl::InfinitePast();              // a step waited while an evaluation was under way
   std::vector<SnapshotHold> snapshots_;  // waiting for a cut
   std::optional<v1::Evaluation> last_result_;
+  CoordinatorCore::Refusals refusals_;
   v1::CheckpointStatus checkpoint_status_;
 
   // The end.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/coordinator/codec_check.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
@@ -428,6 +429,8 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   shards_.clear();
   base_.reset();
   shard_states_.clear();
+  owed_.clear();
+  judge_leases_ = false;
   knows_model_.clear();
   birth_.Reset();
   change_.Reset({});
@@ -511,7 +514,8 @@ void CoordinatorCore::Impl::OnWhole(const Process& process, const v1::Whole& who
     return;
   }
   if (!Same(whole.ask(), facts_.ask)) return;
-  const std::string why = absl::StrCat(ProcessName(process.id), ": ", whole.error());
+  const std::string why =
+      absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(whole.error(), kMaxReasonBytes));
   if (!base_.has_value()) {
     Fail(why, now);
     return;

@@ -61,8 +61,8 @@ absl::Status ParseJson(absl::string_view json, bool ignore_unknown_fields, Messa
       google::protobuf::StringPiece(json.data(), json.size()), message, options);
   if (status.ok()) return absl::OkStatus();
   // The lines behind the first one show the place.
-  const absl::string_view message(status.message().data(), status.message().size());
-  return absl::DataLossError(message.substr(0, message.find('\n')));
+  const absl::string_view why(status.message().data(), status.message().size());
+  return absl::DataLossError(why.substr(0, why.find('\n')));
 }
 
 template <typename Message>
@@ -236,10 +236,7 @@ absl::Status CheckPosition(const v1::Manifest& manifest) {
   if (manifest.samples() > kMaxSamples || manifest.checkpoint().step() > kMaxSamples) {
     return absl::DataLossError("its samples or its step are more than a job can have");
   }
-  if (manifest.has_parent() && manifest.parent().attempt() >= manifest.checkpoint().attempt()) {
-    return absl::DataLossError(absl::StrCat("its parent is of attempt ",
-                                            manifest.parent().attempt(), ", not an older one"));
-  }
+  // Its parent may be of another job, whose attempts have other numbers.
   if (!manifest.has_ledger()) return absl::OkStatus();
   const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(manifest.ledger().applied());
   if (!applied.ok()) return absl::DataLossError(applied.status().message());

@@ -22,6 +22,56 @@ inline std::string TruncateUtf8(absl::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, continues(end) ? max_bytes : end));
 }
 
+// Bytes of the character that the text begins with; 0: the text is empty, or does not begin with
+// valid UTF-8 (RFC 3629: neither overlong, nor a surrogate, nor above U+10FFFF).
+inline size_t FirstCharacter(absl::string_view text) {
+  if (text.empty()) return 0;
+  const auto byte = [&](size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first < 0xE0) return continues(1) ? 2 : 0;
+  if (first >= 0xE0 && first < 0xF0) {
+    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
+    const bool surrogate = first == 0xED && byte(1) >= 0xA0;
+    return continues(1) && continues(2) && !overlong && !surrogate ? 3 : 0;
+  }
+  if (first >= 0xF0 && first < 0xF5) {
+    const bool overlong = first == 0xF0 && byte(1) < 0x90;
+    const bool above = first == 0xF4 && byte(1) >= 0x90;
+    return continues(1) && continues(2) && continues(3) && !overlong && !above ? 4 : 0;
+  }
+  return 0;
+}
+
+inline bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = FirstCharacter(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+// As TruncateUtf8, with '?' for each byte that is not of a character: what a peer says, for logs,
+// messages and JSON.
+inline std::string CleanUtf8(absl::string_view text, size_t max_bytes) {
+  std::string clean;
+  while (!text.empty()) {
+    const size_t bytes = FirstCharacter(text);
+    if (clean.size() + (bytes == 0 ? 1 : bytes) > max_bytes) break;
+    if (bytes == 0) {
+      clean += '?';
+    } else {
+      clean.append(text.data(), bytes);
+    }
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return clean;
+}
+
 }  // namespace sluice
 
 #endif  // SLUICE_SERVICES_COMMON_UTF8_H_

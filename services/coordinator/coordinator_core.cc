@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
 #include "services/protocol/ids.h"
@@ -14,6 +16,16 @@ namespace {
 const CoordinatorRules* AllRules() {
   static const CoordinatorRules rules;
   return &rules;
+}
+
+CoordinatorOptions WithDefaults(CoordinatorOptions options, double gradients_seconds) {
+  // Shards cannot tell which worker an all-reduce waits for.
+  const bool all_reduce =
+      options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
+  if (options.job.timeouts().gradients() <= 0 && !all_reduce) {
+    options.job.mutable_timeouts()->set_gradients(gradients_seconds);
+  }
+  return options;
 }
 
 // A tick that comes later than this after its deadline: the coordinator itself stood still.
@@ -79,15 +91,17 @@ v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
                                           absl::Time now) const {
   return impl_->Progress(request, now);
 }
+CoordinatorCore::Refusals CoordinatorCore::refusals() const { return impl_->refusals(); }
 const v1::View& CoordinatorCore::view() const { return impl_->view(); }
 
 CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
                             const CoordinatorRules* rules)
-    : options_(std::move(options)),
+    : options_(WithDefaults(std::move(options), kDefaultGradientsSeconds)),
       rules_(rules),
       timers_(TimersFrom(options_.job.timeouts())),
       membership_({JobName(options_.job), options_.wire_version, timers_.suspect, timers_.silence,
-                   rules->RefuseExpelled()}),
+                   rules->RefuseExpelled(), options_.job.worker().replicas(),
+                   std::max<uint32_t>(options_.job.parameter_server().replicas(), 1)}),
       meter_(20 * std::max<uint64_t>(options_.job.training().global_batch_size(), 1)),
       last_step_(now),
       wanted_workers_(options_.job.worker().replicas()),
@@ -111,6 +125,10 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
   // streams. Events come in any order then, so no process and no shard is judged before they are
   // read.
   const absl::Duration gap = now - last_step_;
+  // The whole machine may have slept, and the members with it.
+  if (gap > absl::Seconds(options_.job.timeouts().gradients()) / 2) {
+    evaluated_at_ = applied_at_ = now;
+  }
   if (gap > kLate) {
     const absl::Time judged =
         std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
@@ -196,6 +214,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
     case Stage::kRunning:
       at(change_.NextDeadline(timers_.pause));
       if (Idle()) {
+        at(LeasesOverdue());
         const bool room = goal_ == Goal::kNone && (!cut_.has_value() || CutIsForReadersOnly());
         at(join_at_);
         if (unbalanced_since_ != absl::InfiniteFuture()) {
@@ -232,7 +251,13 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
 
 void CoordinatorCore::Impl::OnConnected(StreamId stream, absl::Time now) {
   Step(now);
-  if (stage_ != Stage::kExited) membership_.Connected(stream, now);
+  if (stage_ != Stage::kExited && !membership_.Connected(stream, now)) {
+    ++refusals_.registrations;
+    actions_.push_back(CloseStream{
+        stream, absl::ResourceExhaustedError(absl::StrCat(
+                    "on ", Membership::kMaxRegistering,
+                    " streams no process has registered yet (kMaxRegistering): try again"))});
+  }
   Advance(now);
 }
 
@@ -242,7 +267,8 @@ void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
   if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
     // One that was leaving, or had been told to, has left.
-    if (Leaving() || (process->leaving && !IsMember(incarnation))) {
+    const bool needed = IsMember(incarnation) || HoldsState(incarnation);
+    if (Leaving() || (process->leaving && !needed)) {
       membership_.Leave(incarnation);
     } else if (process->leaving) {
       OnGone(*membership_.Leave(incarnation), now);
@@ -252,11 +278,22 @@ void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Breach(StreamId stream, const std::string& what, absl::Time now) {
+  ++refusals_.messages;
   actions_.push_back(CloseStream{stream, absl::InvalidArgumentError(what)});
-  membership_.Disconnected(stream, now);
+  Process* process = membership_.Disconnected(stream, now);
+  if (process == nullptr) return;
+  const std::string name = ProcessName(process->id);
+  if (++process->breaches < kMaxBreaches) {
+    Warn(absl::StrCat("a message of ", name, " is refused: ", what), now);
+    return;
+  }
+  OnGone(*membership_.Expel(process->incarnation(),
+                            absl::StrCat("broke the protocol ", kMaxBreaches, " times: ", what)),
+         now);
 }
 
 void CoordinatorCore::Impl::Refuse(StreamId stream, v1::Refusal refusal) {
+  ++refusals_.registrations;
   absl::Status status = absl::PermissionDeniedError(refusal.reason());
   v1::CoordinatorMessage message;
   *message.mutable_refusal() = std::move(refusal);
@@ -301,9 +338,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
     reply.mutable_heartbeat_reply()->set_batch_size(BatchSizeOf(*process));
     Send(*process, std::move(reply));
   } else if (message.has_failure()) {
-    if (!Leaving()) {
-      Fail(absl::StrCat(ProcessName(process->id), ": ", message.failure().reason()), now);
-    }
+    OnFailure(*process, message.failure(), now);
   } else if (message.has_leave()) {
     OnLeave(*process, now);
   } else if (process->id.role() == v1::WORKER) {
@@ -321,11 +356,7 @@ void CoordinatorCore::Impl::OnWorkerMessage(Process& process, const v1::MemberMe
       OnReady(process, message.ready(), now);
       break;
     case v1::MemberMessage::kWorkerProgress:
-      meter_.OnWorkerProgress(process.incarnation(), message.worker_progress());
-      losses_.OnWorkerProgress(process.id.index(), Synchronous(), message.worker_progress());
-      if (message.worker_progress().owing_size() > 0) {
-        OnOwing(process, message.worker_progress(), now);
-      }
+      OnWorkerProgress(process, message.worker_progress(), now);
       break;
     case v1::MemberMessage::kEvaluationResult:
       if (evaluation_.has_value()) {
@@ -339,6 +370,10 @@ void CoordinatorCore::Impl::OnWorkerMessage(Process& process, const v1::MemberMe
 
 void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMessage& message,
                                            absl::Time now) {
+  if (absl::Status valid = CheckShardMessage(process, message); !valid.ok()) {
+    Breach(process.stream, std::string(valid.message()), now);
+    return;
+  }
   switch (message.body_case()) {
     case v1::MemberMessage::kWhole:
       OnWhole(process, message.whole(), now);
@@ -373,10 +408,26 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Breach(stream, "only shards and workers register, with an incarnation that is not 0", now);
     return;
   }
+  if (absl::Status valid = CheckRegister(request); !valid.ok()) {
+    Breach(stream, std::string(valid.message()), now);
+    return;
+  }
   if (Leaving() && membership_.Find(id.incarnation()) == nullptr) {
     v1::Refusal refusal;
     refusal.set_code(v1::Refusal::FINISHED);
     refusal.set_reason(exit_message_);
+    membership_.Disconnected(stream, now);
+    Refuse(stream, std::move(refusal));
+    return;
+  }
+  bool is_reader = false;
+  ForEachSnapshot([&](const SnapshotHold& hold) {
+    is_reader = is_reader || hold.reader.incarnation() == id.incarnation();
+  });
+  if (is_reader) {
+    v1::Refusal refusal;
+    refusal.set_code(v1::Refusal::DUPLICATE);
+    refusal.set_reason("this incarnation is a reader's");
     membership_.Disconnected(stream, now);
     Refuse(stream, std::move(refusal));
     return;
@@ -387,11 +438,17 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Refuse(stream, std::move(admission.refusal));
     return;
   }
+  if (admission.kind == Membership::Admission::Kind::kLater) {
+    ++refusals_.registrations;
+    actions_.push_back(CloseStream{stream, absl::UnavailableError(admission.why)});
+    return;
+  }
   if (admission.closed_stream != 0) {
     actions_.push_back(
         CloseStream{admission.closed_stream, absl::AbortedError("replaced by a newer stream")});
   }
-  if (request.has_newest_view()) NoteTerm(request.newest_view(), now);
+  // Workers run their user's code: their word says nothing about terms and attempts.
+  if (id.role() == v1::SHARD && request.has_newest_view()) NoteTerm(request.newest_view(), now);
   if (stage_ == Stage::kExited) return;
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
@@ -482,6 +539,10 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
 
 void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, absl::Time now) {
   if (Leaving()) return;
+  if (absl::Status valid = CheckReady(ready); !valid.ok()) {
+    Breach(process.stream, std::string(valid.message()), now);
+    return;
+  }
   if (model_.has_value()) {
     if (std::string difference = Difference(*model_, ready); !difference.empty()) {
       v1::Refusal refusal;
@@ -503,12 +564,119 @@ void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, ab
   if (stage_ == Stage::kRunning) SendView(process);
 }
 
+// The job cannot be trained, as one of its processes has found. A process that was never needed
+// for it fails nothing but itself.
+void CoordinatorCore::Impl::OnFailure(Process& process, const v1::Failure& failure,
+                                      absl::Time now) {
+  if (Leaving()) return;
+  const std::string reason = CleanUtf8(failure.reason(), kMaxReasonBytes);
+  if (FailureEndsJob(process)) {
+    Fail(absl::StrCat(ProcessName(process.id), ": ", reason), now);
+    return;
+  }
+  OnGone(*membership_.Expel(process.incarnation(), absl::StrCat("failed: ", reason)), now);
+}
+
+bool CoordinatorCore::Impl::FailureEndsJob(const Process& process) const {
+  if (process.id.role() == v1::SHARD) {
+    return facts_.shards.empty() || absl::c_linear_search(facts_.shards, process.incarnation());
+  }
+  const std::vector<const Process*> ready = ReadyWorkers();
+  const bool alone = std::all_of(ready.begin(), ready.end(), [&](const Process* worker) {
+    return worker->incarnation() == process.incarnation();
+  });
+  return process.was_member || alone;
+}
+
+// Figures for people, of members only. What cannot be is left out.
+void CoordinatorCore::Impl::OnWorkerProgress(Process& process, const v1::WorkerProgress& said,
+                                             absl::Time now) {
+  if (!process.was_member || !length_.has_value()) return;
+  v1::WorkerProgress progress = said;
+  const v1::TrainingSpec& training = options_.job.training();
+  WorkerFacts facts;
+  facts.synchronous = Synchronous();
+  facts.total_steps = LastStep();
+  facts.total_samples = LastSample();
+  facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size());
+  facts.elapsed = now - process.reported;
+  process.reported = now;
+  refusals_.figures += KeepPossibleFigures(&progress, facts);
+  meter_.OnWorkerProgress(process.incarnation(), progress);
+  losses_.OnWorkerProgress(process.id.index(), Synchronous(), progress);
+  if (progress.owing_size() > 0) OnOwing(process, progress, now);
+}
+
+// A checkpoint may be past the end of a job that was made shorter.
+uint64_t CoordinatorCore::Impl::LastStep() const {
+  return std::max(length_->total_steps(), facts_.base_version);
+}
+
+uint64_t CoordinatorCore::Impl::LastSample() const {
+  const auto& applied = facts_.base_ledger.applied();
+  return std::max(length_->total_samples(), applied.empty() ? 0 : applied.rbegin()->end());
+}
+
+ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
+  ShardFacts facts;
+  facts.synchronous = Synchronous();
+  facts.total_steps = LastStep();
+  facts.total_samples = LastSample();
+  facts.first_version = facts_.base_version;
+  for (uint32_t p = 0; p < facts_.owner.size(); ++p) {
+    if (facts_.shards[facts_.owner[p]] == shard.incarnation() && !facts_.empty[p]) {
+      facts.owned.push_back(p);
+    }
+  }
+  facts.installs = &change_.installs();
+  facts.attempt = attempt_;
+  facts.term = term_;
+  return facts;
+}
+
+// Of what something will be made; what is of another attempt, view or cut is ignored later on.
+absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
+                                                      const v1::MemberMessage& message) const {
+  if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
+    return absl::OkStatus();
+  }
+  const auto of_cut = [&](const auto& report) { return IsOpenCut(report.cut(), report.name()); };
+  switch (message.body_case()) {
+    case v1::MemberMessage::kShardProgress:
+      if (!change_.has_install() || !Same(message.shard_progress().view(), view_.id())) break;
+      return CheckShardProgress(message.shard_progress(), FactsOf(process));
+    case v1::MemberMessage::kPauseReply:
+      if (!change_.pausing() || !Same(message.pause_reply().pause(), change_.pause().id())) break;
+      return CheckPauseReply(message.pause_reply(), FactsOf(process));
+    case v1::MemberMessage::kCutPinned:
+      if (!Synchronous() || !of_cut(message.cut_pinned())) break;
+      return CheckCutPinned(message.cut_pinned(), cut_->step);
+    case v1::MemberMessage::kCutWritten:
+      if (!of_cut(message.cut_written())) break;
+      return CheckCutWritten(message.cut_written());
+    case v1::MemberMessage::kCutFailed:
+      if (!of_cut(message.cut_failed())) break;
+      return CheckCutFailed(message.cut_failed(), FactsOf(process));
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+CoordinatorCore::Refusals CoordinatorCore::Impl::refusals() const {
+  Refusals refusals = refusals_;
+  refusals.expelled = membership_.expelled();
+  refusals.snapshots = OpenSnapshots();
+  return refusals;
+}
+
 void CoordinatorCore::Impl::OnLeave(Process& process, absl::Time now) {
   if (process.id.role() == v1::WORKER && !Leaving() && IsMember(process.incarnation())) {
     // It goes on until a view without it.
     process.leaving = true;
     return;
   }
+  if (!Leaving() && AsksToLeave(process, now)) return;
   const StreamId stream = process.stream;
   const Departure departure = *membership_.Leave(process.incarnation());
   actions_.push_back(CloseStream{stream, absl::OkStatus()});
@@ -520,6 +688,7 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
   if (!change_.has_install() || !Same(progress.view(), view_.id())) return;
   const auto found = shard_states_.find(process.incarnation());
   if (found == shard_states_.end()) return;
+  const uint64_t samples_before = Samples();
   ShardState& state = found->second;
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());
@@ -528,6 +697,7 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
   state.leaseholders = progress.leaseholders();
   if (Synchronous()) committed_ = std::max(committed_, progress.committed());
   meter_.OnSamples(Samples(), now);
+  if (Samples() > samples_before || evaluation_.has_value()) applied_at_ = now;
   if (progress.awaited_size() > 0) OnAwaited(ProcessName(process.id), progress, now);
 }
 
@@ -538,6 +708,7 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
   if (evaluation_.has_value()) evaluated_at_ = now;
   if (now < evaluated_at_ + limit) return;
   for (uint64_t incarnation : progress.awaited()) {
+    if (!IsMember(incarnation)) continue;
     if (std::optional<Departure> departure = membership_.Expel(
             incarnation, absl::StrCat("has sent ", shard, " no gradients of step ",
                                       progress.closed(), " in ", absl::FormatDuration(limit)));
@@ -548,25 +719,39 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
 }
 
 // timeouts.weights. A shard that does not have the version and gives signs of life waits for
-// gradients itself.
+// gradients itself. One worker's word about a shard that talks counts for nothing: most members
+// must be owed something.
 void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgress& progress,
                                     absl::Time now) {
-  if (!change_.has_install() || !Same(progress.view(), view_.id())) return;
-  const std::string name = ProcessName(worker.id);
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());
-  const std::string waits = absl::StrCat("owes ", name, " version ", progress.owed_version(),
-                                         " for ", absl::FormatDuration(limit));
+  if (limit <= absl::ZeroDuration() || !change_.has_install() ||
+      !Same(progress.view(), view_.id()) || !IsMember(worker.incarnation()) ||
+      progress.owed_version() > HighestClosed() + 1) {
+    return;
+  }
+  const std::string waits =
+      absl::StrCat("owes ", ProcessName(worker.id), " version ", progress.owed_version(), " for ",
+                   absl::FormatDuration(limit));
   for (uint64_t incarnation : progress.owing()) {
     const auto found = shard_states_.find(incarnation);
     const Process* const shard = membership_.Find(incarnation);
     if (found == shard_states_.end() || shard == nullptr) continue;
-    if (found->second.closed < progress.owed_version() && now < shard->heard + limit) {
-      Warn(absl::StrCat(ProcessName(shard->id), " ", waits, ": it waits for gradients itself"),
-           now);
-      continue;
+    const bool silent = now >= shard->heard + limit;
+    const bool has_it = found->second.closed >= progress.owed_version();
+    std::map<uint64_t, absl::Time>& owed = owed_[incarnation];
+    const auto [entry, first] = owed.try_emplace(worker.incarnation(), now);
+    entry->second = now;
+    const auto owed_now = std::count_if(owed.begin(), owed.end(), [&](const auto& to) {
+      return to.second + 2 * limit > now && IsMember(to.first);
+    });
+    if (silent || (has_it && 2 * owed_now > view_.workers_size())) {
+      OnGone(*membership_.Expel(incarnation, waits), now);
+      return;  // the attempt is over
     }
-    OnGone(*membership_.Expel(incarnation, waits), now);
-    return;  // the attempt is over
+    if (!first) continue;
+    Warn(absl::StrCat(ProcessName(shard->id), " ", waits, ": ",
+                      has_it ? "other members do not say so" : "it waits for gradients itself"),
+         now);
   }
 }
 
@@ -585,9 +770,11 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   } else {
     Info(what, now);
   }
-  const bool holds_state = std::find(facts_.shards.begin(), facts_.shards.end(),
-                                     process.incarnation()) != facts_.shards.end();
-  if (holds_state && (stage_ == Stage::kPreparing || stage_ == Stage::kRunning)) {
+  if (!HoldsState(process.incarnation())) return;
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (process.leaving || !departure.expelled) {
+    GoOnWithout(what, now);
+  } else {
     LoseShard(what, now);
   }
 }
@@ -596,8 +783,10 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
 
 void CoordinatorCore::Impl::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   Step(now);
+  if (!CheckSetDesired(desired).ok()) return;  // the shell has said so
   if (desired.workers() > 0) wanted_workers_ = desired.workers();
   if (desired.shards() > 0) wanted_shards_ = desired.shards();
+  membership_.SetWanted(wanted_workers_, wanted_shards_);
   suspend_ = suspend_ || desired.suspend();
   for (const v1::SetDesiredRequest::Death& death : desired.deaths()) {
     if (std::optional<Departure> departure = membership_.ReportDeath(death);

@@ -109,6 +109,16 @@ class CoordinatorCore {
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
+  // What was refused so far, and kept, for the metrics.
+  struct Refusals {
+    uint64_t messages = 0;       // broke the contract: their streams were closed
+    uint64_t figures = 0;        // of workers' reports: left out
+    uint64_t registrations = 0;  // refused, or put off
+    uint64_t readers = 0;        // snapshots refused
+    uint64_t expelled = 0;       // incarnations that are remembered as expelled
+    uint64_t snapshots = 0;      // open
+  };
+  Refusals refusals() const;
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const;
 

@@ -215,6 +215,7 @@ TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
   FakeWorker& odd = *job.workers.back();
   odd.ready = job.workers[0]->ready;
   odd.ready.mutable_table()->mutable_tensors(0)->set_shape(0, 7);
+  job.Scale(3);
   job.Connect(odd);
   ASSERT_TRUE(odd.refusal.has_value());
   EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/retention.h"
 #include "services/protocol/ids.h"
@@ -294,7 +295,9 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
                                         absl::Time now) {
   if (!IsOpenCut(failed.cut(), failed.name())) return;
   if (failed.past() == 0) {
-    FailCheckpoint(absl::StrCat(ProcessName(process.id), ": ", failed.reason()), now);
+    FailCheckpoint(
+        absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(failed.reason(), kMaxReasonBytes)),
+        now);
     return;
   }
   if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
@@ -596,6 +599,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
   Step(now);
   const absl::Status valid = CheckReader(snapshot);
   if (!valid.ok()) {
+    ++refusals_.readers;
     actions_.push_back(AnswerSnapshot{request, valid});
     Advance(now);
     return;
@@ -608,6 +612,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     actions_.push_back(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
   } else if (OpenSnapshots() >= kMaxSnapshots) {
+    ++refusals_.readers;
     actions_.push_back(AnswerSnapshot{
         request, absl::ResourceExhaustedError(absl::StrCat(
                      OpenSnapshots(),

@@ -1,6 +1,7 @@
 // The inside of CoordinatorCore. Private to this package; its sources are split by what they do:
 // coordinator_core.cc (events), _start.cc (storage, claims, birth, restoration), _views.cc,
-// _cuts.cc (checkpoints, evaluation, snapshots), _end.cc, _progress.cc.
+// _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (shards that leave), _end.cc,
+// _progress.cc.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
 #define SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
@@ -20,6 +21,7 @@
 #include "services/coordinator/cut.h"
 #include "services/coordinator/evaluation.h"
 #include "services/coordinator/job_length.h"
+#include "services/coordinator/member_checks.h"
 #include "services/coordinator/membership.h"
 #include "services/coordinator/progress.h"
 #include "services/coordinator/timers.h"
@@ -48,12 +50,19 @@ class CoordinatorCore::Impl {
   void OnSnapshotCallEnded(uint64_t request, absl::Time now);
   void OnTick(absl::Time now);
 
+  CoordinatorCore::Refusals refusals() const;
+
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
   absl::Time NextDeadline() const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
   const v1::View& view() const { return view_; }
 
  private:
+  // A process whose messages break the contract so often is expelled.
+  static constexpr int kMaxBreaches = 3;
+  // timeouts.gradients where the job does not say.
+  static constexpr double kDefaultGradientsSeconds = 600;
+
   // What a shard says is about this old, and an answer takes about this long to reach it.
   static constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
 
@@ -73,8 +82,8 @@ class CoordinatorCore::Impl {
   };
 
   // Why training ends, once it does; kSwitch: only of this attempt, which was asynchronous so that
-  // a synchronous one can follow.
-  enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch };
+  // a synchronous one can follow; kHandOver: only of this attempt, because a shard asks to leave.
+  enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
 
   struct ShardState {
     uint64_t closed = 0;  // in the present view; asynchronous: updates applied
@@ -99,6 +108,14 @@ class CoordinatorCore::Impl {
   void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
   void OnLeave(Process& process, absl::Time now);
   void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
+  bool FailureEndsJob(const Process& process) const;
+  void OnWorkerProgress(Process& process, const v1::WorkerProgress& progress, absl::Time now);
+  // Empty: the message may be obeyed, or is one that nothing is made of.
+  absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
+  ShardFacts FactsOf(const Process& shard) const;
+  uint64_t LastStep() const;
+  uint64_t LastSample() const;
   void OnAwaited(const std::string& shard, const v1::ShardProgress& progress, absl::Time now);
   void OnOwing(const Process& worker, const v1::WorkerProgress& progress, absl::Time now);
   void OnGone(const Departure& departure, absl::Time now);
@@ -132,10 +149,21 @@ class CoordinatorCore::Impl {
   void Restore(const std::string& why, absl::Time now);
   bool SpendRestoration(const std::string& why, absl::Time now);
   void ForgetAttempt();
+  void BeginNextAttempt(absl::Time now);
+
+  // ---- shards that ask to leave (coordinator_handover.cc)
+  bool HoldsState(uint64_t incarnation) const;
+  bool AsksToLeave(Process& process, absl::Time now);
+  bool ShardLeaves() const;
+  void LetShardsGo(absl::Time now);
+  void EndHandOver(absl::Time now);
+  void GoOnWithout(const std::string& why, absl::Time now);
 
   // ---- views (coordinator_views.cc)
   void AdvanceViews(absl::Time now);
   WantedChange Wanted(absl::Time now);
+  absl::Time LeasesOverdue() const;
+  void ExpelIdleLeaseholders(absl::Time now);
   bool HasDeadMember() const;
   bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
@@ -213,12 +241,13 @@ class CoordinatorCore::Impl {
   // ---- end (coordinator_end.cc)
   void AdvanceEnding(absl::Time now);
   void ChooseGoal(absl::Time now);
-  bool Stopping() const { return goal_ == Goal::kSuspend || goal_ == Goal::kTarget; }
+  bool Stopping() const {
+    return goal_ == Goal::kSuspend || goal_ == Goal::kTarget || goal_ == Goal::kHandOver;
+  }
   // The version that the job ends with is evaluated on all samples.
   bool EndsWithEvaluation() const;
   std::vector<Evaluator> Evaluators() const;
   CutPlan FinalPlan() const;
-  void GoOnSynchronously(absl::Time now);
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
   void Fail(const std::string& reason, absl::Time now);
   void Supersede(const std::string& why);
@@ -296,6 +325,10 @@ class CoordinatorCore::Impl {
   absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
   uint64_t reader_changes_ = 0;                  // snapshots opened and ended
   uint64_t admitted_changes_ = 0;                // of members and readers, that shards were told
+  // By shard: the members of the view that it owes a version, and when they said so last.
+  std::map<uint64_t, std::map<uint64_t, absl::Time>> owed_;
+  absl::Time applied_at_;      // asynchronous: when samples were applied last, or evaluated
+  bool judge_leases_ = false;  // in the view change that is under way
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
@@ -318,6 +351,7 @@ class CoordinatorCore::Impl {
       absl::InfinitePast();              // a step waited while an evaluation was under way
   std::vector<SnapshotHold> snapshots_;  // waiting for a cut
   std::optional<v1::Evaluation> last_result_;
+  CoordinatorCore::Refusals refusals_;
   v1::CheckpointStatus checkpoint_status_;
 
   // The end.
@@ -327,7 +361,7 @@ class CoordinatorCore::Impl {
   bool final_evaluation_given_up_ = false;
   int final_failures_ = 0;  // of the last checkpoint, in a row
   absl::Time final_retry_at_ = absl::InfiniteFuture();
-  absl::Time suspend_deadline_ = absl::InfiniteFuture();
+  absl::Time suspend_deadline_ = absl::InfiniteFuture();  // of kSuspend and kHandOver
   absl::Time leave_deadline_ = absl::InfiniteFuture();
   absl::Time linger_until_ = absl::InfinitePast();
   ExitReason exit_reason_ = ExitReason::kFailed;

@@ -8,8 +8,9 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
                         std::vector<std::string> labels = {}) -> MetricDescriptor {
     return {std::move(name), Type::kGauge, std::move(help), std::move(labels), {}};
   };
-  const auto counter = [](std::string name, std::string help) -> MetricDescriptor {
-    return {std::move(name), Type::kCounter, std::move(help), {}, {}};
+  const auto counter = [](std::string name, std::string help,
+                          std::vector<std::string> labels = {}) -> MetricDescriptor {
+    return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
   return {
       gauge("attempt", "The attempt in progress: one more than the restorations so far."),
@@ -41,6 +42,13 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("pulled_parameter_bytes", "The same as it were raw and whole."),
       gauge("staleness_quantile_updates", "Staleness of asynchronous updates, by quantile.",
             {"quantile"}),
+      counter("refused_total",
+              "What was refused, by kind: messages that broke the contract, figures of workers' "
+              "reports that cannot be, registrations, readers.",
+              {"kind"}),
+      gauge("expelled_processes", "Incarnations that are remembered as expelled or gone."),
+      gauge("snapshots", "Snapshots that readers hold or wait for."),
+      gauge("control_waiting_bytes", "Bytes of the messages that wait for the coordinator."),
       counter("view_changes_total", "Views decided by this process."),
       {"calls_refused_total",
        Type::kCounter,

@@ -5,15 +5,18 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/coordinator/member_checks.h"
 #include "services/coordinator/open_storage.h"
 #include "services/coordinator/rendezvous.h"
 #include "services/coordinator/snapshot_calls.h"
@@ -28,6 +31,34 @@ namespace sluice::coordinator {
 namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
+
+// Bytes of the messages of each control stream that wait for the core. One process cannot take the
+// room of the others.
+class WaitingBytes {
+ public:
+  // Twice the largest message.
+  static constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
+
+  bool Add(uint64_t stream, size_t bytes) {
+    MutexLock lock(&mutex_);
+    size_t& waiting = streams_[stream];
+    // A message alone is bounded by the transport.
+    if (waiting > 0 && waiting + bytes > kMaxStreamBytes) return false;
+    waiting += bytes;
+    return true;
+  }
+  void Remove(uint64_t stream, size_t bytes) {
+    MutexLock lock(&mutex_);
+    const auto found = streams_.find(stream);
+    if (found == streams_.end()) return;
+    found->second -= bytes;
+    if (found->second == 0) streams_.erase(found);
+  }
+
+ private:
+  Mutex mutex_;  // protects the table
+  absl::flat_hash_map<uint64_t, size_t> streams_ ABSL_GUARDED_BY(mutex_);
+};
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
@@ -88,7 +119,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         {.address = options_.address,
          .credentials = security::ServerCredentialsOf(
              options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+         .max_buffer_bytes = kMaxCoordinatorBufferBytes},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -99,6 +131,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   int port() const { return server_->port(); }
   bool ended() const { return ended_.HasBeenNotified(); }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Suspend() {
     Event([this](CoordinatorCore& core, absl::Time now) {
@@ -142,9 +176,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
     messages_received_.Increment();
-    Event([stream, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
-      core.OnMessage(stream, message, now);
-    });
+    const size_t bytes = message.SpaceUsedLong();
+    if (!waiting_.Add(stream, bytes)) {
+      streams_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
+                                 "the messages of this stream that wait for the coordinator have "
+                                 "more than ",
+                                 WaitingBytes::kMaxStreamBytes, " bytes (kMaxStreamBytes)")));
+      return;
+    }
+    Event(
+        [this, stream, bytes, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
+          waiting_.Remove(stream, bytes);
+          core.OnMessage(stream, message, now);
+        },
+        bytes);
   }
   void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
     logger_.Debug("A control stream closed", {{"stream", stream}, {"why", why.ToString()}});
@@ -155,6 +200,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
+    if (absl::Status valid = CheckSetDesired(*request); !valid.ok()) return ToGrpcStatus(valid);
     Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
       desired_.clear_deaths();  // said once; only sizes and the wish to suspend are kept
@@ -208,8 +254,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
  private:
   // Lets the core see an event and carries out what follows from it. Any thread.
   template <typename F>
-  void Event(F event) {
-    executor_.Run([this, event = std::move(event)]() mutable {
+  void Event(F event, size_t bytes = 0) {
+    auto handle = [this, event = std::move(event)]() mutable {
       if (has_exit_) return;
       event(core_, clock_.Now());
       for (Action& action : core_.TakeActions()) {
@@ -221,8 +267,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       if (now - last_publication_ >= absl::Seconds(1) || has_exit_) {
         last_publication_ = now;
         Publish(core_.Progress(UINT64_MAX, now));
+        PublishRefusals(core_.refusals());
       }
-    });
+    };
+    executor_.Run(std::move(handle), bytes);
   }
 
   // Reads from the core and waits for it. Not from the executor.
@@ -333,6 +381,21 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     metrics_->gauge("members", {"shard"}).Set(view.shards_size());
   }
 
+  void PublishRefusals(const CoordinatorCore::Refusals& now) {
+    const auto count = [this](absl::string_view kind, uint64_t value, uint64_t before) {
+      metrics_->counter("refused_total", {std::string(kind)})
+          .Increment(static_cast<double>(value - before));
+    };
+    count("message", now.messages, refusals_.messages);
+    count("figure", now.figures, refusals_.figures);
+    count("registration", now.registrations, refusals_.registrations);
+    count("reader", now.readers, refusals_.readers);
+    refusals_ = now;
+    metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
+    metrics_->gauge("snapshots").Set(static_cast<double>(now.snapshots));
+    metrics_->gauge("control_waiting_bytes").Set(static_cast<double>(executor_.queued_bytes()));
+  }
+
   void Publish(const v1::JobProgress& progress) {
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
@@ -399,8 +462,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   Exit exit_;
   bool has_exit_ = false;
   v1::ViewId last_view_;
+  CoordinatorCore::Refusals refusals_;  // as published last
   absl::Time last_publication_ = absl::InfinitePast();
 
+  WaitingBytes waiting_;
   Notification ended_;
   std::atomic<bool> final_progress_asked_{false};
   Notification final_progress_read_;
@@ -411,6 +476,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor storage_thread_;
   DeadlineTimer timer_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
@@ -431,6 +497,8 @@ int CoordinatorServer::port() const { return impl_->port(); }
 absl::Status CoordinatorServer::Ready() const {
   return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
 }
+
+absl::Status CoordinatorServer::Alive() { return impl_->Alive(); }
 
 void CoordinatorServer::Suspend() { impl_->Suspend(); }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/coordinator/codec_check.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
@@ -190,6 +191,7 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
     Leave(ExitReason::kSuspended, "suspended before training began", now);
     return;
   }
+  LetShardsGo(now);  // of an attempt that ended before they were
   const bool gathered = Gathered(now);
   if (looking_) return;  // goes on with what the claims say
   if (!gathered) {
@@ -427,6 +429,8 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   shards_.clear();
   base_.reset();
   shard_states_.clear();
+  owed_.clear();
+  judge_leases_ = false;
   knows_model_.clear();
   birth_.Reset();
   change_.Reset({});
@@ -510,7 +514,8 @@ void CoordinatorCore::Impl::OnWhole(const Process& process, const v1::Whole& who
     return;
   }
   if (!Same(whole.ask(), facts_.ask)) return;
-  const std::string why = absl::StrCat(ProcessName(process.id), ": ", whole.error());
+  const std::string why =
+      absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(whole.error(), kMaxReasonBytes));
   if (!base_.has_value()) {
     Fail(why, now);
     return;
@@ -557,7 +562,11 @@ void CoordinatorCore::Impl::LoseShard(const std::string& why, absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Restore(const std::string& why, absl::Time now) {
-  if (!SpendRestoration(why, now)) return;
+  if (SpendRestoration(why, now)) BeginNextAttempt(now);
+}
+
+// With what the storage holds.
+void CoordinatorCore::Impl::BeginNextAttempt(absl::Time now) {
   ForgetAttempt();
   claim_unused_ = false;
   claim_.reset();

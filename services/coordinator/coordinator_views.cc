@@ -82,6 +82,40 @@ void CoordinatorCore::Impl::AdvanceViews(absl::Time now) {
   if (Idle()) TellCommitted();
 }
 
+// timeouts.gradients of asynchronous modes: when no sample was applied for so long although workers
+// hold leases.
+absl::Time CoordinatorCore::Impl::LeasesOverdue() const {
+  const double limit = options_.job.timeouts().gradients();
+  if (Synchronous() || limit <= 0 || !change_.has_install() || evaluation_.has_value() ||
+      shard_states_.at(facts_.shards[facts_.owner[0]]).leaseholders == 0) {
+    return absl::InfiniteFuture();
+  }
+  return applied_at_ + absl::Seconds(limit);
+}
+
+// By the arbiter's records. With bounded staleness the others may wait for the slowest.
+void CoordinatorCore::Impl::ExpelIdleLeaseholders(absl::Time now) {
+  const v1::PauseReply& arbiter = change_.replies().at(facts_.shards[facts_.owner[0]]);
+  std::map<uint64_t, uint64_t> clocks;  // of the leaseholders
+  for (const v1::LeaseRecord& lease : arbiter.leases()) clocks[lease.worker()] = 0;
+  for (const v1::ClockRecord& record : arbiter.clocks()) {
+    const auto holder = clocks.find(record.worker());
+    if (holder != clocks.end()) holder->second = record.clock();
+  }
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (const auto& [worker, clock] : clocks) lowest = std::min(lowest, clock);
+  for (const auto& [worker, clock] : clocks) {
+    if (mode_ == v1::BOUNDED_STALENESS && clock > lowest) continue;
+    if (std::optional<Departure> departure = membership_.Expel(
+            worker,
+            absl::StrCat("holds samples and has applied nothing in ",
+                         absl::FormatDuration(absl::Seconds(options_.job.timeouts().gradients()))));
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+  }
+}
+
 bool CoordinatorCore::Impl::HasDeadMember() const {
   return std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
     return membership_.Find(member.process().incarnation()) == nullptr;
@@ -100,6 +134,10 @@ CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now
   if (HasDeadMember()) return {true, true};
   if (!Idle()) return {};
   if (Stopping() && view_.workers_size() > 0) return {true, !Synchronous()};
+  if (LeasesOverdue() <= now) {
+    judge_leases_ = true;
+    return {true, true};
+  }
   if (!Synchronous() && (AsynchronousCutDue(now) || HoldLapses(now))) return {true, true};
   const bool left =
       std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
@@ -234,6 +272,9 @@ v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
 }
 
 void CoordinatorCore::Impl::Decide(absl::Time now) {
+  if (std::exchange(judge_leases_, false)) ExpelIdleLeaseholders(now);
+  applied_at_ = now;
+  owed_.clear();
   const std::vector<const Process*> members = NextMembers();
   Decision decision;
   if (Synchronous()) {
@@ -301,6 +342,11 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   SendToShards(message);
   for (const Process* worker : membership_.LivingAndConnected(v1::WORKER)) {
     if (worker->ready) SendView(*worker);
+  }
+  for (const auto& member : view_.workers()) {
+    if (Process* worker = membership_.Find(member.process().incarnation()); worker != nullptr) {
+      worker->was_member = true;
+    }
   }
 }
 

@@ -1,9 +1,12 @@
 #include "services/coordinator/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/coordinator/assignment.h"
+#include "services/coordinator/member_checks.h"
 
 namespace sluice::coordinator {
 
@@ -94,9 +97,14 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
                                   [&](const Lease& held) { return held.range == range; });
   if (lease == found->second.end()) return;
   found->second.erase(lease);
-  if (!result.error().empty()) {
+  absl::Status valid = result.error().empty()
+                           ? CheckEvaluationResult(result, result.samples())
+                           : absl::UnknownError(CleanUtf8(result.error(), kMaxReasonBytes));
+  if (!valid.ok()) {
     ++errors_;
-    last_error_ = result.error();
+    // A model whose loss is not finite gives no other loss to the next worker.
+    if (!std::isfinite(result.loss_sum())) errors_ = kMaxErrors + 1;
+    last_error_ = std::string(valid.message());
     free_.push_back(range);
     return;
   }

@@ -4,6 +4,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace sluice::coordinator {
+namespace {
+
+constexpr uint64_t kMaxJobSamples = uint64_t{1} << 60;
+
+}  // namespace
 
 absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t training_samples) {
   const v1::TrainingSpec& training = job.training();
@@ -18,6 +23,13 @@ absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t tra
     return absl::InvalidArgumentError(absl::StrCat("exactly one of training.steps (",
                                                    training.steps(), ") and training.epochs (",
                                                    training.epochs(), ") must be set"));
+  }
+  const uint64_t rounds = training.steps() > 0 ? training.steps() : training.epochs();
+  const uint64_t round = training.steps() > 0 ? training.global_batch_size() : training_samples;
+  if (round > 0 && rounds > kMaxJobSamples / round) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        training.steps() > 0 ? "training.steps" : "training.epochs", " is ", rounds,
+        ", and each has ", round, " samples: a job has at most ", kMaxJobSamples, " samples"));
   }
   JobLength length(*plan, training.global_batch_size(), training_samples);
   length.total_steps_ =

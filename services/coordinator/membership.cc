@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -17,13 +18,38 @@ v1::Refusal Refuse(v1::Refusal::Code code, std::string reason) {
   return refusal;
 }
 
+constexpr size_t kMaxReasonBytes = 4096;  // of a death
+
 bool SamePlace(const v1::ProcessId& a, const v1::ProcessId& b) {
   return a.role() == b.role() && a.index() == b.index();
 }
 
 }  // namespace
 
-void Membership::Connected(StreamId stream, absl::Time now) { registering_[stream] = now; }
+void Membership::SetWanted(uint64_t workers, uint64_t shards) {
+  options_.workers = workers;
+  options_.shards = shards;
+}
+
+bool Membership::Connected(StreamId stream, absl::Time now) {
+  if (registering_.size() >= kMaxRegistering) return false;
+  registering_[stream] = now;
+  return true;
+}
+
+std::string Membership::CheckRoom(const v1::ProcessId& id) const {
+  const uint64_t wanted = id.role() == v1::SHARD ? options_.shards : options_.workers;
+  if (id.index() >= wanted) {
+    return absl::StrCat("the job wants ", wanted, id.role() == v1::SHARD ? " shards" : " workers",
+                        ", and ", ProcessName(id), " is not one of them: it may register when the ",
+                        "job is scaled");
+  }
+  if (expelled_.size() >= kMaxExpelled) {
+    return absl::StrCat("this coordinator has seen ", expelled_.size(),
+                        " processes end, and admits no more (kMaxExpelled): start another one");
+  }
+  return "";
+}
 
 std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const {
   if (request.job() != options_.job) {
@@ -62,6 +88,11 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
     admission.closed_stream = known->second.stream;
     by_stream_.erase(known->second.stream);
   } else {
+    if (std::string why = CheckRoom(id); !why.empty()) {
+      admission.kind = Admission::Kind::kLater;
+      admission.why = std::move(why);
+      return admission;
+    }
     for (const auto& [incarnation, process] : living_) {
       if (!SamePlace(process.id, id)) continue;
       if (!process.suspect()) {
@@ -79,6 +110,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
     ++changes_;
   }
   Process& process = living_[id.incarnation()];
+  if (admission.kind == Admission::Kind::kNew) process.reported = now;
   process.id = id;
   process.address = request.address();
   process.host = request.host();
@@ -160,10 +192,11 @@ std::optional<Departure> Membership::Expel(uint64_t incarnation, std::string rea
 
 std::optional<Departure> Membership::ReportDeath(const v1::SetDesiredRequest::Death& death) {
   const v1::ProcessId& id = death.process();
-  const std::string reason = death.reason().empty() ? "died" : death.reason();
+  const std::string reason =
+      death.reason().empty() ? "died" : CleanUtf8(death.reason(), kMaxReasonBytes);
   if (id.incarnation() != 0) {
     std::optional<Departure> departure = Expel(id.incarnation(), reason);
-    expelled_.insert(id.incarnation());
+    if (expelled_.size() < kMaxExpelled) expelled_.insert(id.incarnation());
     return departure;
   }
   for (const auto& [incarnation, process] : living_) {

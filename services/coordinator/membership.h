@@ -35,8 +35,11 @@ struct Process {
   absl::Time heard;
   absl::Time broken = absl::InfiniteFuture();  // since when it has no stream
   absl::Time ready_since = absl::InfiniteFuture();
-  bool ready = false;    // workers: model and data are open
-  bool leaving = false;  // has said Leave
+  bool ready = false;       // workers: model and data are open
+  bool leaving = false;     // has said Leave
+  bool was_member = false;  // workers: of a view of this coordinator
+  absl::Time reported;      // workers: when it last reported progress, or began to live
+  int breaches = 0;         // of the protocol
   // Its registration. Before that it waits, and says nothing.
   bool answered = false;
 
@@ -59,21 +62,35 @@ class Membership {
     absl::Duration suspect;
     absl::Duration silence;
     bool refuse_expelled = true;  // R7
+    // Processes of each role that the job wants; see SetWanted.
+    uint64_t workers = 0;
+    uint64_t shards = 0;
   };
+
+  // Incarnations that are remembered as expelled. Beyond it, no process is admitted any more, so
+  // that R7 holds; a new coordinator begins with none.
+  static constexpr size_t kMaxExpelled = size_t{1} << 20;
+  // Streams on which no process has registered yet.
+  static constexpr size_t kMaxRegistering = 4096;
 
   explicit Membership(Options options) : options_(std::move(options)) {}
 
-  // A stream on which nobody has registered yet.
-  void Connected(StreamId stream, absl::Time now);
+  // A process with an index beyond these is not admitted until they grow; one that lives stays.
+  void SetWanted(uint64_t workers, uint64_t shards);
+
+  // A stream on which no process has registered yet. False: there are kMaxRegistering of them.
+  bool Connected(StreamId stream, absl::Time now);
 
   struct Admission {
     enum class Kind {
       kNew,
       kReturned,  // the same life on a new stream
       kRefused,
+      kLater,  // not now: it may register again, under the same incarnation
     };
     Kind kind = Kind::kRefused;
     v1::Refusal refusal;                 // kRefused
+    std::string why;                     // kLater
     StreamId closed_stream = 0;          // kReturned: the old stream, if it was still there
     std::optional<Departure> displaced;  // a suspect of the same role and index, now expelled
   };
@@ -108,6 +125,7 @@ class Membership {
   // Ordered by role, index, incarnation.
   std::vector<const Process*> Living(v1::Role role) const;
   std::vector<const Process*> LivingAndConnected(v1::Role role) const;
+  size_t expelled() const { return expelled_.size(); }
   // Newest last; bounded.
   const std::deque<Departure>& departures() const { return departures_; }
 
@@ -123,6 +141,8 @@ class Membership {
   absl::Time Overdue(const Process& process) const;
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
+  // Why a new process is not admitted now; empty: it is.
+  std::string CheckRoom(const v1::ProcessId& id) const;
 
   Options options_;
   absl::flat_hash_map<uint64_t, Process> living_;          // by incarnation

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace sluice::coordinator {
@@ -54,11 +55,21 @@ void BatchLosses::CopyTo(uint64_t after, v1::JobProgress* progress) const {
   }
 }
 
+namespace {
+
+// Without beginning at 0 again: as much as there is.
+uint64_t SumOf(uint64_t a, uint64_t b) {
+  return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max()
+                                                      : a + b;
+}
+
+}  // namespace
+
 void StalenessCounts::Add(uint64_t staleness) {
   counts_.resize(std::max<size_t>(counts_.size(), std::min(staleness, kMost) + 1));
   ++counts_[std::min(staleness, kMost)];
   ++count_;
-  sum_ += staleness;
+  sum_ = SumOf(sum_, staleness);
   largest_ = std::max(largest_, staleness);
 }
 
@@ -97,11 +108,11 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
   sums_.set_push_seconds(sums_.push_seconds() + progress.push_seconds());
   sums_.set_wait_seconds(sums_.wait_seconds() + progress.wait_seconds());
   sums_.set_pull_seconds(sums_.pull_seconds() + progress.pull_seconds());
-  sums_.set_recomputed_samples(sums_.recomputed_samples() + progress.recomputed_samples());
-  sums_.set_pushed_bytes(sums_.pushed_bytes() + progress.pushed_bytes());
-  sums_.set_gradient_bytes(sums_.gradient_bytes() + progress.gradient_bytes());
-  sums_.set_pulled_bytes(sums_.pulled_bytes() + progress.pulled_bytes());
-  sums_.set_parameter_bytes(sums_.parameter_bytes() + progress.parameter_bytes());
+  sums_.set_recomputed_samples(SumOf(sums_.recomputed_samples(), progress.recomputed_samples()));
+  sums_.set_pushed_bytes(SumOf(sums_.pushed_bytes(), progress.pushed_bytes()));
+  sums_.set_gradient_bytes(SumOf(sums_.gradient_bytes(), progress.gradient_bytes()));
+  sums_.set_pulled_bytes(SumOf(sums_.pulled_bytes(), progress.pulled_bytes()));
+  sums_.set_parameter_bytes(SumOf(sums_.parameter_bytes(), progress.parameter_bytes()));
 }
 
 void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
@@ -122,7 +133,8 @@ double TrainingMeter::loss() const {
 
 double TrainingMeter::SpeedOf(uint64_t incarnation) const {
   const auto found = workers_.find(incarnation);
-  return found == workers_.end() ? 0 : found->second.samples / found->second.seconds;
+  if (found == workers_.end()) return 0;
+  return std::min(found->second.samples / found->second.seconds, kMaxSpeed);
 }
 
 double TrainingMeter::SamplesPerSecond(absl::Time now) const {

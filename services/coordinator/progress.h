@@ -98,6 +98,7 @@ class TrainingMeter {
  private:
   // Long enough that an evaluation, for which training stands still, does not look like its end.
   static constexpr absl::Duration kWindow = absl::Seconds(30);
+  static constexpr double kMaxSpeed = 1e9;  // samples a second, whatever a worker reports
 
   struct Worker {
     double samples = 0;  // decayed sums

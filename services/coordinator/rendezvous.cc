@@ -13,8 +13,9 @@ void Rendezvous::OnView(const v1::View& view) {
   view_ = view.id();
   members_.clear();
   left_.clear();
+  bytes_ = 0;
   for (const v1::View::Member& member : view.workers()) {
-    if (member.microbatches_size() > 0) members_.push_back(member.process().incarnation());
+    if (member.microbatches_size() > 0) members_.push_back(member.process());
   }
 }
 
@@ -38,7 +39,12 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
         "view ", ShortName(request.view()), " is not the newest: that is ", ShortName(view_)));
   }
   const uint64_t incarnation = request.process().incarnation();
-  const auto asker = std::find(members_.begin(), members_.end(), incarnation);
+  // The whole identity: a worker asks in its own name.
+  const auto asker =
+      std::find_if(members_.begin(), members_.end(), [&](const v1::ProcessId& member) {
+        return member.incarnation() == incarnation && member.role() == request.process().role() &&
+               member.index() == request.process().index();
+      });
   if (asker == members_.end()) {
     return absl::PermissionDeniedError(absl::StrCat(
         ProcessName(request.process()), " computes nothing in view ", ShortName(view_)));
@@ -47,6 +53,14 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
   Member said{request.plan_hash(), {request.addresses().begin(), request.addresses().end()}};
   const auto before = left_.find(incarnation);
   if (before == left_.end()) {
+    size_t bytes = 0;
+    for (const std::string& address : said.addresses) bytes += sizeof(address) + address.size();
+    if (bytes > kMaxViewBytes - bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat("the addresses of view ", ShortName(view_),
+                                                       " have more than ", kMaxViewBytes,
+                                                       " bytes (kMaxViewBytes)"));
+    }
+    bytes_ += bytes;
     left_.emplace(incarnation, std::move(said));
   } else if (!(before->second == said)) {
     return absl::InvalidArgumentError(absl::StrCat(ProcessName(request.process()),
@@ -56,10 +70,10 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
   v1::MeetReply reply;
   if (left_.size() < members_.size()) return reply;
   const auto place = static_cast<size_t>(asker - members_.begin());
-  for (uint64_t incarnation_of_member : members_) {
-    const Member& other = left_.at(incarnation_of_member);
+  for (const v1::ProcessId& member : members_) {
+    const Member& other = left_.at(member.incarnation());
     v1::MeetReply::Member& told = *reply.add_members();
-    told.set_incarnation(incarnation_of_member);
+    told.set_incarnation(member.incarnation());
     told.set_plan_hash(other.plan_hash);
     told.set_address(other.addresses[place]);
   }

@@ -22,6 +22,7 @@ namespace sluice::coordinator {
 class Rendezvous {
  public:
   static constexpr size_t kMaxAddressBytes = 512;
+  static constexpr size_t kMaxViewBytes = size_t{256} << 20;  // of the addresses that are kept
 
   // The newest view. What was left in another one is dropped.
   void OnView(const v1::View& view);
@@ -43,8 +44,9 @@ class Rendezvous {
   absl::Status CheckAddresses(const v1::MeetRequest& request) const;
 
   v1::ViewId view_;
-  std::vector<uint64_t> members_;    // who has microbatches, in the view's order
-  std::map<uint64_t, Member> left_;  // by incarnation
+  std::vector<v1::ProcessId> members_;  // those that have microbatches, in the view's order
+  std::map<uint64_t, Member> left_;     // by incarnation
+  size_t bytes_ = 0;                    // of the addresses in left_
 };
 
 }  // namespace sluice::coordinator

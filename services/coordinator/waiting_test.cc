@@ -30,13 +30,13 @@ class WaitingTest : public ::testing::Test {
     job.Shards()[0]->Say(message);
     job.Pump();
   }
-  void SayOwed(const FakeShard& shard, uint64_t version) {
+  void SayOwed(const FakeShard& shard, uint64_t version, size_t worker = 0) {
     v1::MemberMessage message;
     v1::WorkerProgress& progress = *message.mutable_worker_progress();
     *progress.mutable_view() = job.core->view().id();
     progress.add_owing(shard.id.incarnation());
     progress.set_owed_version(version);
-    job.Workers()[0]->Say(message);
+    job.Workers()[worker]->Say(message);
     job.Pump();
   }
 
@@ -63,9 +63,76 @@ TEST_F(WaitingTest, AnOldViewBlamesNobody) {
 
 TEST_F(WaitingTest, AShardThatKeepsAVersionToItselfIsNamedAndLost) {
   SayOwed(*job.Shards()[1], job.Shards()[1]->version);
-  EXPECT_TRUE(job.HasEvent("ps-1: owes worker-0 version 3 for 35s"));
+  SayOwed(*job.Shards()[1], job.Shards()[1]->version, /*worker=*/1);
+  EXPECT_TRUE(job.HasEvent("ps-1: owes worker-1 version 3 for 35s"));
   job.Pass(absl::Seconds(1));
   EXPECT_FALSE(job.HasEvent("gradients itself"));
+}
+
+TEST_F(WaitingTest, OneWorkerCannotHaveAShardExpelled) {
+  for (int i = 0; i < 5; ++i) SayOwed(*job.Shards()[1], job.Shards()[1]->version);
+  EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 3 for 35s: other members do not say so"));
+  job.Train(2);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
+  EXPECT_EQ(job.Version(), 5);
+}
+
+TEST_F(WaitingTest, AShardIsOnlyAccusedWhereTheJobHasALimit) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_timeouts()->clear_weights();
+  FakeJob other(spec);
+  other.Start();
+  other.Train(3);
+  for (FakeWorker* worker : other.Workers()) {
+    v1::MemberMessage message;
+    *message.mutable_worker_progress()->mutable_view() = other.core->view().id();
+    message.mutable_worker_progress()->add_owing(other.Shards()[1]->id.incarnation());
+    message.mutable_worker_progress()->set_owed_version(2);
+    worker->Say(message);
+    other.Pump();
+  }
+  other.Train(1);
+  EXPECT_EQ(other.core->view().id().attempt(), 1);
+}
+
+TEST_F(WaitingTest, AShardCanOnlyAccuseMembersOfTheView) {
+  SayAwaited(job.AddWorker(2));  // it stands by, until the next view
+  v1::MemberMessage message;
+  *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
+  message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);
+  message.mutable_shard_progress()->add_awaited(job.Shards()[1]->id.incarnation());
+  job.Shards()[0]->Say(message);
+  job.Pump();
+  EXPECT_FALSE(job.HasEvent("no gradients"));
+}
+
+TEST(WaitingDefault, AMemberThatContributesNothingIsExpelledAfterTenMinutes) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "which shards measure";
+}
+
+TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinutes) {
+  for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
+    v1::JobSpec spec = FakeJob::Spec();
+    spec.mutable_training()->set_mode(mode);
+    FakeJob job(spec);
+    job.Start();
+    job.Update(*job.workers[0], 32);
+    for (FakeShard* shard : job.Shards()) {
+      v1::LeaseRecord& lease = shard->leases.emplace_back();
+      lease.set_worker(job.workers[1]->id.incarnation());
+      lease.mutable_samples()->set_begin(32);
+      lease.mutable_samples()->set_end(64);
+    }
+    job.Shards()[0]->SayProgress();
+    job.Pass(absl::Seconds(590));
+    EXPECT_EQ(job.core->view().workers_size(), 2);
+    job.Pass(absl::Seconds(15));
+    EXPECT_TRUE(job.HasEvent("worker-1: holds samples and has applied nothing in 10m"));
+    EXPECT_EQ(job.core->view().workers_size(), 1);
+    EXPECT_EQ(job.core->view().id().attempt(), 1);
+  }
 }
 
 TEST_F(WaitingTest, AShardThatIsSilentForAsLongIsLostBeforeItsSilenceIsTooLong) {

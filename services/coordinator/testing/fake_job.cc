@@ -153,6 +153,8 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (!has_view || !Same(message.hold().view(), view.id())) return;
     hold = message.hold().version();
     CheckAfter();
+  } else if (message.has_registered()) {
+    job_spec = message.registered().job();
   } else if (message.has_admitted()) {
     admitted = message.admitted();
   } else if (message.has_close_cut()) {
@@ -222,6 +224,7 @@ void FakeShard::SayProgress() {
   progress.set_closed(version);
   progress.set_committed(committed);
   progress.set_samples(ledger.Count());
+  progress.set_leaseholders(leases.size());
   Say(message);
 }
 
@@ -331,7 +334,7 @@ v1::JobSpec FakeJob::Spec() {
   return spec;
 }
 
-FakeJob::FakeJob(v1::JobSpec job) : spec(std::move(job)) {
+FakeJob::FakeJob(v1::JobSpec job) : spec(std::move(job)), wanted_workers(spec.worker().replicas()) {
   options.job = spec;
   options.incarnation = 7;
   options.checkpoint_folder = [](const v1::CheckpointRef& ref) {
@@ -346,7 +349,16 @@ FakeShard& FakeJob::AddShard(uint32_t index) {
   return *shards.back();
 }
 
+void FakeJob::Scale(uint32_t wanted) {
+  wanted_workers = wanted;
+  v1::SetDesiredRequest desired;
+  desired.set_workers(wanted);
+  core->OnSetDesired(desired, now);
+  Pump();
+}
+
 FakeWorker& FakeJob::AddWorker(uint32_t index, bool births) {
+  if (index >= wanted_workers) Scale(index + 1);
   workers.push_back(std::make_unique<FakeWorker>(this, v1::WORKER, index, ++next_incarnation));
   FakeWorker& worker = *workers.back();
   worker.births = births;
@@ -404,6 +416,7 @@ void FakeJob::RestartCoordinator() {
   to_core_.clear();
   core = std::make_unique<CoordinatorCore>(options, now);
   Pump();
+  if (wanted_workers != spec.worker().replicas()) Scale(wanted_workers);
   for (FakeShard* shard : Shards()) Connect(*shard);
   for (FakeWorker* worker : Workers()) Connect(*worker);
 }
@@ -414,6 +427,9 @@ FakeProcess* FakeJob::OnStream(StreamId stream) {
   }
   for (const auto& worker : workers) {
     if (worker->stream == stream) return worker.get();
+  }
+  for (FakeProcess* stranger : strangers) {
+    if (stranger->stream == stream) return stranger;
   }
   return nullptr;
 }
@@ -514,6 +530,7 @@ void FakeJob::Deliver() {
   };
   for (size_t i = 0; i < shards.size(); ++i) deliver(*shards[i]);
   for (size_t i = 0; i < workers.size(); ++i) deliver(*workers[i]);
+  for (FakeProcess* stranger : strangers) deliver(*stranger);
 }
 
 void FakeJob::Pump() {

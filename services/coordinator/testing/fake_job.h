@@ -68,6 +68,7 @@ class FakeShard : public FakeProcess {
   std::vector<uint32_t> Owned() const;
 
   std::optional<v1::Admitted> admitted;  // newest
+  v1::JobSpec job_spec;                  // as the coordinator said it
   v1::AskId ask;
   v1::Prepare prepare;  // the newest one
   bool whole = false;
@@ -126,7 +127,10 @@ class FakeJob {
 
   // ---- processes
   FakeShard& AddShard(uint32_t index);
+  // The operator wants at least index + 1 workers from then on.
   FakeWorker& AddWorker(uint32_t index, bool births = true);
+  // The operator wants so many; see AddWorker.
+  void Scale(uint32_t workers);
   // With the spec's shards and workers, until there is a first view.
   void Start();
   // The process is gone; `told`: and the operator saw it.
@@ -169,11 +173,13 @@ class FakeJob {
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   v1::JobSpec spec;
+  uint32_t wanted_workers;
   int64_t elements = 100'000;  // of the model's one tensor
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::unique_ptr<FakeWorker>> workers;
+  std::vector<FakeProcess*> strangers;  // others that have a stream; the test's
   uint64_t next_incarnation = 100;
   uint64_t next_stream = 1;
 

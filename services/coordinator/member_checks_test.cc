@@ -1,0 +1,116 @@
+#include "services/coordinator/member_checks.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+WorkerFacts Facts() {
+  WorkerFacts facts;
+  facts.total_steps = 100;
+  facts.total_samples = 3200;
+  facts.largest_step = 32;
+  facts.elapsed = absl::Seconds(1);
+  return facts;
+}
+
+v1::WorkerProgress Report() {
+  v1::WorkerProgress progress;
+  v1::WorkerProgress::Step& step = *progress.add_steps();
+  step.set_step(7);
+  step.set_samples(32);
+  step.set_loss_sum(16);
+  step.set_correct(31);
+  progress.set_compute_seconds(0.5);
+  progress.set_pushed_bytes(1000);
+  return progress;
+}
+
+TEST(KeepPossibleFigures, LeavesAnHonestReportAsItIs) {
+  v1::WorkerProgress progress = Report();
+  EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 0);
+  EXPECT_EQ(progress.SerializeAsString(), Report().SerializeAsString());
+}
+
+TEST(KeepPossibleFigures, KeepsALossThatTrainingHasDivergedTo) {
+  for (const double loss : {std::nan(""), std::numeric_limits<double>::infinity(), 1e30}) {
+    v1::WorkerProgress progress = Report();
+    progress.mutable_steps(0)->set_loss_sum(loss);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 0) << loss;
+    EXPECT_EQ(progress.steps_size(), 1);
+  }
+}
+
+TEST(KeepPossibleFigures, LeavesOutStepsThatCannotBe) {
+  for (int field = 0; field < 3; ++field) {
+    v1::WorkerProgress progress = Report();
+    v1::WorkerProgress::Step& step = *progress.add_steps();
+    if (field == 0) step.set_step(101);
+    if (field == 1) step.set_samples(33);
+    if (field == 2) step.set_staleness(3201);
+    EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 1) << field;
+    ASSERT_EQ(progress.steps_size(), 1);
+    EXPECT_EQ(progress.steps(0).step(), 7);
+  }
+}
+
+TEST(KeepPossibleFigures, CutsTimesToThoseThatPassed) {
+  v1::WorkerProgress progress = Report();
+  progress.set_data_seconds(1e300);
+  progress.set_wait_seconds(-1);
+  progress.set_pull_seconds(std::nan(""));
+  EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 3);
+  EXPECT_EQ(progress.data_seconds(), 16);
+  EXPECT_EQ(progress.wait_seconds(), 0);
+  EXPECT_EQ(progress.pull_seconds(), 0);
+  EXPECT_EQ(progress.compute_seconds(), 0.5);
+}
+
+TEST(CheckRegister, NamesTheFieldAndTheBound) {
+  v1::Register request;
+  request.set_address(std::string(513, 'a'));
+  EXPECT_THAT(CheckRegister(request).message(),
+              HasSubstr("address has 513 bytes; at most 512 may be"));
+}
+
+TEST(CheckShardProgress, TakesWhatAShardOfAJobThatWasMadeShorterSays) {
+  ShardFacts facts;
+  facts.total_steps = 100;  // the checkpoint's; the job has fewer
+  facts.first_version = 100;
+  facts.owned = {0};
+  v1::ShardProgress progress;
+  progress.set_closed(100);
+  progress.set_committed(100);
+  EXPECT_TRUE(CheckShardProgress(progress, facts).ok());
+}
+
+TEST(CheckShardProgress, AShardWithoutBlocksCommitsWhatOthersClose) {
+  ShardFacts facts;
+  facts.total_steps = 100;
+  v1::ShardProgress progress;
+  progress.set_committed(7);
+  EXPECT_TRUE(CheckShardProgress(progress, facts).ok());
+  facts.owned = {3};
+  EXPECT_THAT(CheckShardProgress(progress, facts).message(),
+              HasSubstr("committed is 7, past what the shard has closed, 0"));
+}
+
+TEST(CheckEvaluationResult, SaysThatALossIsNotFinite) {
+  v1::EvaluationResult result;
+  v1::Range asked;
+  asked.set_end(10);
+  result.set_count(10);
+  EXPECT_TRUE(CheckEvaluationResult(result, asked).ok());
+  result.set_loss_sum(std::nan(""));
+  EXPECT_THAT(CheckEvaluationResult(result, asked).message(), HasSubstr("is not finite"));
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

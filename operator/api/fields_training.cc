@@ -591,6 +591,15 @@ void AddLimits(std::vector<Field>* fields) {
           .Max(86400)
           .Example("15")
           .Invalid("0", "must be more than 0"));
+  fields->push_back(
+      Number("spec.timeouts.startSeconds",
+             "A process that has not registered with the coordinator so long after its start is "
+             "killed and started again. Unset: 60, and 600 for a worker that is a command of the "
+             "job's own.")
+          .Above(0)
+          .Max(86400)
+          .Example("60")
+          .Invalid("0", "must be more than 0"));
   fields->push_back(Boolean("spec.suspend",
                             "Save a checkpoint and stop all processes, until this is false again; "
                             "the job then goes on at the same sample.")

@@ -267,7 +267,8 @@ void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
   if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
     // One that was leaving, or had been told to, has left.
-    if (Leaving() || (process->leaving && !IsMember(incarnation))) {
+    const bool needed = IsMember(incarnation) || HoldsState(incarnation);
+    if (Leaving() || (process->leaving && !needed)) {
       membership_.Leave(incarnation);
     } else if (process->leaving) {
       OnGone(*membership_.Leave(incarnation), now);
@@ -675,6 +676,7 @@ void CoordinatorCore::Impl::OnLeave(Process& process, absl::Time now) {
     process.leaving = true;
     return;
   }
+  if (!Leaving() && AsksToLeave(process, now)) return;
   const StreamId stream = process.stream;
   const Departure departure = *membership_.Leave(process.incarnation());
   actions_.push_back(CloseStream{stream, absl::OkStatus()});
@@ -768,9 +770,11 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   } else {
     Info(what, now);
   }
-  const bool holds_state = std::find(facts_.shards.begin(), facts_.shards.end(),
-                                     process.incarnation()) != facts_.shards.end();
-  if (holds_state && (stage_ == Stage::kPreparing || stage_ == Stage::kRunning)) {
+  if (!HoldsState(process.incarnation())) return;
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (process.leaving || !departure.expelled) {
+    GoOnWithout(what, now);
+  } else {
     LoseShard(what, now);
   }
 }

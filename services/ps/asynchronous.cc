@@ -410,7 +410,7 @@ absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest
     return fits;
   }
   Hear(worker, request.clock());
-  v1::Header header;
+  v1::Header header = state_.NewHeader();
   *header.mutable_lease() = arbiter_.RequestLease(worker, request.samples(), request.clock());
   state_.Send(stream.id, std::move(header));
   AnswerWaiting();

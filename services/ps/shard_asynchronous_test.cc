@@ -77,6 +77,7 @@ class AsynchronousTest : public ::testing::Test {
   std::optional<v1::Lease> TakeLease(StreamId stream) {
     std::optional<v1::Lease> lease;
     for (const v1::Header& header : shard.TakeFrames(stream)) {
+      EXPECT_TRUE(header.has_view()) << "a worker ignores frames without its view";
       if (header.has_lease()) lease = header.lease();
     }
     return lease;

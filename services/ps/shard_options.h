@@ -46,6 +46,10 @@ struct ShardOptions {
   size_t max_parked_pulls = 1 << 14;
   // Of a stream: memory of those pulls and of the rows that they name.
   uint64_t max_parked_bytes = uint64_t{32} << 20;
+  // Of a stream: answers that wait for the peer to take them. Over it the stream is closed. What
+  // waits mostly refers to versions that are held anyway; at least twice what a peer may pull at
+  // once.
+  uint64_t max_answer_bytes = uint64_t{4} << 30;
   // Cuts open at one time.
   size_t max_cuts = 8;
 

@@ -1,12 +1,15 @@
 #include "services/ps/shard_server.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <thread>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
@@ -14,9 +17,13 @@
 #include "services/common/backoff.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
+#include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/protocol/ids.h"
+#include "services/ps/bounds.h"
+#include "services/ps/frame_checks.h"
 #include "services/ps/partition_file.h"
 #include "services/ps/thread_pool_runner.h"
 #include "services/transport/coordinator_link.h"
@@ -28,6 +35,9 @@ namespace {
 
 // Frames with at most this much payload together are handled by the thread that read them.
 constexpr size_t kInlineBytes = 64 << 10;
+// Lines about closed streams in one second; more are counted, so that a peer that comes again and
+// again does not fill the log.
+constexpr int kLoggedCloses = 10;
 // Frames that wait for a connection to another shard; more than two steps' worth are of no use.
 constexpr size_t kMaxPeerFrames = 256;
 
@@ -50,6 +60,7 @@ class ShardServer::Impl final : public StreamHandler {
         executor_({.name = "shard"}),
         file_thread_({.name = "files"}),
         streams_({.reader_threads = ReaderThreads(),
+                  .max_queued_bytes = options_.core.max_answer_bytes,
                   .on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
                  this),
         timer_(&clock_,
@@ -129,24 +140,44 @@ class ShardServer::Impl final : public StreamHandler {
     return result_;
   }
 
-  void Abandon(std::string reason) {
-    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFailed, reason); });
+  void Leave(std::string reason, absl::Duration grace) {
+    Event([reason = std::move(reason), grace](ShardCore& core, absl::Time now) {
+      core.OnLeave(reason, grace, now);
+    });
   }
+  void Abandon(std::string reason) {
+    Event(
+        [this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFinished, reason); });
+  }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   // ---- StreamHandler: on the streams' reader threads
 
   void OnOpen(StreamId stream, const std::string& peer) override {
     started_.Wait();
     logger_.Debug("A stream opened", {{"stream", stream}, {"peer", peer}});
+    {
+      MutexLock lock(&received_mutex_);
+      received_[stream] = std::make_shared<std::atomic<uint64_t>>(0);
+    }
     Event([stream](ShardCore& core, absl::Time now) { core.OnStreamOpened(stream, now); });
   }
 
   void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
     size_t bytes = 0;
-    for (const DecodedFrame& frame : frames) bytes += frame.payload.size();
+    uint64_t memory = 0;
+    for (const DecodedFrame& frame : frames) {
+      bytes += frame.payload.size();
+      memory += HeaderMemory(frame.header);
+    }
+    memory += bytes;
+    const std::shared_ptr<std::atomic<uint64_t>> received = Receive(stream, memory);
+    if (received == nullptr) return;
     frames_received_.Increment(static_cast<double>(frames.size()));
     bytes_received_.Increment(static_cast<double>(bytes));
-    auto task = [this, stream, frames = std::move(frames)]() mutable {
+    auto task = [this, stream, received, memory, frames = std::move(frames)]() mutable {
+      received->fetch_sub(memory, std::memory_order_relaxed);
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
       for (DecodedFrame& frame : frames) {
@@ -165,10 +196,37 @@ class ShardServer::Impl final : public StreamHandler {
 
   void OnClosed(StreamId stream, const absl::Status& why) override {
     logger_.Debug("A stream closed", {{"stream", stream}, {"why", why.ToString()}});
+    {
+      MutexLock lock(&received_mutex_);
+      received_.erase(stream);
+    }
     Event([stream](ShardCore& core, absl::Time now) { core.OnStreamClosed(stream, now); });
   }
 
  private:
+  // Counts frames until the core sees them. Null: they are too much, and the stream is closed.
+  std::shared_ptr<std::atomic<uint64_t>> Receive(StreamId stream, uint64_t memory) {
+    std::shared_ptr<std::atomic<uint64_t>> received;
+    {
+      MutexLock lock(&received_mutex_);
+      const auto found = received_.find(stream);
+      if (found == received_.end()) return nullptr;  // closed already, for the same reason
+      received = found->second;
+    }
+    const uint64_t before = received->fetch_add(memory, std::memory_order_relaxed);
+    if (before == 0 || before + memory <= options_.core.max_received_bytes) return received;
+    {
+      MutexLock lock(&received_mutex_);
+      received_.erase(stream);
+    }
+    received_reached_.fetch_add(1, std::memory_order_relaxed);
+    streams_.Close(stream, Exceeded(Bound::kReceivedBytes,
+                                    absl::StrCat("frames that the shard has not looked at take ",
+                                                 before + memory, " bytes, more than ",
+                                                 options_.core.max_received_bytes)));
+    return nullptr;
+  }
+
   // A stream of ours to another shard.
   struct Peer {
     std::string address;
@@ -231,7 +289,10 @@ class ShardServer::Impl final : public StreamHandler {
     queued_.clear();
   }
   void Perform(CloseStream& close) {
-    logger_.Info("Closes a stream", {{"stream", close.stream}, {"why", close.status.ToString()}});
+    if (logged_closes_ < kLoggedCloses) {
+      logger_.Info("Closes a stream", {{"stream", close.stream}, {"why", close.status.ToString()}});
+    }
+    ++logged_closes_;
     if (!close.status.ok()) streams_refused_.Increment();
     streams_.Close(close.stream, close.status);
   }
@@ -390,9 +451,35 @@ class ShardServer::Impl final : public StreamHandler {
     ended_.Notify();
   }
 
+  void PublishBounds(ShardStatus* status) {
+    BoundUse& received = status->bounds[static_cast<size_t>(Bound::kReceivedBytes)];
+    received.limit = options_.core.max_received_bytes;
+    received.reached = received_reached_.load(std::memory_order_relaxed);
+    {
+      MutexLock lock(&received_mutex_);
+      for (const auto& [stream, bytes] : received_) {
+        received.used = std::max(received.used, bytes->load(std::memory_order_relaxed));
+      }
+    }
+    for (size_t bound = 0; bound < kBounds; ++bound) {
+      const BoundUse& use = status->bounds[bound];
+      const std::vector<std::string> label = {std::string(kBoundNames[bound])};
+      metrics_->gauge("bound_used", label).Set(static_cast<double>(use.used));
+      metrics_->gauge("bound_limit", label).Set(static_cast<double>(use.limit));
+      metrics_->counter("bound_reached_total", label)
+          .Increment(static_cast<double>(use.reached - bounds_reached_[bound]));
+      bounds_reached_[bound] = use.reached;
+    }
+  }
+
   void Publish(absl::Time now) {
     last_publication_ = now;
-    const ShardStatus status = core_->status();
+    ShardStatus status = core_->status();
+    PublishBounds(&status);
+    if (logged_closes_ > kLoggedCloses) {
+      logger_.Info("Closed more streams", {{"streams", logged_closes_ - kLoggedCloses}});
+    }
+    logged_closes_ = 0;
     has_view_ = status.has_view;
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
@@ -445,15 +532,23 @@ class ShardServer::Impl final : public StreamHandler {
   uint64_t peer_lives_ = 0;
   absl::BitGen random_;
   absl::Time last_publication_ = absl::InfinitePast();
+  int logged_closes_ = 0;  // since the last publication
+  std::array<uint64_t, kBounds> bounds_reached_{};
   v1::ViewId last_view_;
   Result result_;  // written before ended_ is notified
 
+  // Memory of the frames of each open stream that the core has not seen yet.
+  Mutex received_mutex_;
+  absl::flat_hash_map<StreamId, std::shared_ptr<std::atomic<uint64_t>>> received_
+      ABSL_GUARDED_BY(received_mutex_);
+  std::atomic<uint64_t> received_reached_{0};
   std::atomic<bool> has_view_{false};
   Notification started_;     // core_ is there
   Notification link_ready_;  // link_ is there
   Notification ended_;
 
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor file_thread_;
   StreamServer streams_;
   DeadlineTimer timer_;
@@ -474,6 +569,10 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options,
 int ShardServer::port() const { return impl_->port(); }
 absl::Status ShardServer::Ready() const { return impl_->Ready(); }
 ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
+void ShardServer::Leave(std::string reason, absl::Duration grace) {
+  impl_->Leave(std::move(reason), grace);
+}
+absl::Status ShardServer::Alive() { return impl_->Alive(); }
 void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
 
 }  // namespace sluice::ps

@@ -5,6 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::stage {
@@ -20,6 +21,39 @@ absl::Status NoSuchWorker(uint64_t incarnation) {
   return absl::NotFoundError(absl::StrCat("worker ", absl::Hex(incarnation),
                                           " has pulled nothing here: it is no member of the view, "
                                           "or of one that is over"));
+}
+
+// The numbers are as many as the shape says.
+absl::Status CheckTensor(const v1::StageTensor& tensor) {
+  constexpr int kMaxDimensions = 16;
+  if (tensor.shape_size() > kMaxDimensions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor of ", tensor.shape_size(), " dimensions"));
+  }
+  const size_t element = ElementBytes(tensor.dtype());
+  if (element == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a tensor of type ", tensor.dtype()));
+  }
+  const uint64_t elements = tensor.data().size() / element;
+  bool fits = tensor.data().size() % element == 0;
+  uint64_t product = 1;
+  for (const int64_t extent : tensor.shape()) {
+    fits = fits && extent >= 0;
+    if (!fits) break;
+    const auto size = static_cast<uint64_t>(extent);
+    // What is 0 stays 0; nothing else may pass the elements that there are.
+    fits = product == 0 || size <= elements / product || size == 0;
+    product = fits ? product * size : product;
+  }
+  if (fits && product == elements) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a tensor of shape [", absl::StrJoin(tensor.shape(), ", "), "] with ",
+                   tensor.data().size(), " bytes, ", element, " for each element"));
+}
+
+absl::Status Exceeded(absl::string_view bound, size_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(bound, ": a worker has at most ", limit, " on a shard"));
 }
 
 }  // namespace
@@ -127,18 +161,28 @@ absl::StatusOr<Host::Worker*> Host::FindWorker(uint64_t incarnation) {
 }
 
 absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& request) {
+  const uint32_t stages = std::max(1, request.model().stages_size());
+  if (request.stage() >= stages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stage ", request.stage(), " of a model of ", stages));
+  }
   v1::OpenStageRequest shared = request;
   shared.clear_worker();
   const std::string key = shared.SerializeAsString();
   std::shared_ptr<Layers> layers;
   {
     MutexLock lock(&mutex_);
-    if (const auto known = FindWorker(request.worker()); !known.ok()) return known.status();
+    const auto known = FindWorker(request.worker());
+    if (!known.ok()) return known.status();
+    if ((*known)->stages.size() >= options_.max_stages &&
+        (*known)->stages.count(request.stage()) == 0) {
+      return Exceeded("max_stages", options_.max_stages);
+    }
     if (request.job() != identity_.job()) {
       return absl::InvalidArgumentError(absl::StrCat("this shard is of job '", identity_.job(),
                                                      "', not of '", request.job(), "'"));
     }
-    layers = layers_[key].lock();
+    if (const auto made = layers_.find(key); made != layers_.end()) layers = made->second.lock();
   }
   if (layers == nullptr) {
     absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
@@ -150,6 +194,9 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     MutexLock lock(&mutex_);
     const auto worker = FindWorker(request.worker());
     if (!worker.ok()) return worker.status();
+    for (auto it = layers_.begin(); it != layers_.end();) {
+      it = it->second.expired() ? layers_.erase(it) : std::next(it);
+    }
     // Several may have made layers at the same time; who comes second takes the first one's.
     if (const std::shared_ptr<Layers> other = layers_[key].lock()) {
       layers = other;
@@ -169,6 +216,19 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
 // Forgets what the worker has forgotten and finds what it computes with.
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
+  if (absl::Status fits = CheckTensor(request.input()); !fits.ok()) return fits;
+  const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
+  if (request.microbatches() > std::max<size_t>(1, elements)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.microbatches(), " microbatches of ", elements, " numbers"));
+  }
+  if (static_cast<size_t>(request.live_handles_size()) > options_.max_blocks ||
+      static_cast<size_t>(request.handles_size()) > options_.max_blocks) {
+    return Exceeded("max_blocks", options_.max_blocks);
+  }
+  if (static_cast<size_t>(request.live_contexts_size()) > options_.max_contexts) {
+    return Exceeded("max_contexts", options_.max_contexts);
+  }
   const std::set<uint64_t> live(request.live_handles().begin(), request.live_handles().end());
   const std::set<uint64_t> live_contexts(request.live_contexts().begin(),
                                          request.live_contexts().end());
@@ -196,8 +256,11 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     it = contexts.erase(it);
   }
   if (contexts.size() >= options_.max_contexts) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the worker has ", contexts.size(), " contexts here"));
+    return Exceeded("max_contexts", options_.max_contexts);
+  }
+  if (static_cast<size_t>(request.handles_size()) > blocks.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.handles_size(), " block references of ", blocks.size(), " blocks"));
   }
   for (uint64_t handle : request.handles()) {
     const auto found = blocks.find(handle);
@@ -242,6 +305,11 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
   MutexLock lock(&mutex_);
   const auto worker = FindWorker(request.worker());
   if (!worker.ok()) return worker.status();
+  // Side by side, calls may have found room for one more each.
+  if ((*worker)->contexts.size() >= options_.max_contexts &&
+      (*worker)->contexts.count({request.context(), request.stage()}) == 0) {
+    return Exceeded("max_contexts", options_.max_contexts);
+  }
   std::shared_ptr<Context>& place = (*worker)->contexts[{request.context(), request.stage()}];
   old = std::exchange(place, std::move(context));
   return reply;
@@ -258,6 +326,7 @@ absl::StatusOr<std::shared_ptr<Host::Context>> Host::FindContext(uint64_t worker
 }
 
 absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& request) {
+  if (absl::Status fits = CheckTensor(request.gradient()); !fits.ok()) return fits;
   const auto context = FindContext(request.worker(), request.context(), request.stage());
   if (!context.ok()) return context.status();
   MutexLock running(&(*context)->running);

@@ -43,9 +43,11 @@ class Host final : public ps::References {
   struct Options {
     LayersFactory make_layers;
     int max_computing = 1;
-    // Of one worker. More means that it does not say what it has forgotten.
+    // Bounds of one worker; the error of each begins with its name. More contexts or blocks mean
+    // that it does not say what it has forgotten.
     size_t max_contexts = 1024;
     size_t max_blocks = 1 << 20;
+    size_t max_stages = 64;
     // Called once for each warning of a stage; any thread.
     std::function<void(const std::string& warning)> on_warning;
   };

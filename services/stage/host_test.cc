@@ -309,6 +309,66 @@ TEST_F(HostTest, AContextsGradientsCanBeFetched) {
   EXPECT_THAT(ToFloats(absl::Cord(reply->gradients(0).value().data())), ElementsAre(15));
 }
 
+TEST_F(HostTest, CallsThatContradictThemselvesAreRefused) {
+  const uint64_t handle = Hold(kWorker, 2).handle();
+  ASSERT_TRUE(Open(kWorker).ok());
+  const std::vector<std::pair<std::function<void(v1::ForwardRequest&)>, const char*>> table = {
+      {[](auto& r) { r.mutable_input()->set_shape(0, 2); }, "a tensor of shape [2] with 4 bytes"},
+      {[](auto& r) { r.mutable_input()->set_shape(0, -1); }, "shape [-1]"},
+      {[](auto& r) { r.mutable_input()->add_shape(int64_t{1} << 62); }, "a tensor of shape [1, "},
+      {[](auto& r) { r.mutable_input()->add_shape(0); }, "a tensor of shape [1, 0]"},
+      {[](auto& r) { r.mutable_input()->mutable_data()->append("x"); }, "with 5 bytes"},
+      {[](auto& r) { r.mutable_input()->set_dtype(static_cast<v1::DataType>(99)); }, "type 99"},
+      {[](auto& r) {
+         for (int i = 0; i < 100; ++i) r.mutable_input()->add_shape(1);
+       },
+       "101 dimensions"},
+      {[](auto& r) { r.set_microbatches(2); }, "2 microbatches of 1 numbers"},
+      {[&](auto& r) { r.add_handles(handle); }, "2 block references of 1 blocks"},
+      {[](auto& r) {
+         for (uint64_t i = 1; i < 7; ++i) r.add_live_contexts(i);
+       },
+       "max_contexts"},
+      {[](auto& r) { r.set_stage(7); }, "stage 7 was not opened"},
+  };
+  for (const auto& [spoil, says] : table) {
+    v1::ForwardRequest request = ForwardOf(kWorker, 1, handle, 5);
+    spoil(request);
+    const absl::Status status = host_.Forward(request).status();
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(says));
+    EXPECT_EQ(host_.status().contexts, 0u);
+    EXPECT_EQ(host_.status().blocks, 1u);
+  }
+  EXPECT_EQ(Forward(ForwardOf(kWorker, 1, handle, 5)), 10);
+}
+
+TEST_F(HostTest, AStageThatTheModelDoesNotHaveIsNotOpened) {
+  Hold(kWorker, 2);
+  v1::OpenStageRequest request;
+  request.set_worker(kWorker);
+  request.set_job(kJob);
+  request.set_stage(1);
+  EXPECT_EQ(host_.Open(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HostTest, AWorkerHasSoManyStagesAndNoMore) {
+  Hold(kWorker, 2);
+  v1::OpenStageRequest request;
+  request.set_worker(kWorker);
+  request.set_job(kJob);
+  for (int i = 0; i < 100; ++i) request.mutable_model()->add_stages();
+  for (uint32_t stage = 0; stage < 64; ++stage) {
+    request.set_stage(stage);
+    ASSERT_TRUE(host_.Open(request).ok());
+  }
+  request.set_stage(64);
+  const absl::Status status = host_.Open(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), ::testing::StartsWith("max_stages"));
+  request.set_stage(5);
+  EXPECT_TRUE(host_.Open(request).ok()) << "again, with other settings";
+}
+
 TEST_F(HostTest, AnotherJobsWorkerIsRefused) {
   Hold(kWorker, 2);
   v1::OpenStageRequest request;

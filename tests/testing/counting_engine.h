@@ -20,8 +20,8 @@ namespace sluice::testing {
 class CountingEngine : public ComputeEngine {
  public:
   // model.dimensions["microseconds"]: how long a batch takes, so that faults find something under
-  // way.
-  CountingEngine(const v1::JobSpec& job, uint64_t samples);
+  // way. `slow_while`: only as long as this file exists; empty: always.
+  CountingEngine(const v1::JobSpec& job, uint64_t samples, std::string slow_while = "");
 
   const v1::TensorTable& Describe() const override { return table_; }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override;
@@ -35,6 +35,7 @@ class CountingEngine : public ComputeEngine {
 
  private:
   absl::Duration time_per_batch_;
+  const std::string slow_while_;
   v1::TensorTable table_;
   std::vector<double> current_;
   std::vector<double> incoming_;

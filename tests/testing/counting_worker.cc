@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/exit_code.h"
+#include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/transport/grpc_settings.h"
@@ -28,12 +30,14 @@ int Main(int argc, char** argv) {
   WorkerProcess::Options options;
   uint32_t index = 0;
   int threads = 0;
+  std::string slow_while;
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
   app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
+  app.add_option("--slow-while", slow_while, "batches take their time only while this file exists");
   security::TransportSecurity::Options security;
   security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);
@@ -42,17 +46,17 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Logger> logger = BeginProgram(program);
   if (!logger.ok()) return ExitWith("counting_worker", logger.status());
   ConfigureGrpcProcess({});
-  const auto opened =
-      security::TransportSecurity::OpenChosen(MakeRealFileSystem().get(), security, absl::Now());
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto opened = security::TransportSecurity::OpenChosen(files.get(), security, absl::Now());
   if (!opened.ok()) return ExitWith("counting_worker", opened.status());
   options.security = *opened;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
   options.core.process.set_incarnation(RandomIncarnation());
   options.core.pid = getpid();
-  options.make_engine = [](const v1::JobSpec& job, const DatasetInfo& data,
-                           int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    return std::make_unique<testing::CountingEngine>(job, data.samples);
+  options.make_engine = [slow_while](const v1::JobSpec& job, const DatasetInfo& data,
+                                     int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
+    return std::make_unique<testing::CountingEngine>(job, data.samples, slow_while);
   };
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,

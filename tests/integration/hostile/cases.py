@@ -1,0 +1,378 @@
+"""The attacks of a hostile client, one by one, on jobs that must not care.
+
+An Arena starts a job, looks at its pace, attacks it, looks at its pace meanwhile and afterwards, and lets it end. What is wrong
+with any of that is told as sentences.
+"""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import time
+import typing
+import urllib.request
+
+import numpy as np
+
+from sluice import transport
+from sluice.protocol import wire
+from tests.integration.hostile import job as job_lib
+
+# Of the pace before an attack: on a machine that is busy with other things, the attacker takes its part of the cores.
+# bench/hostile.py asks for more, of a quiet one.
+LEAST_DURING = 0.3
+LEAST_IN_A_FLOOD = 0.02
+LEAST_AFTER = 0.5
+
+ASYNCHRONOUS = {'mode': 'ASYNCHRONOUS', 'microbatchSize': 16}
+BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
+
+
+@dataclasses.dataclass
+class Case:
+    number: str               # of the review
+    name: str                 # of the test
+    attack: str = ''          # of attacker.Attacker
+    order: str = ''           # of member.Liar: then one of the two workers is the liar
+    certificate: str = 'worker-2'  # of the attacker; the job wants workers 0 and 1
+    training: dict = dataclasses.field(default_factory=dict)
+    changes: dict = dataclasses.field(default_factory=dict)  # of the job
+    more: dict = dataclasses.field(default_factory=dict)     # for the attacker
+    during: typing.Callable = None  # (job, attack, problems): what is done and looked at meanwhile
+    never: tuple = ()         # what the attacker must not be able to count
+    restarts: int = 0         # attempts that the attack may cost
+    paced: bool = True        # training goes on at its pace during the attack
+    flood: bool = False       # it takes all that it gets of the cores: training goes on, at whatever pace
+    seconds: float = 2.0
+    tls: tuple = (False, True)
+    own_job: bool = False     # what came of it is seen at the job's end only
+    samples: int = job_lib.SAMPLES  # of the job's data, and so elements of its model
+
+    def alone(self):
+        return self.own_job or bool(self.order or self.training or self.changes) or self.samples != job_lib.SAMPLES
+
+
+@dataclasses.dataclass
+class Outcome:
+    case: Case
+    tls: bool
+    problems: list = dataclasses.field(default_factory=list)
+    before: float = 0.0       # steps a second
+    during: float = 0.0
+    after: float = 0.0
+    memory_mib: dict = dataclasses.field(default_factory=dict)
+    said: dict = dataclasses.field(default_factory=dict)  # by the attacker
+
+    def record(self):
+        return {'number': self.case.number, 'name': self.case.name, 'tls': self.tls, 'problems': self.problems,
+                'before': self.before, 'during': self.during, 'after': self.after, 'memory_mib': self.memory_mib,
+                'said': self.said}
+
+
+# ---- what is done during some attacks
+
+def checkpoints_go_on(job, attack, problems):
+    attack.ready.wait(10)
+    seen = {job.progress().checkpoint.last.step}
+    # One may have been under way.
+    deadline = time.monotonic() + 6
+    while len(seen) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        seen.add(job.progress().checkpoint.last.step)
+    if len(seen) < 3:
+        problems.append(f'checkpoints in 6 s: those of steps {sorted(seen)}, at step {job.step()}')
+
+
+def a_worker_is_replaced(job, attack, problems):
+    attack.ready.wait(20)
+    job.kill('worker-1')
+    job.start_counting_worker(1)
+    try:
+        job.wait_for_members(2, 15)
+    except Exception as error:  # it comes too late, or the coordinator does not answer at all
+        problems.append(f'the worker that was started again does not become a member: {_brief(error)}')
+        return
+    if job.pace(1.5) == 0:
+        problems.append('training stands still while the streams are open')
+
+
+def probes_are_answered(job, attack, problems):
+    attack.ready.wait(20)
+    slowest, failed = 0.0, []
+    for _ in range(8):
+        for address in job.metrics_addresses():
+            began = time.monotonic()
+            try:
+                with urllib.request.urlopen(f'http://{address}/healthz', timeout=3) as reply:
+                    reply.read()
+            except OSError as error:
+                failed.append(f'{address}: {_brief(error)}')
+            slowest = max(slowest, time.monotonic() - began)
+        if len(failed) > 3:
+            break
+        time.sleep(0.1)
+    if failed:
+        problems.append(f'{len(failed)} probes were not answered within 3 s: {failed[0]}')
+    try:
+        # A process that connects now is served as well.
+        job.progress()
+    except Exception as error:
+        problems.append(f'the coordinator serves no new connection: {_brief(error)}')
+
+
+def the_place_is_given_back(job, attack, problems):
+    """The attacker sits in the place of a worker that died, until somebody notices that it does nothing."""
+    job.kill('worker-1')
+    attack.wait()
+    job.start_counting_worker(1)
+    try:
+        job.wait_for_members(2, 20)
+    except Exception as error:
+        problems.append(f'the honest worker does not become a member again: {_brief(error)}')
+
+
+# ---- the cases
+
+_CHECKPOINTS = {'checkpoint': {'intervalSteps': 10}}
+
+CASES = [
+    Case('S1', 'no_stranger_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', seconds=1.5),
+    Case('S1', 'no_reader_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
+    Case('S1', 'no_member_ends_a_job_by_a_push_of_a_huge_step', order='push_of_a_huge_step', paced=False),
+    Case('S2', 'no_gradient_is_taken_in_the_name_of_another', 'push_in_the_name_of_a_worker', own_job=True),
+    Case('S2', 'a_reader_closes_no_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'},
+         never=('taken',)),
+    Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',)),
+    Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
+    Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
+    Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5),
+    Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
+         samples=400),
+    Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
+    Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
+    Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
+         changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=7),
+    Case('S6', 'streams_without_a_word_take_no_place_of_a_worker', 'silent_streams', certificate='reader',
+         during=a_worker_is_replaced, paced=False, own_job=True, seconds=10),
+    Case('S7', 'silent_connections_hold_up_no_probe', 'silent_connections', during=probes_are_answered, seconds=4),
+    Case('S9', 'a_certificate_of_another_job_opens_nothing', 'everything_without_leave', certificate='other/worker-0',
+         tls=(True,)),
+    Case('S9', 'an_operator_of_another_job_commands_nothing', 'everything_without_leave', certificate='other/operator',
+         tls=(True,)),
+    Case('S13', 'rapid_reset_harms_no_job', 'rapid_reset', flood=True, seconds=3),
+    Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True),
+    Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
+    Case('S14', 'a_clock_that_nobody_reached_holds_up_nobody', 'clocks', training=BOUNDED, seconds=1.5),
+    Case('S14', 'a_member_whose_clock_runs_ahead_holds_up_nobody', order='pulls_of_what_nobody_made', training=BOUNDED,
+         paced=False),
+    Case('S14', 'no_update_without_samples_is_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5),
+    Case('S14', 'no_update_without_samples_is_applied_for_a_member', order='updates_without_samples', training=ASYNCHRONOUS,
+         paced=False),
+    Case('S15', 'a_stranger_beyond_the_wanted_size_joins_nothing', 'stranger', more={'register_as': 777}, never=('stayed',),
+         tls=(False,)),
+    Case('S15', 'a_certificate_beyond_the_wanted_size_joins_nothing', 'stranger', never=('stayed',), tls=(True,)),
+    Case('S15', 'a_stranger_that_lies_changes_nothing', 'stranger', more={'lies': True}),
+    Case('S15', 'the_failure_of_a_stranger_fails_nothing', 'stranger', more={'fails': True}, seconds=1.5),
+    Case('S15', 'a_member_that_does_nothing_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1, 'until_expelled': True}, during=the_place_is_given_back, seconds=14),
+    Case('S15', 'a_member_that_lies_of_its_work_changes_nothing', order='lies_of_its_work', paced=False),
+    Case('S15', 'the_failure_of_a_newcomer_fails_nothing', 'stranger', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1, 'fails': True}, during=the_place_is_given_back, seconds=2),
+    Case('new', 'long_words_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1}, during=the_place_is_given_back, seconds=3),
+    Case('new', 'answers_that_nobody_takes_take_bounded_memory', 'answers_never_read', flood=True, certificate='reader', seconds=3),
+    Case('new', 'more_connections_than_files_harm_no_job', 'many_connections', flood=True, seconds=3),
+    Case('new', 'pings_and_settings_without_end_harm_no_job', 'ping_flood', flood=True, seconds=1.5),
+    Case('new', 'data_without_bytes_harms_no_job', 'empty_data', flood=True, seconds=1.5),
+    Case('new', 'frames_at_random_harm_no_job', 'random_frames', flood=True, seconds=1.5),
+    Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
+    Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False),
+    Case('new', 'a_worker_that_comes_and_goes_holds_up_nobody', 'come_and_go'),
+]
+
+
+# ---- running one
+
+def certify(sluice, folder):
+    """Certificates of the job, and of another one by the same authority in other/."""
+    def make(job, where):
+        subprocess.run([sluice, 'certificates', job, '-o', str(where), '--shards', '2', '--workers', '3'], check=True,
+                       capture_output=True)
+    make('test', folder)
+    other = folder / 'other'
+    other.mkdir()
+    shutil.copytree(folder / 'ca', other / 'ca')
+    make('other', other)
+    return folder
+
+
+def _brief(error):
+    return transport.describe(error)[:300]
+
+
+def _let_through(case, outcome):
+    """What the attacker was granted, and must not be."""
+    return [what for what in outcome.said.get('counts', {}) if what.startswith('let through') or what in case.never]
+
+
+class Arena:
+    """Jobs to attack, of one kind of security. Attacks that leave a job as it is share one, as long as it lasts: how those end is
+    told by `close`."""
+
+    def __init__(self, folder, tls=None, stretch=1.0):
+        """`tls`: of `certify`, or None for plain text. `stretch`: for how long the pace is measured."""
+        self._folder = pathlib.Path(folder)
+        self._tls = tls
+        self._stretch = stretch
+        self._shared = None  # (job, its pace, names of the attacks on it)
+        self._jobs = 0
+        self._problems = []  # at the ends of shared jobs
+
+    def _start(self, case):
+        self._jobs += 1
+        folder = self._folder / f'{self._jobs}'
+        folder.mkdir()
+        spec = job_lib.counting_job(folder, case.samples, training=case.training, **case.changes,
+                                    **({'tls': 'TLS_ENABLED'} if self._tls else {}))
+        job = job_lib.AttackedJob(spec, folder / 'job', self._tls)
+        try:
+            job.start_all(hostile_member=bool(case.order))
+            return job, job.pace(self._stretch)
+        except BaseException:
+            job.__exit__()
+            raise
+
+    def run(self, case):
+        outcome = Outcome(case, self._tls is not None)
+        if case.alone():
+            job, outcome.before = self._start(case)
+            with job:
+                self._attack(job, case, outcome)
+                _look_at_the_end(job, outcome.problems)
+                self._explain(job, outcome)
+            return outcome
+        if self._shared is not None and (self._shared[0].trained() or 0) > 0.6 * job_lib.STEPS:
+            self._end_shared()
+        if self._shared is None:
+            self._shared = (*self._start(case), [])
+        job, outcome.before, attacks = self._shared
+        attacks.append(case.name)
+        self._attack(job, case, outcome)
+        if outcome.problems:
+            # The next attack finds another one.
+            self._explain(job, outcome)
+            job.__exit__()
+            self._shared = None
+        return outcome
+
+    def close(self):
+        """What is wrong with the ends of those jobs that all attacks had left as they were."""
+        self._end_shared()
+        return self._problems
+
+    def _end_shared(self):
+        if self._shared is None:
+            return
+        (job, _, attacks), self._shared = self._shared, None
+        problems = []
+        with job:
+            _look_at_the_end(job, problems)
+            if problems:
+                self._problems += [f'after {", ".join(attacks)}:', *problems, job.trail()]
+
+    def _attack(self, job, case, outcome):
+        attempt = job.progress().attempt
+        logged = {name: job.logged_bytes(name) for name in job.servers()}
+        began, first = time.monotonic(), job.trained()
+        if case.order:
+            try:
+                outcome.said = {'answer': job.give_order(case.order, case.seconds + 15)}
+            except TimeoutError:
+                outcome.said = {'answer': 'none'}
+        else:
+            certificate = self._tls / case.certificate if self._tls else None
+            attack = job.attack(case.attack, case.seconds, certificate=certificate, **case.more)
+            if case.during is not None:
+                case.during(job, attack, outcome.problems)
+            outcome.said = attack.wait()
+        outcome.during = job.pace_since(began, first)
+        _look_at_what_is_said(job, outcome.problems)
+        outcome.after = _pace_afterwards(job, outcome.before, self._stretch)
+        _look_at(job, case, outcome, attempt, logged)
+
+    @staticmethod
+    def _explain(job, outcome):
+        if outcome.problems:
+            outcome.problems.append('the attacker: ' + json.dumps(outcome.said)[:600])
+            outcome.problems.append('the logs:\n' + job.trail())
+
+
+def _pace_afterwards(job, before, stretch):
+    """Once training has come to itself, for which it has some seconds: somebody may have had to be expelled."""
+    pace = 0.0
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline and job.lives('coordinator'):
+        pace = job.pace(stretch)
+        if pace >= 0.8 * before:
+            break
+    return pace
+
+
+def _look_at_what_is_said(job, problems):
+    """Reports of workers are shown to people, and divide the work."""
+    try:
+        progress = job.progress()
+    except Exception:
+        return  # told later
+    for what, value in (('loss', progress.loss), ('samples_per_second', progress.samples_per_second),
+                        ('compute_seconds', progress.compute_seconds), ('pushed_bytes', progress.pushed_bytes)):
+        if not 0 <= value < 1e15:
+            problems.append(f'the {what} of the job are said to be {value}')
+    for process in progress.processes:
+        if not 0 <= process.samples_per_second < 1e9:
+            problems.append(f'{process.samples_per_second} samples a second are said of worker {process.process.index}')
+
+
+def _look_at(job, case, outcome, attempt, logged):
+    problems = outcome.problems
+    for name in job.servers():
+        outcome.memory_mib[name] = job.memory_mib(name)
+        if not job.lives(name):
+            problems.append(f'{name} ended with {job._living[name].poll()}')
+        if outcome.memory_mib[name] > job.bound_mib(name):
+            problems.append(f'{name} had {outcome.memory_mib[name]} MiB resident, over the bound of {job.bound_mib(name)}')
+        if job.threads(name) > job_lib.THREADS:
+            problems.append(f'{name} has {job.threads(name)} threads')
+        if job.logged_bytes(name) - logged[name] > job_lib.LOG_BYTES:
+            problems.append(f'{name} logged {job.logged_bytes(name) - logged[name]} bytes')
+    try:
+        progress = job.progress()
+    except Exception as error:
+        problems.append(f'the coordinator does not answer: {_brief(error)}')
+        return
+    if progress.phase != wire.JobProgress_TRAINING:
+        problems.append(f'the job is in phase {progress.phase}: {progress.reason}')
+    if progress.attempt > attempt + case.restarts:
+        problems.append(f'the attack cost {progress.attempt - attempt} attempts')
+    for what in _let_through(case, outcome):
+        problems.append(what)
+    if case.paced and outcome.during < (LEAST_IN_A_FLOOD if case.flood else LEAST_DURING) * outcome.before:
+        problems.append(f'{outcome.during:.1f} steps a second during the attack, {outcome.before:.1f} before')
+    if outcome.after < LEAST_AFTER * outcome.before:
+        problems.append(f'{outcome.after:.1f} steps a second after the attack, {outcome.before:.1f} before')
+
+
+def _look_at_the_end(job, problems):
+    codes = job.let_it_end(90 if not problems else 8 if job.lives('coordinator') else 2)
+    wrong = {name: code for name, code in codes.items() if code != 0}
+    if wrong:
+        problems.append(f'exit codes at the end: {wrong}')
+        return
+    counts, expected = job.final_counts()
+    different = int(np.count_nonzero(counts != expected))
+    if different:
+        problems.append(f'{different} of {len(counts)} samples do not count {expected:g} times: {counts.min()} to {counts.max()}')
+    synchronous = job.job['training']['mode'] == 'SYNCHRONOUS'
+    if synchronous and job.final_step() != job_lib.STEPS:
+        problems.append(f'the job ended at step {job.final_step()} of {job_lib.STEPS}')

@@ -1,0 +1,72 @@
+"""Jobs of real processes under attack by a client made from proto/: each ends as if nobody had attacked it.
+
+An attack is told by cases.py, and made by attacker.py (from outside) or member.py (by a worker of the job).
+"""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf')
+
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+from tests.integration.hostile import cases
+from tests.python import job_processes
+from tools import unittest_main
+
+_SLUICE = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
+
+
+class _Attacked(unittest.TestCase):
+    tls = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        if cls is TlsTest:
+            cls.tls = cases.certify(_SLUICE, cls.folder / 'tls')
+        cls.arena = cases.Arena(cls.folder, cls.tls)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.arena.close()
+
+    def attack(self, case):
+        outcome = self.arena.run(case)
+        outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
+        if outputs:
+            with open(pathlib.Path(outputs) / 'outcomes.jsonl', 'a') as file:
+                file.write(json.dumps(outcome.record()) + '\n')
+        if outcome.problems:
+            self.fail('\n'.join(outcome.problems))
+
+    def end(self):
+        problems = self.arena.close()
+        if problems:
+            self.fail('\n'.join(problems))
+
+
+class PlainTextTest(_Attacked):
+    """The attacker knows what a worker of the job knows."""
+
+
+class TlsTest(_Attacked):
+    """Every process has a certificate of its own, the attacker too."""
+
+
+def _add(name, test, tls=(False, True)):
+    for cls, its in ((PlainTextTest, False), (TlsTest, True)):
+        if its in tls:
+            setattr(cls, f'test_{name}', test)
+
+
+for _case in cases.CASES:
+    _add(_case.name, lambda self, case=_case: self.attack(case), _case.tls)
+# Last, by its name.
+_add('z_jobs_that_were_attacked_end_as_if_they_had_not_been', _Attacked.end)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

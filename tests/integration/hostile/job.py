@@ -1,0 +1,267 @@
+"""A job of real processes that is attacked, and what must hold of it: its memory, its pace, its end."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import grpc
+
+from sluice import checkpoint
+from sluice.protocol import wire
+from tests.integration.hostile import attacker
+from tests.python import job_processes
+
+HOSTILE = pathlib.Path(attacker.__file__).parent
+
+# What a process may have had resident at most (VmHWM), whatever its peers sent.
+BOUND_MIB = {'coordinator': 256, 'ps': 512}
+# What a process may have logged of an attack of a few seconds.
+LOG_BYTES = 2 << 20
+# That a process may have after one.
+THREADS = 200
+# A process that has grown to so many times its bound has shown enough; the machine is not to suffer for it.
+_GIVE_UP = 3
+
+SAMPLES = 40000  # two blocks, so that two shards have one each
+STEPS = 1250
+BATCH_SECONDS = 0.025
+
+
+def counting_job(folder, samples=SAMPLES, **changes):
+    """In so many steps each sample as often as any other: at the end each element of the one tensor is SAMPLES / `samples`. Two
+    shards, two workers."""
+    table = pathlib.Path(folder) / 'samples.csv'
+    table.write_text('sample,label\n' + ''.join(f'{i},{i % 2}\n' for i in range(samples)))
+    job = job_processes.base_job(
+        data={'format': 'CSV', 'source': {'path': str(table)},
+              'csv': {'labelColumn': 'label', 'numericColumns': ['sample']}},
+        model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': samples}},
+        optimizer={'name': 'ADD', 'learningRate': 1},
+        training={'aggregation': 'SUM', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
+        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 4})
+    for field, value in changes.items():
+        if isinstance(value, dict):
+            job.setdefault(field, {}).update(value)
+        else:
+            job[field] = value
+    return job
+
+
+class AttackedJob(job_processes.JobProcesses):
+    """As long as `slow` exists, each batch of a worker takes BATCH_SECONDS: then the pace says how long training waits for
+    others, and not how fast this machine is."""
+
+    def __init__(self, job, folder, tls=None):
+        super().__init__(job, folder, tls)
+        self.slow = self.folder / 'slow'
+        self.slow.touch()
+        self.pids = {}
+        self._kept_control = None
+
+    def __exit__(self, *exception):
+        if self._kept_control is not None:
+            self._kept_control.close()
+        super().__exit__(*exception)
+
+    def progress(self):
+        """As the operator asks, on a connection of its own that stays."""
+        if self._kept_control is None:
+            self._kept_control = self._control()
+        return self._kept_control._call('GetProgress', wire.GetProgressRequest(), wire.JobProgress, timeout=3)
+
+    def _spawn(self, name, arguments):
+        arguments = [*arguments, '--metrics-address', '127.0.0.1:0', '--metrics-port-file',
+                     str(self.folder / f'{name}.metrics-port')]
+        super()._spawn(name, arguments)
+        self.pids[name] = self._living[name].pid
+
+    def start_counting_worker(self, index):
+        program = pathlib.Path(job_processes.program('ps')).parents[2] / 'tests/testing/counting_worker'
+        self._spawn(f'worker-{index}', [str(program), *self._flags(index), '--slow-while', str(self.slow)])
+
+    def start_hostile_member(self, index):
+        self.orders, self.answers = self.folder / 'orders', self.folder / 'answers'
+        self.start_python_worker(index, str(HOSTILE / 'member.py'), str(BATCH_SECONDS), str(self.slow), str(self.orders),
+                                 str(self.answers))
+
+    def give_order(self, order, timeout=60):
+        """To the hostile member; returns when it has done it."""
+        scratch = self.folder / 'orders.new'
+        scratch.write_text(order)
+        scratch.rename(self.orders)
+        self.wait_until(self.answers.exists, timeout, f'the member has done: {order}')
+        return self.answers.read_text()
+
+    def start_all(self, hostile_member=False):
+        self.start()
+        self.start_counting_worker(0)
+        if hostile_member:
+            self.start_hostile_member(1)
+        else:
+            self.start_counting_worker(1)
+        self.wait_for_members(2)
+        self.wait_for_step(5)
+        return self
+
+    # ---- what an attacker may know
+
+    def metrics_addresses(self):
+        return [f'127.0.0.1:{int((self.folder / f"{name}.metrics-port").read_text())}'
+                for name in ('coordinator', 'ps-0', 'ps-1')]
+
+    def target(self, seconds, certificate=None, **more):
+        found = {'coordinator': self.address, 'job': self.name, 'seconds': seconds, 'metrics': self.metrics_addresses(),
+                 'steps': STEPS, 'samples': self.job['model']['dimensions']['samples'], 'index': 2,
+                 'shards': [(each.address, each.process.incarnation) for each in self.progress().view.shards]}
+        if self._tls:
+            found['certificate'] = str(certificate or self._tls / 'worker-2')
+        else:
+            found['secret'] = self.secret_file.read_text().strip()
+        found.update(more)
+        return found
+
+    def attack(self, name, seconds=2.0, **more):
+        return Attack(self, name, self.target(seconds, **more))
+
+    # ---- what it is looked at by
+
+    def _status(self, name, field):
+        try:
+            for line in pathlib.Path(f'/proc/{self.pids[name]}/status').read_text().splitlines():
+                if line.startswith(field):
+                    return int(line.split()[1])
+        except FileNotFoundError:
+            pass
+        return 0
+
+    def memory_mib(self, name, peak=True):
+        return self._status(name, 'VmHWM:' if peak else 'VmRSS:') >> 10
+
+    def threads(self, name):
+        return self._status(name, 'Threads:')
+
+    def servers(self):
+        return ['coordinator'] + [f'ps-{i}' for i in range(self.job['parameterServer']['replicas'])]
+
+    def lives(self, name):
+        return self._living[name].poll() is None
+
+    def bound_mib(self, name):
+        return BOUND_MIB[name.split('-')[0]]
+
+    def logged_bytes(self, name):
+        path = self.folder / f'{name}.log'
+        return path.stat().st_size if path.exists() else 0
+
+    def step(self):
+        """Of the job; None: the coordinator does not answer in time."""
+        try:
+            return self.progress().step
+        except grpc.RpcError:
+            return None
+
+    def trained(self):
+        """Steps (updates) made, as the coordinator knows them; where it is too busy to answer, as the shards' metrics have them,
+        a second late. None: no process answers."""
+        step = self.step()
+        if step is not None:
+            return step
+        name = b'sluice_step' if self.job['training']['mode'] == 'SYNCHRONOUS' else b'sluice_updates_applied'
+        lowest = None
+        try:
+            for address in self.metrics_addresses()[1:]:
+                with urllib.request.urlopen(f'http://{address}/metrics', timeout=3) as reply:
+                    value = float(re.search(rb'^' + name + rb'\{[^}]*\} (\S+)$', reply.read(), re.M)[1])
+                lowest = value if lowest is None else min(lowest, value)
+        except (OSError, TypeError):
+            return None
+        return lowest
+
+    def pace(self, seconds):
+        """Steps (updates) a second over so many seconds; 0 where nobody answers."""
+        began, first = time.monotonic(), self.trained()
+        time.sleep(seconds)
+        return self.pace_since(began, first)
+
+    def pace_since(self, began, first):
+        last, ended = self.trained(), time.monotonic()
+        if first is None or last is None:
+            return 0.0
+        return (last - first) / (ended - began)
+
+    # ---- how it ends
+
+    def let_it_end(self, timeout=60):
+        """The exit codes of all processes that were not replaced, by name; -1: it lives still."""
+        self.slow.unlink(missing_ok=True)
+        deadline = time.monotonic() + timeout
+        codes = {}
+        for name in list(self._living):
+            try:
+                codes[name] = self._living[name].wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                codes[name] = -1
+        return codes
+
+    def final_step(self):
+        manifest = json.loads((self.newest_checkpoint() / 'manifest.json').read_text())
+        return int(manifest['checkpoint']['step'])
+
+    def final_counts(self):
+        """How often each sample counts, and how often it ought to."""
+        counts = checkpoint.load(self.newest_checkpoint())['counts']
+        return counts, SAMPLES / len(counts)
+
+    def trail(self, lines=4):
+        """The last lines of each log, for a message."""
+        return '\n'.join(f'--- {name}\n' + '\n'.join(line[:250] for line in self.log(name).splitlines()[-lines:])
+                         for name in sorted(self._living))
+
+
+class Attack:
+    """A client in a process of its own. Ended early when what it attacks has grown past all bounds."""
+
+    def __init__(self, job, name, target):
+        self._job = job
+        self.name = name
+        self.outcome = {}
+        self._process = subprocess.Popen(
+            [sys.executable, attacker.__file__, name, json.dumps(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+        self._seconds = target['seconds']
+        self.ready = threading.Event()
+        self._lines = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._lines.append(line)
+            if line.strip() == 'READY':
+                self.ready.set()
+        self.ready.set()
+
+    def wait(self, patience=60):
+        """What it says came of it."""
+        deadline = time.monotonic() + self._seconds + patience
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if any(self._job.memory_mib(name, peak=False) > _GIVE_UP * self._job.bound_mib(name)
+                   for name in self._job.servers() if name in self._job.pids):
+                break
+            time.sleep(0.02)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(5)
+        said = [line for line in self._lines if line.startswith('{')]
+        self.outcome = json.loads(said[-1]) if said else {
+            'counts': {}, 'error': f'ended early, {self._process.returncode}: {self._process.stderr.read()[-2000:]}'}
+        self._process.stdout.close()
+        self._process.stderr.close()
+        return self.outcome

@@ -1,0 +1,167 @@
+"""Attacks on the coordinator, by what processes and readers say to it."""
+
+import time
+
+import grpc
+
+from sluice.protocol import wire
+from tests.integration.hostile import client
+
+
+class WordAttacks(client.HostileClient):
+
+    # ---- S3: words about terms
+
+    def newer_coordinators(self):
+        attempt = self.progress().attempt
+        views = [wire.ViewId(attempt=client.HUGE, term=wire.Term(counter=client.HUGE, coordinator=1), number=1),
+                 wire.ViewId(attempt=attempt + 1, term=wire.Term(counter=1, coordinator=1), number=1),
+                 wire.ViewId(attempt=attempt, term=wire.Term(counter=client.HUGE, coordinator=7), number=client.HUGE)]
+        for _ in self.until_end():
+            for view in views:
+                stream = self.join()
+                stream.send(self.register(newest_view=view))
+                stream.wait(lambda: len(stream.replies) > 0, 0.5)
+                self.count(f'ended {stream.end[0]}' if stream.end else 'registered')
+                leave = wire.MemberMessage()
+                leave.leave.reason = 'done'
+                stream.send(leave.SerializeToString())
+                stream.cancel()
+
+    # ---- S4: memory
+
+    def large_messages_to_the_coordinator(self):
+        """Registered as a worker: tables, failures and progress of many megabytes."""
+        table = wire.MemberMessage()
+        for i in range(200000):
+            table.ready.table.tensors.add(name=f't{i}', shape=[1, 1, 1, 1, 1, 1], dtype=wire.FLOAT32)
+        table = table.SerializeToString()
+        progress = wire.MemberMessage()
+        for i in range(200000):
+            progress.worker_progress.steps.add(step=i, samples=1, loss_sum=1)
+        progress = progress.SerializeToString()
+        progress_of_view = wire.MemberMessage()
+        progress_of_view.worker_progress.owing.extend(range(500000))
+        progress_of_view = progress_of_view.SerializeToString()
+        deadline = time.monotonic() + self.seconds
+        while time.monotonic() < deadline:
+            stream = self.join(fresh=True)
+            stream.send(self.register())
+            while time.monotonic() < deadline and not stream.end:
+                if stream.backlog() < 4:
+                    for message in (progress, progress_of_view):
+                        stream.send(message)
+                        self.count('sent bytes', len(message))
+                time.sleep(0.01)
+            stream.send(table)
+            stream.wait(lambda: False, 0.2)
+            self.count(f'ended {stream.end[0]}' if stream.end else 'open')
+            stream.cancel()
+
+    def long_words(self):
+        """In a place of its own: names, addresses and reasons of megabytes, each under a new incarnation."""
+        long = 'x' * (5 << 20)
+        ready = wire.MemberMessage()
+        ready.ready.training_samples = 1
+        ready.ready.table.tensors.add(name=long, shape=[self.target['samples']], dtype=wire.FLOAT64)
+        failure = wire.MemberMessage()
+        failure.failure.reason = long
+        leave = wire.MemberMessage()
+        leave.leave.reason = long
+        for _ in self.until_end():
+            for more, then in (({}, ready), (dict(address=long), leave), (dict(metrics_address=long), leave), ({}, failure)):
+                stream = self.join()
+                stream.send(self.register(**more))
+                stream.send(then.SerializeToString())
+                stream.wait(lambda: False, 0.2)
+                self.count(f'ended {stream.end[0]}' if stream.end else 'said')
+                stream.cancel()
+
+    # ---- S5: snapshots held
+
+    def hold_snapshots(self):
+        """Keeps a version pinned, and asks for the next before it lets go."""
+        deadline = time.monotonic() + self.seconds
+        calls = []
+        while time.monotonic() < deadline:
+            try:
+                calls.append(self.open_snapshot(seconds=600, timeout=self.seconds + 5)[1])
+                self.count('held')
+                if len(calls) == 1:
+                    print('READY', flush=True)
+            except (grpc.RpcError, StopIteration) as error:
+                self.count(f'refused {error.code().name}' if isinstance(error, grpc.RpcError) else 'ended')
+            time.sleep(0.3)
+        for call in calls:
+            call.cancel()
+
+    # ---- S15: whoever joins
+
+    def stranger(self):
+        """Registers beyond the wanted number of workers (or in a place that is free), with the job's model; heartbeats, and no work."""
+        deadline = time.monotonic() + self.seconds
+        index = self.target.get('register_as', self.index)
+        while time.monotonic() < deadline:
+            stream = self.join()
+            stream.send(self.register(index=index))
+            stream.send(self.ready())
+            sequence = 0
+            while time.monotonic() < deadline and not stream.end:
+                beat = wire.MemberMessage()
+                sequence += 1
+                beat.heartbeat.sequence = sequence
+                stream.send(beat.SerializeToString())
+                if self.target.get('lies'):
+                    stream.send(self._lies())
+                if self.target.get('fails'):
+                    failure = wire.MemberMessage()
+                    failure.failure.reason = 'because a stranger says so'
+                    stream.send(failure.SerializeToString())
+                time.sleep(0.1)
+            self.count(f'ended {stream.end[0]}' if stream.end else 'stayed' if sequence > 5 else 'no answer')
+            # A place that is taken yet is tried again.
+            if self.target.get('until_expelled') and stream.end and sequence > 10:
+                return
+            stream.cancel()
+            time.sleep(0.1)
+
+    def _lies(self):
+        message = wire.MemberMessage()
+        report = message.worker_progress
+        report.view.CopyFrom(self.progress().view.id)
+        for value in (1e289, -1e300, float('inf'), float('nan')):
+            report.steps.add(step=client.HUGE, samples=1, loss_sum=value, correct=1e300, staleness=client.HUGE)
+        report.steps.add(step=0, samples=client.HUGE, loss_sum=1e300)
+        report.data_seconds = report.compute_seconds = report.push_seconds = 1e-300
+        report.recomputed_samples = report.pushed_bytes = report.gradient_bytes = client.HUGE
+        return message.SerializeToString()
+
+    def owing(self):
+        """Names each shard as one that owes it a version."""
+        for _ in self.until_end():
+            progress = self.progress()
+            for owed in (0, 1, progress.step, client.HUGE):
+                message = wire.MemberMessage()
+                message.worker_progress.view.CopyFrom(progress.view.id)
+                message.worker_progress.owed_version = owed
+                message.worker_progress.owing.extend(shard.process.incarnation for shard in progress.view.shards)
+                stream = self.join()
+                stream.send(self.register())
+                stream.send(message.SerializeToString())
+                stream.wait(lambda: False, 0.2)
+                self.count(f'ended {stream.end[0]}' if stream.end else 'said')
+                stream.cancel()
+                time.sleep(0.1)
+
+    def come_and_go(self):
+        """Registers, is ready, and leaves, under a new incarnation each time."""
+        for _ in self.until_end():
+            stream = self.join()
+            stream.send(self.register())
+            stream.send(self.ready())
+            leave = wire.MemberMessage()
+            leave.leave.reason = 'elsewhere'
+            stream.send(leave.SerializeToString())
+            stream.wait(lambda: False, 0.05)
+            self.count(f'ended {stream.end[0]}' if stream.end else 'left')
+            stream.cancel()

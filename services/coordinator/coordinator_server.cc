@@ -12,6 +12,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -130,6 +131,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   int port() const { return server_->port(); }
   bool ended() const { return ended_.HasBeenNotified(); }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Suspend() {
     Event([this](CoordinatorCore& core, absl::Time now) {
@@ -473,6 +476,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor storage_thread_;
   DeadlineTimer timer_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
@@ -493,6 +497,8 @@ int CoordinatorServer::port() const { return impl_->port(); }
 absl::Status CoordinatorServer::Ready() const {
   return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
 }
+
+absl::Status CoordinatorServer::Alive() { return impl_->Alive(); }
 
 void CoordinatorServer::Suspend() { impl_->Suspend(); }
 

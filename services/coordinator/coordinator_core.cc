@@ -125,6 +125,10 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
   // streams. Events come in any order then, so no process and no shard is judged before they are
   // read.
   const absl::Duration gap = now - last_step_;
+  // The whole machine may have slept, and the members with it.
+  if (gap > absl::Seconds(options_.job.timeouts().gradients()) / 2) {
+    evaluated_at_ = applied_at_ = now;
+  }
   if (gap > kLate) {
     const absl::Time judged =
         std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
@@ -620,9 +624,9 @@ ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
   facts.total_samples = LastSample();
   facts.first_version = facts_.base_version;
   for (uint32_t p = 0; p < facts_.owner.size(); ++p) {
-    if (facts_.shards[facts_.owner[p]] != shard.incarnation()) continue;
-    facts.placed.push_back(p);
-    if (!facts_.empty[p]) facts.owned.push_back(p);
+    if (facts_.shards[facts_.owner[p]] == shard.incarnation() && !facts_.empty[p]) {
+      facts.owned.push_back(p);
+    }
   }
   facts.installs = &change_.installs();
   facts.attempt = attempt_;
@@ -636,9 +640,7 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
   if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
     return absl::OkStatus();
   }
-  const auto of_cut = [&](const auto& report) {
-    return cut_.has_value() && report.cut() == cut_->id && report.view().attempt() == attempt_;
-  };
+  const auto of_cut = [&](const auto& report) { return IsOpenCut(report.cut(), report.name()); };
   switch (message.body_case()) {
     case v1::MemberMessage::kShardProgress:
       if (!change_.has_install() || !Same(message.shard_progress().view(), view_.id())) break;
@@ -647,11 +649,11 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
       if (!change_.pausing() || !Same(message.pause_reply().pause(), change_.pause().id())) break;
       return CheckPauseReply(message.pause_reply(), FactsOf(process));
     case v1::MemberMessage::kCutPinned:
-      if (!of_cut(message.cut_pinned())) break;
+      if (!Synchronous() || !of_cut(message.cut_pinned())) break;
       return CheckCutPinned(message.cut_pinned(), cut_->step);
     case v1::MemberMessage::kCutWritten:
       if (!of_cut(message.cut_written())) break;
-      return CheckCutWritten(message.cut_written(), FactsOf(process));
+      return CheckCutWritten(message.cut_written());
     case v1::MemberMessage::kCutFailed:
       if (!of_cut(message.cut_failed())) break;
       return CheckCutFailed(message.cut_failed(), FactsOf(process));

@@ -119,7 +119,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         {.address = options_.address,
          .credentials = security::ServerCredentialsOf(
              options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+         .max_buffer_bytes = kMaxCoordinatorBufferBytes},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);

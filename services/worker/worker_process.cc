@@ -17,6 +17,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/event_loop.h"
@@ -494,8 +495,9 @@ class WorkerProcess::Impl {
   void Perform(Exit& exit) { End(exit.reason, exit.message); }
 
   void Fail(std::string message) {
+    constexpr size_t kMaxReasonBytes = 4096;
     v1::MemberMessage failure;
-    failure.mutable_failure()->set_reason(message);
+    failure.mutable_failure()->set_reason(CleanUtf8(message, kMaxReasonBytes));
     link_->Send(std::move(failure));
     End(ExitReason::kFailed, std::move(message));
   }

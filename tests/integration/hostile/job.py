@@ -11,7 +11,6 @@ import time
 import urllib.request
 
 import grpc
-import numpy as np
 
 from sluice import checkpoint
 from sluice.protocol import wire
@@ -228,13 +227,13 @@ class AttackedJob(job_processes.JobProcesses):
 class Attack:
     """A client in a process of its own. Ended early when what it attacks has grown past all bounds."""
 
-    def __init__(self, job, name, target, user=None):
+    def __init__(self, job, name, target):
         self._job = job
         self.name = name
         self.outcome = {}
         self._process = subprocess.Popen(
             [sys.executable, attacker.__file__, name, json.dumps(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)}, **({'user': user} if user else {}))
+            text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
         self._seconds = target['seconds']
         self.ready = threading.Event()
         self._lines = []

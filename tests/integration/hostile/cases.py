@@ -145,10 +145,12 @@ CASES = [
          never=('taken',)),
     Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',)),
     Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
+    Case('S3', 'no_worker_in_its_place_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', certificate='worker-1',
+         own_job=True, paced=False, more={'index': 1}, during=the_place_is_given_back, seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
     Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5),
     Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
-         samples=400),
+         samples=320),
     Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
     Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
@@ -188,7 +190,8 @@ CASES = [
     Case('new', 'frames_at_random_harm_no_job', 'random_frames', flood=True, seconds=1.5),
     Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
     Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False),
-    Case('new', 'a_worker_that_comes_and_goes_holds_up_nobody', 'come_and_go'),
+    Case('new', 'a_worker_that_comes_and_goes_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1}, during=the_place_is_given_back, seconds=3),
 ]
 
 

@@ -236,10 +236,7 @@ absl::Status CheckPosition(const v1::Manifest& manifest) {
   if (manifest.samples() > kMaxSamples || manifest.checkpoint().step() > kMaxSamples) {
     return absl::DataLossError("its samples or its step are more than a job can have");
   }
-  if (manifest.has_parent() && manifest.parent().attempt() >= manifest.checkpoint().attempt()) {
-    return absl::DataLossError(absl::StrCat("its parent is of attempt ",
-                                            manifest.parent().attempt(), ", not an older one"));
-  }
+  // Its parent may be of another job, whose attempts have other numbers.
   if (!manifest.has_ledger()) return absl::OkStatus();
   const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(manifest.ledger().applied());
   if (!applied.ok()) return absl::DataLossError(applied.status().message());

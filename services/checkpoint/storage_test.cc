@@ -429,7 +429,6 @@ TEST_F(OldFormatTest, ARenamedKeyAndContradictoryValuesAreDamage) {
       {"\"end\": \"40\"", "\"end\": \"41\""},
       {"\"samples\": \"40\"", "\"samples\": \"42\""},
       {"\"mode\": \"ASYNCHRONOUS\"", "\"mode\": 7"},
-      {"\"files\"", "\"parent\": {\"attempt\": \"1\"},\n \"files\""},
       {"\"name\": \"partition-00000.safetensors\"", "\"name\": \"../x\""},
       {"team", "te\xFFm"},
       {"\"time\"", "\"crc32c\": \"00000000\",\n \"time\""}};

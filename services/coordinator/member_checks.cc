@@ -198,16 +198,9 @@ absl::Status CheckCutPinned(const v1::CutPinned& pinned, uint64_t version) {
   return Impossible("cut ", pinned.cut(), " is of version ", version, ", not ", pinned.version());
 }
 
-absl::Status CheckCutWritten(const v1::CutWritten& written, const ShardFacts& facts) {
-  std::set<uint32_t> named;
+absl::Status CheckCutWritten(const v1::CutWritten& written) {
   absl::Status status;
   for (const v1::PartitionFile& file : written.files()) {
-    const bool own =
-        std::binary_search(facts.placed.begin(), facts.placed.end(), file.partition());
-    if (!own || !named.insert(file.partition()).second) {
-      status.Update(Impossible("partition ", file.partition(),
-                               " is not the shard's to write, or is named twice"));
-    }
     status.Update(CheckText("a file's name", file.name(), kMaxFileNameBytes));
     status.Update(AtMost("a file's bytes", file.bytes(), kMaxFileBytes, "what a file may have"));
   }

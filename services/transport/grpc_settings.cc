@@ -90,7 +90,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
 
 size_t MaxServerBufferBytes() {
   constexpr uint64_t kLeast = uint64_t{512} << 20;
-  constexpr uint64_t kMost = uint64_t{8} << 30;
+  constexpr uint64_t kMost = uint64_t{2} << 30;
   uint64_t usable = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
                     static_cast<uint64_t>(std::max(sysconf(_SC_PAGESIZE), 0L));
   // The second and the first version of control groups; "max", or a number beyond the machine's,
@@ -103,7 +103,8 @@ size_t MaxServerBufferBytes() {
   return static_cast<size_t>(std::clamp(usable / 4, kLeast, kMost));
 }
 
-void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder) {
+void ApplyServerSettings(size_t max_message_bytes, size_t max_buffer_bytes,
+                         grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -118,7 +119,7 @@ void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder)
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                               Milliseconds(kHandshakeTimeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(kMaxIdleTime));
-  builder->SetResourceQuota(grpc::ResourceQuota("sluice-server").Resize(MaxServerBufferBytes()));
+  builder->SetResourceQuota(grpc::ResourceQuota("sluice-server").Resize(max_buffer_bytes));
 }
 
 }  // namespace sluice

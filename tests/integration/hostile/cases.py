@@ -255,8 +255,10 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
-        if self._shared is not None and (self._shared[0].trained() or 0) > 0.6 * job_lib.STEPS:
-            self._end_shared()
+        if self._shared is not None:
+            trained = self._shared[0].trained()  # it went on while others were attacked
+            if trained is None or trained > 0.6 * job_lib.STEPS:
+                self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
         job, outcome.before, attacks = self._shared

@@ -53,6 +53,7 @@ packages() {
     ca-certificates
     iproute2                  # network namespaces of the integration tests
     libbenchmark-dev
+    libcivetweb-dev           # the HTTP server before the API server of tests
     libgmock-dev
     libgtest-dev
     librapidcheck-dev         # properties of the protocol's state machines
@@ -79,8 +80,12 @@ packages() {
     socat
     zstd                      # layers of images
 
+    # Fuzzing
+    libclang-rt-14-dev        # libFuzzer and the sanitizers of clang-14
+    llvm-14                   # symbols in findings, and which lines are reached
+
     # Verifying
-    clang-14                  # checks of lock annotations
+    clang-14                  # checks of lock annotations; the compiler of what is fuzzed
     clang-format-14
     clang-tidy-14
     golang-go                 # buildifier is built with it; the first time, from the network

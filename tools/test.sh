@@ -5,8 +5,9 @@
 #
 # The tiers, in this order:
 #   verify       tools/verify.sh: formatting, lint, lock annotations
-#   unit         every test that is not under //tests
+#   unit         every test that is not under //tests, and the inputs of //tests/fuzz
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
+#   fuzz         tools/fuzz.sh: every parser of input from outside, a minute in all; each target is one case
 #   integration  the rest of //tests: real processes on this machine
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine beside the tiers before
 #
@@ -31,7 +32,7 @@ set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-readonly TIERS=(verify unit simulation integration cluster)
+readonly TIERS=(verify unit simulation fuzz integration cluster)
 
 passed=0 failed=0 skipped=0
 config=()
@@ -50,9 +51,9 @@ indent() { sed -u 's/^/  /'; }
 tests_of() {
   local query
   case $1 in
-    unit) query='tests(//...) except filter("^//tests[/:]", tests(//...))' ;;
+    unit) query='(tests(//...) except filter("^//tests[/:]", tests(//...))) union tests(//tests/fuzz/...)' ;;
     simulation) query='filter("^//tests/simulation[/:]", tests(//...))' ;;
-    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/(simulation|cluster)[/:]", tests(//...))' ;;
+    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/(simulation|fuzz|cluster)[/:]", tests(//...))' ;;
     cluster) query='filter("^//tests/cluster[/:]", tests(//...))' ;;
   esac
   query="($query) except attr(tags, \"[\\[ ]manual[,\\]]\", tests(//...))"
@@ -100,6 +101,30 @@ run_verify() {
   else
     failed=$((failed + 1))
     verdicts[verify]="FAILED: verify.sh ended without a result"
+  fi
+}
+
+run_fuzz() {
+  local log counts reason
+  reason=$(tools/fuzz.sh --check 2>&1) || {
+    if [[ ${CI:-} == true ]]; then
+      failed=$((failed + 1)) verdicts[fuzz]="FAILED: $reason"
+      say "fuzz: ${verdicts[fuzz]}"
+    else
+      skip_tier fuzz "$reason"
+    fi
+    return
+  }
+  log=$work/fuzz.log
+  # Fresh, so that a commit's verdict does not depend on what ran on this machine before.
+  tools/fuzz.sh --fresh 2>&1 | tee "$log" | indent || true
+  counts=$(tail -n 1 "$log")
+  if [[ $counts =~ ^fuzz:\ ([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+    verdicts[fuzz]="${counts#fuzz: } (targets)"
+  else
+    failed=$((failed + 1))
+    verdicts[fuzz]="FAILED: fuzz.sh ended without a result"
   fi
 }
 
@@ -211,6 +236,10 @@ left_out() {
     skip_tier "$tier" "the same as without a sanitizer"
     return
   fi
+  if [[ $tier == fuzz ]] && $sanitizer; then
+    skip_tier "$tier" "it has sanitizers of its own"
+    return
+  fi
   if [[ $tier == cluster ]] && $sanitizer; then
     skip_tier "$tier" "its containers have the ordinary programs"
     return
@@ -284,7 +313,11 @@ main() {
     began=$SECONDS
     verdicts[$tier]=
     say "$tier: begins"
-    if [[ $tier == verify ]]; then run_verify; else run_tests "$tier"; fi
+    case $tier in
+      verify) run_verify ;;
+      fuzz) run_fuzz ;;
+      *) run_tests "$tier" ;;
+    esac
     say "$tier: took $((SECONDS - began)) s"
   done
 

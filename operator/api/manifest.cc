@@ -163,7 +163,8 @@ absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     changed[nlohmann::json::json_pointer(pointer)] = override.value;
   }
-  ParsedManifest again = ParseManifest(changed.dump(), {path, ""});
+  ParsedManifest again = ParseManifest(
+      changed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {path, ""});
   if (again.ok()) return std::move(again.job);
   const std::string flags =
       absl::StrJoin(overrides, " ",

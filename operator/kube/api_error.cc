@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/object.h"
+#include "services/common/utf8.h"
 
 namespace sluice::kube {
 namespace {
@@ -81,9 +82,8 @@ ApiError ApiErrorFromResponse(int code, absl::string_view body,
     if (seconds > 0) error.retry_after = absl::Seconds(seconds);
   }
   if (error.message.empty()) {
-    error.message = body.empty()
-                        ? "the API server gave no reason"
-                        : std::string(absl::StripAsciiWhitespace(body.substr(0, kMaxQuoted)));
+    error.message = body.empty() ? "the API server gave no reason"
+                                 : CleanUtf8(absl::StripAsciiWhitespace(body), kMaxQuoted);
   }
   int64_t seconds = 0;
   if (absl::SimpleAtoi(retry_after_header, &seconds) && seconds >= 0) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/kube/api_error.h"
+#include "services/common/json_text.h"
 
 namespace sluice::kube {
 namespace {
@@ -97,6 +98,10 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
   for (int tries = 1;; ++tries) {
     absl::StatusOr<HttpResponse> response = Try(call);
     if (response.ok()) {
+      if (absl::Status valid = CheckJsonText(response->body, kMaxJsonDepth); !valid.ok()) {
+        return absl::DataLossError(
+            absl::StrCat(name, ": the API server's answer: ", valid.message()));
+      }
       Json json = Json::parse(response->body, nullptr, false);
       if (json.is_object()) return json;
       return absl::DataLossError(absl::StrCat(name, ": the API server's answer is no JSON object"));

@@ -216,6 +216,23 @@ TEST_F(HttpClientTest, AnAnswerThatIsNoObjectIsAnErrorAndNotACrash) {
   }
 }
 
+TEST_F(HttpClientTest, AnAnswerThatNestsWithoutEndIsAnErrorAndNotACrash) {
+  FakeApiServer::Fault nested;
+  nested.response.code = 200;
+  nested.response.body =
+      "{\"items\":" + std::string(300'000, '[') + std::string(300'000, ']') + "}";
+  Fail("GET", 1, nested);
+  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("nested"));
+}
+
+TEST_F(HttpClientTest, ARefusalThatIsNotTextIsQuotedAsText) {
+  FakeApiServer::Fault proxy;
+  proxy.response.code = 403;
+  proxy.response.body = "acc\xE8s refus\xE9";
+  Fail("GET", 1, proxy);
+  EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("acc?s refus"));
+}
+
 TEST_F(HttpClientTest, NamesCannotReachOtherPaths) {
   EXPECT_TRUE(absl::IsNotFound(
       client_.Get(ConfigMaps(), {"ns", "../../pods/a?x=y"}, Subresource::kNone).status()));

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
+#include "services/common/json_text.h"
 
 namespace sluice::kube {
 namespace {
@@ -58,6 +59,9 @@ absl::Status WatchParser::Finish() const {
 absl::Status WatchParser::Line(absl::string_view line) {
   line = absl::StripAsciiWhitespace(line);
   if (line.empty()) return absl::OkStatus();
+  if (absl::Status valid = CheckJsonText(line, kMaxJsonDepth); !valid.ok()) {
+    return absl::DataLossError(absl::StrCat("a line of a watch: ", valid.message()));
+  }
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   const Json* object = Find(json, {"object"});
   const std::string type_name = GetString(json, {"type"});

@@ -68,6 +68,17 @@ TEST(WatchParserTest, TextThatIsNoEventIsRefused) {
   }
 }
 
+TEST(WatchParserTest, AnEventThatNestsWithoutEndIsRefused) {
+  WatchParser parser([](const WatchEvent& event) {
+    const Json copy = event.object;  // as a cache does
+    return absl::OkStatus();
+  });
+  const std::string nested = std::string(300'000, '[') + std::string(300'000, ']');
+  const absl::Status status =
+      parser.Feed("{\"type\":\"ADDED\",\"object\":{\"spec\":" + nested + "}}\n");
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
 TEST(WatchParserTest, ALineThatIsTooLongIsRefusedBeforeItEnds) {
   WatchParser parser([](WatchEvent) { return absl::OkStatus(); }, 100);
   EXPECT_TRUE(parser.Feed(std::string(60, ' ')).ok());

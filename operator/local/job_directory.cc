@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "operator/api/codec.h"
+#include "services/common/json_text.h"
 
 namespace sluice::local {
 namespace {
@@ -54,13 +55,18 @@ std::string ReadLockText(int fd) {
 absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
   absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
+  if (absl::Status valid = CheckJsonText(*text, kMaxJsonDepth); !valid.ok()) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", valid.message()));
+  }
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is damaged"));
   return json;
 }
 
 absl::Status WriteJson(FileSystem* files, const std::string& path, const nlohmann::json& json) {
-  return AtomicWriteFile(files, path, absl::Cord(json.dump(2) + "\n"), absl::StrCat(getpid()));
+  // A process's last words may be in any encoding, and its paths too.
+  const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return AtomicWriteFile(files, path, absl::Cord(text + "\n"), absl::StrCat(getpid()));
 }
 
 nlohmann::json MessageJson(const google::protobuf::Message& message) {

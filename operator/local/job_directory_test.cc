@@ -153,6 +153,25 @@ TEST_F(JobDirectoryTest, ADamagedRecordIsNamed) {
   EXPECT_THAT(read.status().message(), HasSubstr("job.json"));
 }
 
+// A process may print its last words in any encoding.
+TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
+  ASSERT_TRUE(directory_.Lock().ok());
+  JobResult result;
+  result.outcome = policy::Outcome::kFailed;
+  result.reason = "no such file: caf\xe9";
+  ASSERT_TRUE(directory_.WriteResult(result).ok());
+  const auto read = directory_.ReadResult();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(read->reason, HasSubstr("no such file: caf"));
+}
+
+TEST_F(JobDirectoryTest, RefusesAFileThatNestsWithoutEnd) {
+  ASSERT_TRUE(directory_.Lock().ok());
+  std::ofstream(JoinPath(directory_.path(), "job.json"))
+      << "{\"spec\": " << std::string(300'000, '[') << std::string(300'000, ']') << "}";
+  EXPECT_THAT(directory_.ReadJob().status().message(), HasSubstr("nested"));
+}
+
 TEST_F(JobDirectoryTest, ResultsAreReadBack) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;

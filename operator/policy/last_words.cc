@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "services/common/utf8.h"
 
 namespace sluice::policy {
 
@@ -38,11 +39,12 @@ std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
   return message.get<std::string>();
 }
 
+// More than that is no reason but an output.
+constexpr size_t kMaxBytes = 4096;
+
 constexpr char kJsonLine[] = R"({"time":)";
 
-}  // namespace
-
-std::string LastWords(const std::vector<std::string>& lines) {
+std::string BytesOfLastWords(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const bool json = absl::StartsWith(*line, kJsonLine);
@@ -59,6 +61,12 @@ std::string LastWords(const std::vector<std::string>& lines) {
   // Other lines of the log are no reasons.
   const bool of_the_log = absl::StartsWith(last, "time=") || absl::StartsWith(last, kJsonLine);
   return of_the_log ? "" : lines.back();
+}
+
+}  // namespace
+
+std::string LastWords(const std::vector<std::string>& lines) {
+  return CleanUtf8(BytesOfLastWords(lines), kMaxBytes);
 }
 
 }  // namespace sluice::policy

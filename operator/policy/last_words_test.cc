@@ -37,6 +37,12 @@ TEST(LastWordsTest, ALineThatWasCutIsNone) {
   EXPECT_EQ(LastWords({R"(time=1 level=error msg="no da\)"}), "");
 }
 
+// Messages to the coordinator carry them: it could not read one that is not UTF-8.
+TEST(LastWordsTest, AreUtf8WhateverTheProgramPrints) {
+  EXPECT_EQ(LastWords({"no such file: caf\xE9"}), "no such file: caf?");
+  EXPECT_EQ(LastWords({"time=1 level=error msg=\xFF"}), "?");
+}
+
 TEST(LastWordsTest, OfAProgramThatCannotBeginAreItsLastLine) {
   EXPECT_EQ(LastWords({"sluice-worker: --job: is missing"}), "--job: is missing");
   EXPECT_EQ(LastWords({"python3: No such file"}), "python3: No such file");

@@ -75,12 +75,15 @@ TEST(RestoreCandidatesTest, WhatReplacedAParentThatIsGoneStandsForIt) {
 }
 
 TEST(RestoreCandidatesTest, WhatALaterAttemptReplacedAParentByStandsForIt) {
-  // The coordinator of attempt 3 had read the storage before attempt 2 replaced 1/10.
+  // Attempt 3 was claimed with the parent that attempt 2, not dead after all, had begun with and
+  // replaced meanwhile.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10)),
                                          MakeClaim(3, Ref(1, 10))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(2, 30)})),
               ElementsAre("2/30", "2/20"));
-  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 15), Ref(2, 20)})), ElementsAre("1/15"));
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(2, 20)})), ElementsAre("1/10"));
+  // It was replaced by attempt 3's own: attempt 2 was abandoned.
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(3, 15)})), ElementsAre("3/15"));
 }
 
 TEST(RestoreCandidatesTest, AClaimWithoutParentIsANewBirth) {

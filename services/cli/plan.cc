@@ -210,6 +210,43 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 
 }  // namespace
 
+absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
+                                                     const v1::Description& description) {
+  std::vector<RowTraffic> traffic;
+  const bool shared = job.training().mode() == v1::SYNCHRONOUS;
+  const double samples = static_cast<double>(job.training().global_batch_size()) /
+                         (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);
+  const v1::TensorTable& tensors = description.ready().table();
+  for (const v1::Description::RowTable& table : description.row_tables()) {
+    if (table.tensor() >= static_cast<uint32_t>(tensors.tensors_size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a table of rows is tensor ", table.tensor(), " of ", tensors.tensors_size(),
+                       ": the worker's program describes the model wrongly"));
+    }
+    const v1::TensorSpec& tensor = tensors.tensors(static_cast<int>(table.tensor()));
+    if (tensor.shape_size() == 0 || tensor.shape(0) <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", tensor.name(), " has no rows: the worker's program describes it wrongly"));
+    }
+    const auto rows = static_cast<double>(tensor.shape(0));
+    RowTraffic& one = traffic.emplace_back();
+    one.tensor = table.tensor();
+    one.pulled = table.pulled();
+    one.steps = table.steps();
+    one.rows = {table.rows().begin(), table.rows().end()};
+    if (table.random_tokens() > 0) {
+      one.rows = {ExpectedRows(rows, samples * static_cast<double>(table.random_tokens()))};
+    }
+    for (double named : one.rows) {
+      if (named >= 0 && named <= rows) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("a step names ", named, " of the ", rows, " rows of tensor ", tensor.name(),
+                       ": the worker's program describes it wrongly"));
+    }
+  }
+  return traffic;
+}
+
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
                               const std::vector<StageTraffic>& stages,
                               const std::vector<RowTraffic>& rows) {
@@ -301,6 +338,9 @@ absl::Duration Plan::NetworkTime(double bytes_per_second) const {
   return absl::Seconds(static_cast<double>(busiest) / bytes_per_second);
 }
 
+// Of the number before the unit: with any unit the result is finite.
+constexpr double kMaxBandwidth = 1e200;
+
 absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   size_t end = 0;
   while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
@@ -308,7 +348,10 @@ absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   absl::string_view unit = absl::StripAsciiWhitespace(text.substr(end));
   const auto wrong = absl::InvalidArgumentError(absl::StrCat(
       "the bandwidth \"", text, "\" is not understood; write for example 10Gbit or 1.25GB"));
-  if (!absl::SimpleAtod(text.substr(0, end), &value) || value <= 0 || unit.empty()) return wrong;
+  if (!absl::SimpleAtod(text.substr(0, end), &value) || value <= 0 || value > kMaxBandwidth ||
+      unit.empty()) {
+    return wrong;
+  }
   double factor = 1;
   constexpr absl::string_view kPrefixes = "kKMGT";
   if (const size_t place = kPrefixes.find(unit[0]); place != absl::string_view::npos) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 
@@ -70,6 +71,12 @@ struct Plan {
   // does not overlap.
   absl::Duration NetworkTime(double bytes_per_second) const;
 };
+
+// The tables that a worker's program describes, for each worker's step (update). INVALID_ARGUMENT
+// names the table whose tensor is none, is no matrix, or has fewer rows than a step is said to
+// name.
+absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
+                                                     const v1::Description& description);
 
 // `job` must be valid, with its defaults; the table that of its model; the stages those of its
 // model where the shards compute them, else none; `rows` the tables that travel by rows.

@@ -92,27 +92,6 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
       "many numbers it has with --parameters");
 }
 
-// Of each worker's step, or update.
-std::vector<RowTraffic> RowTrafficOf(const v1::JobSpec& job, const v1::Description& description) {
-  std::vector<RowTraffic> traffic;
-  const bool shared = job.training().mode() == v1::SYNCHRONOUS;
-  const double samples = static_cast<double>(job.training().global_batch_size()) /
-                         (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);
-  for (const v1::Description::RowTable& table : description.row_tables()) {
-    RowTraffic& one = traffic.emplace_back();
-    one.tensor = table.tensor();
-    one.pulled = table.pulled();
-    one.steps = table.steps();
-    one.rows = {table.rows().begin(), table.rows().end()};
-    if (table.random_tokens() == 0) continue;
-    const v1::TensorTable& tensors = description.ready().table();
-    const auto rows =
-        static_cast<double>(tensors.tensors(static_cast<int>(table.tensor())).shape(0));
-    one.rows = {ExpectedRows(rows, samples * static_cast<double>(table.random_tokens()))};
-  }
-  return traffic;
-}
-
 int RunPlan(const Environment& environment, const PlanFlags& flags) {
   const absl::StatusOr<double> bandwidth = ParseBandwidth(flags.bandwidth);
   if (!bandwidth.ok()) {
@@ -144,8 +123,9 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
   for (const v1::Description::Stage& stage : description.stages()) {
     stages.push_back({stage.input_bytes(), stage.output_bytes()});
   }
-  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages,
-                                             RowTrafficOf(job->spec, description));
+  const absl::StatusOr<std::vector<RowTraffic>> rows = RowTrafficOf(job->spec, description);
+  if (!rows.ok()) return Complain(environment, rows.status());
+  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages, *rows);
   if (!plan.ok()) return Complain(environment, plan.status());
   if (flags.output == "json") {
     *environment.out << PlanJson(*plan, *bandwidth) << "\n";

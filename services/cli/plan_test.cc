@@ -1,5 +1,9 @@
 #include "services/cli/plan.h"
 
+#include <limits>
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -251,6 +255,49 @@ TEST(Bandwidth, IsReadAsPeopleWriteIt) {
   EXPECT_EQ(ParseBandwidth("1Gbps").value(), 1.25e8);
   for (const char* wrong : {"", "fast", "10", "-1Gbit", "0Gbit", "10Gfoo"}) {
     EXPECT_FALSE(ParseBandwidth(wrong).ok()) << wrong;
+  }
+}
+
+TEST(ParseBandwidth, RefusesNumbersThatAreInfinite) {
+  EXPECT_FALSE(ParseBandwidth(std::string(400, '9') + "Gbit").ok());
+}
+
+v1::Description DescriptionOfRows(uint32_t tensor) {
+  v1::Description description;
+  *description.mutable_ready()->mutable_table() = Table();
+  v1::Description::RowTable& table = *description.add_row_tables();
+  table.set_tensor(tensor);
+  table.add_rows(10);
+  return description;
+}
+
+TEST(RowTrafficOf, TakesTheTablesThatTheWorkerDescribes) {
+  const auto rows = RowTrafficOf(Job(), DescriptionOfRows(0));
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  ASSERT_EQ(rows->size(), 1u);
+  EXPECT_EQ(rows->front().rows, std::vector<double>{10});
+}
+
+TEST(RowTrafficOf, RefusesATableThatIsNoTensorOfTheModel) {
+  EXPECT_THAT(std::string(RowTrafficOf(Job(), DescriptionOfRows(1)).status().message()),
+              HasSubstr("tensor 1 of 1"));
+  v1::Description tokens = DescriptionOfRows(7);
+  tokens.mutable_row_tables(0)->set_random_tokens(5);
+  EXPECT_FALSE(RowTrafficOf(Job(), tokens).ok());
+}
+
+TEST(RowTrafficOf, RefusesATableWithoutRows) {
+  v1::Description scalar = DescriptionOfRows(0);
+  scalar.mutable_ready()->mutable_table()->mutable_tensors(0)->clear_shape();
+  EXPECT_THAT(std::string(RowTrafficOf(Job(), scalar).status().message()),
+              HasSubstr("has no rows"));
+}
+
+TEST(RowTrafficOf, RefusesMoreRowsThanTheTableHas) {
+  for (double named : {1e9, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    v1::Description many = DescriptionOfRows(0);
+    many.mutable_row_tables(0)->set_rows(0, named);
+    EXPECT_FALSE(RowTrafficOf(Job(), many).ok()) << named;
   }
 }
 

@@ -13,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/transport/coordinator_link.h"
 #include "services/transport/event_loop.h"
@@ -96,6 +98,8 @@ class WorkerProcess::Impl {
   absl::Status Ready() const {
     return member_ ? absl::OkStatus() : absl::UnavailableError("not a member of the view");
   }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Leave(std::string reason, absl::Duration grace) {
     Event([reason = std::move(reason), grace](WorkerCore& core, absl::Time now) {
@@ -491,8 +495,9 @@ class WorkerProcess::Impl {
   void Perform(Exit& exit) { End(exit.reason, exit.message); }
 
   void Fail(std::string message) {
+    constexpr size_t kMaxReasonBytes = 4096;
     v1::MemberMessage failure;
-    failure.mutable_failure()->set_reason(message);
+    failure.mutable_failure()->set_reason(CleanUtf8(message, kMaxReasonBytes));
     link_->Send(std::move(failure));
     End(ExitReason::kFailed, std::move(message));
   }
@@ -598,6 +603,7 @@ class WorkerProcess::Impl {
 
   EventLoop loop_{"streams"};
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor compute_thread_;
   SerialExecutor closing_thread_;
   DeadlineTimer timer_;
@@ -613,6 +619,7 @@ std::unique_ptr<WorkerProcess> WorkerProcess::Start(Options options, Metrics* me
       new WorkerProcess(std::make_unique<Impl>(std::move(options), metrics, std::move(logger))));
 }
 
+absl::Status WorkerProcess::Alive() { return impl_->Alive(); }
 absl::Status WorkerProcess::Ready() const { return impl_->Ready(); }
 void WorkerProcess::Leave(std::string reason, absl::Duration grace) {
   impl_->Leave(std::move(reason), grace);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
@@ -433,8 +434,10 @@ void WorkerCore::Impl::SendReady() {
 }
 
 void WorkerCore::Impl::Fail(const absl::Status& status) {
+  constexpr size_t kMaxReasonBytes = 4096;
   v1::MemberMessage message;
-  message.mutable_failure()->set_reason(std::string(status.message()));
+  // It may quote a file, or the user's model.
+  message.mutable_failure()->set_reason(CleanUtf8(status.message(), kMaxReasonBytes));
   SendToCoordinator(std::move(message));
   ExitNow(ExitReason::kFailed, std::string(status.message()));
 }

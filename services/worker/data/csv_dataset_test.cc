@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
+#include "services/common/utf8.h"
 #include "services/worker/data/batch.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/data/testing/data_files.h"
@@ -234,6 +235,14 @@ TEST(CsvDatasetTest, ReadsTheAdultDataSet) {
   EXPECT_THAT(dataset->info().sample_shape, ElementsAre(108));
   EXPECT_EQ(dataset->info().outputs, 2);
   EXPECT_THAT(dataset->Read({0, 1})->classes, ElementsAre(0, 0));
+}
+
+// A worker reports the message to the coordinator, which could not read one that is not UTF-8.
+TEST(CsvDatasetTest, QuotesAFileInAnotherEncodingInUtf8) {
+  const absl::Status status =
+      OpenDataset(NumbersOf("a,y\ncaf\xE9,1\n", "y"), Split::kTraining).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("caf?"));
+  EXPECT_TRUE(IsUtf8(status.message()));
 }
 
 }  // namespace

@@ -2,14 +2,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
 #include "services/worker/data/csv_dataset.h"
 #include "services/worker/data/idx_dataset.h"
 #include "services/worker/data/synthetic_dataset.h"
 #include "services/worker/data/text_dataset.h"
 
 namespace sluice {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split) {
+// Of an error, which may quote a field of any length.
+constexpr size_t kMaxMessageBytes = 4096;
+
+absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split split) {
   switch (spec.format()) {
     case v1::DataSpec::SYNTHETIC:
       return OpenSyntheticDataset(spec, split);
@@ -27,6 +32,16 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, S
       return absl::InvalidArgumentError(
           absl::StrCat("data.format ", spec.format(), " is not known to this version"));
   }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split) {
+  absl::StatusOr<std::unique_ptr<Dataset>> dataset = Open(spec, split);
+  if (dataset.ok()) return dataset;
+  // Files are quoted, in whatever encoding they are.
+  return absl::Status(dataset.status().code(),
+                      CleanUtf8(dataset.status().message(), kMaxMessageBytes));
 }
 
 }  // namespace sluice

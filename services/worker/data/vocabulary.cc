@@ -8,40 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "services/common/utf8.h"
 
 namespace sluice {
-namespace {
-
-// Bytes of the character that begins here; 0: none that is allowed (RFC 3629).
-size_t CharacterSize(absl::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
-  };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned first = byte(0);
-  const unsigned second = byte(1);
-  if (first == 0) return 0;
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool shortest = first != 0xE0 || second >= 0xA0;
-    const bool surrogate = first == 0xED && second >= 0xA0;
-    return follows(1) && follows(2) && shortest && !surrogate ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool in_range = (first != 0xF0 || second >= 0x90) && (first != 0xF4 || second < 0x90);
-    return follows(1) && follows(2) && follows(3) && in_range ? 4 : 0;
-  }
-  return 0;
-}
-
-}  // namespace
-
 size_t ValidTextPrefix(absl::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
-    const size_t size = CharacterSize(text, at);
-    if (size == 0) break;
+    const size_t size = FirstCharacter(text.substr(at));
+    if (size == 0 || text[at] == '\0') break;
     at += size;
   }
   return at;

@@ -1,0 +1,21 @@
+#ifndef SLUICE_TESTS_FUZZ_STATUS_CHECK_H_
+#define SLUICE_TESTS_FUZZ_STATUS_CHECK_H_
+
+#include "absl/status/status.h"
+#include "services/common/check.h"
+#include "services/common/utf8.h"
+
+namespace sluice::fuzz {
+
+// What every error promises: it has words, and they can be put into a message or into JSON,
+// whatever they quote. Returns whether the status is OK.
+inline bool CheckedOk(const absl::Status& status) {
+  if (status.ok()) return true;
+  SLUICE_CHECK(!status.message().empty(), "an error has words");
+  SLUICE_CHECK(IsUtf8(status.message()), "an error's words are UTF-8");
+  return false;
+}
+
+}  // namespace sluice::fuzz
+
+#endif  // SLUICE_TESTS_FUZZ_STATUS_CHECK_H_

@@ -1,0 +1,305 @@
+// Files of checkpoints.
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/checkpoint/checkpoint_reader.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/restore_source.h"
+#include "services/checkpoint/safetensors.h"
+#include "services/checkpoint/storage.h"
+#include "services/common/check.h"
+#include "services/common/crc32c.h"
+#include "services/common/fake_file_system.h"
+#include "services/common/file_util.h"
+#include "services/protocol/layout.h"
+#include "services/ps/block.h"
+#include "services/ps/partition_file.h"
+#include "services/ps/shard_model.h"
+#include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/status_check.h"
+
+namespace sluice::fuzz {
+namespace {
+
+// ---------------------------------------------------------------- safetensors
+
+bool RunSafetensors(absl::string_view input) {
+  const absl::StatusOr<std::vector<SafetensorsArray>> arrays =
+      ReadSafetensors(InChunks(input, 1 + input.size() % 113));
+  if (!CheckedOk(arrays.status())) return false;
+  const absl::StatusOr<std::vector<SafetensorsArray>> again =
+      ReadSafetensors(WriteSafetensors(*arrays, {}));
+  SLUICE_CHECK(again.ok() && again->size() == arrays->size(), "arrays survive");
+  for (size_t i = 0; i < arrays->size(); ++i) {
+    SLUICE_CHECK((*again)[i].name == (*arrays)[i].name, "names survive");
+    SLUICE_CHECK((*again)[i].shape == (*arrays)[i].shape, "shapes survive");
+    SLUICE_CHECK((*again)[i].bytes == (*arrays)[i].bytes, "bytes survive");
+  }
+  return true;
+}
+
+std::vector<std::string> SafetensorsSeeds() {
+  SafetensorsArray matrix{"fc.weight", v1::FLOAT32, {2, 3}, absl::Cord(std::string(24, 'f'))};
+  SafetensorsArray counter{"n", v1::INT64, {}, absl::Cord(std::string(8, 'i'))};
+  return {std::string(WriteSafetensors({matrix, counter}, {{"format", "pt"}})),
+          std::string(WriteSafetensors({}, {}))};
+}
+
+// ---------------------------------------------------------------- partition files
+
+std::shared_ptr<const ps::ShardModel> SmallModel() {
+  v1::JobSpec job;
+  job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
+  job.mutable_optimizer()->set_learning_rate(0.1);
+  job.mutable_optimizer()->set_beta1(0.9);
+  job.mutable_optimizer()->set_beta2(0.999);
+  job.mutable_optimizer()->set_eps(1e-8);
+  v1::TensorTable table;
+  const auto add = [&](const char* name, int64_t extent, v1::DataType dtype, v1::TensorKind kind) {
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name(name);
+    tensor.add_shape(extent);
+    tensor.set_dtype(dtype);
+    tensor.set_kind(kind);
+  };
+  add("w", 4, v1::FLOAT32, v1::PARAMETER);
+  add("b", 3, v1::BFLOAT16, v1::PARAMETER);
+  add("mean", 2, v1::FLOAT64, v1::BUFFER);
+  add("n", 1, v1::INT64, v1::COUNTER);
+  const absl::StatusOr<v1::Layout> layout = MakeLayout(table, 1);
+  return *ps::ShardModel::Create(job, table, *layout);
+}
+
+ps::EncodedPartition SmallPartition(bool updated) {
+  const std::shared_ptr<ps::BlockPool> pool = ps::BlockPool::Create(1 << 20);
+  ps::PartitionContent content;
+  content.model = SmallModel();
+  content.version = 17;
+  for (size_t i = 0; i < content.model->blocks(); ++i) {
+    const ps::BlockInfo& info = content.model->block(i);
+    const auto filled = [&](size_t size) {
+      ps::MutableBlockRef block = pool->Take(size);
+      for (char& byte : block->mutable_bytes()) byte = static_cast<char>(i + 1);
+      return block;
+    };
+    ps::BlockState& state = content.blocks.emplace_back();
+    state.parameters = filled(info.bytes);
+    if (!updated) continue;
+    state.count = 17;
+    if (info.kind != v1::PARAMETER) continue;
+    for (int slot = 0; slot < 2; ++slot) state.slots[slot] = filled(info.sum_bytes);
+  }
+  if (updated) {
+    v1::ClockRecord& record = content.clocks.emplace_back();
+    record.set_worker(7);
+    record.set_clock(3);
+    record.mutable_samples()->set_end(12);
+  }
+  return ps::EncodePartition(content);
+}
+
+// The manifest's size and checksum are right: what a disk damaged is found by them, and what is
+// written wrong has to be found behind them.
+bool RunPartitionFile(absl::string_view input) {
+  const std::shared_ptr<ps::BlockPool> pool = ps::BlockPool::Create(1 << 20);
+  for (bool updated : {false, true}) {
+    v1::PartitionFile file = SmallPartition(updated).file;
+    file.set_bytes(input.size());
+    file.set_crc32c(Crc32c(input));
+    const absl::StatusOr<std::shared_ptr<ps::PartitionContent>> content =
+        ps::DecodePartition(SmallModel(), file, InChunks(input, 1 + input.size() % 89), *pool);
+    if (!CheckedOk(content.status())) continue;
+    SLUICE_CHECK(ps::StateHash(**content) == file.state_hash(), "the content is the manifest's");
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::string> PartitionFileSeeds() {
+  return {std::string(SmallPartition(false).bytes), std::string(SmallPartition(true).bytes)};
+}
+
+// ---------------------------------------------------------------- manifests and claims
+
+v1::Manifest SmallManifest(uint64_t step) {
+  const ps::EncodedPartition partition = SmallPartition(true);
+  v1::Manifest manifest;
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.set_job("default/test/1");
+  manifest.mutable_checkpoint()->set_attempt(1);
+  manifest.mutable_checkpoint()->set_step(step);
+  manifest.set_mode(v1::SYNCHRONOUS);
+  manifest.set_samples(68);
+  manifest.mutable_ledger()->add_applied()->set_end(68);
+  manifest.set_optimizer("Adam");
+  *manifest.mutable_table() = SmallModel()->table();
+  *manifest.mutable_layout() = SmallModel()->layout();
+  *manifest.add_files() = partition.file;
+  manifest.set_time("2026-01-01T00:00:00Z");
+  return manifest;
+}
+
+v1::Claim SmallClaim(uint64_t attempt) {
+  v1::Claim claim;
+  claim.set_format_version(kCheckpointFormatVersion);
+  claim.set_attempt(attempt);
+  claim.mutable_term()->set_counter(attempt);
+  claim.mutable_term()->set_coordinator(77);
+  if (attempt > 1) {
+    claim.mutable_parent()->set_attempt(1);
+    claim.mutable_parent()->set_step(17);
+  }
+  claim.set_time("2026-01-01T00:00:00Z");
+  return claim;
+}
+
+bool RunCheckpointIndex(absl::string_view input) {
+  const absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(input);
+  if (!CheckedOk(manifest.status())) return false;
+  const absl::StatusOr<v1::Manifest> again = ManifestFromJson(ManifestToJson(*manifest));
+  SLUICE_CHECK(again.ok(), "a manifest that was read can be written");
+  SLUICE_CHECK(again->SerializeAsString() == manifest->SerializeAsString(), "manifests survive");
+  return true;
+}
+
+std::vector<std::string> CheckpointIndexSeeds() { return {ManifestToJson(SmallManifest(17))}; }
+
+bool RunClaim(absl::string_view input) {
+  const absl::StatusOr<v1::Claim> claim = ClaimFromJson(input);
+  if (!CheckedOk(claim.status())) return false;
+  const absl::StatusOr<v1::Claim> again = ClaimFromJson(ClaimToJson(*claim));
+  SLUICE_CHECK(again.ok(), "a claim that was read can be written");
+  SLUICE_CHECK(again->SerializeAsString() == claim->SerializeAsString(), "claims survive");
+  return true;
+}
+
+std::vector<std::string> ClaimSeeds() {
+  return {ClaimToJson(SmallClaim(1)), ClaimToJson(SmallClaim(2))};
+}
+
+// ---------------------------------------------------------------- whole directories
+
+constexpr char kStorage[] = "/job";
+
+// A job's storage with two checkpoints, as Sluice writes it.
+std::map<std::string, std::string> WholeStorage() {
+  std::map<std::string, std::string> files;
+  FakeFileSystem disk;
+  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(&disk, kStorage, "1");
+  SLUICE_CHECK(storage->Probe().ok(), "a fake disk can be written");
+  SLUICE_CHECK(storage->Own("default/test/1").ok(), "the storage is free");
+  for (uint64_t attempt : {1, 2}) {
+    SLUICE_CHECK(storage->CreateClaim(SmallClaim(attempt)).ok(), "the claim is new");
+  }
+  for (uint64_t step : {10, 17}) {
+    const v1::Manifest manifest = SmallManifest(step);
+    SLUICE_CHECK(
+        storage
+            ->WriteFile(manifest.checkpoint(), manifest.files(0).name(), SmallPartition(true).bytes)
+            .ok(),
+        "the file is written");
+    SLUICE_CHECK(storage->WriteManifest(manifest).ok(), "the manifest is written");
+  }
+  const auto keep = [&](const std::string& path) {
+    const absl::StatusOr<std::string> content = disk.Read(path, 1 << 20);
+    if (content.ok()) files[path] = *content;
+  };
+  const absl::StatusOr<std::vector<std::string>> names = disk.List(kStorage);
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(kStorage, name);
+    keep(path);
+    const absl::StatusOr<std::vector<std::string>> inner = disk.List(path);
+    if (!inner.ok()) continue;
+    for (const std::string& file : *inner) keep(JoinPath(path, file));
+  }
+  return files;
+}
+
+void Damage(ByteSource* bytes, std::map<std::string, std::string>* files) {
+  auto file = files->begin();
+  std::advance(file, static_cast<std::ptrdiff_t>(bytes->Below(files->size())));
+  std::string& content = file->second;
+  const size_t at = content.empty() ? 0 : bytes->Number(2) % content.size();
+  switch (bytes->Below(6)) {
+    case 0:
+      if (!content.empty()) content[at] ^= static_cast<char>(1 << bytes->Below(8));
+      return;
+    case 1:
+      content.resize(at);
+      return;
+    case 2:
+      content = std::string(bytes->Piece());
+      return;
+    case 3:
+      content.insert(at, std::string(bytes->Take(bytes->Below(32))));
+      return;
+    case 4: {
+      // A name that Sluice reads, or does not.
+      const std::string moved = absl::StrCat(kStorage, "/", bytes->Take(bytes->Below(48)));
+      std::string kept = content;
+      files->erase(file);
+      (*files)[moved] = std::move(kept);
+      return;
+    }
+    default:
+      files->erase(file);
+  }
+}
+
+// An input is a list of damages.
+bool RunCheckpointFolder(absl::string_view input) {
+  static const auto& whole = *new std::map<std::string, std::string>(WholeStorage());
+  ByteSource bytes(input);
+  std::map<std::string, std::string> files = whole;
+  for (int i = 0; i < 16 && !bytes.empty() && !files.empty(); ++i) Damage(&bytes, &files);
+
+  FakeFileSystem disk;
+  for (const auto& [path, content] : files) {
+    const size_t slash = path.rfind('/');
+    if (slash == 0 || slash + 1 == path.size()) continue;
+    (void)disk.CreateDirectories(path.substr(0, slash));
+    (void)AtomicWriteFile(&disk, path, absl::Cord(content), "fuzz");
+  }
+  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(&disk, kStorage, "2");
+  const bool owned = storage->Own("default/test/1").ok();
+  const absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
+  const absl::StatusOr<NewestCheckpoint> newest = ReadNewestCheckpoint(*storage);
+  (void)FindRestoreSource(&disk, kStorage).ok();
+  (void)FindRestoreSource(&disk, JoinPath(kStorage, "attempt-0001-step-000000000017")).ok();
+  (void)storage->RemoveIncomplete(2);
+  if (!point.ok() || !point->found) return false;
+  SLUICE_CHECK(!newest.ok() || newest->point.found, "what was read was found");
+  return owned;
+}
+
+std::vector<std::string> CheckpointFolderSeeds() { return {""}; }
+
+}  // namespace
+
+std::vector<FuzzTarget> StorageTargets() {
+  constexpr char kStorageSources[] =
+      "services/checkpoint/storage.cc services/checkpoint/local_storage.cc "
+      "services/checkpoint/checkpoint_reader.cc services/checkpoint/restore_source.cc";
+  return {
+      {"safetensors", RunSafetensors, SafetensorsSeeds, 4096, "services/checkpoint/safetensors.cc"},
+      {"partition_file", RunPartitionFile, PartitionFileSeeds, 4096,
+       "services/ps/partition_file.cc"},
+      {"checkpoint_index", RunCheckpointIndex, CheckpointIndexSeeds, 8192,
+       "services/checkpoint/storage.cc"},
+      {"claim", RunClaim, ClaimSeeds, 2048, "services/checkpoint/storage.cc"},
+      {"checkpoint_folder", RunCheckpointFolder, CheckpointFolderSeeds, 1024, kStorageSources},
+  };
+}
+
+}  // namespace sluice::fuzz

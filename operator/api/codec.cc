@@ -301,6 +301,7 @@ void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
   timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
   timeouts->set_weights(view.Num("weightsSeconds", 0));
   timeouts->set_gradients(view.Num("gradientsSeconds", 0));
+  timeouts->set_start(view.Num("startSeconds", 0));
 }
 
 std::map<std::string, std::string> ReadMap(const Json& items) {
@@ -620,6 +621,7 @@ Json ToJson(const TrainingJob& job) {
                       {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
   if (timeouts.weights() > 0) spec["timeouts"]["weightsSeconds"] = timeouts.weights();
   if (timeouts.gradients() > 0) spec["timeouts"]["gradientsSeconds"] = timeouts.gradients();
+  if (timeouts.start() > 0) spec["timeouts"]["startSeconds"] = timeouts.start();
   if (!job.image.empty()) spec["image"] = job.image;
   if (!job.spec.loss().empty()) spec["loss"] = job.spec.loss();
   if (job.active_deadline_seconds.has_value()) {

@@ -582,12 +582,23 @@ void AddLimits(std::vector<Field>* fields) {
           .Example("35")
           .Invalid("0", "must be more than 0"));
   fields->push_back(
-      Number("spec.timeouts.gradientsSeconds",
-             "Synchronous: a worker for whose gradients a step has waited for so long is lost. It "
-             "must be longer than a step takes the slowest worker. Unset: no limit.")
+      Number(
+          "spec.timeouts.gradientsSeconds",
+          "A member that contributes nothing for so long is lost: a step waits for its gradients, "
+          "or it holds samples and applies none. It must be longer than a step takes the slowest "
+          "worker. Unset: 600 (with aggregation AllReduce: no limit).")
           .Above(0)
           .Max(86400)
           .Example("15")
+          .Invalid("0", "must be more than 0"));
+  fields->push_back(
+      Number("spec.timeouts.startSeconds",
+             "A process that has not registered with the coordinator so long after its start is "
+             "killed and started again. Unset: 60, and 600 for a worker that is a command of the "
+             "job's own.")
+          .Above(0)
+          .Max(86400)
+          .Example("60")
           .Invalid("0", "must be more than 0"));
   fields->push_back(Boolean("spec.suspend",
                             "Save a checkpoint and stop all processes, until this is false again; "

@@ -20,6 +20,9 @@
 namespace sluice::local {
 namespace {
 
+// A child that does not run its program after this is killed. The parent waits for it.
+constexpr int kExecPatienceMs = 10'000;
+
 // What a child says through the pipe if it does not become the program.
 struct ChildError {
   int error = 0;
@@ -77,13 +80,25 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
   close(error_pipe[1]);
   ChildError error;
   ssize_t got = 0;
+  pollfd ready = {error_pipe[0], POLLIN, 0};
+  int polled = 1;
   if (pid > 0) {
+    do {
+      polled = poll(&ready, 1, kExecPatienceMs);
+    } while (polled < 0 && errno == EINTR);
+    if (polled == 0) kill(pid, SIGKILL);  // after which the read ends
     do {
       got = read(error_pipe[0], &error, sizeof(error));
     } while (got < 0 && errno == EINTR);
   }
   close(error_pipe[0]);
   if (pid < 0) return ErrorOf(fork_error, "a process could not be started");
+  if (polled == 0) {
+    guard.Remove(pid);
+    waitpid(pid, nullptr, 0);
+    return absl::DeadlineExceededError(absl::StrCat(
+        command.arguments[0], " did not begin to run within ", kExecPatienceMs / 1000, " s"));
+  }
   if (got == 0) return pid;
   guard.Remove(pid);
   waitpid(pid, nullptr, 0);

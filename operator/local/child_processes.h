@@ -49,7 +49,8 @@ class ChildProcesses {
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
   // Returns once the program runs, or cannot. Errors name the program or the log file: NOT_FOUND,
-  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN.
+  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN. DEADLINE_EXCEEDED: it
+  // had not begun to run after 10 s (it was stopped that early), and was killed.
   absl::StatusOr<pid_t> Start(const Command& command);
 
   // kill(2); with SIGKILL the child's whole group. Nothing happens if the child has ended.

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -166,6 +168,30 @@ TEST_F(ChildProcessesTest, DestructionKillsWhatLives) {
   ASSERT_TRUE(pid.ok());
   children_.reset();
   EXPECT_TRUE(IsGone(*pid));
+}
+
+// The newest child of this process that is a guard; 0: there is none.
+pid_t FindGuard() {
+  pid_t guard = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream children(thread.path() / "children");
+    for (pid_t pid = 0; children >> pid;) {
+      std::string name;
+      std::ifstream(absl::StrCat("/proc/", pid, "/comm")) >> name;
+      if (name == "sluice-guard") guard = std::max(guard, pid);
+    }
+  }
+  return guard;
+}
+
+TEST_F(ChildProcessesTest, AFrozenGuardDelaysTheEndByItsPatienceOnly) {
+  ASSERT_TRUE(Shell("sleep 1000").ok());
+  pid_t guard = 0;
+  // Its name comes a moment after it.
+  ASSERT_TRUE(WaitUntil([&] { return (guard = FindGuard()) != 0; }, absl::Seconds(10)));
+  ASSERT_EQ(kill(guard, SIGSTOP), 0);
+  children_.reset();
+  EXPECT_TRUE(IsGone(guard));
 }
 
 TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {

@@ -26,6 +26,9 @@ namespace {
 constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
 // How often a port file is looked for while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+// A loop that comes round so much later than it wanted to stood still itself: it was stopped, or
+// the machine slept.
+constexpr absl::Duration kStoodStill = absl::Seconds(1);
 // Among which the reason of an end is looked for.
 constexpr size_t kLastWordLines = 50;
 
@@ -34,6 +37,10 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
   plan.shards = job.spec.parameter_server().replicas();
   plan.workers = job.spec.worker().replicas();
   plan.backoff_limit = job.spec.backoff_limit();
+  // SIGTERM to the coordinator alone is no wish to stop the job.
+  plan.outlives_coordinator = true;
+  plan.watch_coordinator = true;
+  policy::SetTimers(job.spec, &plan);
   if (job.active_deadline_seconds.has_value()) {
     plan.active_deadline = absl::Seconds(*job.active_deadline_seconds);
   }
@@ -41,6 +48,24 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
     plan.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
   }
   return plan;
+}
+
+// An expelled process that was heard within timeouts.silence hears of its expulsion.
+policy::Limits LimitsOf(const LocalJob::Options& options) {
+  policy::Limits limits = options.limits;
+  if (const double silence = options.job.spec.timeouts().silence(); silence > 0) {
+    limits.expelled_grace = absl::Seconds(silence);
+  }
+  return limits;
+}
+
+// On a busy machine a coordinator may take a moment to answer. It is asked twice at least before it
+// is taken to be frozen.
+JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
+  JobControlClient::Options control = options.control;
+  control.call_timeout =
+      std::max(control.call_timeout, std::min(plan.silence_timeout / 2, absl::Seconds(5)));
+  return control;
 }
 
 std::string JobIdentity(const v1::JobSpec& job) {
@@ -58,8 +83,9 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
       clock_(clock),
       secret_(security::MakeSecret()),
       plan_(PlanOf(options_.job)),
+      limits_(LimitsOf(options_)),
       port_(options_.port) {
-  JobControlClient::Options control = options_.control;
+  JobControlClient::Options control = ControlOf(options_, plan_);
   control.credentials = security::SecretChannelCredentials(secret_);
   control_ =
       std::make_unique<JobControlClient>(std::move(control), [this](v1::JobProgress progress) {
@@ -101,7 +127,7 @@ LocalJob::Result LocalJob::Run() {
   }
   while (true) {
     const absl::Time now = clock_->Now();
-    policy::Decision decision = policy::Decide(plan_, options_.limits, world_, memory_, now);
+    policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
     const bool decided = decision.memory.ending.has_value() && !memory_.ending.has_value();
     Apply(decision);
     if (decided) listener_->OnEnding(*memory_.ending);
@@ -113,6 +139,9 @@ LocalJob::Result LocalJob::Run() {
     absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
     if (world_.coordinator_address.empty()) until = std::min(until, now + kPortPoll);
     const Inbox inbox = WaitForNews(until);
+    if (const absl::Duration late = clock_->Now() - until; late > kStoodStill) {
+      policy::Forgive(late, &world_, &memory_);
+    }
     const bool stop_now = inbox.stop_now;
     Handle(inbox);
     if (stop_now) {
@@ -150,7 +179,10 @@ LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {
 
 void LocalJob::Handle(const Inbox& inbox) {
   if (inbox.suspend) plan_.suspend = true;
-  for (const v1::JobProgress& progress : inbox.progress) HandleProgress(progress);
+  for (const v1::JobProgress& progress : inbox.progress) {
+    HandleProgress(progress);
+    world_.coordinator_heard = clock_->Now();
+  }
   for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);
   if (world_.coordinator_address.empty()) ReadCoordinatorPort();
 }
@@ -178,6 +210,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   heard_ = true;
   world_.phase = progress.phase();
   world_.phase_reason = progress.reason();
+  ReadRegistrations(progress);
   const auto ready = [&](const policy::Slot& slot, uint64_t pid) {
     const auto found = world_.processes.find(slot);
     if (found != world_.processes.end() && (pid == 0 || found->second.pid == pid)) {
@@ -199,6 +232,27 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
     }
   }
   listener_->OnProgress(progress);
+}
+
+// Which processes the coordinator knows. A process is known by its id. A program of the job's own
+// may start another one, which then registers: there every incarnation counts that the coordinator
+// did not know when the program was started.
+void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
+  const bool command = options_.job.spec.worker().command_size() > 0;
+  for (auto& [slot, process] : world_.processes) {
+    if (slot == kCoordinator) continue;
+    process.registration = policy::Registration::kMissing;
+    for (const v1::ProcessStatus& status : progress.processes()) {
+      if (!(policy::Slot{status.process().role(), status.process().index()} == slot)) continue;
+      const bool own = status.pid() == process.pid ||
+                       (command && slot.role == v1::WORKER &&
+                        earlier_incarnations_[slot].count(status.process().incarnation()) == 0);
+      if (!own || status.state() == v1::ProcessStatus::EXPELLED) continue;
+      process.registration = status.state() == v1::ProcessStatus::LEFT
+                                 ? policy::Registration::kLeft
+                                 : policy::Registration::kRegistered;
+    }
+  }
 }
 
 void LocalJob::ReadCoordinatorPort() {
@@ -245,7 +299,17 @@ void LocalJob::Apply(const policy::Decision& decision) {
 
 void LocalJob::Start(const policy::Slot& slot) {
   if (slot == kCoordinator) {
+    world_.coordinator_heard = absl::InfinitePast();
+    for (auto& [other, process] : world_.processes) {
+      process.registration = policy::Registration::kUnknown;
+    }
     for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
+  }
+  earlier_incarnations_[slot].clear();
+  for (const v1::ProcessStatus& status : progress_.processes()) {
+    if (policy::Slot{status.process().role(), status.process().index()} == slot) {
+      earlier_incarnations_[slot].insert(status.process().incarnation());
+    }
   }
   std::error_code error;
   const uintmax_t length = std::filesystem::file_size(directory_->LogFile(slot), error);
@@ -269,6 +333,8 @@ void LocalJob::Start(const policy::Slot& slot) {
   process.running = false;
   process.ended = process.started;
   process.exit = {127, 0, std::string(pid.status().message())};
+  // It was killed because it did not come to run its program.
+  if (absl::IsDeadlineExceeded(pid.status())) process.exit.signal = SIGKILL;
   world_.processes[slot] = process;
   listener_->OnProcessEnded(slot, 0, process.exit);
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,7 @@ class LocalJob {
   void Handle(const Inbox& inbox);
   void HandleEnd(const ChildProcesses::End& end);
   void HandleProgress(const v1::JobProgress& progress);
+  void ReadRegistrations(const v1::JobProgress& progress);
   void ReadCoordinatorPort();
   void ReadLastWord();
   void Apply(const policy::Decision& decision);
@@ -125,11 +127,14 @@ class LocalJob {
   const Clock* const clock_;
   const std::string secret_;  // of this run
   policy::JobPlan plan_;
+  const policy::Limits limits_;
 
   // Of the thread of Run.
   policy::Observation world_;
   policy::Memory memory_;
   std::map<policy::Slot, uint64_t> log_begins_;  // of the newest lives
+  // Known to a coordinator before the newest life in the slot began.
+  std::map<policy::Slot, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;
   bool heard_ = false;
   uint64_t lives_ = 0;

@@ -1,7 +1,10 @@
 #include "operator/local/process_guard.h"
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +18,9 @@ namespace {
 
 // More processes than a job can have: one coordinator, 1,024 shards, 1,024 workers.
 constexpr size_t kMaxGroups = 4096;
+// A frozen guard delays its parent by no more than this: a message to it is dropped, and at the end
+// it is killed.
+constexpr int kPatienceMs = 2000;
 
 // After a fork of a process with threads: async-signal-safe calls only, and no memory but this.
 [[noreturn]] void Guard(int socket) {
@@ -55,6 +61,8 @@ ProcessGuard::ProcessGuard() {
   close(ends[0]);
   if (pid_ > 0) {
     socket_ = ends[1];
+    const timeval patience = {kPatienceMs / 1000, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   } else {
     close(ends[1]);
   }
@@ -63,6 +71,10 @@ ProcessGuard::ProcessGuard() {
 ProcessGuard::~ProcessGuard() {
   if (socket_ < 0) return;
   close(socket_);
+  const int pid_fd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  pollfd ended = {pid_fd, POLLIN, 0};
+  if (poll(&ended, 1, kPatienceMs) <= 0) kill(pid_, SIGKILL);
+  if (pid_fd >= 0) close(pid_fd);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

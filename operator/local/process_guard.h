@@ -16,7 +16,8 @@ class ProcessGuard {
  public:
   // Forks it. Without one (no processes left) the rest does nothing.
   ProcessGuard();
-  // Groups that are still known are killed. Waits for it.
+  // Groups that are still known are killed. Waits for it; one that is frozen is killed itself after
+  // 2 s.
   ~ProcessGuard();
 
   ProcessGuard(const ProcessGuard&) = delete;

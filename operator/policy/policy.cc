@@ -1,6 +1,7 @@
 #include "operator/policy/policy.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,13 @@
 
 namespace sluice::policy {
 namespace {
+
+// On top of TimeoutSpec.silence: for the way of an answer, and for a machine that is busy.
+constexpr absl::Duration kSilenceMargin = absl::Seconds(2);
+constexpr double kDefaultSilence = 5;
+constexpr double kDefaultStart = 60;
+// A program of the job's own may have much to do before it registers.
+constexpr double kDefaultCommandStart = 600;
 
 // What the end of a life means.
 enum class Verdict {
@@ -20,6 +28,11 @@ enum class Verdict {
 
 Verdict Judge(const Exit& exit) {
   if (exit.cause == Cause::kOutside) return Verdict::kAgain;
+  // Asked to go before it could answer in order: a worker hands nothing over that early, nor does
+  // a program that does not listen. By the custom of shells the code is the same.
+  if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
+    return Verdict::kAgain;
+  }
   if (exit.signal != 0) return Verdict::kDeath;
   switch (exit.code) {
     case kExitOk:
@@ -79,7 +92,8 @@ class Decider {
     if (memory_.ending.has_value()) {
       StopAll();
     } else {
-      KillFrozen();
+      KillExpelled();
+      KillSilent();
       StopSurplus();
       if (!plan_.suspend && !memory_.unexplained.has_value()) StartMissing();
     }
@@ -130,7 +144,9 @@ class Decider {
   }
 
   void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
-    const bool healthy = process.ready || process.ended - process.started >= limits_.healthy_after;
+    const bool healthy =
+        !KilledBeforeItRegistered(slot, process) &&
+        (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = false;
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
@@ -208,14 +224,39 @@ class Decider {
     if (const FailureRule* rule = RuleFor(plan_, slot, process.exit); rule != nullptr) {
       return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
     }
-    // As if it had heard that it is expelled.
-    const auto killed = memory_.killed.find(slot);
-    if (killed != memory_.killed.end() && killed->second == process.life) return Verdict::kAgain;
+    // As if it had heard that it is expelled. Of a coordinator, and of what never registered, it is
+    // a death like any other.
+    if (slot.role != v1::COORDINATOR && WasKilled(slot, process) &&
+        !KilledBeforeItRegistered(slot, process)) {
+      return Verdict::kAgain;
+    }
     const Verdict verdict = Judge(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // A job that has failed is its coordinator's to declare.
     const bool spoken = slot.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
     return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
+  }
+
+  bool WasKilled(const Slot& slot, const ProcessObservation& process) const {
+    const auto killed = memory_.killed.find(slot);
+    return killed != memory_.killed.end() && killed->second == process.life;
+  }
+
+  bool KilledBeforeItRegistered(const Slot& slot, const ProcessObservation& process) const {
+    if (slot.role == v1::COORDINATOR || !WasKilled(slot, process)) return false;
+    const auto kept = memory_.slots.find(slot);
+    return !process.ready && process.expelled_after == absl::InfiniteFuture() &&
+           (kept == memory_.slots.end() || kept->second.registered_life != process.life);
+  }
+
+  // What is to be told of an end.
+  std::string LastText(const Slot& slot, const ProcessObservation& process) const {
+    if (!WasKilled(slot, process)) return WithMessage(ExitText(process.exit), process.exit);
+    if (slot.role == v1::COORDINATOR) {
+      return absl::StrCat("it did not answer (", ExitText(process.exit), ")");
+    }
+    return absl::StrCat("it did not register within ", absl::FormatDuration(StartTimeout(slot)),
+                        " of its start (", ExitText(process.exit), ")");
   }
 
   void Delay(Memory::SlotMemory* kept) {
@@ -227,7 +268,7 @@ class Decider {
 
   void CountDeath(const Slot& slot, const ProcessObservation& process,
                   const Memory::SlotMemory& kept) {
-    const std::string last = WithMessage(ExitText(process.exit), process.exit);
+    const std::string last = LastText(slot, process);
     if (kept.failed_starts >= limits_.max_failed_starts) {
       Fail("NeverReady",
            absl::StrCat(SlotName(slot), " ended ", kept.failed_starts,
@@ -355,28 +396,83 @@ class Decider {
       if (!process.running) continue;
       any = true;
       const absl::Time terminate = LeaveBy(process);
-      const absl::Time kill = terminate + limits_.stop_grace;
+      const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
         Stop(slot, process, /*kill=*/true);
       } else if (now_ >= terminate) {
         Stop(slot, process, /*kill=*/false);
         AgainBy(kill);
       } else {
-        AgainBy(terminate);
+        AgainBy(std::min(terminate, kill));
       }
     }
     if (!any) decision_.finish = memory_.ending;
   }
 
-  void KillFrozen() {
+  // When an expelled process is taken to be frozen.
+  absl::Time FrozenAt(const ProcessObservation& process) const {
+    return process.expelled_after + limits_.expelled_grace;
+  }
+
+  void KillAt(absl::Time at, const Slot& slot, const ProcessObservation& process) {
+    if (at == absl::InfiniteFuture()) return;
+    if (now_ >= at) {
+      Stop(slot, process, /*kill=*/true);
+    } else {
+      AgainBy(at);
+    }
+  }
+
+  void KillExpelled() {
     for (const auto& [slot, process] : world_.processes) {
-      const absl::Time at = process.expelled_after + limits_.expelled_grace;
-      if (!process.running || at == absl::InfiniteFuture()) continue;
-      if (now_ >= at) {
-        Stop(slot, process, /*kill=*/true);
+      if (process.running) KillAt(FrozenAt(process), slot, process);
+    }
+  }
+
+  // Frozen processes that no coordinator expels: the coordinator itself, and those that the present
+  // coordinator does not know.
+  void KillSilent() {
+    for (const auto& [slot, process] : world_.processes) {
+      if (!process.running || !process.begun) continue;
+      if (slot.role == v1::COORDINATOR) {
+        KillAt(CoordinatorSilentAt(process), slot, process);
       } else {
-        AgainBy(at);
+        KillMissing(slot, process);
       }
+    }
+  }
+
+  absl::Time CoordinatorSilentAt(const ProcessObservation& process) const {
+    if (!plan_.watch_coordinator) return absl::InfiniteFuture();
+    if (world_.coordinator_heard < process.started) return process.started + plan_.start_timeout;
+    return world_.coordinator_heard + plan_.silence_timeout;
+  }
+
+  absl::Duration StartTimeout(const Slot& slot) const {
+    return slot.role == v1::WORKER ? plan_.worker_start_timeout : plan_.start_timeout;
+  }
+
+  void KillMissing(const Slot& slot, const ProcessObservation& process) {
+    Memory::SlotMemory& kept = memory_.slots[slot];
+    if (process.registration == Registration::kUnknown ||
+        process.registration == Registration::kRegistered) {
+      if (process.registration == Registration::kRegistered) kept.registered_life = process.life;
+      kept.missing_life.clear();
+      kept.missing_since = absl::InfiniteFuture();
+      return;
+    }
+    if (kept.missing_life != process.life) {
+      kept.missing_life = process.life;
+      kept.missing_since = std::max(world_.coordinator_heard, process.started);
+    }
+    const bool lost =
+        process.registration == Registration::kMissing && kept.registered_life == process.life;
+    const absl::Time at = kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(slot));
+    // The coordinator has to say so; what it said before it was silent itself is no word.
+    if (world_.coordinator_heard >= at) {
+      Stop(slot, process, /*kill=*/true);
+    } else if (now_ < at) {
+      AgainBy(at);
     }
   }
 
@@ -395,18 +491,31 @@ class Decider {
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
   }
 
+  // Once training is over, those that have left are not; but the last evaluation needs one.
+  bool WorkersNeeded() const {
+    if (world_.phase == v1::JobProgress::SAVING) return false;
+    if (world_.phase != v1::JobProgress::EVALUATING) return true;
+    return std::none_of(world_.processes.begin(), world_.processes.end(), [](const auto& entry) {
+      return entry.first.role == v1::WORKER && entry.second.running;
+    });
+  }
+
+  // Whether the coordinator has said, since a member left, that the job goes on.
+  bool GoesOnWithout(const ProcessObservation& process) const {
+    // Of other machines' clocks it is not known whether that was before or after.
+    return plan_.watch_coordinator && process.ready && world_.coordinator_heard > process.ended &&
+           (world_.phase == v1::JobProgress::STARTING || world_.phase == v1::JobProgress::BIRTH ||
+            world_.phase == v1::JobProgress::TRAINING);
+  }
+
   void StartIfMissing(const Slot& slot) {
     if (Running(slot)) return;
     Memory::SlotMemory& kept = memory_.slots[slot];
     const auto found = world_.processes.find(slot);
-    // Training is over: whoever has left is not needed any more.
-    const bool over =
-        world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
-    if (over && slot.role == v1::WORKER && found != world_.processes.end() &&
-        Judge(found->second.exit) == Verdict::kLeft) {
-      return;
-    }
-    if (now_ < kept.start_after) {
+    const bool left =
+        found != world_.processes.end() && Judge(found->second.exit) == Verdict::kLeft;
+    if (left && slot.role == v1::WORKER && !WorkersNeeded()) return;
+    if (now_ < kept.start_after && !(left && GoesOnWithout(found->second))) {
       AgainBy(kept.start_after);
       return;
     }
@@ -465,6 +574,30 @@ bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit) {
   }
   const Verdict verdict = Judge(exit);
   return verdict == Verdict::kDeath || verdict == Verdict::kHopeless;
+}
+
+void SetTimers(const v1::JobSpec& job, JobPlan* plan) {
+  const v1::TimeoutSpec& timeouts = job.timeouts();
+  const auto seconds = [](double value, double otherwise) {
+    return absl::Seconds(value > 0 ? value : otherwise);
+  };
+  plan->start_timeout = seconds(timeouts.start(), kDefaultStart);
+  plan->worker_start_timeout = seconds(
+      timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
+  plan->silence_timeout = seconds(timeouts.silence(), kDefaultSilence) + kSilenceMargin;
+}
+
+void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
+  world->coordinator_heard += stood_still;
+  for (auto& [slot, process] : world->processes) {
+    if (!process.running) continue;
+    process.started += stood_still;
+    process.expelled_after += stood_still;
+  }
+  for (auto& [slot, kept] : memory->slots) kept.missing_since += stood_still;
+  if (memory->ending.has_value()) memory->ending->since += stood_still;
+  if (memory->unexplained.has_value()) memory->unexplained->since += stood_still;
+  memory->suspending_since += stood_still;
 }
 
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,

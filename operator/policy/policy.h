@@ -10,6 +10,8 @@
 //   start      the coordinator first; shards and workers once its address is known
 //   a death    is told to the coordinator at once; a new life takes its place at once, and later if
 //              the slot dies again and again
+//   frozen     a coordinator that answers no more, and a process that the coordinator which answers
+//              does not have among its own for too long, are killed, which is a death
 //   no data    a worker that does not find its data is tried again, later and later, for as long as
 //              it takes, where somebody may put it there (Limits::patient); else the job fails
 //   the end    (success, failure, suspension, each with its reason) is decided once; nothing is
@@ -29,6 +31,7 @@
 
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
+#include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 
 namespace sluice::policy {
@@ -77,7 +80,21 @@ struct JobPlan {
   bool outlives_coordinator = false;
   // The first that fits the end of a process decides; where none does, what is usual.
   std::vector<FailureRule> failure_rules;
+
+  // From SetTimers; infinite: nobody is killed for that.
+  // A process that has run for so long without having registered, or goes on for so long after it
+  // has left, is killed. So is a coordinator that was never heard.
+  absl::Duration start_timeout = absl::InfiniteDuration();
+  absl::Duration worker_start_timeout = absl::InfiniteDuration();
+  // A process that was registered once, and is not with the coordinator that answers now, is killed
+  // after this. So is a coordinator that was heard and answers no more.
+  absl::Duration silence_timeout = absl::InfiniteDuration();
+  // Whether the backend itself watches the coordinator (Observation::coordinator_heard).
+  bool watch_coordinator = false;
 };
+
+// Sets the three timeouts from the job's.
+void SetTimers(const v1::JobSpec& job, JobPlan* plan);
 
 // How patient to be.
 struct Limits {
@@ -128,6 +145,14 @@ struct Exit {
   std::string reason;  // one word for it, if the backend knows more than code and signal
 };
 
+// Whether the coordinator knows a process as one of its own.
+enum class Registration {
+  kUnknown,     // its present life has not answered yet, or the backend cannot tell
+  kMissing,     // it does not: the process has not registered with it, or was expelled
+  kLeft,        // the process has told it that it leaves
+  kRegistered,  // it does
+};
+
 // The newest life in a slot.
 struct ProcessObservation {
   std::string life;  // distinguishes lives of one slot (pid and count, pod uid); never empty
@@ -139,6 +164,8 @@ struct ProcessObservation {
   bool running = true;
   // When the coordinator heard it last, if it has expelled it; else never.
   absl::Time expelled_after = absl::InfiniteFuture();
+  // As the coordinator said at Observation::coordinator_heard. Not of the coordinator.
+  Registration registration = Registration::kUnknown;
   // If not running:
   Exit exit;
   absl::Time ended;
@@ -151,6 +178,8 @@ struct Observation {
   // The newest that the coordinator of this activation said; STARTING if nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   std::string phase_reason;
+  // When the coordinator's present life answered last; not yet, or not known: InfinitePast.
+  absl::Time coordinator_heard = absl::InfinitePast();
 };
 
 enum class Outcome { kSucceeded, kFailed, kSuspended };
@@ -172,8 +201,12 @@ struct Memory {
     int failed_starts = 0;      // in a row, without having been ready
     bool data_missing = false;  // so says the last end of the row
     absl::Time start_after = absl::InfinitePast();
-    std::string replaced_life;  // the last life that a start was to replace
-    uint32_t restarts = 0;      // lives that were replaced
+    std::string replaced_life;    // the last life that a start was to replace
+    uint32_t restarts = 0;        // lives that were replaced
+    std::string registered_life;  // the last life that a coordinator had among its own
+    // Since when the coordinator that answers does not have this life among its own.
+    std::string missing_life;
+    absl::Time missing_since = absl::InfiniteFuture();
   };
   std::map<Slot, SlotMemory> slots;
   absl::Time active_since = absl::InfiniteFuture();  // first call
@@ -221,6 +254,10 @@ struct Decision {
 // Times must not go backwards from call to call.
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
                 const Memory& memory, absl::Time now);
+
+// For a backend that itself stood still (was stopped, or slept with its machine) for so long,
+// before it decides again: that time counts for no process's silence.
+void Forgive(absl::Duration stood_still, Observation* world, Memory* memory);
 
 // "exit code 12", "killed by signal 9 (Killed)"; with the exit's reason in front where it has one:
 // "OOMKilled, killed by signal 9 (Killed)".

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/exit_code.h"
@@ -45,6 +47,22 @@ class World {
     }
     if (decision.finish.has_value()) finished = true;
     return decision;
+  }
+
+  // The coordinator answers, and knows these processes.
+  void Answer(const std::vector<Slot>& registered) {
+    observed.coordinator_heard = now;
+    for (auto& [slot, process] : observed.processes) {
+      if (slot.role == v1::COORDINATOR) continue;
+      const bool known = std::count(registered.begin(), registered.end(), slot) > 0;
+      process.registration = known ? Registration::kRegistered : Registration::kMissing;
+    }
+  }
+
+  // The backend itself stood still, and with it perhaps everybody else.
+  void StandStill(absl::Duration time) {
+    now += time;
+    Forgive(time, &observed, &memory_);
   }
 
   void Start(const Slot& slot) {
@@ -795,6 +813,295 @@ TEST(PolicyTest, AnExitsReasonGoesBeforeItsCode) {
   exit.signal = SIGKILL;
   exit.reason = "OOMKilled";
   EXPECT_EQ(ExitText(exit), "OOMKilled, killed by signal 9 (Killed)");
+}
+
+// ---- processes that freeze
+
+const std::vector<Slot> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
+
+World WatchedWorld() {
+  World world;
+  v1::JobSpec job;
+  job.mutable_timeouts()->set_silence(3);
+  job.mutable_timeouts()->set_start(20);
+  SetTimers(job, &world.plan);
+  world.plan.watch_coordinator = true;
+  return world;
+}
+
+TEST(PolicyTest, TimersHaveDefaultsAndAProgramOfTheJobsOwnMayStartForLonger) {
+  JobPlan plan;
+  v1::JobSpec job;
+  SetTimers(job, &plan);
+  EXPECT_EQ(plan.silence_timeout, absl::Seconds(7));
+  EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
+  EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(60));
+  job.mutable_worker()->add_command("train");
+  SetTimers(job, &plan);
+  EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
+  EXPECT_EQ(plan.worker_start_timeout, absl::Minutes(10));
+  job.mutable_timeouts()->set_start(7);
+  job.mutable_timeouts()->set_silence(1);
+  SetTimers(job, &plan);
+  EXPECT_EQ(plan.start_timeout, absl::Seconds(7));
+  EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(7));
+  EXPECT_EQ(plan.silence_timeout, absl::Seconds(3));
+}
+
+TEST(PolicyTest, ACoordinatorThatAnswersNoMoreIsKilledAndItsReplacementCounts) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer(kEverybody);
+  EXPECT_EQ(world.Step().decide_again, world.now + world.plan.silence_timeout);
+  world.now += world.plan.silence_timeout - absl::Milliseconds(1);
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.now += absl::Milliseconds(1);
+  world.Step();
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
+  world.observed.processes.at(kCoordinator).ready = true;
+  world.End(kCoordinator, 0, SIGKILL);
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, ElementsAre("coordinator"));
+  EXPECT_EQ(decision.memory.restorations, 1u);
+}
+
+TEST(PolicyTest, ACoordinatorThatNeverAnswersIsKilledWhenItsStartTakesTooLong) {
+  World world = WatchedWorld();
+  world.Step();
+  world.now += world.plan.silence_timeout + absl::Seconds(1);
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty()) << "it may still start";
+  world.now += world.plan.start_timeout;
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
+}
+
+TEST(PolicyTest, WhereProbesWatchTheCoordinatorItIsNotKilledForItsSilence) {
+  World world = WatchedWorld();
+  world.plan.watch_coordinator = false;
+  world.StartAll();
+  world.Answer(kEverybody);
+  world.now += absl::Hours(1);
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+}
+
+TEST(PolicyTest, AProcessThatDoesNotRegisterAfterItsStartIsKilledAndStartedAgain) {
+  for (const Slot& slot : {kWorker1, kShard0}) {
+    World world = WatchedWorld();
+    world.StartAll();
+    std::vector<Slot> others = kEverybody;
+    others.erase(std::find(others.begin(), others.end(), slot));
+    const absl::Time start = world.now;
+    for (; world.now < start + world.plan.start_timeout; world.now += absl::Seconds(1)) {
+      world.Answer(others);
+      world.Step();
+    }
+    EXPECT_THAT(world.stopped, IsEmpty());
+    world.Answer(others);
+    world.Step();
+    world.Step();
+    EXPECT_THAT(world.stopped, ElementsAre("kill " + SlotName(slot)));
+    world.End(slot, 0, SIGKILL);
+    const Decision decision = world.Step();
+    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+    EXPECT_EQ(decision.memory.slots.at(slot).failed_starts, 1);
+  }
+}
+
+TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobInTheEndAndSaysWhy) {
+  World world = WatchedWorld();
+  world.plan.start_timeout = world.plan.worker_start_timeout = absl::Minutes(2);
+  world.StartAll();
+  std::optional<Ending> ending;
+  for (int i = 0; i < 100 && !ending.has_value(); ++i) {
+    world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+    ending = world.Step().memory.ending;
+    if (ending.has_value()) break;
+    for (const std::string& stopped : std::exchange(world.stopped, {})) {
+      ASSERT_EQ(stopped, "kill worker-1");
+      world.End(kWorker1, 0, SIGKILL);
+    }
+    world.now += absl::Seconds(30);
+  }
+  ASSERT_TRUE(ending.has_value());
+  EXPECT_EQ(ending->code, "NeverReady");
+  EXPECT_THAT(ending->reason, HasSubstr("did not register within 2m"));
+}
+
+TEST(PolicyTest, AProcessThatANewCoordinatorDoesNotHearOfIsKilledSoonAndCountsNowhere) {
+  for (const Slot& slot : {kWorker1, kShard0}) {
+    World world = WatchedWorld();
+    world.plan.backoff_limit = 0;
+    world.StartAll();
+    world.Answer(kEverybody);
+    world.Step();
+    std::vector<Slot> others = kEverybody;
+    others.erase(std::find(others.begin(), others.end(), slot));
+    // Another life of the coordinator: as long as it has not answered, nobody is missing.
+    world.Start(kCoordinator);
+    world.started.clear();
+    world.observed.coordinator_heard = absl::InfinitePast();
+    for (auto& [other, process] : world.observed.processes) {
+      process.registration = Registration::kUnknown;
+    }
+    world.now += absl::Seconds(10);
+    world.Step();
+    EXPECT_THAT(world.stopped, IsEmpty());
+    world.Answer(others);
+    world.Step();
+    world.now += world.plan.silence_timeout - absl::Milliseconds(1);
+    world.Answer(others);
+    world.Step();
+    EXPECT_THAT(world.stopped, IsEmpty());
+    world.now += absl::Milliseconds(1);
+    world.Step();
+    EXPECT_THAT(world.stopped, IsEmpty()) << "the coordinator has to say so";
+    world.Answer(others);
+    world.Step();
+    EXPECT_THAT(world.stopped, ElementsAre("kill " + SlotName(slot)));
+    world.End(slot, 0, SIGKILL);
+    const Decision decision = world.Step();
+    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_EQ(decision.memory.restorations, 0u);
+  }
+}
+
+TEST(PolicyTest, AProcessThatReturnsToTheCoordinatorInTimeIsLeftAlone) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer(kEverybody);
+  world.Step();
+  for (int i = 0; i < 10; ++i) {
+    world.Answer(i % 2 == 0 ? std::vector<Slot>{kShard0} : kEverybody);
+    world.Step();
+    world.now += absl::Seconds(3);
+  }
+  EXPECT_THAT(world.stopped, IsEmpty());
+}
+
+TEST(PolicyTest, AProcessThatHasLeftMayDoMoreButNotFreeze) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer(kEverybody);
+  world.Step();
+  const auto left = [&] {
+    world.Answer(kEverybody);
+    world.observed.processes.at(kWorker0).registration = Registration::kLeft;
+    world.Step();
+  };
+  left();
+  world.now += world.plan.silence_timeout;
+  left();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.now += world.plan.start_timeout;
+  left();
+  EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
+}
+
+TEST(PolicyTest, TheTimeThatTheBackendStoodStillIsNoProcesssSilence) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+  world.observed.processes.at(kWorker0).expelled_after = world.now;
+  world.Step();
+  world.StandStill(absl::Hours(8));
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+}
+
+TEST(PolicyTest, ASuspensionEndsThoughTheCoordinatorFreezes) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.Answer(kEverybody);
+  world.plan.suspend = true;
+  world.Step();
+  world.now += world.plan.silence_timeout;
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
+  world.End(kCoordinator, 0, SIGKILL);
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
+}
+
+TEST(PolicyTest, AtTheEndAnExpelledProcessIsNotWaitedFor) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.observed.processes.at(kWorker0).expelled_after = world.now;
+  world.now += world.limits.expelled_grace;
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
+}
+
+// ---- processes that are asked to go
+
+TEST(PolicyTest, AProcessThatDiesOfSigtermIsReplacedAndCountsNowhere) {
+  for (const Exit& exit : {Exit{0, SIGTERM, ""}, Exit{128 + SIGTERM, 0, ""}}) {
+    World world;
+    world.plan.backoff_limit = 0;
+    world.limits.max_failed_starts = 1;
+    world.limits.max_worker_deaths = 0;
+    world.StartAll();
+    for (const Slot& slot : {kWorker0, kShard0, kCoordinator}) {
+      world.started.clear();
+      world.End(slot, exit.code, exit.signal);
+      const Decision decision = world.Step();
+      EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+      EXPECT_FALSE(decision.memory.ending.has_value()) << SlotName(slot);
+    }
+  }
+}
+
+TEST(PolicyTest, AMemberThatLeftIsReplacedAtOnceWhereTheCoordinatorSaysThatTheJobGoesOn) {
+  World world = WatchedWorld();
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::TRAINING;
+  for (auto& [slot, process] : world.observed.processes) process.ready = true;
+  world.Answer(kEverybody);
+  world.now += absl::Milliseconds(10);
+  world.End(kWorker0, kExitOk);
+  world.End(kShard0, kExitOk);
+  world.Step();
+  EXPECT_THAT(world.started, IsEmpty()) << "it may be the job's end";
+  world.now += absl::Milliseconds(100);
+  world.Answer(kEverybody);
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("ps-0", "worker-0"));
+}
+
+TEST(PolicyTest, WhenAllWorkersHaveLeftTheLastEvaluationGetsOthers) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::EVALUATING;
+  world.End(kWorker0, kExitOk);
+  world.now += absl::Minutes(1);
+  world.Step();
+  EXPECT_THAT(world.started, IsEmpty()) << "the other one evaluates";
+  world.End(kWorker1, kExitOk);
+  world.Step();
+  world.now += absl::Minutes(1);
+  world.Step();
+  EXPECT_THAT(world.started, ::testing::IsSupersetOf({"worker-0"}));
+}
+
+TEST(PolicyTest, WhatIsSavedNeedsNoWorkers) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::SAVING;
+  world.End(kWorker0, kExitOk);
+  world.End(kWorker1, kExitOk);
+  world.Step();
+  world.now += absl::Minutes(1);
+  world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
 }
 
 }  // namespace

@@ -255,7 +255,8 @@ class GrpcCoordinators::Impl {
           std::string gist = Gist(call->answer);
           news = partner->heard.life != call->life || gist != partner->gist;
           partner->gist = std::move(gist);
-          partner->heard = {call->life, std::make_shared<v1::JobProgress>(std::move(call->answer))};
+          partner->heard = {call->life, std::make_shared<v1::JobProgress>(std::move(call->answer)),
+                            absl::Now()};
         }
       }
       news = news && !stopping_;

@@ -24,6 +24,7 @@ struct ControlAddress {
 struct Heard {
   std::string life;                                 // of the coordinator that said it
   std::shared_ptr<const v1::JobProgress> progress;  // null: nothing yet
+  absl::Time at = absl::InfinitePast();             // when it said that
 };
 
 // Any thread; never blocks.

@@ -17,6 +17,10 @@ using policy::Slot;
 constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
 // A pod that waits so long without telling why is made anew if it would be made differently now.
 constexpr absl::Duration kLongWait = absl::Seconds(30);
+// Of a pod that has not run for so long nothing is written down because it has not registered.
+constexpr absl::Duration kStartsUp = absl::Seconds(15);
+// Of what is frozen. With 0 the API server would forget the pod before its node has ended it.
+constexpr int64_t kKillGraceSeconds = 1;
 
 class JobDecider {
  public:
@@ -111,6 +115,10 @@ class JobDecider {
     if (const double seconds = job_.job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
       policy_plan_.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
     }
+    policy::SetTimers(job_.job.spec, &policy_plan_);
+    // A pod's life cannot be told from the one before it in what the coordinator says.
+    policy_plan_.silence_timeout =
+        std::max(policy_plan_.silence_timeout, policy_plan_.start_timeout);
     const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
     resizing_ = goes_on && recovery_.shards != wanted_shards;
     switching_ = goes_on && recovery_.mode != wanted_mode_;
@@ -132,6 +140,7 @@ class JobDecider {
     if (progress_is_new_) {
       observation_.phase = progress_->phase();
       observation_.phase_reason = progress_->reason();
+      ObserveRegistrations();
     }
     if (coordinator->last_word.has_value()) {
       observation_.phase = coordinator->last_word->phase();
@@ -142,6 +151,28 @@ class JobDecider {
     }
     unheard_ = !progress_is_new_ && !coordinator->ended && recovery_.heard_life == coordinator->uid;
     if (progress_is_new_) recovery_.heard_life = coordinator->uid;
+  }
+
+  // Which pods the coordinator has a living process of. Probes find most of those that are frozen,
+  // sooner; this finds programs of the job's own, which need not have any.
+  void ObserveRegistrations() {
+    observation_.coordinator_heard = world_.progress_at;
+    for (auto& [slot, process] : observation_.processes) {
+      const PodView& pod = *pods_.at(slot);
+      if (slot == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value())
+        continue;
+      const auto& listed = progress_->processes();
+      const bool registered = std::any_of(listed.begin(), listed.end(), [&](const auto& status) {
+        return status.process().role() == slot.role && status.process().index() == slot.index &&
+               status.state() != v1::ProcessStatus::LEFT &&
+               status.state() != v1::ProcessStatus::EXPELLED;
+      });
+      if (registered) {
+        process.registration = policy::Registration::kRegistered;
+      } else if (world_.progress_at >= pod.started + kStartsUp) {
+        process.registration = policy::Registration::kMissing;
+      }
+    }
   }
 
   // Pods that somebody else has asked to go. Their ends are nobody's fault and need no handling;
@@ -227,7 +258,7 @@ class JobDecider {
       const PodView* pod = PodAt(stop.slot);
       if (pod == nullptr || pod->uid != stop.life) continue;
       if (over && job_.clean_pod_policy == CleanPodPolicy::kNone) continue;
-      Delete(*pod, std::nullopt);
+      Delete(*pod, stop.kill ? std::optional<int64_t>(kKillGraceSeconds) : std::nullopt);
     }
     for (const policy::StartProcess& start : decision.starts) {
       const PodView* pod = PodAt(start.slot);
@@ -329,10 +360,11 @@ class JobDecider {
       if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
       if (pod == nullptr || kept.handled_life != pod->uid) kept.handled_life.clear();
       if (pod == nullptr || kept.replaced_life != pod->uid) kept.replaced_life.clear();
+      if (pod == nullptr || kept.missing_life != pod->uid) kept.missing_life.clear();
       const bool gone = pod == nullptr && !Wanted(it->first);
       const bool empty = kept.handled_life.empty() && kept.replaced_life.empty() &&
                          kept.failures_in_row == 0 && kept.failed_starts == 0 &&
-                         kept.start_after == absl::InfinitePast();
+                         kept.missing_life.empty() && kept.start_after == absl::InfinitePast();
       it = gone || empty ? memory.slots.erase(it) : std::next(it);
     }
     std::deque<absl::Time>& deaths = memory.worker_deaths;

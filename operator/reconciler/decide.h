@@ -34,6 +34,7 @@ struct World {
   // What the coordinator said last, and in which life (uid of its pod); null: nothing yet.
   const v1::JobProgress* progress = nullptr;
   std::string progress_of;
+  absl::Time progress_at = absl::InfinitePast();  // when it said so
   // What the API server had against the last thing that was to be made; empty: nothing.
   Trouble refused;
   // Of pods as they would be made now, by slot; for pods that have not begun.

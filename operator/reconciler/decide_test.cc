@@ -655,5 +655,56 @@ TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
   }
 }
 
+// ---- processes that freeze and have no probes
+
+TEST(DecideJob, APodThatTheCoordinatorDoesNotHearOfIsReplacedWhenItsStartTakesTooLong) {
+  Scene scene;
+  scene.Spec({{"timeouts", {{"startSeconds", 100}}}});
+  scene.Trains();
+  const auto says = [&] {
+    scene.Says(v1::JobProgress::TRAINING);  // of worker-1
+    scene.progress.add_processes()->mutable_process()->set_role(v1::SHARD);
+    scene.world.progress_at = scene.now;
+  };
+  says();
+  Plan plan = scene.Decide();
+  EXPECT_TRUE(plan.deletions.empty());
+  EXPECT_EQ(plan.decide_again, scene.now + absl::Seconds(100));
+  scene.Pass(absl::Seconds(99));
+  says();
+  EXPECT_TRUE(scene.Decide().deletions.empty());
+  scene.Pass(absl::Seconds(2));
+  EXPECT_TRUE(scene.Decide().deletions.empty()) << "what the coordinator said is old";
+  says();
+  plan = scene.Decide();
+  ASSERT_EQ(plan.deletions.size(), 1u);
+  EXPECT_EQ(plan.deletions[0].slot, kWorker0);
+  EXPECT_EQ(plan.deletions[0].grace_seconds, 1);
+}
+
+TEST(DecideJob, APodThatStartsOrThatTheCoordinatorHasIsNotWrittenDown) {
+  Scene scene;
+  scene.Trains();
+  scene.Says(v1::JobProgress::TRAINING);
+  for (const Slot& slot : {kShard, kWorker0}) {
+    v1::ProcessStatus& status = *scene.progress.add_processes();
+    status.mutable_process()->set_role(slot.role);
+    status.mutable_process()->set_index(slot.index);
+  }
+  scene.world.progress_at = scene.now;
+  Plan plan = scene.Decide();
+  EXPECT_THAT(plan.status.dump(), Not(HasSubstr("missing")));
+  EXPECT_EQ(plan.decide_again, absl::InfiniteFuture());
+  scene.Gone(kWorker0);
+  scene.Pod(kWorker0).begun = true;
+  scene.progress.mutable_processes()->RemoveLast();
+  scene.Pass(absl::Seconds(10));
+  scene.world.progress_at = scene.now;
+  EXPECT_THAT(scene.Decide().status.dump(), Not(HasSubstr("missing")));
+  scene.Pass(absl::Seconds(10));
+  scene.world.progress_at = scene.now;
+  EXPECT_THAT(scene.Decide().status.dump(), HasSubstr("missing"));
+}
+
 }  // namespace
 }  // namespace sluice::reconciler

@@ -99,6 +99,7 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.pods = GatherPods(world.job.uid, trail);
   world.progress = heard.progress.get();
   world.progress_of = heard.life;
+  world.progress_at = heard.at;
   world.refused = trail->refused;
   if (trail->hashes_of != world.job.generation) {
     trail->hashes.clear();

@@ -52,6 +52,8 @@ Memory::SlotMemory ReadSlot(const Json& from) {
   const Json* missing = kube::Find(from, {"dataMissing"});
   slot.data_missing = missing != nullptr && *missing == true;
   slot.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
+  slot.missing_life = GetString(from, {"missing"});
+  slot.missing_since = ReadTime(from, "missingSince", absl::InfiniteFuture());
   return slot;
 }
 
@@ -63,6 +65,10 @@ Json WriteSlot(const Memory::SlotMemory& slot) {
   WriteCount("failedStarts", slot.failed_starts, &to);
   if (slot.data_missing) to["dataMissing"] = true;
   WriteTime("startAfter", slot.start_after, &to);
+  if (!slot.missing_life.empty()) {
+    WriteText("missing", slot.missing_life, &to);
+    WriteTime("missingSince", slot.missing_since, &to);
+  }
   return to;
 }
 

@@ -20,7 +20,8 @@
 //                      was reached
 //   processes          by slot, where there is something to remember: the pods whose end was
 //                      handled and that were replaced, failures in a row, whether they were for
-//                      want of data, when to start again
+//                      want of data, when to start again; which pod the coordinator does not have
+//                      a living process of, and since when
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 

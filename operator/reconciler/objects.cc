@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -45,11 +46,10 @@ int Cpus(const Json& container) {
   return 0;
 }
 
-// The step that is under way ends, or is handed over, within this after SIGTERM; a coordinator
-// saves a checkpoint.
+// The step that is under way ends, or is handed over, within this after SIGTERM; for a shard, and
+// by a coordinator, a checkpoint is saved.
 int GraceSeconds(const JobView& job, v1::Role role) {
   if (role == v1::WORKER) return 15;
-  if (role == v1::SHARD) return 10;
   const double checkpoint = job.job.spec.timeouts().suspend_checkpoint();
   return 10 + static_cast<int>(std::clamp(checkpoint, 1.0, 3600.0));
 }
@@ -80,6 +80,7 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Sl
     add("--listen", absl::StrCat("0.0.0.0:", kShardPort));
     add("--advertise", "$(POD_IP)");
     add("--threads", absl::StrCat(std::max(1, Cpus(container))));
+    add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
   }
   if (slot.role == v1::WORKER) {
     add("--threads", absl::StrCat(WorkerThreads(job, container)));
@@ -107,6 +108,30 @@ Json Probe(const char* path, int period, int failures) {
           {"periodSeconds", period},
           {"timeoutSeconds", 5},
           {"failureThreshold", failures}};
+}
+
+// What answers no probe for so long is frozen, and SIGTERM is not heard by it either.
+Json KillingProbe(int period, int failures) {
+  Json probe = Probe("/healthz", period, failures);
+  probe["terminationGracePeriodSeconds"] = 5;
+  return probe;
+}
+
+// Of a process that starts: it answers before it registers.
+Json StartupProbe(const JobView& job) {
+  constexpr int kPeriod = 5;
+  policy::JobPlan plan;
+  policy::SetTimers(job.job.spec, &plan);
+  const double seconds = absl::ToDoubleSeconds(plan.start_timeout);
+  return KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
+}
+
+// /healthz answers while the process comes to its events, however long a step takes. Six times in a
+// row it does not on a machine that is busy only if the process is as good as frozen.
+Json LivenessProbe(const JobView& job) {
+  constexpr int kFailures = 6;
+  const double silence = job.job.spec.timeouts().silence();
+  return KillingProbe(static_cast<int>(std::clamp(std::ceil(silence), 5.0, 60.0)), kFailures);
 }
 
 // Whether workers download data.
@@ -210,7 +235,8 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
       container["env"].push_back(Variable(kCacheVariable, kCacheFolder));
     }
     container["readinessProbe"] = Probe("/readyz", 2, 1);
-    container["livenessProbe"] = Probe("/healthz", 10, 6);
+    container["startupProbe"] = StartupProbe(job);
+    container["livenessProbe"] = LivenessProbe(job);
   }
   AddMounts(job, slot, &container, volumes);
   return container;

@@ -161,6 +161,36 @@ TEST(ObjectsTest, ProcessesAreToldWhereTheirCertificatesAre) {
   EXPECT_THAT(Container(custom)["env"].dump(), HasSubstr("SLUICE_TLS_DIRECTORY"));
 }
 
+TEST(ObjectsTest, ProbesEndWhatIsFrozenWithinTheJobsTimersAndNotWhatIsBusy) {
+  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
+    const Json usual = Container(MakePod(Job(), kDefaults, slot));
+    for (const char* name : {"startupProbe", "livenessProbe"}) {
+      const Json& probe = usual[name];
+      EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
+      EXPECT_EQ(probe["terminationGracePeriodSeconds"], 5)
+          << "what is frozen does not hear SIGTERM, however long the pod's own grace is";
+    }
+    EXPECT_EQ(usual["startupProbe"]["periodSeconds"], 5);
+    EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
+    EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 5);
+    EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 6) << "30 s";
+    const Json patient = Container(MakePod(
+        Job({{"timeouts", {{"silenceSeconds", 12.5}, {"startSeconds", 301}}}}), kDefaults, slot));
+    EXPECT_EQ(patient["startupProbe"]["failureThreshold"], 61);
+    EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 13);
+  }
+  EXPECT_FALSE(Container(MakePod(Job({{"worker", {{"command", {"python3"}}}}}), kDefaults, kWorker))
+                   .contains("livenessProbe"));
+}
+
+TEST(ObjectsTest, AShardHasAsLongToBeSavedAsACoordinatorToSave) {
+  const JobView job = Job({{"timeouts", {{"suspendCheckpointSeconds", 100}}}});
+  for (const policy::Slot& slot : {kCoordinator, kShard}) {
+    EXPECT_EQ(MakePod(job, kDefaults, slot)["spec"]["terminationGracePeriodSeconds"], 110);
+  }
+  EXPECT_THAT(Arguments(MakePod(job, kDefaults, kShard)), Contains("--grace=105"));
+}
+
 TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {
   const std::string hash = TemplateHash(MakePod(Job(), kDefaults, kWorker));
   EXPECT_EQ(hash, TemplateHash(MakePod(Job({{"worker", {{"replicas", 9}}}}), kDefaults, kWorker)));

@@ -106,10 +106,9 @@ def _read_file(path, max_bytes):
         os.close(descriptor)
         raise errors.SluiceError(f'{path} is not a file')
     with os.fdopen(descriptor, 'rb') as file:
-        content = file.read(max_bytes + 1) if info.st_size <= max_bytes else None
-    if content is None or len(content) > max_bytes:
-        raise errors.SluiceError(f'{path} is longer than {max_bytes} bytes')
-    return content
+        if info.st_size > max_bytes:
+            raise errors.SluiceError(f'{path} is longer than {max_bytes} bytes')
+        return file.read(info.st_size)
 
 
 def _read_manifest(path):

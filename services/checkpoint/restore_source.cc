@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "services/checkpoint/local_storage.h"
 
@@ -29,7 +30,8 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
   if (!point->found) {
     return absl::NotFoundError(absl::StrCat(
         folder,
-        " holds no whole checkpoint; give a job's checkpoint folder or one checkpoint in it"));
+        " holds no whole checkpoint; give a job's checkpoint folder or one checkpoint in it",
+        point->damaged.empty() ? "" : ": ", absl::StrJoin(point->damaged, "; ")));
   }
   source.folder = JoinPath(folder, CheckpointFolder(point->manifest.checkpoint()));
   source.manifest = std::move(point->manifest);

@@ -125,6 +125,10 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
   // streams. Events come in any order then, so no process and no shard is judged before they are
   // read.
   const absl::Duration gap = now - last_step_;
+  // The whole machine may have slept, and the members with it.
+  if (gap > absl::Seconds(options_.job.timeouts().gradients()) / 2) {
+    evaluated_at_ = applied_at_ = now;
+  }
   if (gap > kLate) {
     const absl::Time judged =
         std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
@@ -263,7 +267,8 @@ void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
   if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
     // One that was leaving, or had been told to, has left.
-    if (Leaving() || (process->leaving && !IsMember(incarnation))) {
+    const bool needed = IsMember(incarnation) || HoldsState(incarnation);
+    if (Leaving() || (process->leaving && !needed)) {
       membership_.Leave(incarnation);
     } else if (process->leaving) {
       OnGone(*membership_.Leave(incarnation), now);
@@ -619,9 +624,9 @@ ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
   facts.total_samples = LastSample();
   facts.first_version = facts_.base_version;
   for (uint32_t p = 0; p < facts_.owner.size(); ++p) {
-    if (facts_.shards[facts_.owner[p]] != shard.incarnation()) continue;
-    facts.placed.push_back(p);
-    if (!facts_.empty[p]) facts.owned.push_back(p);
+    if (facts_.shards[facts_.owner[p]] == shard.incarnation() && !facts_.empty[p]) {
+      facts.owned.push_back(p);
+    }
   }
   facts.installs = &change_.installs();
   facts.attempt = attempt_;
@@ -635,9 +640,7 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
   if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
     return absl::OkStatus();
   }
-  const auto of_cut = [&](const auto& report) {
-    return cut_.has_value() && report.cut() == cut_->id && report.view().attempt() == attempt_;
-  };
+  const auto of_cut = [&](const auto& report) { return IsOpenCut(report.cut(), report.name()); };
   switch (message.body_case()) {
     case v1::MemberMessage::kShardProgress:
       if (!change_.has_install() || !Same(message.shard_progress().view(), view_.id())) break;
@@ -646,11 +649,11 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
       if (!change_.pausing() || !Same(message.pause_reply().pause(), change_.pause().id())) break;
       return CheckPauseReply(message.pause_reply(), FactsOf(process));
     case v1::MemberMessage::kCutPinned:
-      if (!of_cut(message.cut_pinned())) break;
+      if (!Synchronous() || !of_cut(message.cut_pinned())) break;
       return CheckCutPinned(message.cut_pinned(), cut_->step);
     case v1::MemberMessage::kCutWritten:
       if (!of_cut(message.cut_written())) break;
-      return CheckCutWritten(message.cut_written(), FactsOf(process));
+      return CheckCutWritten(message.cut_written());
     case v1::MemberMessage::kCutFailed:
       if (!of_cut(message.cut_failed())) break;
       return CheckCutFailed(message.cut_failed(), FactsOf(process));
@@ -673,6 +676,7 @@ void CoordinatorCore::Impl::OnLeave(Process& process, absl::Time now) {
     process.leaving = true;
     return;
   }
+  if (!Leaving() && AsksToLeave(process, now)) return;
   const StreamId stream = process.stream;
   const Departure departure = *membership_.Leave(process.incarnation());
   actions_.push_back(CloseStream{stream, absl::OkStatus()});
@@ -766,9 +770,11 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   } else {
     Info(what, now);
   }
-  const bool holds_state = std::find(facts_.shards.begin(), facts_.shards.end(),
-                                     process.incarnation()) != facts_.shards.end();
-  if (holds_state && (stage_ == Stage::kPreparing || stage_ == Stage::kRunning)) {
+  if (!HoldsState(process.incarnation())) return;
+  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (process.leaving || !departure.expelled) {
+    GoOnWithout(what, now);
+  } else {
     LoseShard(what, now);
   }
 }

@@ -12,9 +12,10 @@ namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
   // A job that waits for its disk at the end can be stopped: it goes on from its newest checkpoint
-  // when it is started again.
+  // when it is started again. For a shard that leaves training has stopped in the same way.
   const bool waits = final_failures_ > 0 || (claim_.has_value() && storage_errors_ > 0);
-  if (suspend_ && waits && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
+  const bool hands_over = goal_ == Goal::kHandOver;
+  if (suspend_ && (waits || hands_over) && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
     goal_ = Goal::kSuspend;
     suspend_deadline_ = now + timers_.suspend_checkpoint;
     final_retry_at_ = absl::InfiniteFuture();
@@ -38,6 +39,10 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
       goal_ = Goal::kComplete;
     }
   }
+  if (goal_ == Goal::kNone && change_.has_install() && ShardLeaves()) {
+    goal_ = Goal::kHandOver;
+    suspend_deadline_ = now + timers_.suspend_checkpoint;
+  }
   if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
 }
 
@@ -60,6 +65,13 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     Leave(ExitReason::kSuspended, absl::StrCat("suspended; ", why), now);
     return;
   }
+  if (goal_ == Goal::kHandOver && suspend_deadline_ <= now) {
+    Warn(absl::StrCat("no checkpoint within ", absl::FormatDuration(timers_.suspend_checkpoint),
+                      " for a shard that leaves"),
+         now);
+    EndHandOver(now);
+    return;
+  }
   if (!change_.has_install() || !Idle() || cut_.has_value()) return;
   if (Stopping() && view_.workers_size() > 0) return;
   const CutPlan missing = FinalPlan();
@@ -67,7 +79,9 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   if (goal_ == Goal::kSuspend) {
     Leave(ExitReason::kSuspended, "suspended", now);
   } else if (goal_ == Goal::kSwitch) {
-    GoOnSynchronously(now);
+    BeginNextAttempt(now);  // with the checkpoint that was just made
+  } else if (goal_ == Goal::kHandOver) {
+    EndHandOver(now);
   } else if (!claim_.has_value() || (!claim_pending_ && retry_at_ <= now)) {
     // (R11) The end is the next name in the sequence of claims.
     Claim(/*end=*/true, now);
@@ -92,15 +106,6 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
   // Only what stands still can be final.
   if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
   return plan;
-}
-
-// By the next attempt, which begins with the checkpoint that was just made.
-void CoordinatorCore::Impl::GoOnSynchronously(absl::Time now) {
-  ForgetAttempt();
-  claim_unused_ = false;
-  claim_.reset();
-  stage_ = Stage::kReading;
-  ReadStorageAgain(now);
 }
 
 // ---- leaving

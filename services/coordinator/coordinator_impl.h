@@ -1,6 +1,7 @@
 // The inside of CoordinatorCore. Private to this package; its sources are split by what they do:
 // coordinator_core.cc (events), _start.cc (storage, claims, birth, restoration), _views.cc,
-// _cuts.cc (checkpoints, evaluation, snapshots), _end.cc, _progress.cc.
+// _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (shards that leave), _end.cc,
+// _progress.cc.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
 #define SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
@@ -81,8 +82,8 @@ class CoordinatorCore::Impl {
   };
 
   // Why training ends, once it does; kSwitch: only of this attempt, which was asynchronous so that
-  // a synchronous one can follow.
-  enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch };
+  // a synchronous one can follow; kHandOver: only of this attempt, because a shard asks to leave.
+  enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
 
   struct ShardState {
     uint64_t closed = 0;  // in the present view; asynchronous: updates applied
@@ -148,6 +149,15 @@ class CoordinatorCore::Impl {
   void Restore(const std::string& why, absl::Time now);
   bool SpendRestoration(const std::string& why, absl::Time now);
   void ForgetAttempt();
+  void BeginNextAttempt(absl::Time now);
+
+  // ---- shards that ask to leave (coordinator_handover.cc)
+  bool HoldsState(uint64_t incarnation) const;
+  bool AsksToLeave(Process& process, absl::Time now);
+  bool ShardLeaves() const;
+  void LetShardsGo(absl::Time now);
+  void EndHandOver(absl::Time now);
+  void GoOnWithout(const std::string& why, absl::Time now);
 
   // ---- views (coordinator_views.cc)
   void AdvanceViews(absl::Time now);
@@ -231,12 +241,13 @@ class CoordinatorCore::Impl {
   // ---- end (coordinator_end.cc)
   void AdvanceEnding(absl::Time now);
   void ChooseGoal(absl::Time now);
-  bool Stopping() const { return goal_ == Goal::kSuspend || goal_ == Goal::kTarget; }
+  bool Stopping() const {
+    return goal_ == Goal::kSuspend || goal_ == Goal::kTarget || goal_ == Goal::kHandOver;
+  }
   // The version that the job ends with is evaluated on all samples.
   bool EndsWithEvaluation() const;
   std::vector<Evaluator> Evaluators() const;
   CutPlan FinalPlan() const;
-  void GoOnSynchronously(absl::Time now);
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
   void Fail(const std::string& reason, absl::Time now);
   void Supersede(const std::string& why);
@@ -350,7 +361,7 @@ class CoordinatorCore::Impl {
   bool final_evaluation_given_up_ = false;
   int final_failures_ = 0;  // of the last checkpoint, in a row
   absl::Time final_retry_at_ = absl::InfiniteFuture();
-  absl::Time suspend_deadline_ = absl::InfiniteFuture();
+  absl::Time suspend_deadline_ = absl::InfiniteFuture();  // of kSuspend and kHandOver
   absl::Time leave_deadline_ = absl::InfiniteFuture();
   absl::Time linger_until_ = absl::InfinitePast();
   ExitReason exit_reason_ = ExitReason::kFailed;

@@ -25,7 +25,7 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
       return v1::JobProgress::BIRTH;
     case Stage::kRunning:
       if (!change_.has_install()) return v1::JobProgress::BIRTH;
-      if (goal_ == Goal::kNone) return v1::JobProgress::TRAINING;
+      if (goal_ == Goal::kNone || goal_ == Goal::kHandOver) return v1::JobProgress::TRAINING;
       return cut_.has_value() && cut_->evaluation ? v1::JobProgress::EVALUATING
                                                   : v1::JobProgress::SAVING;
     case Stage::kLeavingWorkers:

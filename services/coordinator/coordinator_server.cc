@@ -12,6 +12,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -118,7 +119,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         {.address = options_.address,
          .credentials = security::ServerCredentialsOf(
              options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+         .max_buffer_bytes = kMaxCoordinatorBufferBytes},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -129,6 +131,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   int port() const { return server_->port(); }
   bool ended() const { return ended_.HasBeenNotified(); }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Suspend() {
     Event([this](CoordinatorCore& core, absl::Time now) {
@@ -472,6 +476,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor storage_thread_;
   DeadlineTimer timer_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
@@ -492,6 +497,8 @@ int CoordinatorServer::port() const { return impl_->port(); }
 absl::Status CoordinatorServer::Ready() const {
   return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
 }
+
+absl::Status CoordinatorServer::Alive() { return impl_->Alive(); }
 
 void CoordinatorServer::Suspend() { impl_->Suspend(); }
 

@@ -53,6 +53,9 @@ class CoordinatorServer {
   // OK while the core runs.
   absl::Status Ready() const;
 
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
+
   // Asks the job to checkpoint and end (SIGTERM): what SetDesired with suspend does. Any thread.
   void Suspend();
 

@@ -191,6 +191,7 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
     Leave(ExitReason::kSuspended, "suspended before training began", now);
     return;
   }
+  LetShardsGo(now);  // of an attempt that ended before they were
   const bool gathered = Gathered(now);
   if (looking_) return;  // goes on with what the claims say
   if (!gathered) {
@@ -561,7 +562,11 @@ void CoordinatorCore::Impl::LoseShard(const std::string& why, absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Restore(const std::string& why, absl::Time now) {
-  if (!SpendRestoration(why, now)) return;
+  if (SpendRestoration(why, now)) BeginNextAttempt(now);
+}
+
+// With what the storage holds.
+void CoordinatorCore::Impl::BeginNextAttempt(absl::Time now) {
   ForgetAttempt();
   claim_unused_ = false;
   claim_.reset();

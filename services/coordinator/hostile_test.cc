@@ -136,14 +136,6 @@ INSTANTIATE_TEST_SUITE_P(
             Progress([](auto* progress) { progress->set_closed(641); })},
         Lie{"PinnedAnotherVersion", v1::SHARD, v1::SYNCHRONOUS,
             Pinned([](auto* pinned) { pinned->set_version(7); })},
-        Lie{"WrotePartitionOfAnother", v1::SHARD, v1::SYNCHRONOUS,
-            [](FakeJob& job, v1::MemberMessage* message) {
-              const uint32_t others = OwnedBy(job, 0);
-              Written([others](auto* written) { written->add_files()->set_partition(others); })(
-                  job, message);
-            }},
-        Lie{"WrotePartitionThatIsNot", v1::SHARD, v1::SYNCHRONOUS,
-            Written([](auto* written) { written->add_files()->set_partition(4); })},
         Lie{"WroteForLessThanNoTime", v1::SHARD, v1::SYNCHRONOUS,
             Written([](auto* written) { written->set_seconds(-1); })},
         Lie{"WroteForNoNumberOfSeconds", v1::SHARD, v1::SYNCHRONOUS,

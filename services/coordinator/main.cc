@@ -157,8 +157,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       return s;
     }
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
-      ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
+      flags.program, &metrics, [&] { return (*server)->Ready(); },
+      [&] { return (*server)->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
   stop->SetHandler([&](int) { (*server)->Suspend(); });
   const CoordinatorServer::Result result = (*server)->Wait();

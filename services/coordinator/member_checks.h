@@ -34,8 +34,7 @@ struct ShardFacts {
   uint64_t total_steps = 0;
   uint64_t total_samples = 0;
   uint64_t first_version = 0;   // that the attempt began with
-  std::vector<uint32_t> placed;  // ascending; partitions of this shard
-  std::vector<uint32_t> owned;   // of these, those that are not empty
+  std::vector<uint32_t> owned;  // ascending; partitions of this shard that are not empty
   // Views of this attempt that a shard may have, with their Installs; by number.
   const std::map<uint64_t, v1::Install>* installs = nullptr;
   uint64_t attempt = 0;
@@ -51,7 +50,8 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts);
 // Of the open cut: its version.
 absl::Status CheckCutPinned(const v1::CutPinned& pinned, uint64_t version);
-absl::Status CheckCutWritten(const v1::CutWritten& written, const ShardFacts& facts);
+// Whether the files are the shard's is a matter of the checkpoint, which fails otherwise.
+absl::Status CheckCutWritten(const v1::CutWritten& written);
 absl::Status CheckCutFailed(const v1::CutFailed& failed, const ShardFacts& facts);
 // `asked`: the samples that the worker was asked to evaluate.
 absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked);

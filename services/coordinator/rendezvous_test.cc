@@ -20,6 +20,7 @@ v1::View View(uint64_t number, const std::vector<std::pair<uint64_t, bool>>& mem
   view.mutable_id()->set_number(number);
   for (const auto& [incarnation, computes] : members) {
     v1::View::Member& member = *view.add_workers();
+    member.mutable_process()->set_role(v1::WORKER);
     member.mutable_process()->set_incarnation(incarnation);
     if (computes) member.add_microbatches()->set_end(1);
   }
@@ -36,6 +37,21 @@ v1::MeetRequest Request(const v1::View& view, uint64_t incarnation,
   request.set_plan_hash(1000 + incarnation);
   for (const std::string& address : addresses) request.add_addresses(address);
   return request;
+}
+
+TEST(RendezvousTest, AMemberMayNotAskInTheNameOfAnother) {
+  Rendezvous rendezvous;
+  const v1::View view = View(3, {{12, true}, {11, true}});
+  rendezvous.OnView(view);
+  v1::MeetRequest other_index = Request(view, 12, {"", "12 for 11"});
+  other_index.mutable_process()->set_index(1);
+  v1::MeetRequest other_role = Request(view, 12, {"", "12 for 11"});
+  other_role.mutable_process()->set_role(v1::SHARD);
+  for (const v1::MeetRequest& request : {other_index, other_role}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(request).status()));
+  }
+  // Nothing was kept of them.
+  EXPECT_TRUE(rendezvous.Meet(Request(view, 12, {"", "12 at last"})).ok());
 }
 
 TEST(RendezvousTest, EachIsToldWhereTheOthersAwaitItOnceAllAreThere) {

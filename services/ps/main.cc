@@ -32,6 +32,7 @@ struct Flags {
   std::string advertised_host;
   security::TransportSecurity::Options security;
   int threads = 1;
+  double grace_seconds = 60;
 };
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
@@ -81,10 +82,17 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
-      ServeMetrics(flags.program, &metrics, [&] { return (*server)->Ready(); });
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
+      flags.program, &metrics, [&] { return (*server)->Ready(); },
+      [&] { return (*server)->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
-  stop->SetHandler([&](int) { (*server)->Abandon("asked to stop by a signal"); });
+  stop->SetHandler([&](int count) {
+    if (count == 1) {
+      (*server)->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
+    } else {
+      (*server)->Abandon("asked to stop by a second signal");
+    }
+  });
   const ShardServer::Result result = (*server)->Wait();
   stop->SetHandler(nullptr);
   if (result.code == kExitFinished) return kExitOk;
@@ -107,6 +115,9 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", flags.threads, "threads for arithmetic")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
+  app.add_option("--grace", flags.grace_seconds,
+                 "seconds within which SIGTERM lets the job save what this shard holds")
+      ->capture_default_str();
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;

@@ -59,6 +59,7 @@ class ShardCore::Impl {
   void OnCommitted(const v1::Committed& committed);
   void OnHold(const v1::Hold& hold);
   void OnFinish(const v1::Finish& finish);
+  void Leave(std::string reason, absl::Duration grace);
   void Dispatch(const v1::CoordinatorMessage& message);
 
   // ---- streams
@@ -72,7 +73,7 @@ class ShardCore::Impl {
   absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
-  void Disconnected() { connected_ = false; }
+  void Disconnected();
 
   // ---- time
   void OnTick();
@@ -129,6 +130,8 @@ class ShardCore::Impl {
   absl::Duration heartbeat_ = kDefaultHeartbeat;
   absl::Time next_heartbeat_ = absl::InfiniteFuture();
   uint64_t heartbeats_ = 0;
+  std::optional<std::string> leave_reason_;
+  absl::Time leave_until_ = absl::InfiniteFuture();
   bool progress_due_ = false;
   absl::Time next_progress_ = absl::InfinitePast();
 };
@@ -433,6 +436,28 @@ void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
       ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
 }
 
+// The coordinator saves what the shard holds and answers with Finish. Where there is none, or it
+// ends the stream, it needs the shard no more: the next one begins with the newest checkpoint.
+void ShardCore::Impl::Leave(std::string reason, absl::Duration grace) {
+  if (leave_reason_.has_value()) return;
+  leave_reason_ = std::move(reason);
+  leave_until_ = state.now + grace;
+  if (!connected_) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+    return;
+  }
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason(*leave_reason_);
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::Disconnected() {
+  connected_ = false;
+  if (leave_reason_.has_value()) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+  }
+}
+
 void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kRegistered:
@@ -600,6 +625,10 @@ void ShardCore::Impl::SendProgress() {
 }
 
 void ShardCore::Impl::OnTick() {
+  if (state.now >= leave_until_) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+    return;
+  }
   streams.Expire();
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
@@ -614,8 +643,8 @@ void ShardCore::Impl::OnTick() {
 absl::Time ShardCore::Impl::NextTick() const {
   const absl::Time expiry = streams.NextExpiry();
   if (!connected_) return expiry;
-  const absl::Time heartbeat = std::min(expiry, next_heartbeat_);
-  return progress_due_ && state.view.has_value() ? std::min(heartbeat, next_progress_) : heartbeat;
+  const absl::Time next = std::min({expiry, next_heartbeat_, leave_until_});
+  return progress_due_ && state.view.has_value() ? std::min(next, next_progress_) : next;
 }
 
 ShardStatus ShardCore::Impl::Status() const {
@@ -668,6 +697,11 @@ void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl
   impl_->state.now = now;
   impl_->Dispatch(message);
   impl_->SendProgress();
+}
+
+void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
+  impl_->state.now = now;
+  impl_->Leave(std::move(reason), grace);
 }
 
 void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {

@@ -78,6 +78,11 @@ class ShardCore {
   void OnCoordinatorLost(absl::Time now);
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
+  // Asks to be let go: the coordinator saves a checkpoint first, which the job goes on from. Ends
+  // with kExitFinished then, or when `grace` is over. At once where there is no coordinator.
+  // Further calls have no effect.
+  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
   // process (Admitted), or the view or the Prepare names it, if it is a shard.

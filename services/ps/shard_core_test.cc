@@ -49,6 +49,69 @@ class SynchronousTest : public ::testing::Test {
   StreamId two = 0;
 };
 
+// ---- leaving
+
+class LeavingTest : public SynchronousTest {
+ protected:
+  std::vector<v1::Leave> TakeLeaves() {
+    return shard.TakeMessages(&v1::MemberMessage::has_leave, &v1::MemberMessage::leave);
+  }
+  // The code, if the process is to end.
+  std::vector<int> TakeExits() {
+    std::vector<int> codes;
+    for (const ExitProcess& exit : shard.TakeActions<ExitProcess>()) codes.push_back(exit.code);
+    return codes;
+  }
+  void Tick(absl::Duration later) {
+    shard.now += later;
+    shard.core().OnTick(shard.now);
+  }
+};
+
+TEST_F(LeavingTest, AShardAsksToLeaveAndGoesOnUntilItIsLetGo) {
+  Begin();
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_THAT(TakeLeaves(), SizeIs(1));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  Step(0, 1);
+  EXPECT_EQ(shard.Version(0), 1) << "what the checkpoint is made of";
+  shard.core().OnLeave("asked again", absl::ZeroDuration(), shard.now);
+  EXPECT_THAT(TakeLeaves(), IsEmpty());
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(true);
+  shard.Tell(message);
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+}
+
+TEST_F(LeavingTest, AShardThatIsNotLetGoEndsWhenItsGraceIsOver) {
+  Begin();
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_LE(shard.core().NextTick(), shard.now + absl::Seconds(60));
+  Tick(absl::Seconds(59));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  EXPECT_LE(shard.core().NextTick(), shard.now + absl::Seconds(1));
+  Tick(absl::Seconds(1));
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+}
+
+TEST_F(LeavingTest, WhereThereIsNoCoordinatorTheNextOneNeedsNothingOfTheShard) {
+  Begin();
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  shard.core().OnCoordinatorLost(shard.now);
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+}
+
+TEST_F(LeavingTest, AShardWithoutACoordinatorLeavesAtOnce) {
+  Begin();
+  shard.core().OnCoordinatorLost(shard.now);
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+}
+
+// ---- steps
+
 TEST_F(SynchronousTest, APartitionClosesWithItsLastMemberAndAnswersTheParkedPulls) {
   Begin();
   shard.Push(one, 0, 0, {1, 2, 3, 4}, kMicrobatches(0, 2), 2);

@@ -17,6 +17,7 @@
 #include "services/common/backoff.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -139,9 +140,17 @@ class ShardServer::Impl final : public StreamHandler {
     return result_;
   }
 
-  void Abandon(std::string reason) {
-    Event([this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFailed, reason); });
+  void Leave(std::string reason, absl::Duration grace) {
+    Event([reason = std::move(reason), grace](ShardCore& core, absl::Time now) {
+      core.OnLeave(reason, grace, now);
+    });
   }
+  void Abandon(std::string reason) {
+    Event(
+        [this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFinished, reason); });
+  }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   // ---- StreamHandler: on the streams' reader threads
 
@@ -539,6 +548,7 @@ class ShardServer::Impl final : public StreamHandler {
   Notification ended_;
 
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor file_thread_;
   StreamServer streams_;
   DeadlineTimer timer_;
@@ -559,6 +569,10 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options,
 int ShardServer::port() const { return impl_->port(); }
 absl::Status ShardServer::Ready() const { return impl_->Ready(); }
 ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
+void ShardServer::Leave(std::string reason, absl::Duration grace) {
+  impl_->Leave(std::move(reason), grace);
+}
+absl::Status ShardServer::Alive() { return impl_->Alive(); }
 void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
 
 }  // namespace sluice::ps

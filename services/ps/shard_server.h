@@ -53,8 +53,13 @@ class ShardServer {
 
   // Blocks until the core has ended.
   Result Wait();
-  // Ends as if the core had asked for it (a second SIGTERM). Any thread.
+  // Asks to be let go, at most `grace` from now: ShardCore::OnLeave. Any thread.
+  void Leave(std::string reason, absl::Duration grace);
+  // Ends at once, as one that has left (a second SIGTERM). Any thread.
   void Abandon(std::string reason);
+
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
 
  private:
   class Impl;

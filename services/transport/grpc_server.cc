@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
   for (const Service* service : server->services_) {
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
-  ApplyServerSettings(max_message_bytes, &builder);
+  ApplyServerSettings(max_message_bytes, server->options_.max_buffer_bytes, &builder);
   builder.AddListeningPort(server->options_.address, server->options_.credentials, &server->port_);
   for (Service* service : server->services_) service->Register(&builder);
   server->server_ = builder.BuildAndStart();

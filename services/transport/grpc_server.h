@@ -40,6 +40,8 @@ class GrpcServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // Null: plain text.
     std::shared_ptr<grpc::ServerCredentials> credentials;
+    // Of all connections together.
+    size_t max_buffer_bytes = MaxServerBufferBytes();
     // How long calls may go on once the server stops; then they are cancelled.
     absl::Duration grace = absl::Seconds(2);
   };

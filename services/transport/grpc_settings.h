@@ -69,15 +69,20 @@ inline constexpr int kMaxMetadataBytes = 8192;
 // A connection without a call is closed after this; gRPC's clients connect again.
 inline constexpr absl::Duration kMaxIdleTime = absl::Minutes(10);
 
-// What all connections of a server may keep in receive and send buffers: a quarter of the memory
-// that this process may use (the machine's, or its control group's), from 512 MiB to 8 GiB. Beyond,
-// gRPC reads less from each connection and then breaks calls off with RESOURCE_EXHAUSTED ("Buffers
-// full"): their clients open them again.
+// What all connections of a server may keep in gRPC's buffers, unless it says otherwise: a quarter
+// of the memory that this process may use (the machine's, or its control group's), from 512 MiB to
+// 2 GiB. Beyond, gRPC reads less from each connection, then breaks calls off with
+// RESOURCE_EXHAUSTED and disconnects ("Buffers full"); clients that hold to the contract come
+// again. What gRPC 1.51 takes for a moment can be two and a half times that: headers that never end
+// are copied (CONTINUATION frames, whose sizes it bounds one by one only).
 size_t MaxServerBufferBytes();
+// Of a coordinator, whose messages are small.
+inline constexpr size_t kMaxCoordinatorBufferBytes = size_t{512} << 20;
 
 // The bounds above, receive limit, keepalive, and one owner for each port (a port in use is an
 // error).
-void ApplyServerSettings(size_t max_message_bytes, grpc::ServerBuilder* builder);
+void ApplyServerSettings(size_t max_message_bytes, size_t max_buffer_bytes,
+                         grpc::ServerBuilder* builder);
 
 }  // namespace sluice
 

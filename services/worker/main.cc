@@ -157,8 +157,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
-      ServeMetrics(flags.program, &metrics, [&] { return process->Ready(); });
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
+      flags.program, &metrics, [&] { return process->Ready(); }, [&] { return process->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
   stop->SetHandler([&](int count) {
     // The second signal does not wait.

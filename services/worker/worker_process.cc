@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/clock.h"
 #include "services/common/deadline_timer.h"
+#include "services/common/liveness.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -97,6 +98,8 @@ class WorkerProcess::Impl {
   absl::Status Ready() const {
     return member_ ? absl::OkStatus() : absl::UnavailableError("not a member of the view");
   }
+
+  absl::Status Alive() { return liveness_.Check(); }
 
   void Leave(std::string reason, absl::Duration grace) {
     Event([reason = std::move(reason), grace](WorkerCore& core, absl::Time now) {
@@ -600,6 +603,7 @@ class WorkerProcess::Impl {
 
   EventLoop loop_{"streams"};
   SerialExecutor executor_;
+  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor compute_thread_;
   SerialExecutor closing_thread_;
   DeadlineTimer timer_;
@@ -615,6 +619,7 @@ std::unique_ptr<WorkerProcess> WorkerProcess::Start(Options options, Metrics* me
       new WorkerProcess(std::make_unique<Impl>(std::move(options), metrics, std::move(logger))));
 }
 
+absl::Status WorkerProcess::Alive() { return impl_->Alive(); }
 absl::Status WorkerProcess::Ready() const { return impl_->Ready(); }
 void WorkerProcess::Leave(std::string reason, absl::Duration grace) {
   impl_->Leave(std::move(reason), grace);

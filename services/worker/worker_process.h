@@ -64,6 +64,9 @@ class WorkerProcess {
   // OK while it is a member of the view.
   absl::Status Ready() const;
 
+  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  absl::Status Alive();
+
   // Asks to be let go, at most `grace` from now. Any thread.
   void Leave(std::string reason, absl::Duration grace);
 

@@ -95,9 +95,12 @@ class JobProcesses:
                                     str(self.folder / 'status.json')])
         self.address = f'127.0.0.1:{self._read_port("coordinator")}'
         for index in range(shards or self.job['parameterServer']['replicas']):
-            self._spawn(f'ps-{index}', [program('ps'), *self._flags(index)])
-            self._read_port(f'ps-{index}')
+            self.start_shard(index)
         return self
+
+    def start_shard(self, index):
+        self._spawn(f'ps-{index}', [program('ps'), *self._flags(index)])
+        self._read_port(f'ps-{index}')
 
     def start_cpp_worker(self, index):
         self._spawn(f'worker-{index}', [program('worker'), *self._flags(index), '--threads', '1'])

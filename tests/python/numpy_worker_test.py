@@ -85,6 +85,22 @@ class NumpyWorkers(unittest.TestCase):
                                disturb=self.kill_the_second_worker)
         self.assertEqual(state_hashes(alone), state_hashes(disturbed))
 
+    def restart_a_shard_in_order(self, processes):
+        processes.wait_for_members(2)
+        processes.wait_for_step(processes.progress().step + 5)
+        processes.signal('ps-0', signal.SIGTERM)
+        self.assertEqual(processes.wait_for_exit('ps-0'), 0, processes.log('ps-0'))
+        self.assertGreater(processes.progress().checkpoint.last.step, 0)
+        processes.start_shard(0)
+        processes.wait_until(lambda: processes.progress().attempt == 2, 60,
+                             'the job goes on with the new shard')
+
+    def test_a_shard_that_leaves_is_saved_first_and_its_workers_go_on_with_another(self):
+        alone = self.train(bit_exact=True)
+        disturbed = self.train(bit_exact=True, workers=2, shards=2,
+                               disturb=self.restart_a_shard_in_order)
+        self.assertEqual(state_hashes(alone), state_hashes(disturbed))
+
     def test_a_worker_that_was_frozen_and_expelled_comes_back_as_a_new_incarnation(self):
         job = job_processes.base_job(
             training={'steps': 100000}, worker={'replicas': 2},

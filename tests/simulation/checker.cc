@@ -324,6 +324,32 @@ void Checker::OnEvaluate(const std::vector<Elements3>& tensors) {
   Fail("an evaluation reads what is no committed version");
 }
 
+void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Elements3>& tensors) {
+  if (synchronous() && !drops_stragglers()) {
+    for (uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      if (tensors[tensor][0] == model_.ExpectedSum(snapshot.version(), tensor)) continue;
+      return Fail(absl::StrCat("a reader's snapshot is not version ", snapshot.version()));
+    }
+    return;
+  }
+  if (synchronous()) return OnEvaluate(tensors);
+  std::optional<std::set<double>> updates;
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    PartitionView content;
+    content.partition = partition;
+    for (uint32_t block : index_.BlocksOfPartition(partition)) {
+      content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
+    }
+    if (content.blocks.empty() || IsSilent(content)) continue;
+    const std::optional<Applied> applied = Origin(content);
+    if (!applied) return Fail("a reader's snapshot holds what never was");
+    if (updates && *updates != applied->updates) {
+      return Fail("a reader's snapshot holds different updates on two partitions");
+    }
+    updates = applied->updates;
+  }
+}
+
 // ---- asynchronous
 
 void Checker::OnUpdate(double tag, const PositionRange& positions) { updates_[tag] = {positions}; }

@@ -31,6 +31,7 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
@@ -79,6 +80,8 @@ class Checker {
   void OnContribution(double tag, uint64_t step, const PositionRange& positions);
   // What a worker evaluates must be one version, a committed one (synchronous).
   void OnEvaluate(const std::vector<Elements3>& tensors);
+  // Nor does a reader read anything else.
+  void OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Elements3>& tensors);
 
   // Bounded staleness: frames that shards send.
   void OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/coordinator/job_length.h"
 #include "services/protocol/layout.h"
+#include "tests/simulation/hostile_process.h"
 #include "tests/simulation/processes.h"
 
 namespace sluice::simulation {
@@ -15,6 +16,8 @@ namespace {
 // In simulated time, after the last fault: long enough for a restoration after a restoration.
 constexpr absl::Duration kPatience = absl::Seconds(120);
 constexpr uint64_t kMaxEvents = 2'000'000;
+// Frames, and messages, that hostile processes may send again.
+constexpr size_t kMaxRecorded = 300;
 
 }  // namespace
 
@@ -77,6 +80,16 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   return scenario;
 }
 
+void MakeLarge(Scenario* scenario) {
+  scenario->shards += static_cast<uint32_t>(scenario->seed % 3);
+  scenario->workers += static_cast<uint32_t>(scenario->seed % 4);
+  v1::JobSpec& job = scenario->job;
+  job.mutable_parameter_server()->set_replicas(scenario->shards);
+  job.mutable_parameter_server()->set_partitions(job.parameter_server().partitions() +
+                                                 static_cast<uint32_t>(scenario->seed % 5));
+  job.mutable_worker()->set_replicas(scenario->workers);
+}
+
 std::string Describe(const Scenario& scenario) {
   const v1::TrainingSpec& training = scenario.job.training();
   return absl::StrCat("seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
@@ -118,6 +131,44 @@ std::shared_ptr<ShardProcess> Cluster::FindShard(const std::string& address) {
   return nullptr;
 }
 
+std::shared_ptr<CoordinatorProcess> Cluster::FindCoordinator() {
+  const bool two = old_coordinator_ != nullptr && old_coordinator_->alive();
+  return two && random_.OneIn(2) ? old_coordinator_ : coordinator_;
+}
+
+std::vector<std::shared_ptr<ShardProcess>> Cluster::shards() const {
+  std::vector<std::shared_ptr<ShardProcess>> shards;
+  for (const auto& [index, shard] : shards_) shards.push_back(shard);
+  return shards;
+}
+
+std::vector<std::shared_ptr<WorkerProcess>> Cluster::workers() const {
+  std::vector<std::shared_ptr<WorkerProcess>> workers;
+  for (const auto& [index, worker] : workers_) workers.push_back(worker);
+  return workers;
+}
+
+bool Cluster::DiskFails() {
+  if (scenario_.disk_errors == 0 || faults_left_ == 0) return false;
+  if (!random_.OneIn(scenario_.disk_errors)) return false;
+  ++outcome_.disk_errors;
+  return true;
+}
+
+void Cluster::Record(const v1::Header& header) {
+  if (hostile_.empty()) return;
+  seen_.Learn(header);
+  recorded_frames_.push_back(header);
+  if (recorded_frames_.size() > kMaxRecorded) recorded_frames_.pop_front();
+}
+
+void Cluster::Record(const v1::MemberMessage& message) {
+  if (hostile_.empty()) return;
+  seen_.Learn(message);
+  recorded_messages_.push_back(message);
+  if (recorded_messages_.size() > kMaxRecorded) recorded_messages_.pop_front();
+}
+
 void Cluster::NoteUpdate(uint64_t samples) {
   if (samples > scenario_.job.training().global_batch_size()) ++outcome_.larger_updates;
 }
@@ -133,7 +184,7 @@ void Cluster::TraceMessage(const std::string& from, const std::string& to,
                            const google::protobuf::Message& message) {
   if (tracing_ != Tracing::kMessages) return;
   const std::string text = message.ShortDebugString();
-  if (text.find("heartbeat") != std::string::npos) return;
+  if (text.rfind("heartbeat", 0) == 0) return;
   Trace(absl::StrCat("    ", from, " -> ", to, ": ", text.substr(0, 500)));
 }
 
@@ -143,8 +194,14 @@ Outcome Cluster::Run() {
   for (uint32_t index = 0; index < scenario_.workers; ++index) StartWorker(index);
   next_fault_ = 50 + random_.Below(scenario_.fault_spacing);
   if (faults_left_ == 0) calm_since_ = scheduler_.now();
+  StartHostile();
+  if (watched()) Watch();
   const absl::Time begin = scheduler_.now();
   v1::ViewId view;
+  absl::Duration patience = kPatience;
+  if (scenario_.liars > 0) patience += kLiesFor;
+  // A restoration and a checkpoint read and write each partition.
+  patience += scenario_.slow_disk * 4 * scenario_.job.parameter_server().partitions();
   while (!finished_ && !checker_.failed()) {
     if (!scheduler_.RunOne()) {
       checker_.Fail("nothing is left to happen, and the job has not finished");
@@ -161,18 +218,22 @@ Outcome Cluster::Run() {
     if (view.attempt() > 1 && only_workers_harmed_) {
       checker_.Fail("only workers were harmed, and it cost an attempt");
     }
-    if (scheduler_.now() > calm_since_ + kPatience) {
+    if (scheduler_.now() > calm_since_ + patience) {
       checker_.Fail("the job does not finish, long after the last fault");
     }
     if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
   }
   if (!checker_.failed()) {
-    absl::StatusOr<RestorePoint> newest = FindRestorePoint(storage_);
     const auto length = coordinator::JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
-    std::optional<v1::Manifest> manifest;
-    if (newest.ok() && newest->found) manifest = newest->manifest;
-    checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), manifest);
+    std::optional<v1::Manifest> newest;
+    if (scenario_.damage > 0) {
+      newest = storage_.NewestAsWritten();
+    } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(storage_);
+               whole.ok() && whole->found) {
+      newest = whole->manifest;
+    }
+    checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
   }
   outcome_.failure = checker_.failure();
   outcome_.events = scheduler_.events();
@@ -189,7 +250,10 @@ void Cluster::StartCoordinator() {
   coordinator_ = std::make_shared<CoordinatorProcess>(this, random_.Next() | 1);
   processes_.push_back(coordinator_);
   Trace("a coordinator starts");
+  coordinator_answered_ = scheduler_.now();
+  coordinator_knows_since_ = absl::InfiniteFuture();
   coordinator_->Start();
+  if (freezes_at_start_ == v1::COORDINATOR) FreezeAtStart(*coordinator_);
   TellDesired();
 }
 
@@ -198,7 +262,9 @@ void Cluster::StartShard(uint32_t index) {
   processes_.push_back(shard);
   shards_[index] = shard;
   Trace(absl::StrCat("ps-", index, " starts, incarnation ", shard->incarnation() % 1000));
+  started_[shard->incarnation()] = scheduler_.now();
   shard->Start();
+  if (freezes_at_start_ == v1::SHARD) FreezeAtStart(*shard);
 }
 
 void Cluster::StartWorker(uint32_t index) {
@@ -206,7 +272,19 @@ void Cluster::StartWorker(uint32_t index) {
   processes_.push_back(worker);
   workers_[index] = worker;
   Trace(absl::StrCat("worker-", index, " starts, incarnation ", worker->incarnation() % 1000));
+  started_[worker->incarnation()] = scheduler_.now();
   worker->Start();
+  if (freezes_at_start_ == v1::WORKER) FreezeAtStart(*worker);
+}
+
+void Cluster::StartShardUnlessThere(uint32_t index) {
+  const auto shard = shards_.find(index);
+  if (shard == shards_.end() || !shard->second->alive()) StartShard(index);
+}
+
+void Cluster::StartWorkerUnlessThere(uint32_t index) {
+  const auto worker = workers_.find(index);
+  if (worker == workers_.end() || !worker->second->alive()) StartWorker(index);
 }
 
 void Cluster::TellDesired() {
@@ -214,6 +292,7 @@ void Cluster::TellDesired() {
   v1::SetDesiredRequest desired;
   desired.set_workers(wanted_workers_);
   desired.set_shards(scenario_.shards);
+  desired.set_suspend(suspending_);
   for (const auto& [process, time] : deaths_) {
     v1::SetDesiredRequest::Death& death = *desired.add_deaths();
     *death.mutable_process() = process;
@@ -243,13 +322,16 @@ void Cluster::ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation) {
 }
 
 void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, bool failed,
-                                const std::string& message) {
+                                bool suspended, const std::string& message) {
   Trace(absl::StrCat("the coordinator exits: ", message));
   process.Die();
   network_.CutAll(process);
   if (failed) checker_.Fail(absl::StrCat("the coordinator fails the job: ", message));
   if (succeeded) finished_ = true;
-  if (coordinator_.get() == &process) coordinator_ = nullptr;
+  if (coordinator_.get() == &process) {
+    coordinator_ = nullptr;
+    if (suspended) Resume();
+  }
   Replace([this] {
     if (coordinator_ == nullptr) StartCoordinator();
   });
@@ -262,9 +344,9 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   process.Die();
   network_.CutAll(process);
   if (failed) checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
-  if (finished) return AfterFinish();
+  if (finished && !process.leaving()) return AfterFinish();
   ReportDeath(v1::SHARD, index, process.incarnation());
-  Replace([this, index] { StartShard(index); });
+  Replace([this, index] { StartShardUnlessThere(index); });
 }
 
 // The shards say that the job has ended. A coordinator that knows nothing of it (it was started
@@ -287,155 +369,7 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   if (failed) checker_.Fail(absl::StrCat("worker-", index, " fails: ", message));
   if (finished) return;
   ReportDeath(v1::WORKER, index, process.incarnation());
-  Replace([this, index] { StartWorker(index); });
-}
-
-// ---- faults
-
-void Cluster::MaybeFault() {
-  if (faults_left_ == 0 || scheduler_.events() < next_fault_) return;
-  --faults_left_;
-  ++outcome_.faults;
-  next_fault_ = scheduler_.events() + 1 + random_.Below(scenario_.fault_spacing);
-  DoFault();
-  if (faults_left_ == 0) {
-    // Freezes end within this.
-    calm_since_ = scheduler_.now() + absl::Seconds(5);
-    network_.set_calm(true);
-  }
-}
-
-void Cluster::DoFault() {
-  const Scenario& s = scenario_;
-  struct Kind {
-    uint32_t weight;
-    bool of_workers;  // nobody else is harmed
-    std::function<void()> fault;
-  };
-  const std::vector<Kind> kinds = {
-      {s.kill_worker, true, [this] { KillWorker(); }},
-      {s.freeze_worker, true, [this] { FreezeSome(v1::WORKER); }},
-      {s.freeze_shard, false, [this] { FreezeSome(v1::SHARD); }},
-      {s.freeze_coordinator, false, [this] { FreezeSome(v1::COORDINATOR); }},
-      {s.replace_coordinator, false, [this] { ReplaceCoordinator(); }},
-      {s.kill_shard, false, [this] { KillShard(); }},
-      {s.kill_coordinator, false, [this] { KillCoordinator(); }},
-      {s.cut_stream, false,
-       [this] {
-         if (StreamRef stream = network_.Pick()) {
-           Trace("a stream is cut");
-           network_.Cut(stream);
-         }
-       }},
-      {s.cut_process, false,
-       [this] {
-         std::shared_ptr<Process> process = PickShard();
-         if (random_.OneIn(2)) process = PickWorker();
-         if (process == nullptr) return;
-         Trace("all streams of a process are cut");
-         network_.CutAll(*process);
-       }},
-      {s.leave, true,
-       [this] {
-         if (auto worker = PickWorker()) {
-           Trace(absl::StrCat("worker-", worker->index(), " is told to leave"));
-           worker->Handle([worker] { worker->Leave(); });
-         }
-       }},
-      {s.join, true,
-       [this] {
-         if (wanted_workers_ >= scenario_.workers + 2) return;
-         StartWorker(wanted_workers_++);
-         TellDesired();
-       }},
-  };
-  uint64_t all = 0;
-  for (const Kind& kind : kinds) all += kind.weight;
-  uint64_t pick = random_.Below(all);
-  for (const Kind& kind : kinds) {
-    if (pick < kind.weight) {
-      only_workers_harmed_ = only_workers_harmed_ && kind.of_workers;
-      return kind.fault();
-    }
-    pick -= kind.weight;
-  }
-}
-
-std::shared_ptr<WorkerProcess> Cluster::PickWorker() {
-  auto it = std::next(workers_.begin(), static_cast<long>(random_.Below(workers_.size())));
-  return it->second->alive() ? it->second : nullptr;
-}
-
-std::shared_ptr<ShardProcess> Cluster::PickShard() {
-  auto it = std::next(shards_.begin(), static_cast<long>(random_.Below(shards_.size())));
-  return it->second->alive() ? it->second : nullptr;
-}
-
-void Cluster::KillWorker() {
-  auto worker = PickWorker();
-  if (worker == nullptr) return;
-  Trace(absl::StrCat("worker-", worker->index(), " is killed"));
-  worker->Die();
-  network_.CutAll(*worker);
-  groups_.Leave(worker->incarnation());
-  ReportDeath(v1::WORKER, worker->index(), worker->incarnation());
-  Replace([this, index = worker->index()] { StartWorker(index); });
-}
-
-void Cluster::KillShard() {
-  auto shard = PickShard();
-  if (shard == nullptr) return;
-  Trace(absl::StrCat("ps-", shard->index(), " is killed"));
-  shard->Die();
-  network_.CutAll(*shard);
-  ReportDeath(v1::SHARD, shard->index(), shard->incarnation());
-  Replace([this, index = shard->index()] { StartShard(index); });
-}
-
-void Cluster::KillCoordinator() {
-  if (coordinator_ == nullptr) return;
-  Trace("the coordinator is killed");
-  coordinator_->Die();
-  network_.CutAll(*coordinator_);
-  coordinator_ = nullptr;
-  Replace([this] {
-    if (coordinator_ == nullptr) StartCoordinator();
-  });
-}
-
-// It stands still, another one is started in its place, and then it goes on for a while.
-void Cluster::ReplaceCoordinator() {
-  std::shared_ptr<CoordinatorProcess> old = coordinator_;
-  if (old == nullptr || old->frozen()) return;
-  Trace("the coordinator freezes and is replaced");
-  old->Freeze();
-  scheduler_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(1)),
-                   [old] { old->Thaw(); });
-  scheduler_.After(random_.Between(absl::Seconds(1), absl::Seconds(3)), [this, old] {
-    if (!old->alive()) return;
-    Trace("the replaced coordinator is killed at last");
-    old->Die();
-    network_.CutAll(*old);
-  });
-  // Half of the time its members find out late: they still hold their streams to it.
-  if (random_.OneIn(2)) network_.CutAll(*old);
-  coordinator_ = nullptr;
-  Replace([this] {
-    if (coordinator_ == nullptr) StartCoordinator();
-  });
-}
-
-void Cluster::FreezeSome(v1::Role role) {
-  std::shared_ptr<Process> process = coordinator_;
-  if (role == v1::WORKER) process = PickWorker();
-  if (role == v1::SHARD) process = PickShard();
-  if (process == nullptr || process->frozen()) return;
-  const absl::Duration time = random_.OneIn(2)
-                                  ? random_.Between(absl::Milliseconds(1), absl::Milliseconds(300))
-                                  : random_.Between(absl::Milliseconds(300), absl::Seconds(4));
-  Trace(absl::StrCat(v1::Role_Name(role), " freezes for ", absl::FormatDuration(time)));
-  process->Freeze();
-  scheduler_.After(time, [process] { process->Thaw(); });
+  Replace([this, index] { StartWorkerUnlessThere(index); });
 }
 
 }  // namespace sluice::simulation

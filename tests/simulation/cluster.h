@@ -4,6 +4,8 @@
 #define SLUICE_TESTS_SIMULATION_CLUSTER_H_
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,13 +16,16 @@
 #include "google/protobuf/message.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/coordinator/coordinator_rules.h"
 #include "services/ps/shard_rules.h"
 #include "services/worker/core/worker_rules.h"
 #include "tests/simulation/checker.h"
+#include "tests/simulation/contract.h"
 #include "tests/simulation/groups.h"
 #include "tests/simulation/memory_storage.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/random_message.h"
 #include "tests/simulation/scheduler.h"
 #include "tests/simulation/toy_model.h"
 
@@ -42,6 +47,21 @@ struct Scenario {
   uint32_t kill_worker = 4, freeze_worker = 3, cut_stream = 6, cut_process = 2, leave = 1, join = 1,
            kill_shard = 1, freeze_shard = 2, kill_coordinator = 1, freeze_coordinator = 1,
            replace_coordinator = 1;
+  // Only with a trouble (troubles.h).
+  uint32_t freeze_for_good = 0, damage = 0, snapshot = 0, suspend = 0, leave_all = 0,
+           leave_shard = 0, two_coordinators = 0;
+
+  // Whether a freeze of the coordinator counts among the faults that harm only workers.
+  bool coordinator_freezes_are_harmless = false;
+  // A process that thaws sees to its timers before it reads what was sent to it.
+  bool timers_first = false;
+  // How long a file may take beyond the usual; a shard reads and writes one after the other.
+  absl::Duration slow_disk;
+  // One operation of the storage in so many fails, until the faults are over; 0: none.
+  uint32_t disk_errors = 0;
+  // Processes that send whatever they like: workers that the job does not want, and readers;
+  // members, which do their work besides.
+  uint32_t strangers = 0, liars = 0;
 
   // Null: all rules.
   const coordinator::CoordinatorRules* coordinator_rules = nullptr;
@@ -58,6 +78,8 @@ struct ScenarioOptions {
   bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
+// More processes than MakeScenario gives.
+void MakeLarge(Scenario* scenario);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".
 std::string Describe(const Scenario& scenario);
 
@@ -71,11 +93,21 @@ struct Outcome {
   uint64_t sums = 0;            // of gradients, among workers
   uint64_t broken_sums = 0;     // ... that members waited for in vain
   uint64_t larger_updates = 0;  // asynchronous: than training.globalBatchSize
+  uint64_t lies = 0;            // messages and frames of hostile processes
+  uint64_t snapshots = 0;       // that readers read whole
+  uint64_t damaged = 0;         // checkpoints that were passed over
+  uint64_t disk_errors = 0;
+  uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
 };
+
+// How long a lying member lies.
+constexpr absl::Duration kLiesFor = absl::Seconds(4);
 
 class CoordinatorProcess;
 class ShardProcess;
 class WorkerProcess;
+class HostileProcess;
+class ReaderProcess;
 
 // What the processes share; and the process manager, which starts what is missing.
 class Cluster {
@@ -96,17 +128,32 @@ class Cluster {
   Random& random() { return random_; }
   MemoryStorage& storage() { return storage_; }
   Checker& checker() { return checker_; }
+  Contract& contract() { return contract_; }
   ToyModel& model() { return model_; }
   std::string job_name() const;
   std::shared_ptr<CoordinatorProcess> coordinator() { return coordinator_; }
+  // The coordinator to which its address leads now: of two that live, either.
+  std::shared_ptr<CoordinatorProcess> FindCoordinator();
   // Whoever now lives at that address; null if nobody does.
   std::shared_ptr<ShardProcess> FindShard(const std::string& address);
+  std::vector<std::shared_ptr<ShardProcess>> shards() const;
+  std::vector<std::shared_ptr<WorkerProcess>> workers() const;
   void NoteUpdate(uint64_t samples);
+  // Whether this operation of the storage fails.
+  bool DiskFails();
+  bool faults_are_over() const { return faults_left_ == 0; }
+  Outcome& outcome() { return outcome_; }
+  // What hostile processes have seen of the others.
+  RandomMessage& seen() { return seen_; }
+  void Record(const v1::Header& header);
+  void Record(const v1::MemberMessage& message);
+  const std::deque<v1::Header>& recorded_frames() const { return recorded_frames_; }
+  const std::deque<v1::MemberMessage>& recorded_messages() const { return recorded_messages_; }
   bool tracing() const { return tracing_ != Tracing::kNone; }
   void Trace(const std::string& what);
   void TraceMessage(const std::string& from, const std::string& to,
                     const google::protobuf::Message& message);
-  void OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, bool failed,
+  void OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, bool failed, bool suspended,
                          const std::string& message);
   void OnShardExit(ShardProcess& process, bool finished, bool failed, const std::string& message);
   void OnWorkerExit(WorkerProcess& process, bool finished, bool failed, const std::string& message);
@@ -115,6 +162,8 @@ class Cluster {
   void StartCoordinator();
   void StartShard(uint32_t index);
   void StartWorker(uint32_t index);
+  void StartShardUnlessThere(uint32_t index);
+  void StartWorkerUnlessThere(uint32_t index);
   void TellDesired();
   void AfterFinish();
   void Replace(std::function<void()> start);
@@ -124,8 +173,25 @@ class Cluster {
   void KillWorker();
   void KillShard();
   void KillCoordinator();
+  void End(const std::shared_ptr<WorkerProcess>& worker);
+  void End(const std::shared_ptr<ShardProcess>& shard);
   void FreezeSome(v1::Role role);
+  void FreezeForGood();
+  void FreezeAtStart(Process& process);
   void ReplaceCoordinator();
+  void RunTwoCoordinators();
+  void DamageCheckpoint();
+  void OpenSnapshot();
+  void Suspend();
+  void Resume();
+  void LeaveAll();
+  void StartHostile();
+  void Watch();
+  void OnProgress(const std::shared_ptr<CoordinatorProcess>& coordinator,
+                  const v1::JobProgress& progress);
+  template <typename P>
+  void EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgress& progress);
+  bool watched() const { return scenario_.freeze_for_good > 0; }
   std::shared_ptr<WorkerProcess> PickWorker();
   std::shared_ptr<ShardProcess> PickShard();
 
@@ -138,6 +204,10 @@ class Cluster {
   MemoryStorage storage_;
   ToyModel model_;
   Checker checker_;
+  Contract contract_{&checker_};
+  RandomMessage seen_{&random_};
+  std::deque<v1::Header> recorded_frames_;
+  std::deque<v1::MemberMessage> recorded_messages_;
 
   std::shared_ptr<CoordinatorProcess> coordinator_;
   std::map<uint32_t, std::shared_ptr<ShardProcess>> shards_;
@@ -149,7 +219,17 @@ class Cluster {
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();
   bool finished_ = false;
-  bool only_workers_harmed_ = true;  // so far
+  bool suspending_ = false;
+  std::shared_ptr<CoordinatorProcess> old_coordinator_;  // of two
+  std::vector<std::shared_ptr<HostileProcess>> hostile_;
+  uint32_t readers_ = 0;
+  // What the parent knows of its processes.
+  v1::Role freezes_at_start_ = v1::ROLE_UNSPECIFIED;  // the next one of this role
+  absl::Time coordinator_answered_;                   // last, or since it was started
+  absl::Time coordinator_knows_since_;                // it answers since
+  std::map<uint64_t, absl::Time> started_;            // by incarnation
+  std::map<uint64_t, absl::Time> expelled_;           // seen
+  bool only_workers_harmed_ = true;                   // so far
   Outcome outcome_;
 };
 

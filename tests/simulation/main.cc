@@ -6,8 +6,11 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/mutations.h"
+#include "tests/simulation/troubles.h"
 
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
@@ -19,7 +22,54 @@ ABSL_FLAG(std::string, mode, "all",
 ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
 ABSL_FLAG(bool, messages, false, "tell all messages as well");
 ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
+ABSL_FLAG(std::string, with, "",
+          "troubles that each seed has besides, by commas: strangers, liars, frozen, readers, "
+          "slow_disk, disk_errors, damage, suspensions, leave_all, leave_shards, two_coordinators, "
+          "timers_first, "
+          "large");
+ABSL_FLAG(std::string, faults, "",
+          "kinds of fault and their weights, and no others: kill_worker=10,join=2");
+ABSL_FLAG(int32_t, nfaults, -1, "faults of each seed; below 0: as the seed says");
+ABSL_FLAG(int32_t, spacing, -1, "events between two faults, at most; below 0: as the seed says");
+ABSL_FLAG(bool, harmless, false,
+          "a freeze of the coordinator harms only workers: it may cost no attempt");
 ABSL_FLAG(bool, keep_going, false, "go on after a failure");
+
+namespace sluice::simulation {
+namespace {
+
+absl::Status Adapt(Scenario* scenario) {
+  if (absl::Status status = AddTroubles(absl::GetFlag(FLAGS_with), scenario); !status.ok()) {
+    return status;
+  }
+  scenario->coordinator_freezes_are_harmless = absl::GetFlag(FLAGS_harmless);
+  if (absl::GetFlag(FLAGS_nfaults) >= 0) {
+    scenario->faults = static_cast<uint32_t>(absl::GetFlag(FLAGS_nfaults));
+  }
+  if (absl::GetFlag(FLAGS_spacing) > 0) {
+    scenario->fault_spacing = static_cast<uint32_t>(absl::GetFlag(FLAGS_spacing));
+  }
+  const std::string faults = absl::GetFlag(FLAGS_faults);
+  return faults.empty() ? absl::OkStatus() : SetFaults(faults, scenario);
+}
+
+// The flags besides mode and seed that a failure needs to be replayed.
+std::string OtherFlags() {
+  std::string flags;
+  const auto add = [&](const char* name, const std::string& value, bool set) {
+    if (set) absl::StrAppend(&flags, " --", name, "=", value);
+  };
+  add("with", absl::GetFlag(FLAGS_with), !absl::GetFlag(FLAGS_with).empty());
+  add("faults", absl::GetFlag(FLAGS_faults), !absl::GetFlag(FLAGS_faults).empty());
+  add("nfaults", absl::StrCat(absl::GetFlag(FLAGS_nfaults)), absl::GetFlag(FLAGS_nfaults) >= 0);
+  add("spacing", absl::StrCat(absl::GetFlag(FLAGS_spacing)), absl::GetFlag(FLAGS_spacing) > 0);
+  add("harmless", "true", absl::GetFlag(FLAGS_harmless));
+  add("mutation", absl::GetFlag(FLAGS_mutation), !absl::GetFlag(FLAGS_mutation).empty());
+  return flags;
+}
+
+}  // namespace
+}  // namespace sluice::simulation
 
 int main(int argc, char** argv) {
   using namespace sluice;              // NOLINT(google-build-using-namespace)
@@ -63,6 +113,10 @@ int main(int argc, char** argv) {
     uint64_t faults = 0;
     for (uint64_t seed = first; seed < first + absl::GetFlag(FLAGS_seeds); ++seed) {
       Scenario scenario = MakeScenario(seed, options);
+      if (absl::Status status = Adapt(&scenario); !status.ok()) {
+        std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+        return 2;
+      }
       if (mutation != nullptr) mutation->apply(scenario);
       const Outcome outcome = Cluster(scenario, tracing).Run();
       events += outcome.events;
@@ -70,9 +124,9 @@ int main(int argc, char** argv) {
       faults += outcome.faults;
       if (outcome.failure.empty()) continue;
       ++failures;
-      std::printf("FAILED %s\n  %s\n  --mode=%s --first=%llu --seeds=1 --trace\n",
+      std::printf("FAILED %s\n  %s\n  --mode=%s --first=%llu --seeds=1%s --trace\n",
                   Describe(scenario).c_str(), outcome.failure.c_str(), name.c_str(),
-                  static_cast<unsigned long long>(seed));
+                  static_cast<unsigned long long>(seed), OtherFlags().c_str());
       if (!absl::GetFlag(FLAGS_keep_going)) return 1;
     }
     std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", name.c_str(),

@@ -1,6 +1,7 @@
 #include "tests/simulation/memory_storage.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/common/crc32c.h"
 
 namespace sluice::simulation {
 
@@ -34,7 +35,14 @@ absl::StatusOr<v1::Manifest> MemoryStorage::ReadManifest(const v1::CheckpointRef
   if (it == manifests_.end()) {
     return absl::NotFoundError(absl::StrCat(CheckpointFolder(ref), " has no manifest"));
   }
-  return it->second;
+  const auto damaged = damaged_.find(KeyOf(ref));
+  if (damaged == damaged_.end()) return it->second;
+  absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(damaged->second);
+  if (manifest.ok() && KeyOf(manifest->checkpoint()) != KeyOf(ref)) {
+    return absl::DataLossError(
+        absl::StrCat(CheckpointFolder(ref), " has the manifest of another checkpoint"));
+  }
+  return manifest;
 }
 
 absl::Status MemoryStorage::WriteManifest(const v1::Manifest& manifest) {
@@ -46,6 +54,7 @@ absl::Status MemoryStorage::WriteManifest(const v1::Manifest& manifest) {
     }
   }
   manifests_[KeyOf(manifest.checkpoint())] = manifest;
+  damaged_.erase(KeyOf(manifest.checkpoint()));
   return absl::OkStatus();
 }
 
@@ -61,11 +70,16 @@ absl::StatusOr<absl::Cord> MemoryStorage::ReadFile(const v1::CheckpointRef& ref,
   if (!HasFile(folder, file.name())) {
     return absl::NotFoundError(absl::StrCat(folder, "/", file.name(), " is not there"));
   }
-  return files_[folder][file.name()];
+  const absl::Cord& content = files_[folder][file.name()];
+  if (content.size() != file.bytes() || Crc32c(std::string(content)) != file.crc32c()) {
+    return absl::DataLossError(absl::StrCat(folder, "/", file.name(), " is damaged"));
+  }
+  return content;
 }
 
 absl::Status MemoryStorage::Remove(const v1::CheckpointRef& ref) {
   manifests_.erase(KeyOf(ref));
+  damaged_.erase(KeyOf(ref));
   files_.erase(CheckpointFolder(ref));
   return absl::OkStatus();
 }
@@ -78,6 +92,54 @@ absl::Status MemoryStorage::RemoveIncomplete(uint64_t attempt) {
     it = incomplete ? files_.erase(it) : std::next(it);
   }
   return absl::OkStatus();
+}
+
+std::optional<v1::Manifest> MemoryStorage::NewestAsWritten() {
+  const std::vector<v1::CheckpointRef> candidates =
+      RestoreCandidates(*ReadClaims(), *ListCheckpoints());
+  if (candidates.empty()) return std::nullopt;
+  return manifests_[KeyOf(candidates.front())];
+}
+
+std::string MemoryStorage::Damage(Random* random) {
+  std::vector<v1::Manifest> whole;
+  for (const v1::CheckpointRef& ref : RestoreCandidates(*ReadClaims(), *ListCheckpoints())) {
+    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*this, ref);
+    if (manifest.ok()) whole.push_back(*std::move(manifest));
+  }
+  if (whole.size() < 2) return "";
+  // The newest one most often: that is what will be looked at.
+  const size_t pick = random->OneIn(3) ? random->Below(whole.size()) : 0;
+  const v1::CheckpointRef& ref = whole[pick].checkpoint();
+  const std::string folder = CheckpointFolder(ref);
+  if (whole[pick].files().empty() || random->OneIn(2)) {
+    std::string text = ManifestToJson(whole[pick]);
+    const size_t at = random->Below(text.size());
+    const bool cut = random->OneIn(4);
+    if (cut) {
+      text.resize(at);
+    } else {
+      text[at] = static_cast<char>(text[at] ^ 1 << random->Below(8));
+    }
+    damaged_[KeyOf(ref)] = std::move(text);
+    return absl::StrCat(folder, ": the manifest ",
+                        cut ? "is cut at byte " : "has a flipped bit in byte ", at);
+  }
+  const std::string& name =
+      whole[pick].files(static_cast<int>(random->Below(whole[pick].files_size()))).name();
+  if (random->OneIn(4)) {
+    files_[folder].erase(name);
+    return absl::StrCat(folder, "/", name, " is removed");
+  }
+  std::string bytes(files_[folder][name]);
+  const size_t at = random->Below(bytes.size());
+  if (random->OneIn(3)) {
+    bytes.resize(at);
+  } else {
+    bytes[at] = static_cast<char>(bytes[at] ^ 1 << random->Below(8));
+  }
+  files_[folder][name] = absl::Cord(bytes);
+  return absl::StrCat(folder, "/", name, " is changed at byte ", at);
 }
 
 }  // namespace sluice::simulation

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "services/checkpoint/storage.h"
+#include "tests/simulation/scheduler.h"
 
 namespace sluice::simulation {
 
@@ -28,6 +30,13 @@ class MemoryStorage : public CheckpointStorage {
   absl::Status Remove(const v1::CheckpointRef& ref) override;
   absl::Status RemoveIncomplete(uint64_t attempt) override;
 
+  // Flips a bit of a file of a checkpoint, cuts the file or removes it. There are always other
+  // checkpoints that are whole. Says what was done; empty: nothing.
+  std::string Damage(Random* random);
+
+  // The best checkpoint as it was written, whatever happened to its files since.
+  std::optional<v1::Manifest> NewestAsWritten();
+
   // Whether a file of that name lies there.
   bool HasFile(const std::string& folder, const std::string& name) const {
     auto it = files_.find(folder);
@@ -41,6 +50,7 @@ class MemoryStorage : public CheckpointStorage {
   std::string owner_;
   std::map<uint64_t, v1::Claim> claims_;
   std::map<Key, v1::Manifest> manifests_;
+  std::map<Key, std::string> damaged_;                              // manifests, as text
   std::map<std::string, std::map<std::string, absl::Cord>> files_;  // by folder, name
 };
 

@@ -53,6 +53,20 @@ void ReplaceCoordinators(Scenario& scenario) {
   scenario.kill_coordinator = 10;
   scenario.replace_coordinator = 30;
 }
+void RunTwoCoordinators(Scenario& scenario) {
+  scenario.faults = 10;
+  scenario.two_coordinators = 30;
+  scenario.kill_worker = 20;
+}
+// The worker that is asked for version 0 is slow, and another one is asked.
+void DelayBirths(Scenario& scenario) {
+  scenario.faults = 10;
+  scenario.fault_spacing = 20;
+  scenario.freeze_worker = 60;
+  scenario.kill_shard = 10;
+  scenario.job.mutable_timeouts()->set_birth(0.01);
+  scenario.job.mutable_checkpoint()->set_interval_steps(0);
+}
 void ComeAndGo(Scenario& scenario) {
   scenario.faults = 10;
   scenario.leave = 20;
@@ -79,29 +93,25 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // Left out is what cannot show in a simulated job. Each such rule has a unit test that fails
 // without it; rules_test.py sees that a rule has the one or the other.
 //
-// An attempt has one coordinator, which sends a shard one thing after the other:
-//   ShardRules::FenceTerms: ViewsTest.ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped
+// An attempt has one coordinator, and a shard has one stream to it, which delivers in order. So an
+// Install always answers the last Pause that the shard has replied to: the coordinator sends the
+// Install before the next Pause, and after a broken stream only what holds now.
 //   ShardRules::FenceInstalls: ViewsTest.ALaterPauseIsAnsweredAnewAndOnlyItsInstallCounts
-//   CoordinatorRules::TakeHigherTerm:
-//     CoordinatorRestoration.ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm
-//   CoordinatorRules::MatchReplies: ViewChange.AReplyCountsOnlyForItsOwnPause
 //
-// It costs time or memory alone (a step that is made again; a block that is held for longer):
-//   ShardRules::WaitForEveryPartition: ViewsTest.AfterStepStopsOnceEveryPartitionIsOnePastTheStep
+// A pin that outlives a fall-back costs memory for one version of a partition until the partition
+// closes the step again, which replaces the pin; and a cut is reported and written only after its
+// version is committed, that is, after every partition has closed the step again. No message and no
+// file tells that the block was held.
 //   ShardRules::DropPinsAtFallBack:
 //     CutsTest.AFallBackLetsGoOfWhatWasPinnedOfTheVersionThatItTakesBack
 //
-// Another rule makes up for it: the view tells an expelled worker that it is out; a version is the
-// same in each view, and its partitions are pulled again (with stragglers dropped, by SkipTo); a
-// shard that is whole for another ask refuses the Install; a cut that is never complete makes room
-// for the next one that is due; pushes without a permit wait in the shard.
-//   CoordinatorRules::RefuseExpelled:
-//     CoordinatorViews.AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAgain
+// A version that a worker holds whole is never taken back, so it is the same in each later view.
+// What a worker holds of a version in part may be of a version that was taken back, but only where
+// a step closes without this worker (stragglers dropped), in a view of which the worker learned
+// neither from the coordinator nor from any shard, and the next view begins with just that step.
+// Where it comes to that, the members close the next step before the worker has pulled the rest,
+// and it skips to that.
 //   WorkerRules::DropAllIfSkipped: SynchronousTest.WhoSkippedAViewDropsEverything
-//   CoordinatorRules::MatchAsks: Birth.WholeCountsForItsOwnAskOnly
-//   CoordinatorRules::AbandonIncompleteCuts:
-//     CoordinatorCheckpoints.ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed
-//   WorkerRules::AwaitPermit: AsynchronousTest.NothingIsPushedBeforeThePermit
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.
@@ -148,7 +158,28 @@ std::vector<Mutation> MakeMutations() {
       {"AsksAreNotCompared",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, CheckAsk), FreezeWorkers)},
+      {"OlderCoordinatorsAreObeyed",
+       {kSynchronous, kAsynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, FenceTerms), RunTwoCoordinators)},
+      {"AfterStepStopsWithTheFirstPartition",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, WaitForEveryPartition), ComeAndGo)},
       // Coordinators.
+      {"TermsAreNotRaised",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, TakeHigherTerm), ReplaceCoordinators)},
+      {"RepliesToOtherPausesCount",
+       {kSynchronous, kAsynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, MatchReplies), ComeAndGo)},
+      {"ExpelledWorkersAreAdmitted",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, RefuseExpelled), FreezeWorkers)},
+      {"WholeCountsForOtherAsks",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, MatchAsks), DelayBirths)},
+      {"IncompleteCutsAreCarriedOn",
+       {kBitExact, kSynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteCuts), ComeAndGo)},
       {"CoordinatorWaitsForAfterStep",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, NowOverrides), ComeAndGo)},
@@ -199,6 +230,7 @@ std::vector<Mutation> MakeMutations() {
       {"UpdatesAreForgotten",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, KeepUpdate), ComeAndGo)},
+      {"UpdatesArePushedWithoutAPermit", {kAsynchronous}, SLUICE_WITHOUT(WorkerRules, AwaitPermit)},
       {"OtherShardsAreAskedAtOnce",
        {kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, AskArbiterFirst), KillWorkers)},

@@ -103,6 +103,15 @@ void Network::CutAll(const Process& process) {
   }
 }
 
+void Network::CutSome(const Process& process) {
+  for (const StreamRef& stream : std::vector<StreamRef>(streams_)) {
+    if (stream->client.process.get() != &process && stream->server.process.get() != &process) {
+      continue;
+    }
+    if (random_.OneIn(2)) Cut(stream);
+  }
+}
+
 StreamRef Network::Pick() {
   Forget();
   return streams_.empty() ? nullptr : streams_[random_.Below(streams_.size())];

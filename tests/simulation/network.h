@@ -39,8 +39,12 @@ class Process : public std::enable_shared_from_this<Process> {
     }
   }
   void Freeze() { frozen_ = true; }
+  // It does not thaw any more.
+  void FreezeForGood() { frozen_ = for_good_ = true; }
   void Thaw() {
+    if (!frozen_ || for_good_) return;
     frozen_ = false;
+    OnThaw();
     while (alive_ && !frozen_ && !waiting_.empty()) {
       std::function<void()> event = std::move(waiting_.front());
       waiting_.pop_front();
@@ -52,9 +56,14 @@ class Process : public std::enable_shared_from_this<Process> {
     waiting_.clear();
   }
 
+ protected:
+  // Before the events that waited.
+  virtual void OnThaw() {}
+
  private:
   bool alive_ = true;
   bool frozen_ = false;
+  bool for_good_ = false;
   std::deque<std::function<void()>> waiting_;
 };
 
@@ -103,6 +112,8 @@ class Network {
   void Cut(const StreamRef& stream);
   // All streams of a process that has died, or (alive) is cut off for a moment.
   void CutAll(const Process& process);
+  // About half of them.
+  void CutSome(const Process& process);
   // A random one that is open; null if there is none.
   StreamRef Pick();
 

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/storage.h"
+#include "services/protocol/ids.h"
 #include "services/protocol/row_selection.h"
+#include "services/ps/bounds.h"
 #include "services/ps/partition_file.h"
 
 namespace sluice::simulation {
@@ -22,6 +24,10 @@ v1::ProcessId Id(v1::Role role, uint32_t index, uint64_t incarnation) {
   id.set_index(index);
   id.set_incarnation(incarnation);
   return id;
+}
+
+std::pair<uint64_t, uint64_t> KeyOf(const v1::CheckpointRef& ref) {
+  return {ref.attempt(), ref.step()};
 }
 
 PartitionView ViewOf(const ps::PartitionContent& content) {
@@ -78,12 +84,40 @@ void CoordinatorProcess::Accept(const StreamRef& stream) {
 }
 
 void CoordinatorProcess::OnMessage(const StreamRef& stream, const v1::MemberMessage& message) {
+  if (message.has_register_() && !static_cast<Member*>(stream->client.process.get())->hostile()) {
+    registered_[stream->id] = message.register_().process().incarnation();
+  }
   core_.OnMessage(stream->id, message, cluster_.scheduler().now());
   Perform();
 }
 
 void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
   core_.OnSetDesired(desired, cluster_.scheduler().now());
+  Perform();
+}
+
+v1::JobProgress CoordinatorProcess::Progress() const {
+  return core_.Progress(0, cluster_.scheduler().now());
+}
+
+uint64_t CoordinatorProcess::OpenSnapshot(const v1::OpenSnapshotRequest& request,
+                                          SnapshotAnswered answered) {
+  const uint64_t call = ++last_call_;
+  snapshots_[call] = std::move(answered);
+  core_.OnOpenSnapshot(call, request, cluster_.scheduler().now());
+  Perform();
+  return call;
+}
+
+void CoordinatorProcess::EndSnapshotCall(uint64_t call) {
+  if (snapshots_.erase(call) == 0) return;
+  core_.OnSnapshotCallEnded(call, cluster_.scheduler().now());
+  Perform();
+}
+
+void CoordinatorProcess::OnThaw() {
+  if (!cluster_.scenario().timers_first || !alive()) return;
+  core_.OnTick(cluster_.scheduler().now());
   Perform();
 }
 
@@ -120,6 +154,8 @@ void CoordinatorProcess::On(const coordinator::Send& action) {
   if (it == streams_.end()) return;
   if (action.message.has_install()) cluster_.checker().OnView(action.message.install().view());
   if (action.message.has_committed()) cluster_.checker().OnCommitted(action.message.committed());
+  cluster_.contract().OnCoordinatorSays(action.message);
+  if (action.message.has_registered()) CheckAdmission(action.stream);
   StreamRef stream = it->second;
   auto member = std::static_pointer_cast<Member>(stream->client.process);
   cluster_.TraceMessage("coordinator", member->name(), action.message);
@@ -135,29 +171,66 @@ void CoordinatorProcess::On(const coordinator::CloseStream& action) {
   cluster_.network().CloseByServer(stream);
 }
 
+// (R7) An incarnation that this coordinator has expelled is not admitted again.
+void CoordinatorProcess::CheckAdmission(uint64_t stream) {
+  const auto registered = registered_.find(stream);
+  if (registered == registered_.end()) return;
+  const v1::JobProgress progress = Progress();
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.state() != v1::ProcessStatus::EXPELLED) continue;
+    if (status.process().incarnation() != registered->second) continue;
+    cluster_.checker().Fail(
+        absl::StrCat("an incarnation of ", v1::Role_Name(status.process().role()), " ",
+                     status.process().index(), " that was expelled is admitted again (R7)"));
+  }
+}
+
 void CoordinatorProcess::On(const coordinator::ReadStorage&) {
   After([this] {
-    coordinator::StorageContents contents;
-    contents.claims = *cluster_.storage().ReadClaims();
-    contents.checkpoints = *cluster_.storage().ListCheckpoints();
-    absl::StatusOr<RestorePoint> restore = FindRestorePoint(cluster_.storage());
-    if (restore.ok() && restore->found) {
-      contents.has_newest = true;
-      contents.newest = restore->manifest;
-    }
-    if (restore.ok()) contents.damaged = restore->damaged;
-    After([this, contents, status = restore.status()] {
-      core_.OnStorageRead(
-          status.ok() ? absl::StatusOr<coordinator::StorageContents>(contents) : status,
-          cluster_.scheduler().now());
+    absl::StatusOr<coordinator::StorageContents> contents = ReadContents();
+    After([this, contents] {
+      core_.OnStorageRead(contents, cluster_.scheduler().now());
       Perform();
     });
   });
 }
 
+// As the coordinator's shell does it.
+absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() {
+  MemoryStorage& storage = cluster_.storage();
+  if (cluster_.DiskFails()) return absl::UnavailableError("the storage is away");
+  coordinator::StorageContents contents;
+  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
+  if (!claims.ok()) return claims.status();
+  contents.claims = *std::move(claims);
+  const std::vector<v1::CheckpointRef> checkpoints = *storage.ListCheckpoints();
+  absl::StatusOr<RestorePoint> restore = FindRestorePoint(storage);
+  if (!restore.ok()) return restore.status();
+  contents.has_newest = restore->found;
+  contents.newest = restore->manifest;
+  contents.damaged = restore->damaged;
+  std::set<std::pair<uint64_t, uint64_t>> passed_over;
+  for (const v1::CheckpointRef& ref : restore->passed_over) passed_over.insert(KeyOf(ref));
+  for (const v1::CheckpointRef& ref : checkpoints) {
+    if (passed_over.count(KeyOf(ref)) == 0) contents.checkpoints.push_back(ref);
+  }
+  cluster_.outcome().damaged += restore->damaged.size();
+  // The newest one that there is, or an older one and said so; nothing begins anew beside them.
+  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(contents.claims, checkpoints);
+  if (candidates.empty()) return contents;
+  if (!restore->found) {
+    cluster_.checker().Fail("training begins anew beside checkpoints");
+  } else if (KeyOf(candidates.front()) != KeyOf(restore->manifest.checkpoint()) &&
+             restore->damaged.empty()) {
+    cluster_.checker().Fail("an older checkpoint is used, and nothing said why");
+  }
+  return contents;
+}
+
 void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
   After([this, claim = action.claim] {
-    const absl::Status status = cluster_.storage().CreateClaim(claim);
+    const absl::Status status = cluster_.DiskFails() ? absl::UnavailableError("the storage is away")
+                                                     : cluster_.storage().CreateClaim(claim);
     cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
                                 status.ok() ? "made" : "lost"));
     After([this, claim, status] {
@@ -169,7 +242,8 @@ void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
 
 void CoordinatorProcess::On(const coordinator::ReadClaims&) {
   After([this] {
-    const std::vector<v1::Claim> claims = *cluster_.storage().ReadClaims();
+    absl::StatusOr<std::vector<v1::Claim>> claims = cluster_.storage().ReadClaims();
+    if (cluster_.DiskFails()) claims = absl::UnavailableError("the storage is away");
     After([this, claims] {
       core_.OnClaimsRead(claims, cluster_.scheduler().now());
       Perform();
@@ -179,6 +253,18 @@ void CoordinatorProcess::On(const coordinator::ReadClaims&) {
 
 void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
   After([this, manifest = action.manifest] {
+    if (cluster_.DiskFails()) {
+      // It may be there all the same.
+      if (cluster_.random().OneIn(2)) (void)cluster_.storage().WriteManifest(manifest);
+      cluster_.Trace("a manifest cannot be written");
+      After([this, manifest] {
+        core_.OnManifestWritten(manifest.checkpoint(),
+                                absl::ResourceExhaustedError("no space left on device"),
+                                cluster_.scheduler().now());
+        Perform();
+      });
+      return;
+    }
     const absl::Status status = cluster_.storage().WriteManifest(manifest);
     cluster_.Trace(absl::StrCat("manifest ", CheckpointFolder(manifest.checkpoint())));
     if (!status.ok()) cluster_.checker().Fail(std::string(status.message()));
@@ -206,11 +292,19 @@ void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
   });
 }
 
-void CoordinatorProcess::On(const coordinator::AnswerSnapshot&) {}
+void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
+  const auto call = snapshots_.find(action.request);
+  if (call == snapshots_.end()) return;
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
+      [answered = call->second, snapshot = action.snapshot] { answered(snapshot); });
+  if (!action.snapshot.ok()) snapshots_.erase(call);
+}
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
   cluster_.OnCoordinatorExit(*this, action.reason == coordinator::ExitReason::kSucceeded,
-                             action.reason == coordinator::ExitReason::kFailed, action.message);
+                             action.reason == coordinator::ExitReason::kFailed,
+                             action.reason == coordinator::ExitReason::kSuspended, action.message);
 }
 
 // ---- members
@@ -225,7 +319,7 @@ void Member::LookForCoordinator() {
     });
   };
   cluster_.network().Open(
-      self, [self] { return self->cluster_.coordinator(); },
+      self, [self] { return self->cluster_.FindCoordinator(); },
       [](const StreamRef& stream) {
         static_cast<CoordinatorProcess*>(stream->server.process.get())->Accept(stream);
       },
@@ -246,6 +340,7 @@ void Member::TellCoordinator(const v1::MemberMessage& message) {
   if (coordinator_ == nullptr) return;
   StreamRef stream = coordinator_;
   cluster_.TraceMessage(name(), "coordinator", message);
+  cluster_.Record(message);
   cluster_.network().ToServer(stream, [stream, message] {
     static_cast<CoordinatorProcess*>(stream->server.process.get())->OnMessage(stream, message);
   });
@@ -273,12 +368,23 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             // Small, so that credit and permits are waited for now and then.
             options.window_bytes = 200;
             options.max_staged_bytes = 300;
+            options.max_streams = 40;
+            options.max_silent_streams = 8;
+            options.max_unadmitted_streams = 16;
+            options.max_reader_streams = 8;
+            options.max_waiting_frames = 400;
             return options;
           }(),
           nullptr, cluster->scenario().shard_rules) {}
 
 void ShardProcess::Start() {
   LookForCoordinator();
+  Perform();
+}
+
+void ShardProcess::Leave() {
+  leaving_ = true;
+  core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now());
   Perform();
 }
 
@@ -296,6 +402,7 @@ void ShardProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
   if (message.has_pause() || message.has_install() || message.has_prepare()) {
     cluster_.checker().OnRelease(incarnation_);
   }
+  cluster_.contract().OnShardIsTold(incarnation_, message);
   core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
   Perform();
 }
@@ -348,6 +455,7 @@ void ShardProcess::Perform() {
   // Before the actions: what is sent was decided on this state.
   const Checker::ShardNow now = Look();
   if (core_.status().has_view) cluster_.checker().OnShard(now);
+  CheckBounds();
   for (const ps::ShardAction& action : core_.TakeActions()) {
     if (!alive()) return;
     std::visit([this](const auto& a) { On(a); }, action);
@@ -357,6 +465,30 @@ void ShardProcess::Perform() {
     core_.OnTick(cluster_.scheduler().now());
     Perform();
   });
+}
+
+void ShardProcess::OnThaw() {
+  if (!cluster_.scenario().timers_first || !alive()) return;
+  core_.OnTick(cluster_.scheduler().now());
+  Perform();
+}
+
+void ShardProcess::CheckBounds() const {
+  const ps::BoundUses uses = core_.status().bounds;
+  for (size_t bound = 0; bound < uses.size(); ++bound) {
+    if (uses[bound].used <= uses[bound].limit) continue;
+    cluster_.checker().Fail(absl::StrCat(name(), " uses ", uses[bound].used, " of ",
+                                         ps::kBoundNames[bound], ", which is ", uses[bound].limit));
+  }
+}
+
+absl::Time ShardProcess::NextFile() {
+  const absl::Duration slow = cluster_.scenario().slow_disk;
+  const absl::Duration time =
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20) + slow);
+  if (slow == absl::ZeroDuration()) return cluster_.scheduler().now() + time;
+  file_done_ = std::max(file_done_, cluster_.scheduler().now()) + time;
+  return file_done_;
 }
 
 void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
@@ -394,6 +526,7 @@ void ShardProcess::On(const ps::SendToShard& action) {
   peer.process = action.shard;
   peer.address = action.address;
   cluster_.TraceMessage(name(), peer.address, action.header);
+  cluster_.Record(action.header);
   if (peer.ready) {
     StreamRef stream = peer.stream;
     cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
@@ -464,13 +597,15 @@ void ShardProcess::On(const ps::CloseStream& action) {
   if (it == streams_.end()) return;
   StreamRef stream = it->second;
   streams_.erase(it);
-  if (absl::IsInvalidArgument(action.status)) {
+  if (absl::IsInvalidArgument(action.status) &&
+      !static_cast<Member*>(stream->client.process.get())->hostile()) {
     cluster_.checker().Fail(absl::StrCat("a shard closes a stream: ", action.status.message()));
   }
   cluster_.network().CloseByServer(stream);
 }
 
 void ShardProcess::On(const ps::SendToCoordinator& action) {
+  cluster_.contract().OnShardSays(incarnation_, action.message);
   if (action.message.has_pause_reply() && core_.status().has_view) {
     cluster_.checker().OnPauseReply(Look());
   }
@@ -493,10 +628,17 @@ void ShardProcess::On(const ps::DropCoordinator&) {
 }
 
 void ShardProcess::On(const ps::WritePartition& action) {
-  cluster_.scheduler().After(
-      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
-      [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
+  cluster_.scheduler().At(
+      NextFile(), [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
+          if (self->cluster_.DiskFails()) {
+            self->cluster_.Trace("a partition cannot be written");
+            self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition,
+                                           absl::ResourceExhaustedError("no space left on device"),
+                                           self->cluster_.scheduler().now());
+            self->Perform();
+            return;
+          }
           const ps::EncodedPartition encoded = ps::EncodePartition(*action.content);
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage().WriteFile(action.checkpoint, file.name(), encoded.bytes);
@@ -509,9 +651,8 @@ void ShardProcess::On(const ps::WritePartition& action) {
 }
 
 void ShardProcess::On(const ps::LoadPartition& action) {
-  cluster_.scheduler().After(
-      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
-      [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
+  cluster_.scheduler().At(
+      NextFile(), [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
           self->core_.OnPartitionLoaded(
               action.ask, action.file.partition(),
@@ -546,6 +687,11 @@ WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnat
       evaluation_(cluster->scenario().tensors) {}
 
 void WorkerProcess::Start() { LookForCoordinator(); }
+
+void WorkerProcess::OnThaw() {
+  if (!cluster_.scenario().timers_first || !alive()) return;
+  Do(core_.OnTick(cluster_.scheduler().now()));
+}
 
 void WorkerProcess::Leave() {
   Do(core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now()));
@@ -601,6 +747,9 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
         stream->on_frame = [self, shard, attempt](const v1::Header& header,
                                                   const absl::Cord& payload) {
           if (self->attempts_[shard] != attempt) return;
+          if (header.has_permit()) {
+            self->permits_.emplace(Order(header.view()), header.permit().clock());
+          }
           self->Do(
               self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now()));
         };
@@ -623,6 +772,13 @@ void WorkerProcess::On(const worker::SendFrame& action) {
   StreamRef stream = it->second;
   cluster_.TraceMessage(name(), static_cast<Member*>(stream->server.process.get())->name(),
                         action.header);
+  cluster_.Record(action.header);
+  // What waits for memory on the shards is bounded by permits.
+  const bool update = action.header.has_push() && action.header.push().clock() != 0;
+  if (update && permits_.count({Order(action.header.view()), action.header.push().clock()}) == 0) {
+    cluster_.checker().Fail(
+        absl::StrCat(name(), " pushes update ", action.header.push().clock(), " without a permit"));
+  }
   cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
     static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
   });

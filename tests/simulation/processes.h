@@ -5,13 +5,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
@@ -45,11 +49,19 @@ class CoordinatorProcess : public Process {
   void Accept(const StreamRef& stream);
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
   void SetDesired(const v1::SetDesiredRequest& desired);
+  v1::JobProgress Progress() const;
+  // A reader's call. The answers come after a while; an error is the last. The call's number.
+  using SnapshotAnswered = std::function<void(absl::StatusOr<v1::Snapshot>)>;
+  uint64_t OpenSnapshot(const v1::OpenSnapshotRequest& request, SnapshotAnswered answered);
+  void EndSnapshotCall(uint64_t call);
 
  private:
+  void OnThaw() override;
   void After(std::function<void()> event);
   void Perform();
   void TraceEvents();
+  void CheckAdmission(uint64_t stream);
+  absl::StatusOr<coordinator::StorageContents> ReadContents();
   void On(const coordinator::Send& action);
   void On(const coordinator::CloseStream& action);
   void On(const coordinator::ReadStorage& action);
@@ -64,7 +76,10 @@ class CoordinatorProcess : public Process {
   Cluster& cluster_;
   coordinator::CoordinatorCore core_;
   std::map<uint64_t, StreamRef> streams_;
+  std::map<uint64_t, uint64_t> registered_;  // stream -> incarnation
   uint64_t last_event_ = 0;
+  uint64_t last_call_ = 0;
+  std::map<uint64_t, SnapshotAnswered> snapshots_;  // by call
   Ticker ticker_;
 };
 
@@ -74,6 +89,8 @@ class Member : public Process {
   Member(Cluster* cluster, std::string name) : cluster_(*cluster), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
+  // It says what it likes: that its streams are closed for it is as it should be.
+  bool hostile() const { return hostile_; }
 
  protected:
   virtual void OnCoordinatorConnected() = 0;
@@ -87,6 +104,7 @@ class Member : public Process {
   Cluster& cluster_;
   const std::string name_;
   StreamRef coordinator_;
+  bool hostile_ = false;
 
  private:
   friend class CoordinatorProcess;
@@ -99,6 +117,9 @@ class ShardProcess : public Member {
   uint32_t index() const { return index_; }
   uint64_t incarnation() const { return incarnation_; }
   void Start();
+  // SIGTERM.
+  void Leave();
+  bool leaving() const { return leaving_; }
   void Accept(const StreamRef& stream);
   void OnFrame(const StreamRef& stream, const v1::Header& header, const absl::Cord& payload);
 
@@ -128,8 +149,12 @@ class ShardProcess : public Member {
   void On(const ps::LoadPartition& action);
   void On(const ps::ExitProcess& action);
   void OpenPeer(uint64_t incarnation);
+  // When the next file is read or written.
+  absl::Time NextFile();
+  void CheckBounds() const;
   void NotePull(const StreamRef& stream, const v1::Header& header);
   void CheckAnswer(const ps::SendFrame& action);
+  void OnThaw() override;
 
   const uint32_t index_;
   const uint64_t incarnation_;
@@ -138,6 +163,8 @@ class ShardProcess : public Member {
   std::map<uint64_t, uint64_t> worker_of_;   // stream -> incarnation
   std::map<uint64_t, uint64_t> pull_clock_;  // stream -> clock of its newest pull
   std::map<uint64_t, Peer> peers_;           // by incarnation
+  bool leaving_ = false;
+  absl::Time file_done_ = absl::InfinitePast();
   Ticker ticker_;
 };
 
@@ -180,6 +207,7 @@ class WorkerProcess : public Member {
   void On(const worker::ReduceGradients& action);
   void On(const worker::Exit& action);
 
+  void OnThaw() override;
   void NextJob();
   void RunCompute();
   void Gradient(size_t place, double tag);
@@ -193,6 +221,8 @@ class WorkerProcess : public Member {
   std::map<uint64_t, uint64_t> attempts_;  // of a connection, by shard: older ones do not count
   Buffer current_, incoming_, evaluation_;
   uint64_t adopted_ = 0;
+  std::set<std::pair<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>, uint64_t>>
+      permits_;  // given: view, clock
   std::deque<Job> jobs_;
   bool working_ = false;
   Ticker ticker_;

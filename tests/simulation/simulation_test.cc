@@ -62,6 +62,13 @@ TEST(SeedTest, SeedsThatOnceFailed) {
   }
 }
 
+// Two coordinators in a row took the same term, and the shards dropped the second one for good.
+TEST(SeedTest, ALargeSeedThatOnceFailed) {
+  Scenario scenario = MakeScenario(170, {v1::SYNCHRONOUS, true});
+  MakeLarge(&scenario);
+  EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+}
+
 TEST_P(SimulationTest, OneSeedIsOneHistory) {
   for (uint64_t seed : {3, 8, 21}) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);

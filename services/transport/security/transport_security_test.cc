@@ -1,14 +1,20 @@
 #include "services/transport/security/transport_security.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -286,6 +292,30 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("that of ps 0 of default/mnist, but this is ps 0 of "
                                           "default/b"));
+}
+
+// It would hold a place for a handshake, and others wait.
+TEST_F(TransportSecurityTest, APeerThatBeginsNoHandshakeIsDisconnected) {
+  Serve("job/coordinator");
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<int> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(silent[i], reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience = {40, 0};
+    setsockopt(silent[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  EXPECT_TRUE(AskAs("job/worker-0").ok());
+  for (const int fd : silent) {
+    char byte = 0;
+    const ssize_t size = recv(fd, &byte, 1, 0);
+    EXPECT_TRUE(size == 0 || (size < 0 && errno == ECONNRESET)) << size << " " << errno;
+    close(fd);
+  }
+  EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
 // What a client with one connection can make a server do, whatever it calls.

@@ -19,6 +19,12 @@ from sluice import transport
 from sluice.protocol import wire
 from tests.integration.hostile import job as job_lib
 
+# Of the pace before an attack: on a machine that is busy with other things, the attacker takes its part of the cores.
+# bench/hostile.py asks for more, of a quiet one.
+LEAST_DURING = 0.3
+LEAST_IN_A_FLOOD = 0.02
+LEAST_AFTER = 0.5
+
 ASYNCHRONOUS = {'mode': 'ASYNCHRONOUS', 'microbatchSize': 16}
 BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
 
@@ -37,6 +43,7 @@ class Case:
     never: tuple = ()         # what the attacker must not be able to count
     restarts: int = 0         # attempts that the attack may cost
     paced: bool = True        # training goes on at its pace during the attack
+    flood: bool = False       # it takes all that it gets of the cores: training goes on, at whatever pace
     seconds: float = 2.0
     tls: tuple = (False, True)
     own_job: bool = False     # what came of it is seen at the job's end only
@@ -138,11 +145,13 @@ CASES = [
          never=('taken',)),
     Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',)),
     Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
+    Case('S3', 'no_worker_in_its_place_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', certificate='worker-1',
+         own_job=True, paced=False, more={'index': 1}, during=the_place_is_given_back, seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
     Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5),
     Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
-         samples=400),
-    Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', seconds=4),
+         samples=320),
+    Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
     Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
          changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=7),
@@ -153,9 +162,10 @@ CASES = [
          tls=(True,)),
     Case('S9', 'an_operator_of_another_job_commands_nothing', 'everything_without_leave', certificate='other/operator',
          tls=(True,)),
-    Case('S13', 'rapid_reset_harms_no_job', 'rapid_reset', seconds=3),
-    Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood'),
-    Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers'),
+    Case('S13', 'rapid_reset_at_the_shards_harms_no_job', 'rapid_reset', flood=True, more={'only': 'shards'}, seconds=2),
+    Case('S13', 'rapid_reset_at_the_coordinator_harms_no_job', 'rapid_reset', flood=True, more={'only': 'coordinator'}, seconds=2),
+    Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True),
+    Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
     Case('S14', 'a_clock_that_nobody_reached_holds_up_nobody', 'clocks', training=BOUNDED, seconds=1.5),
     Case('S14', 'a_member_whose_clock_runs_ahead_holds_up_nobody', order='pulls_of_what_nobody_made', training=BOUNDED,
          paced=False),
@@ -174,14 +184,15 @@ CASES = [
          more={'index': 1, 'fails': True}, during=the_place_is_given_back, seconds=2),
     Case('new', 'long_words_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1}, during=the_place_is_given_back, seconds=3),
-    Case('new', 'answers_that_nobody_takes_take_bounded_memory', 'answers_never_read', certificate='reader', seconds=3),
-    Case('new', 'more_connections_than_files_harm_no_job', 'many_connections', seconds=3),
-    Case('new', 'pings_and_settings_without_end_harm_no_job', 'ping_flood', seconds=1.5),
-    Case('new', 'data_without_bytes_harms_no_job', 'empty_data', seconds=1.5),
-    Case('new', 'frames_at_random_harm_no_job', 'random_frames', seconds=1.5),
+    Case('new', 'answers_that_nobody_takes_take_bounded_memory', 'answers_never_read', flood=True, certificate='reader', seconds=3),
+    Case('new', 'more_connections_than_files_harm_no_job', 'many_connections', flood=True, seconds=3),
+    Case('new', 'pings_and_settings_without_end_harm_no_job', 'ping_flood', flood=True, seconds=1.5),
+    Case('new', 'data_without_bytes_harms_no_job', 'empty_data', flood=True, seconds=1.5),
+    Case('new', 'frames_at_random_harm_no_job', 'random_frames', flood=True, seconds=1.5),
     Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
     Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False),
-    Case('new', 'a_worker_that_comes_and_goes_holds_up_nobody', 'come_and_go'),
+    Case('new', 'a_worker_that_comes_and_goes_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1}, during=the_place_is_given_back, seconds=3),
 ]
 
 
@@ -245,8 +256,10 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
-        if self._shared is not None and (self._shared[0].trained() or 0) > 0.6 * job_lib.STEPS:
-            self._end_shared()
+        if self._shared is not None:
+            trained = self._shared[0].trained()  # it went on while others were attacked
+            if trained is None or trained > 0.6 * job_lib.STEPS:
+                self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
         job, outcome.before, attacks = self._shared
@@ -350,10 +363,9 @@ def _look_at(job, case, outcome, attempt, logged):
         problems.append(f'the attack cost {progress.attempt - attempt} attempts')
     for what in _let_through(case, outcome):
         problems.append(what)
-    # Robust on a busy machine; bench/hostile.py asks for more.
-    if case.paced and outcome.during < 0.5 * outcome.before:
+    if case.paced and outcome.during < (LEAST_IN_A_FLOOD if case.flood else LEAST_DURING) * outcome.before:
         problems.append(f'{outcome.during:.1f} steps a second during the attack, {outcome.before:.1f} before')
-    if outcome.after < 0.5 * outcome.before:
+    if outcome.after < LEAST_AFTER * outcome.before:
         problems.append(f'{outcome.after:.1f} steps a second after the attack, {outcome.before:.1f} before')
 
 

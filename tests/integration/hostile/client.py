@@ -172,10 +172,12 @@ class HostileClient:
         return message.SerializeToString()
 
     def identities(self, view):
-        """(role, index, incarnation) under which it may get in: as itself with another's incarnation, as that one, and as a reader."""
+        """(role, index, incarnation) under which it may get in: as itself or as a reader, with the incarnation of another worker or
+        one of its own; and, where certificates tell the two apart, as that very worker."""
         for member in view.workers:
             yield wire.WORKER, self.index, member.process.incarnation
-            yield wire.WORKER, member.process.index, member.process.incarnation
+            if self.certificate:
+                yield wire.WORKER, member.process.index, member.process.incarnation
             yield wire.READER, 0, member.process.incarnation
         yield wire.WORKER, self.index, None
         yield wire.READER, 0, None

@@ -52,7 +52,9 @@ class FrameAttacks(client.HostileClient):
             view = progress.view
             for member in view.workers:
                 for shard in view.shards:
-                    for role, index in ((wire.WORKER, self.index), (wire.WORKER, member.process.index)):
+                    # Only a certificate tells a process apart that says it is that very worker.
+                    for role, index in ((wire.WORKER, self.index),
+                                        (wire.WORKER if self.certificate else wire.READER, member.process.index)):
                         stream = self.exchange(shard)
                         stream.send(self.hello(shard, role, index, member.process.incarnation))
                         for step in range(progress.step, progress.step + 3):

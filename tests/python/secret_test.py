@@ -1,0 +1,73 @@
+"""A run's secret: workers and readers of Python show it, and are refused without it."""
+
+from python.testing import requirements
+requirements.need('numpy', 'grpc', 'google.protobuf')
+
+import os
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+import sluice
+from sluice import errors
+from sluice import security
+from tests.python import job_processes
+from tests.python import quadratic_worker
+from tools import unittest_main
+
+
+class Secret(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def test_a_job_is_trained_and_read_by_those_who_know_its_secret(self):
+        job = job_processes.base_job(
+            training={'steps': 100000}, parameterServer={'replicas': 2}, worker={'replicas': 1},
+            optimizer={'name': 'SGD', 'learningRate': 0.05})
+        processes = job_processes.JobProcesses(job, self.folder / 'job')
+        self.addCleanup(processes.__exit__)
+        processes.start()
+        processes.start_python_worker(0, quadratic_worker.__file__, '0.02')
+        processes.wait_for_step(5)
+        self.assertTrue(sluice.connect(processes.address,
+                                       secret_file=processes.secret_file).tensors())
+        other = self.write('other', 'x' * 64)
+        with self.assertRaisesRegex(errors.JobNotFound, 'UNAUTHENTICATED: the call shows a wrong'):
+            sluice.connect(processes.address, secret_file=other)
+        with mock.patch.dict(os.environ):
+            del os.environ['SLUICE_SECRET_FILE']
+            with self.assertRaisesRegex(errors.JobNotFound, 'the call shows no secret'):
+                sluice.connect(processes.address)
+            with self.assertRaisesRegex(errors.SluiceError, str(processes.secret_file)):
+                sluice.join(processes.address, index=1, timeout=1)
+        processes.wait_for_step(processes.progress().step + 5)
+
+    def test_what_is_given_wins_over_the_environment(self):
+        secret = self.write('secret', 'y' * 64 + '\n')
+        with mock.patch.dict(os.environ, SLUICE_SECRET_FILE=str(secret)):
+            self.assertEqual(security.find().metadata(), (('sluice-secret', 'y' * 64),))
+            other = self.write('other', 'z' * 64)
+            self.assertEqual(security.find(secret_file=other).metadata()[0][1], 'z' * 64)
+            with self.assertRaisesRegex(errors.UsageError, 'ca.crt'):
+                security.find(self.folder)
+            with self.assertRaisesRegex(errors.UsageError, 'not both'):
+                security.find(self.folder, secret)
+
+    def test_a_file_without_a_secret_is_named(self):
+        for text in ('', 'a b\x01', 'x' * 1000, '\u00e9' * 64):
+            path = self.write('wrong', text)
+            with self.assertRaisesRegex(errors.UsageError, str(path)):
+                security.SecretFile(path)
+        with self.assertRaisesRegex(errors.UsageError, 'nowhere'):
+            security.SecretFile(self.folder / 'nowhere')
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -1,0 +1,143 @@
+#include "tests/simulation/contract.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::simulation {
+
+// ---- what coordinators say
+
+void Contract::OnCoordinatorSays(const v1::CoordinatorMessage& message) {
+  if (message.has_prepare()) prepares_[message.prepare().ask().attempt()] = message.prepare();
+  if (message.has_pause()) OnPause(message.pause());
+  if (message.has_install()) OnInstall(message.install());
+  if (message.has_hold()) holds_[Order(message.hold().view())].insert(message.hold().version());
+}
+
+void Contract::OnPause(const v1::Pause& pause) {
+  const uint64_t attempt = pause.id().attempt();
+  pauses_[Order(pause.id())] = pause;
+  const auto prepare = prepares_.find(attempt);
+  if (terms_.count(attempt) > 0 || prepare == prepares_.end()) return;
+  const std::set<uint64_t>& whole = whole_[Order(prepare->second.ask())];
+  for (const v1::View::Shard& shard : prepare->second.shards()) {
+    if (whole.count(shard.process().incarnation()) > 0) continue;
+    checker_.Fail(absl::StrCat("the first view of attempt ", attempt, " is made before ",
+                               shard.address(), " holds its state whole (R12)"));
+  }
+}
+
+void Contract::OnInstall(const v1::Install& install) {
+  const v1::View& view = install.view();
+  CheckTerm(view.id());
+  holds_[Order(view.id())].insert(install.hold());
+  const std::set<uint64_t>& replied = replied_[Order(install.pause())];
+  const std::set<uint64_t>& pinned = pinned_[{view.id().attempt(), install.cut().cut()}];
+  const bool late = view.mode() == v1::SYNCHRONOUS && install.cut().cut() != 0 &&
+                    install.cut().step() < view.first_step();
+  for (const v1::View::Shard& shard : view.shards()) {
+    const uint64_t incarnation = shard.process().incarnation();
+    if (replied.count(incarnation) == 0) {
+      checker_.Fail(absl::StrCat("view ", ShortName(view.id()), " is decided before ",
+                                 shard.address(), " has answered its Pause (R1)"));
+    }
+    if (late && pinned.count(incarnation) == 0) {
+      checker_.Fail(absl::StrCat("view ", ShortName(view.id()), ", which begins at step ",
+                                 view.first_step(), ", names the cut of step ",
+                                 install.cut().step(), ", of which ", shard.address(),
+                                 " has no pin (R14)"));
+    }
+  }
+}
+
+void Contract::CheckTerm(const v1::ViewId& view) {
+  terms_[view.attempt()] = view.term();
+  for (const auto& [attempt, term] : terms_) {
+    if (term.coordinator() == view.term().coordinator()) continue;
+    const bool higher = attempt < view.attempt() ? term.counter() < view.term().counter()
+                                                 : term.counter() > view.term().counter();
+    if (higher) continue;
+    checker_.Fail(absl::StrCat("attempts ", attempt, " and ", view.attempt(),
+                               " are of two coordinators with terms ", term.counter(), " and ",
+                               view.term().counter(), " (R1)"));
+  }
+}
+
+// ---- what shards hear and say
+
+bool Contract::IsOlder(const Shard& shard, uint64_t attempt, const v1::Term& term) {
+  if (attempt != shard.attempt) return attempt < shard.attempt;
+  if (term.counter() != shard.term.counter()) return term.counter() < shard.term.counter();
+  return shard.term.counter() > 0 && term.coordinator() != shard.term.coordinator();
+}
+
+void Contract::Hear(Shard* shard, uint64_t attempt, const v1::Term& term) {
+  shard->drops = IsOlder(*shard, attempt, term);
+  if (shard->drops) return;
+  shard->attempt = attempt;
+  shard->term = term;
+}
+
+void Contract::OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message) {
+  Shard& state = shards_[shard];
+  if (message.has_registered()) {
+    // Its attempt may be another coordinator's still.
+    state.drops = IsOlder(state, message.registered().attempt(), message.registered().term());
+  } else if (message.has_prepare()) {
+    Hear(&state, message.prepare().ask().attempt(), message.prepare().ask().term());
+    state.promised = false;
+  } else if (message.has_pause()) {
+    Hear(&state, message.pause().id().attempt(), message.pause().id().term());
+  } else if (message.has_install()) {
+    Hear(&state, message.install().view().id().attempt(), message.install().view().id().term());
+    state.promised = false;
+  }
+}
+
+void Contract::OnShardSays(uint64_t shard, const v1::MemberMessage& message) {
+  Shard& state = shards_[shard];
+  if (message.has_register_()) {
+    state.drops = false;
+  } else if (state.drops) {
+    checker_.Fail(absl::StrCat("shard ", shard % 1000,
+                               " speaks to a coordinator that is older than ", "that of attempt ",
+                               state.attempt, ", term ", state.term.counter(), " (R1)"));
+  }
+  if (message.has_pause_reply()) OnReply(shard, message.pause_reply());
+  if (message.has_whole() && message.whole().error().empty()) {
+    whole_[Order(message.whole().ask())].insert(shard);
+  }
+  if (message.has_cut_pinned()) {
+    pinned_[{message.cut_pinned().view().attempt(), message.cut_pinned().cut()}].insert(shard);
+  }
+  if (message.has_cut_written()) {
+    pinned_[{message.cut_written().view().attempt(), message.cut_written().cut()}].insert(shard);
+  }
+}
+
+void Contract::OnReply(uint64_t shard, const v1::PauseReply& reply) {
+  Shard& state = shards_[shard];
+  const v1::PauseId& id = reply.pause();
+  replied_[Order(id)].insert(shard);
+  const auto pause = pauses_.find(Order(id));
+  if (pause != pauses_.end() && !state.promised) CheckAfterStep(pause->second, reply);
+  state.promised = true;
+}
+
+void Contract::CheckAfterStep(const v1::Pause& pause, const v1::PauseReply& reply) {
+  if (pause.now() || reply.partitions_size() == 0 || reply.newest().mode() != v1::SYNCHRONOUS) {
+    return;
+  }
+  const auto lowest =
+      std::min_element(reply.partitions().begin(), reply.partitions().end(),
+                       [](const auto& a, const auto& b) { return a.version() < b.version(); });
+  const bool held = holds_[Order(reply.view())].count(lowest->version()) > 0;
+  if (lowest->version() > pause.after_step() || held) return;
+  checker_.Fail(absl::StrCat("a shard stops after step ", pause.after_step(),
+                             " while its partition ", lowest->partition(), " stands at version ",
+                             lowest->version(), " (R5)"));
+}
+
+}  // namespace sluice::simulation

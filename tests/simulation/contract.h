@@ -1,0 +1,71 @@
+// What coordinator and shards may say, given what was said before.
+//
+// The checker (checker.h) looks at what a job comes to. Some rules cost time or memory alone when
+// they are broken, or another rule makes up for them; what breaks then is a promise that can be
+// seen in the messages, whatever comes of it:
+//
+//   - a coordinator that takes over has a higher term than each before it (R1)
+//   - a shard says nothing to a coordinator that is older than one that it has heard, once that
+//     coordinator has named its attempt and term (R1)
+//   - an Install follows the replies of all shards of its view to the Pause that it names (R1)
+//   - an AfterStep is answered once all partitions are one past the step, or are held (R5)
+//   - the first Pause of an attempt follows StateReady of all shards for the newest request (R12)
+//   - an Install below which a cut lies that some shard has not pinned names no cut (R14)
+#ifndef SLUICE_TESTS_SIMULATION_CONTRACT_H_
+#define SLUICE_TESTS_SIMULATION_CONTRACT_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "tests/simulation/checker.h"
+
+namespace sluice::simulation {
+
+class Contract {
+ public:
+  explicit Contract(Checker* checker) : checker_(*checker) {}
+
+  // A coordinator sends a message to any member.
+  void OnCoordinatorSays(const v1::CoordinatorMessage& message);
+  // A shard is about to handle it.
+  void OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message);
+  void OnShardSays(uint64_t shard, const v1::MemberMessage& message);
+
+ private:
+  // Attempt, term, number.
+  using Id = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
+
+  struct Shard {
+    uint64_t attempt = 0;  // of the newest coordinator that it has heard
+    v1::Term term;
+    bool drops = false;     // its coordinator is older than that
+    bool promised = false;  // it has replied to a Pause since its last Install
+  };
+
+  void OnPause(const v1::Pause& pause);
+  void OnInstall(const v1::Install& install);
+  void CheckTerm(const v1::ViewId& view);
+  void OnReply(uint64_t shard, const v1::PauseReply& reply);
+  void CheckAfterStep(const v1::Pause& pause, const v1::PauseReply& reply);
+  static bool IsOlder(const Shard& shard, uint64_t attempt, const v1::Term& term);
+  static void Hear(Shard* shard, uint64_t attempt, const v1::Term& term);
+
+  Checker& checker_;
+  std::map<Id, v1::Pause> pauses_;
+  std::map<Id, std::set<uint64_t>> replied_;  // by pause: shards
+  std::map<Id, std::set<uint64_t>> whole_;    // by request: shards
+  std::map<Id, std::set<uint64_t>> holds_;    // by view
+  std::map<uint64_t, v1::Prepare> prepares_;  // by attempt: the newest
+  std::map<uint64_t, v1::Term> terms_;        // by attempt that has a view
+  std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>> pinned_;  // by attempt, cut: shards
+  std::map<uint64_t, Shard> shards_;
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_CONTRACT_H_

@@ -1,0 +1,359 @@
+// What goes wrong in a simulated job, and the parent that puts it right.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/hostile_process.h"
+#include "tests/simulation/processes.h"
+#include "tests/simulation/reader_process.h"
+
+namespace sluice::simulation {
+
+// ---- faults
+
+void Cluster::MaybeFault() {
+  if (faults_left_ == 0 || scheduler_.events() < next_fault_) return;
+  --faults_left_;
+  ++outcome_.faults;
+  next_fault_ = scheduler_.events() + 1 + random_.Below(scenario_.fault_spacing);
+  DoFault();
+  if (faults_left_ == 0) {
+    // Freezes end within this.
+    calm_since_ = scheduler_.now() + absl::Seconds(5);
+    network_.set_calm(true);
+  }
+}
+
+void Cluster::DoFault() {
+  const Scenario& s = scenario_;
+  struct Kind {
+    uint32_t weight;
+    bool of_workers;  // nobody else is harmed
+    std::function<void()> fault;
+  };
+  const std::vector<Kind> kinds = {
+      {s.kill_worker, true, [this] { KillWorker(); }},
+      {s.freeze_worker, true, [this] { FreezeSome(v1::WORKER); }},
+      {s.freeze_shard, false, [this] { FreezeSome(v1::SHARD); }},
+      {s.freeze_coordinator, s.coordinator_freezes_are_harmless,
+       [this] { FreezeSome(v1::COORDINATOR); }},
+      {s.replace_coordinator, false, [this] { ReplaceCoordinator(); }},
+      {s.kill_shard, false, [this] { KillShard(); }},
+      {s.kill_coordinator, false, [this] { KillCoordinator(); }},
+      {s.cut_stream, false,
+       [this] {
+         if (StreamRef stream = network_.Pick()) {
+           Trace("a stream is cut");
+           network_.Cut(stream);
+         }
+       }},
+      {s.cut_process, false,
+       [this] {
+         std::shared_ptr<Process> process = PickShard();
+         if (random_.OneIn(2)) process = PickWorker();
+         if (process == nullptr) return;
+         Trace("all streams of a process are cut");
+         network_.CutAll(*process);
+       }},
+      {s.leave, true,
+       [this] {
+         if (auto worker = PickWorker()) {
+           Trace(absl::StrCat("worker-", worker->index(), " is told to leave"));
+           worker->Handle([worker] { worker->Leave(); });
+         }
+       }},
+      {s.join, true,
+       [this] {
+         if (wanted_workers_ >= scenario_.workers + 2) return;
+         StartWorker(wanted_workers_++);
+         TellDesired();
+       }},
+      {s.freeze_for_good, false, [this] { FreezeForGood(); }},
+      {s.two_coordinators, false, [this] { RunTwoCoordinators(); }},
+      {s.damage, true, [this] { DamageCheckpoint(); }},
+      {s.snapshot, true, [this] { OpenSnapshot(); }},
+      {s.suspend, false, [this] { Suspend(); }},
+      {s.leave_shard, false,
+       [this] {
+         const auto shard = PickShard();
+         if (shard == nullptr || shard->leaving()) return;
+         Trace(absl::StrCat(shard->name(), " is told to leave"));
+         shard->Handle([shard] { shard->Leave(); });
+       }},
+      {s.leave_all, true, [this] { LeaveAll(); }},
+  };
+  uint64_t all = 0;
+  for (const Kind& kind : kinds) all += kind.weight;
+  if (all == 0) return;
+  uint64_t pick = random_.Below(all);
+  for (const Kind& kind : kinds) {
+    if (pick < kind.weight) {
+      only_workers_harmed_ = only_workers_harmed_ && kind.of_workers;
+      return kind.fault();
+    }
+    pick -= kind.weight;
+  }
+}
+
+std::shared_ptr<WorkerProcess> Cluster::PickWorker() {
+  auto it = std::next(workers_.begin(), static_cast<long>(random_.Below(workers_.size())));
+  return it->second->alive() ? it->second : nullptr;
+}
+
+std::shared_ptr<ShardProcess> Cluster::PickShard() {
+  auto it = std::next(shards_.begin(), static_cast<long>(random_.Below(shards_.size())));
+  return it->second->alive() ? it->second : nullptr;
+}
+
+void Cluster::KillWorker() {
+  auto worker = PickWorker();
+  if (worker == nullptr) return;
+  Trace(absl::StrCat("worker-", worker->index(), " is killed"));
+  End(worker);
+}
+
+void Cluster::End(const std::shared_ptr<WorkerProcess>& worker) {
+  worker->Die();
+  network_.CutAll(*worker);
+  groups_.Leave(worker->incarnation());
+  ReportDeath(v1::WORKER, worker->index(), worker->incarnation());
+  Replace([this, index = worker->index()] { StartWorkerUnlessThere(index); });
+}
+
+void Cluster::KillShard() {
+  auto shard = PickShard();
+  if (shard == nullptr) return;
+  Trace(absl::StrCat("ps-", shard->index(), " is killed"));
+  End(shard);
+}
+
+void Cluster::End(const std::shared_ptr<ShardProcess>& shard) {
+  shard->Die();
+  network_.CutAll(*shard);
+  ReportDeath(v1::SHARD, shard->index(), shard->incarnation());
+  Replace([this, index = shard->index()] { StartShardUnlessThere(index); });
+}
+
+void Cluster::KillCoordinator() {
+  if (coordinator_ == nullptr) return;
+  Trace("the coordinator is killed");
+  coordinator_->Die();
+  network_.CutAll(*coordinator_);
+  coordinator_ = nullptr;
+  Replace([this] {
+    if (coordinator_ == nullptr) StartCoordinator();
+  });
+}
+
+// It stands still, another one is started in its place, and then it goes on for a while.
+void Cluster::ReplaceCoordinator() {
+  std::shared_ptr<CoordinatorProcess> old = coordinator_;
+  if (old == nullptr || old->frozen()) return;
+  Trace("the coordinator freezes and is replaced");
+  old->Freeze();
+  scheduler_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(1)),
+                   [old] { old->Thaw(); });
+  scheduler_.After(random_.Between(absl::Seconds(1), absl::Seconds(3)), [this, old] {
+    if (!old->alive()) return;
+    Trace("the replaced coordinator is killed at last");
+    old->Die();
+    network_.CutAll(*old);
+  });
+  // Half of the time its members find out late: they still hold their streams to it.
+  if (random_.OneIn(2)) network_.CutAll(*old);
+  coordinator_ = nullptr;
+  Replace([this] {
+    if (coordinator_ == nullptr) StartCoordinator();
+  });
+}
+
+void Cluster::FreezeSome(v1::Role role) {
+  std::shared_ptr<Process> process = coordinator_;
+  if (role == v1::WORKER) process = PickWorker();
+  if (role == v1::SHARD) process = PickShard();
+  if (process == nullptr || process->frozen()) return;
+  const absl::Duration time = random_.OneIn(2)
+                                  ? random_.Between(absl::Milliseconds(1), absl::Milliseconds(300))
+                                  : random_.Between(absl::Milliseconds(300), absl::Seconds(4));
+  Trace(absl::StrCat(v1::Role_Name(role), " freezes for ", absl::FormatDuration(time)));
+  process->Freeze();
+  scheduler_.After(time, [process] { process->Thaw(); });
+}
+
+// ---- faults of troubles
+
+// Of any role, alone or with the death of another process, at once or as soon as it is started.
+void Cluster::FreezeForGood() {
+  const v1::Role roles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER};
+  const v1::Role role = roles[random_.Below(3)];
+  if (random_.OneIn(4)) {
+    freezes_at_start_ = role;
+  } else {
+    std::shared_ptr<Process> process = coordinator_;
+    if (role == v1::WORKER) process = PickWorker();
+    if (role == v1::SHARD) process = PickShard();
+    if (process == nullptr) return;
+    Trace(absl::StrCat(v1::Role_Name(role), " freezes for good"));
+    process->FreezeForGood();
+  }
+  if (random_.OneIn(2)) return;
+  const v1::Role other = roles[random_.Below(3)];
+  scheduler_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(400)), [this, other] {
+    if (finished_) return;
+    if (other == v1::COORDINATOR) KillCoordinator();
+    if (other == v1::SHARD) KillShard();
+    if (other == v1::WORKER) KillWorker();
+  });
+}
+
+void Cluster::FreezeAtStart(Process& process) {
+  Trace("it freezes for good while it starts");
+  freezes_at_start_ = v1::ROLE_UNSPECIFIED;
+  process.FreezeForGood();
+}
+
+// Another coordinator is started while the first one goes on, and processes that look for the
+// coordinator find either, for a while.
+void Cluster::RunTwoCoordinators() {
+  if (coordinator_ == nullptr || (old_coordinator_ != nullptr && old_coordinator_->alive())) return;
+  Trace("two coordinators run");
+  old_coordinator_ = coordinator_;
+  StartCoordinator();
+  network_.CutSome(*old_coordinator_);
+  scheduler_.After(random_.Between(absl::Milliseconds(300), absl::Seconds(3)),
+                   [this, old = old_coordinator_] {
+                     if (!old->alive()) return;
+                     Trace("the older coordinator is killed");
+                     old->Die();
+                     network_.CutAll(*old);
+                   });
+}
+
+// Never the last whole one: what then happens is no business of the protocol.
+void Cluster::DamageCheckpoint() {
+  const std::string damaged = storage_.Damage(&random_);
+  if (damaged.empty()) return;
+  Trace(absl::StrCat("damaged: ", damaged));
+}
+
+void Cluster::OpenSnapshot() {
+  auto reader = std::make_shared<ReaderProcess>(this, readers_++, random_.Next() | 1);
+  processes_.push_back(reader);
+  Trace(absl::StrCat(reader->name(), " asks for a snapshot"));
+  reader->Start();
+}
+
+void Cluster::Suspend() {
+  if (coordinator_ == nullptr || suspending_) return;
+  Trace("the job is suspended");
+  suspending_ = true;
+  TellDesired();
+}
+
+void Cluster::Resume() {
+  Trace("the job is resumed");
+  suspending_ = false;
+  for (const auto& [index, shard] : shards_) {
+    shard->Die();
+    network_.CutAll(*shard);
+  }
+  for (const auto& [index, worker] : workers_) {
+    worker->Die();
+    network_.CutAll(*worker);
+    groups_.Leave(worker->incarnation());
+  }
+  Replace([this] {
+    for (uint32_t index = 0; index < scenario_.shards; ++index) StartShardUnlessThere(index);
+    for (uint32_t index = 0; index < wanted_workers_; ++index) StartWorkerUnlessThere(index);
+  });
+}
+
+void Cluster::LeaveAll() {
+  Trace("all workers are told to leave");
+  for (const auto& worker : workers()) {
+    if (worker->alive()) worker->Handle([worker] { worker->Leave(); });
+  }
+}
+
+void Cluster::StartHostile() {
+  const auto start = [this](std::shared_ptr<HostileProcess> process) {
+    processes_.push_back(process);
+    hostile_.push_back(process);
+    process->Start();
+  };
+  for (uint32_t i = 0; i < scenario_.strangers; ++i) {
+    const v1::Role role = random_.OneIn(3) ? v1::READER : v1::WORKER;
+    start(std::make_shared<HostileProcess>(this, role, 500 + i, false));
+  }
+  for (uint32_t i = 0; i < scenario_.liars; ++i) {
+    start(std::make_shared<HostileProcess>(this, v1::WORKER, i % scenario_.workers, true));
+  }
+}
+
+// ---- the parent, where processes may freeze for good
+
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+// Of the coordinator, to a question; of a process, to register, and to exit once it is expelled.
+// Longer than the job's own timers: timeouts.silence and timeouts.pause are 1 s.
+constexpr absl::Duration kCoordinatorAnswers = absl::Seconds(3);
+constexpr absl::Duration kRegisters = absl::Seconds(4);
+constexpr absl::Duration kExits = absl::Seconds(1);
+
+}  // namespace
+
+void Cluster::Watch() {
+  scheduler_.After(kLook, [this] {
+    if (!finished_) Watch();
+  });
+  if (coordinator_ == nullptr) return;
+  if (scheduler_.now() > coordinator_answered_ + kCoordinatorAnswers) {
+    Trace("the coordinator does not answer its parent");
+    ++outcome_.replaced_frozen;
+    KillCoordinator();
+    return;
+  }
+  const auto travel = [this] {
+    return random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
+  };
+  scheduler_.After(travel(), [this, asked = coordinator_, back = travel()] {
+    asked->Handle([this, asked, back] {
+      scheduler_.After(back, [this, asked, progress = asked->Progress()] {
+        if (!finished_ && asked == coordinator_) OnProgress(asked, progress);
+      });
+    });
+  });
+}
+
+void Cluster::OnProgress(const std::shared_ptr<CoordinatorProcess>&,
+                         const v1::JobProgress& progress) {
+  coordinator_answered_ = scheduler_.now();
+  coordinator_knows_since_ = std::min(coordinator_knows_since_, scheduler_.now());
+  for (const auto& shard : shards()) EndIfFrozen(shard, progress);
+  for (const auto& worker : workers()) EndIfFrozen(worker, progress);
+}
+
+template <typename P>
+void Cluster::EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgress& progress) {
+  if (!process->alive()) return;
+  bool registered = false;
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.process().incarnation() != process->incarnation()) continue;
+    registered = true;
+    if (status.state() != v1::ProcessStatus::EXPELLED) continue;
+    expelled_.emplace(process->incarnation(), scheduler_.now());
+  }
+  const absl::Time begun = std::max(started_[process->incarnation()], coordinator_knows_since_);
+  const auto expelled = expelled_.find(process->incarnation());
+  const bool never_came = !registered && scheduler_.now() > begun + kRegisters;
+  const bool stays = expelled != expelled_.end() && scheduler_.now() > expelled->second + kExits;
+  if (!never_came && !stays) return;
+  Trace(absl::StrCat(process->name(), never_came ? " does not register" : " does not exit",
+                     ", and is killed"));
+  ++outcome_.replaced_frozen;
+  End(process);
+}
+
+}  // namespace sluice::simulation

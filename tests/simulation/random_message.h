@@ -1,0 +1,48 @@
+// Messages with fields at random, within their types.
+//
+// Intuition. A value that no process has ever said is refused by the first comparison; a value that
+// another process said a moment ago gets further. So half of the numbers come from messages that
+// were seen (incarnations, versions, clocks, cuts), or lie beside one, and the others are small, at
+// the edges of their types, or anything.
+#ifndef SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
+#define SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "google/protobuf/message.h"
+#include "tests/simulation/scheduler.h"
+
+namespace sluice::simulation {
+
+class RandomMessage {
+ public:
+  explicit RandomMessage(Random* random) : random_(*random) {}
+
+  // Remembers the message's numbers; of many, the newest.
+  void Learn(const google::protobuf::Message& message);
+  // Gives some fields of the message, at any depth, other values.
+  void Change(google::protobuf::Message* message);
+  // Fills the message. Of a oneof, one field is set.
+  void Invent(google::protobuf::Message* message, int depth = 0);
+
+  uint64_t Number();
+
+ private:
+  static constexpr size_t kMaxNumbers = 512;
+
+  void Set(google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
+           int depth);
+  void Add(google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
+           int depth);
+  double Real();
+
+  Random& random_;
+  std::vector<uint64_t> numbers_;
+  size_t next_ = 0;
+};
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_

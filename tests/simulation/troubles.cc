@@ -1,0 +1,134 @@
+#include "tests/simulation/troubles.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sluice::simulation {
+namespace {
+
+void AtLeast(uint32_t faults, Scenario* scenario) {
+  scenario->faults = std::max(scenario->faults, faults);
+}
+
+std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
+  return {
+      {"kill_worker", &scenario->kill_worker},
+      {"freeze_worker", &scenario->freeze_worker},
+      {"cut_stream", &scenario->cut_stream},
+      {"cut_process", &scenario->cut_process},
+      {"leave", &scenario->leave},
+      {"join", &scenario->join},
+      {"kill_shard", &scenario->kill_shard},
+      {"freeze_shard", &scenario->freeze_shard},
+      {"kill_coordinator", &scenario->kill_coordinator},
+      {"freeze_coordinator", &scenario->freeze_coordinator},
+      {"replace_coordinator", &scenario->replace_coordinator},
+      {"freeze_for_good", &scenario->freeze_for_good},
+      {"damage", &scenario->damage},
+      {"snapshot", &scenario->snapshot},
+      {"suspend", &scenario->suspend},
+      {"leave_all", &scenario->leave_all},
+      {"leave_shard", &scenario->leave_shard},
+      {"two_coordinators", &scenario->two_coordinators},
+  };
+}
+
+}  // namespace
+
+const std::vector<Trouble>& Troubles() {
+  static const auto* const troubles = new std::vector<Trouble>{
+      {"strangers", "readers, and workers that the job does not want, send whatever they like",
+       [](Scenario* s) { s->strangers = 2; }, [](const Outcome& o) { return o.lies > 20; }},
+      {"liars", "members do their work and send whatever they like beside it",
+       [](Scenario* s) { s->liars = 1; }, [](const Outcome& o) { return o.lies > 20; }},
+      {"frozen", "processes freeze for good, alone and with another's death",
+       [](Scenario* s) {
+         s->freeze_for_good = 12;
+         AtLeast(4, s);
+       },
+       [](const Outcome& o) { return o.replaced_frozen > 0; }},
+      {"readers", "readers take snapshots",
+       [](Scenario* s) {
+         s->snapshot = 20;
+         AtLeast(6, s);
+       },
+       [](const Outcome& o) { return o.snapshots > 0; }},
+      {"slow_disk", "a file takes up to 3 s", [](Scenario* s) { s->slow_disk = absl::Seconds(3); },
+       nullptr},
+      {"disk_errors", "an operation of the storage in eight fails",
+       [](Scenario* s) {
+         s->disk_errors = 8;
+         AtLeast(6, s);
+       },
+       [](const Outcome& o) { return o.disk_errors > 0; }},
+      {"damage", "files of checkpoints are flipped, cut or removed",
+       [](Scenario* s) {
+         s->damage = 12;
+         s->kill_shard += 4;
+         s->kill_coordinator += 4;
+         AtLeast(8, s);
+       },
+       [](const Outcome& o) { return o.damaged > 0; }},
+      {"suspensions", "the job is suspended and resumed",
+       [](Scenario* s) {
+         s->suspend = 6;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"leave_all", "all workers are told to leave at once",
+       [](Scenario* s) {
+         s->leave_all = 10;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"leave_shards", "shards are told to leave",
+       [](Scenario* s) {
+         s->leave_shard = 10;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"two_coordinators", "two coordinators run at once, and processes find either",
+       [](Scenario* s) {
+         s->two_coordinators = 10;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"timers_first", "a process that thaws sees to its timers before its messages",
+       [](Scenario* s) { s->timers_first = true; }, nullptr},
+      {"large", "more shards, workers and partitions", MakeLarge, nullptr},
+  };
+  return *troubles;
+}
+
+absl::Status AddTroubles(absl::string_view names, Scenario* scenario) {
+  for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
+    const auto trouble = std::find_if(Troubles().begin(), Troubles().end(),
+                                      [&](const Trouble& t) { return t.name == name; });
+    if (trouble == Troubles().end()) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no trouble \"", name, "\""));
+    }
+    trouble->apply(scenario);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetFaults(absl::string_view weights, Scenario* scenario) {
+  std::map<absl::string_view, uint32_t*> known = Weights(scenario);
+  for (const auto& [name, weight] : known) *weight = 0;
+  for (absl::string_view part : absl::StrSplit(weights, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, '=');
+    const auto weight = known.find(pair.first);
+    if (weight == known.end() || !absl::SimpleAtoi(pair.second, weight->second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", part, "\" is not the weight of a kind of fault: name=number"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::simulation

@@ -1,0 +1,33 @@
+// What a simulated job may have besides the faults that every seed has: each a name that the
+// simulator's command line takes (--with=hostile,damage).
+#ifndef SLUICE_TESTS_SIMULATION_TROUBLES_H_
+#define SLUICE_TESTS_SIMULATION_TROUBLES_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "tests/simulation/cluster.h"
+
+namespace sluice::simulation {
+
+struct Trouble {
+  std::string name;
+  std::string what;  // for --help
+  std::function<void(Scenario*)> apply;
+  // Whether a simulation had it.
+  std::function<bool(const Outcome&)> seen;
+};
+
+const std::vector<Trouble>& Troubles();
+
+// Names separated by commas. INVALID_ARGUMENT names what is no trouble.
+absl::Status AddTroubles(absl::string_view names, Scenario* scenario);
+// "kill_worker=10,join=2": these kinds of fault, with these weights, and no others.
+absl::Status SetFaults(absl::string_view weights, Scenario* scenario);
+
+}  // namespace sluice::simulation
+
+#endif  // SLUICE_TESTS_SIMULATION_TROUBLES_H_

@@ -1,0 +1,94 @@
+// Whole jobs under each trouble, by seed. A failure prints the command that replays it.
+#include "tests/simulation/troubles.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/cluster.h"
+
+namespace sluice::simulation {
+namespace {
+
+constexpr uint64_t kSeeds = 60;
+
+struct Mode {
+  std::string name;
+  ScenarioOptions options;
+};
+
+const std::vector<Mode>& Modes() {
+  static const auto* const modes = new std::vector<Mode>{
+      {"synchronous", {v1::SYNCHRONOUS, false}},      {"bitexact", {v1::SYNCHRONOUS, true}},
+      {"stragglers", {v1::SYNCHRONOUS, false, true}}, {"asynchronous", {v1::ASYNCHRONOUS, false}},
+      {"bounded", {v1::BOUNDED_STALENESS, false}},
+  };
+  return *modes;
+}
+
+class TroubleTest : public testing::TestWithParam<Trouble> {};
+
+TEST_P(TroubleTest, EveryJobFinishesExactly) {
+  uint64_t seen = 0;
+  for (const Mode& mode : Modes()) {
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      Scenario scenario = MakeScenario(seed, mode.options);
+      GetParam().apply(&scenario);
+      const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+      ASSERT_EQ(outcome.failure, "")
+          << Describe(scenario)
+          << "\n  bazel run //tests/simulation:simulate -- --mode=" << mode.name
+          << " --with=" << GetParam().name << " --first=" << seed << " --seeds=1 --trace";
+      if (GetParam().seen != nullptr && GetParam().seen(outcome)) ++seen;
+    }
+  }
+  // The schedules are worth their while.
+  if (GetParam().seen != nullptr) {
+    EXPECT_GT(seen, kSeeds / 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Troubles, TroubleTest, testing::ValuesIn(Troubles()),
+                         [](const testing::TestParamInfo<Trouble>& info) {
+                           return info.param.name;
+                         });
+
+// What a coordinator did not hear because it was frozen is held against no shard.
+TEST(TroubleTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
+  for (const Mode& mode : Modes()) {
+    for (const bool timers_first : {false, true}) {
+      for (uint64_t seed = 1; seed <= 100; ++seed) {
+        Scenario scenario = MakeScenario(seed, mode.options);
+        ASSERT_TRUE(
+            SetFaults("freeze_coordinator=10,kill_worker=10,join=2,leave=2", &scenario).ok());
+        scenario.faults = 10;
+        scenario.timers_first = timers_first;
+        scenario.coordinator_freezes_are_harmless = true;
+        const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+        ASSERT_EQ(outcome.failure, "")
+            << Describe(scenario)
+            << "\n  bazel run //tests/simulation:simulate -- --mode=" << mode.name
+            << " --harmless --nfaults=10"
+            << " --faults=freeze_coordinator=10,kill_worker=10,join=2,leave=2"
+            << (timers_first ? " --with=timers_first" : "") << " --first=" << seed
+            << " --seeds=1 --trace";
+      }
+    }
+  }
+}
+
+TEST(TroubleTest, AnUnknownTroubleOrFaultIsNamed) {
+  Scenario scenario;
+  EXPECT_EQ(AddTroubles("frozen,nonsense", &scenario).message(),
+            "there is no trouble \"nonsense\"");
+  EXPECT_EQ(SetFaults("kill_worker=3,sing=1", &scenario).message(),
+            "\"sing=1\" is not the weight of a kind of fault: name=number");
+  EXPECT_TRUE(SetFaults("kill_worker=3", &scenario).ok());
+  EXPECT_EQ(scenario.kill_worker, 3u);
+  EXPECT_EQ(scenario.kill_shard, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::simulation

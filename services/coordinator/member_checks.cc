@@ -15,6 +15,7 @@
 namespace sluice::coordinator {
 namespace {
 
+constexpr uint64_t kMaxClock = uint64_t{1} << 62;
 constexpr double kMaxCutSeconds = 1e6;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
@@ -124,8 +125,8 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
         !status.ok()) {
       return status;
     }
-    if (absl::Status status =
-            AtMost("a clock", record.clock(), LastVersion(facts), "the job's last update");
+    // An incarnation's clock goes over all attempts that it lived through.
+    if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
         !status.ok()) {
       return status;
     }
@@ -245,7 +246,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
   int left_out = 0;
   auto* const steps = progress->mutable_steps();
   const auto impossible = [&](const v1::WorkerProgress::Step& step) {
-    const uint64_t last = facts.synchronous ? facts.total_steps : facts.total_samples;
+    const uint64_t last = facts.synchronous ? facts.total_steps : kMaxClock;
     return step.step() > last || step.samples() > facts.largest_step ||
            step.staleness() > facts.total_samples;
   };

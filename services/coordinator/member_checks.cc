@@ -115,8 +115,6 @@ absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts)
   return AtMost("committed", reply.committed(), lowest, "the shard's lowest version");
 }
 
-constexpr uint64_t kMaxClock = uint64_t{1} << 62;
-
 absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) {
   absl::flat_hash_set<uint64_t> workers;
   for (const v1::ClockRecord& record : reply.clocks()) {

@@ -145,10 +145,12 @@ CASES = [
          never=('taken',)),
     Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',)),
     Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5),
+    Case('S3', 'no_worker_in_its_place_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', certificate='worker-1',
+         own_job=True, paced=False, more={'index': 1}, during=the_place_is_given_back, seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view'),
     Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5),
     Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
-         samples=400),
+         samples=320),
     Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator'),
     Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
@@ -160,7 +162,8 @@ CASES = [
          tls=(True,)),
     Case('S9', 'an_operator_of_another_job_commands_nothing', 'everything_without_leave', certificate='other/operator',
          tls=(True,)),
-    Case('S13', 'rapid_reset_harms_no_job', 'rapid_reset', flood=True, seconds=3),
+    Case('S13', 'rapid_reset_at_the_shards_harms_no_job', 'rapid_reset', flood=True, more={'only': 'shards'}, seconds=2),
+    Case('S13', 'rapid_reset_at_the_coordinator_harms_no_job', 'rapid_reset', flood=True, more={'only': 'coordinator'}, seconds=2),
     Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True),
     Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
     Case('S14', 'a_clock_that_nobody_reached_holds_up_nobody', 'clocks', training=BOUNDED, seconds=1.5),
@@ -188,7 +191,8 @@ CASES = [
     Case('new', 'frames_at_random_harm_no_job', 'random_frames', flood=True, seconds=1.5),
     Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
     Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False),
-    Case('new', 'a_worker_that_comes_and_goes_holds_up_nobody', 'come_and_go'),
+    Case('new', 'a_worker_that_comes_and_goes_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
+         more={'index': 1}, during=the_place_is_given_back, seconds=3),
 ]
 
 
@@ -252,8 +256,10 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
-        if self._shared is not None and (self._shared[0].trained() or 0) > 0.6 * job_lib.STEPS:
-            self._end_shared()
+        if self._shared is not None:
+            trained = self._shared[0].trained()  # it went on while others were attacked
+            if trained is None or trained > 0.6 * job_lib.STEPS:
+                self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
         job, outcome.before, attacks = self._shared

@@ -368,7 +368,7 @@ std::vector<std::string> ShardSeeds() {
 }  // namespace
 
 std::vector<FuzzTarget> ShardTargets() {
-  constexpr char kSources[] =
+  static constexpr char kSources[] =
       "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
       "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
       "services/ps/birth.cc services/ps/cuts.cc services/ps/partition.cc "

@@ -314,7 +314,7 @@ std::vector<std::string> CheckpointFolderSeeds() { return {""}; }
 }  // namespace
 
 std::vector<FuzzTarget> StorageTargets() {
-  constexpr char kStorageSources[] =
+  static constexpr char kStorageSources[] =
       "services/checkpoint/storage.cc services/checkpoint/local_storage.cc "
       "services/checkpoint/checkpoint_reader.cc services/checkpoint/restore_source.cc";
   return {

@@ -339,7 +339,8 @@ std::string AnswerTo(absl::string_view request) {
                                           }}});
     SLUICE_CHECK(server.ok(), "this machine has a loopback interface");
     // Serves until the process ends.
-    return (*server).release()->port();
+    static PageServer* const running = (*server).release();
+    return running->port();
   }();
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};

@@ -304,7 +304,7 @@ class Arena:
             outcome.said = attack.wait()
         outcome.during = job.pace_since(began, first)
         _look_at_what_is_said(job, outcome.problems)
-        outcome.after = _pace_afterwards(job, outcome.before, self._stretch)
+        outcome.after = _pace_afterwards(job, case, outcome.before, self._stretch)
         _look_at(job, case, outcome, attempt, logged)
 
     @staticmethod
@@ -314,11 +314,13 @@ class Arena:
             outcome.problems.append('the logs:\n' + job.trail())
 
 
-def _pace_afterwards(job, before, stretch):
+def _pace_afterwards(job, case, before, stretch):
     """Once training has come to itself, for which it has some seconds: somebody may have had to be expelled."""
     pace = 0.0
     deadline = time.monotonic() + 8
     while time.monotonic() < deadline and job.lives('coordinator'):
+        if case.flood:
+            job.replace_expelled_workers()
         pace = job.pace(stretch)
         if pace >= 0.8 * before:
             break

@@ -111,6 +111,12 @@ class AttackedJob(job_processes.JobProcesses):
         self.wait_for_step(5)
         return self
 
+    def replace_expelled_workers(self):
+        """As whoever started them would. What a flood keeps from being heard for too long is expelled."""
+        for name, process in list(self._living.items()):
+            if name.startswith('worker') and process.poll() not in (None, 0):
+                self.start_counting_worker(int(name.split('-')[1]))
+
     # ---- what an attacker may know
 
     def metrics_addresses(self):

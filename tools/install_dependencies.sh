@@ -53,6 +53,7 @@ packages() {
     ca-certificates
     iproute2                  # network namespaces of the integration tests
     libbenchmark-dev
+    libcivetweb-dev           # the HTTP server before the API server of tests
     libgmock-dev
     libgtest-dev
     librapidcheck-dev         # properties of the protocol's state machines

@@ -184,7 +184,7 @@ pid_t FindGuard() {
   return guard;
 }
 
-TEST_F(ChildProcessesTest, AGuardThatIsFrozenHoldsNobodyUp) {
+TEST_F(ChildProcessesTest, AFrozenGuardDelaysTheEndByItsPatienceOnly) {
   ASSERT_TRUE(Shell("sleep 1000").ok());
   pid_t guard = 0;
   // Its name comes a moment after it.

@@ -234,9 +234,9 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   listener_->OnProgress(progress);
 }
 
-// Whom the coordinator has among its own. A process is known by its id; of a program of the job's
-// own the one that registers may be a child of the one that was started, so there any counts that
-// was not there before.
+// Which processes the coordinator knows. A process is known by its id. A program of the job's own
+// may start another one, which then registers: there every incarnation counts that the coordinator
+// did not know when the program was started.
 void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
   const bool command = options_.job.spec.worker().command_size() > 0;
   for (auto& [slot, process] : world_.processes) {

@@ -18,8 +18,8 @@ namespace {
 
 // More processes than a job can have: one coordinator, 1,024 shards, 1,024 workers.
 constexpr size_t kMaxGroups = 4096;
-// A guard that is frozen holds nobody up for longer: it is told nothing more, and killed at the
-// end.
+// A frozen guard delays its parent by no more than this: a message to it is dropped, and at the end
+// it is killed.
 constexpr int kPatienceMs = 2000;
 
 // After a fork of a process with threads: async-signal-safe calls only, and no memory but this.

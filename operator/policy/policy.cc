@@ -429,8 +429,8 @@ class Decider {
     }
   }
 
-  // Whoever is frozen and is expelled by nobody: the coordinator itself, and whoever the present
-  // coordinator does not know of.
+  // Frozen processes that no coordinator expels: the coordinator itself, and those that the present
+  // coordinator does not know.
   void KillSilent() {
     for (const auto& [slot, process] : world_.processes) {
       if (!process.running || !process.begun) continue;

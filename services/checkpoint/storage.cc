@@ -134,6 +134,21 @@ absl::StatusOr<v1::CheckpointRef> ParseCheckpointFolder(absl::string_view folder
   return absl::InvalidArgumentError(absl::StrCat("'", folder, "' is not a checkpoint's name"));
 }
 
+namespace {
+
+// The highest claimed attempt above `low` and below `high` that has a checkpoint; else `low`.
+uint64_t NewestBetween(const std::vector<v1::CheckpointRef>& descending,
+                       const std::map<uint64_t, const v1::Claim*>& claim_of, uint64_t low,
+                       uint64_t high) {
+  for (const v1::CheckpointRef& ref : descending) {
+    const bool between = ref.attempt() > low && ref.attempt() < high;
+    if (between && claim_of.count(ref.attempt()) > 0) return ref.attempt();
+  }
+  return low;
+}
+
+}  // namespace
+
 std::vector<v1::CheckpointRef> RestoreCandidates(
     const std::vector<v1::Claim>& claims, const std::vector<v1::CheckpointRef>& checkpoints) {
   std::map<uint64_t, const v1::Claim*> claim_of;
@@ -168,6 +183,14 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
         std::any_of(checkpoints.begin(), checkpoints.end(),
                     [&](const v1::CheckpointRef& ref) { return OrderOf(ref) == OrderOf(parent); });
     attempt = parent.attempt();
+    // Where all of the parent's attempt are gone, and the claim's attempt has none that could have
+    // replaced them, a later attempt did, which began with the parent: its newest stand for it.
+    const bool gone = std::none_of(
+        checkpoints.begin(), checkpoints.end(),
+        [&](const v1::CheckpointRef& ref) { return ref.attempt() == parent.attempt(); });
+    if (gone && candidates.empty()) {
+      attempt = NewestBetween(descending, claim_of, parent.attempt(), claim->first);
+    }
     highest_step = there ? parent.step() : UINT64_MAX;
   }
 }

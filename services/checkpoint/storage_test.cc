@@ -74,6 +74,18 @@ TEST(RestoreCandidatesTest, WhatReplacedAParentThatIsGoneStandsForIt) {
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20)})), ElementsAre("1/10"));
 }
 
+TEST(RestoreCandidatesTest, WhatALaterAttemptReplacedAParentByStandsForIt) {
+  // Attempt 3 was claimed with the parent that attempt 2, not dead after all, had begun with and
+  // replaced meanwhile.
+  const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10)),
+                                         MakeClaim(3, Ref(1, 10))};
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(2, 30)})),
+              ElementsAre("2/30", "2/20"));
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(2, 20)})), ElementsAre("1/10"));
+  // It was replaced by attempt 3's own: attempt 2 was abandoned.
+  EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(3, 15)})), ElementsAre("3/15"));
+}
+
 TEST(RestoreCandidatesTest, AClaimWithoutParentIsANewBirth) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1), MakeClaim(2)}, {Ref(1, 10)}), IsEmpty());
   EXPECT_THAT(RestoreCandidates({}, {Ref(1, 10)}), IsEmpty());

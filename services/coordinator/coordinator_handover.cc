@@ -37,7 +37,7 @@ bool CoordinatorCore::Impl::ShardLeaves() const {
   });
 }
 
-// Those that ask to leave, whose state nobody needs any more.
+// Shards that ask to leave and whose state is saved, or of an attempt that is over.
 void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
   std::vector<uint64_t> leaving;
   for (const Process* shard : membership_.Living(v1::SHARD)) {

@@ -15,6 +15,7 @@
 namespace sluice::coordinator {
 namespace {
 
+constexpr uint64_t kMaxClock = uint64_t{1} << 62;
 constexpr double kMaxCutSeconds = 1e6;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
@@ -22,6 +23,12 @@ constexpr size_t kMaxFileNameBytes = 256;
 constexpr uint64_t kMaxReportCount = uint64_t{1} << 48;  // bytes, samples
 constexpr double kMaxTimesElapsed = 8;                   // threads and buffers overlap
 constexpr absl::Duration kReportSlack = absl::Seconds(1);
+
+// Right predictions in so many samples. A sample may be a sequence of tokens, each predicted.
+bool CanBeCorrect(double correct, uint64_t samples) {
+  constexpr double kMaxOfASample = 1 << 24;
+  return correct >= 0 && correct <= static_cast<double>(samples) * kMaxOfASample;
+}
 
 template <typename... Args>
 absl::Status Impossible(const Args&... args) {
@@ -118,8 +125,8 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
         !status.ok()) {
       return status;
     }
-    if (absl::Status status =
-            AtMost("a clock", record.clock(), LastVersion(facts), "the job's last update");
+    // An incarnation's clock goes over all attempts that it lived through.
+    if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
         !status.ok()) {
       return status;
     }
@@ -178,9 +185,11 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
     status.Update(AtMost("committed", progress.committed(),
                          facts.owned.empty() ? facts.total_steps : progress.closed(),
                          "what the shard has closed"));
-    status.Update(
-        AtMost("skipped_steps", progress.skipped_steps(), facts.total_steps, "the job's steps"));
   }
+  // Counts of a process may go over several attempts.
+  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
+  status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
+                       "the most"));
   return status;
 }
 
@@ -222,7 +231,7 @@ absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1:
   if (result.count() != samples) {
     return Impossible("count is ", result.count(), " for ", samples, " samples");
   }
-  if (!(result.correct() >= 0 && result.correct() <= static_cast<double>(samples))) {
+  if (!CanBeCorrect(result.correct(), samples)) {
     return Impossible("correct is ", result.correct(), " of ", samples, " samples");
   }
   const double most = std::numeric_limits<float>::max() * static_cast<double>(samples);
@@ -237,7 +246,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
   int left_out = 0;
   auto* const steps = progress->mutable_steps();
   const auto impossible = [&](const v1::WorkerProgress::Step& step) {
-    const uint64_t last = facts.synchronous ? facts.total_steps : facts.total_samples;
+    const uint64_t last = facts.synchronous ? facts.total_steps : kMaxClock;
     return step.step() > last || step.samples() > facts.largest_step ||
            step.staleness() > facts.total_samples;
   };
@@ -252,7 +261,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
       step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
       ++left_out;
     }
-    if (!(step.correct() >= 0 && step.correct() <= samples)) {
+    if (!CanBeCorrect(step.correct(), step.samples())) {
       step.set_correct(0);
       ++left_out;
     }

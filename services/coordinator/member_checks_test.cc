@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -100,6 +101,23 @@ TEST(CheckShardProgress, AShardWithoutBlocksCommitsWhatOthersClose) {
   facts.owned = {3};
   EXPECT_THAT(CheckShardProgress(progress, facts).message(),
               HasSubstr("committed is 7, past what the shard has closed, 0"));
+}
+
+// A worker's clock is not set back when the job is restored.
+TEST(CheckPauseReply, TakesAClockThatHasCountedOverSeveralAttempts) {
+  std::map<uint64_t, v1::Install> installs;
+  ShardFacts facts;
+  facts.synchronous = false;
+  facts.total_samples = 28;
+  facts.installs = &installs;
+  facts.attempt = 2;
+  v1::PauseReply reply;
+  reply.mutable_view()->set_attempt(2);
+  reply.mutable_view()->set_number(3);
+  *reply.mutable_newest()->mutable_id() = reply.view();
+  *installs[3].mutable_view() = reply.newest();
+  reply.add_clocks()->set_clock(37);
+  EXPECT_TRUE(CheckPauseReply(reply, facts).ok()) << CheckPauseReply(reply, facts);
 }
 
 TEST(CheckEvaluationResult, SaysThatALossIsNotFinite) {

@@ -16,6 +16,7 @@ Membership::Options Options() {
   options.job = "ns/job/uid";
   options.suspect = absl::Seconds(1);
   options.silence = absl::Seconds(5);
+  options.workers = options.shards = 16;
   return options;
 }
 
@@ -38,6 +39,23 @@ TEST(Membership, ANewProcessIsAdmittedAndFoundByStreamAndIncarnation) {
   EXPECT_EQ(members.OnStream(1)->incarnation(), 7);
   EXPECT_EQ(members.Find(7)->pid, 1007);
   EXPECT_EQ(members.Find(8), nullptr);
+}
+
+TEST(Membership, AnIndexThatIsNotWantedIsPutOffUntilItIs) {
+  Membership members(Options());
+  members.SetWanted(/*workers=*/2, /*shards=*/1);
+  for (const auto& request : {Request(v1::WORKER, 2, 7), Request(v1::SHARD, 1, 8)}) {
+    members.Connected(1, kStart);
+    const auto admission = members.Register(1, request, kStart);
+    EXPECT_EQ(admission.kind, Kind::kLater);
+    EXPECT_THAT(admission.why, HasSubstr("may register when the job is scaled"));
+  }
+  EXPECT_TRUE(members.Living(v1::WORKER).empty());
+  members.SetWanted(3, 2);
+  EXPECT_EQ(members.Register(2, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kNew);
+  members.SetWanted(1, 1);
+  EXPECT_EQ(members.Register(3, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kReturned)
+      << "it lives, and leaves when its parent says so";
 }
 
 TEST(Membership, RefusesAnotherJobAndAnotherWireVersion) {

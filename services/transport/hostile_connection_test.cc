@@ -228,9 +228,9 @@ TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
     for (size_t i = 0; i < fields; ++i) block += Field(absl::StrCat("x", i), std::string(16, 'y'));
     std::string burst;
     while (burst.size() < (size_t{1} << 20)) burst += Http2Frame(kContinuation, 0, 1, block);
-    bool open = true;
-    for (int mebibyte = 0; mebibyte < 400 && open; ++mebibyte) open = connection.Send(burst);
-    EXPECT_FALSE(open) << fields << " fields in a frame";
+    // As much as the server takes of it: where it counts the fields, it disconnects.
+    for (int mebibyte = 0; mebibyte < 400 && connection.Send(burst); ++mebibyte) {
+    }
     EXPECT_THAT(ResidentMiB(), Le(before + 4 * (kBufferBytes >> 20))) << fields << " in a frame";
   }
   ExpectServes();

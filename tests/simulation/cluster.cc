@@ -344,7 +344,7 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   process.Die();
   network_.CutAll(process);
   if (failed) checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
-  if (finished) return AfterFinish();
+  if (finished && !process.leaving()) return AfterFinish();
   ReportDeath(v1::SHARD, index, process.incarnation());
   Replace([this, index] { StartShardUnlessThere(index); });
 }

@@ -49,7 +49,7 @@ struct Scenario {
            replace_coordinator = 1;
   // Only with a trouble (troubles.h).
   uint32_t freeze_for_good = 0, damage = 0, snapshot = 0, suspend = 0, leave_all = 0,
-           two_coordinators = 0;
+           leave_shard = 0, two_coordinators = 0;
 
   // Whether a freeze of the coordinator counts among the faults that harm only workers.
   bool coordinator_freezes_are_harmless = false;

@@ -74,6 +74,13 @@ void Cluster::DoFault() {
       {s.damage, true, [this] { DamageCheckpoint(); }},
       {s.snapshot, true, [this] { OpenSnapshot(); }},
       {s.suspend, false, [this] { Suspend(); }},
+      {s.leave_shard, false,
+       [this] {
+         const auto shard = PickShard();
+         if (shard == nullptr || shard->leaving()) return;
+         Trace(absl::StrCat(shard->name(), " is told to leave"));
+         shard->Handle([shard] { shard->Leave(); });
+       }},
       {s.leave_all, true, [this] { LeaveAll(); }},
   };
   uint64_t all = 0;

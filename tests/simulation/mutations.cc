@@ -178,7 +178,7 @@ std::vector<Mutation> MakeMutations() {
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, MatchAsks), DelayBirths)},
       {"IncompleteCutsAreCarriedOn",
-       {kSynchronous},
+       {kBitExact, kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteCuts), ComeAndGo)},
       {"CoordinatorWaitsForAfterStep",
        {kSynchronous},

@@ -382,6 +382,12 @@ void ShardProcess::Start() {
   Perform();
 }
 
+void ShardProcess::Leave() {
+  leaving_ = true;
+  core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now());
+  Perform();
+}
+
 void ShardProcess::OnCoordinatorConnected() {
   core_.OnCoordinatorConnected(cluster_.scheduler().now());
   Perform();

@@ -117,6 +117,9 @@ class ShardProcess : public Member {
   uint32_t index() const { return index_; }
   uint64_t incarnation() const { return incarnation_; }
   void Start();
+  // SIGTERM.
+  void Leave();
+  bool leaving() const { return leaving_; }
   void Accept(const StreamRef& stream);
   void OnFrame(const StreamRef& stream, const v1::Header& header, const absl::Cord& payload);
 
@@ -160,6 +163,7 @@ class ShardProcess : public Member {
   std::map<uint64_t, uint64_t> worker_of_;   // stream -> incarnation
   std::map<uint64_t, uint64_t> pull_clock_;  // stream -> clock of its newest pull
   std::map<uint64_t, Peer> peers_;           // by incarnation
+  bool leaving_ = false;
   absl::Time file_done_ = absl::InfinitePast();
   Ticker ticker_;
 };

@@ -33,6 +33,7 @@ std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
       {"snapshot", &scenario->snapshot},
       {"suspend", &scenario->suspend},
       {"leave_all", &scenario->leave_all},
+      {"leave_shard", &scenario->leave_shard},
       {"two_coordinators", &scenario->two_coordinators},
   };
 }
@@ -82,6 +83,12 @@ const std::vector<Trouble>& Troubles() {
       {"leave_all", "all workers are told to leave at once",
        [](Scenario* s) {
          s->leave_all = 10;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"leave_shards", "shards are told to leave",
+       [](Scenario* s) {
+         s->leave_shard = 10;
          AtLeast(4, s);
        },
        nullptr},

@@ -46,7 +46,7 @@ def counting_job(folder, samples=SAMPLES, **changes):
         model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': samples}},
         optimizer={'name': 'ADD', 'learningRate': 1},
         training={'aggregation': 'SUM', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
-        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 4})
+        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 8})
     for field, value in changes.items():
         if isinstance(value, dict):
             job.setdefault(field, {}).update(value)

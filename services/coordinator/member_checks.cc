@@ -171,6 +171,12 @@ absl::Status CheckReady(const v1::Ready& ready) {
       status.Update(Impossible("a tensor's name, \"", CleanUtf8(tensor.name(), kMaxAddressBytes),
                                "\", is not UTF-8"));
     }
+    // A refusal that says what differs quotes both, and is kept as an event.
+    status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
+    if (tensor.shape_size() > kMaxTensorDimensions) {
+      status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
+                               kMaxTensorDimensions, " may be"));
+    }
   }
   return status;
 }

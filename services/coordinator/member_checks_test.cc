@@ -81,6 +81,19 @@ TEST(CheckRegister, NamesTheFieldAndTheBound) {
               HasSubstr("address has 513 bytes; at most 512 may be"));
 }
 
+TEST(CheckReady, RefusesANameOfATensorThatNoEventCanHold) {
+  v1::Ready ready;
+  v1::TensorSpec& tensor = *ready.mutable_table()->add_tensors();
+  tensor.set_name(std::string(kMaxTensorNameBytes, 'x'));
+  EXPECT_TRUE(CheckReady(ready).ok());
+  tensor.mutable_name()->push_back('x');
+  EXPECT_THAT(std::string(CheckReady(ready).message()),
+              HasSubstr("a tensor's name has 4097 bytes; at most 4096 may be"));
+  tensor.set_name("w");
+  for (int i = 0; i <= kMaxTensorDimensions; ++i) tensor.add_shape(1);
+  EXPECT_THAT(std::string(CheckReady(ready).message()), HasSubstr("65 dimensions"));
+}
+
 TEST(CheckShardProgress, TakesWhatAShardOfAJobThatWasMadeShorterSays) {
   ShardFacts facts;
   facts.total_steps = 100;  // the checkpoint's; the job has fewer

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What attacks cost a job: steps a second before, during and after each, and the memory of what is attacked.
 
-    bazel build //bench:hostile && bazel-bin/bench/hostile          all attacks, in plain text and with TLS; some ten minutes
-    bazel-bin/bench/hostile --only S13 rapid --tls                  those of a number, or with a word in the name
+    bazel run //bench:hostile                            all attacks, in plain text and with TLS; some fifteen minutes
+    bazel run //bench:hostile -- --only S13 rapid --tls  those of a number, or with a word in the name
 
 The attacks are those of tests/integration/hostile, which says what must hold of a job in any case. Here the machine is to be quiet,
 and the pace may drop by a fifth (`--least 0.8`) during and after an attack; with --check the exit code is 1 where it drops further,
@@ -19,12 +19,6 @@ import tempfile
 
 from tests.integration.hostile import cases
 from tests.python import job_processes
-
-
-def _programs():
-    """The runfiles' root: where `bazel run` starts, or beside the binary."""
-    beside = pathlib.Path(sys.argv[0] + '.runfiles') / 'sluice'
-    return str(beside if beside.exists() else pathlib.Path.cwd())
 
 
 def _measure(case, tls, options, sluice):
@@ -56,7 +50,8 @@ def main():
     kinds.add_argument('--plain', action='store_true', help='in plain text alone')
     kinds.add_argument('--tls', action='store_true', help='with TLS alone')
     options = parser.parse_args()
-    os.environ.setdefault('SLUICE_PROGRAMS', _programs())
+    # The runfiles, where Bazel has put the programs beside this file.
+    os.environ.setdefault('SLUICE_PROGRAMS', str(pathlib.Path(__file__).absolute().parent.parent))
     sluice = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
     print('| attack | | steps/s before | during | after | coordinator, MiB | shards, MiB | |\n|---|---|---|---|---|---|---|---|')
     wrong = 0

@@ -98,7 +98,7 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
   for (int tries = 1;; ++tries) {
     absl::StatusOr<HttpResponse> response = Try(call);
     if (response.ok()) {
-      if (absl::Status valid = CheckJsonText(response->body, kMaxJsonDepth); !valid.ok()) {
+      if (absl::Status valid = CheckJsonText(response->body, kMaxObjectDepth); !valid.ok()) {
         return absl::DataLossError(
             absl::StrCat(name, ": the API server's answer: ", valid.message()));
       }

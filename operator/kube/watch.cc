@@ -59,7 +59,7 @@ absl::Status WatchParser::Finish() const {
 absl::Status WatchParser::Line(absl::string_view line) {
   line = absl::StripAsciiWhitespace(line);
   if (line.empty()) return absl::OkStatus();
-  if (absl::Status valid = CheckJsonText(line, kMaxJsonDepth); !valid.ok()) {
+  if (absl::Status valid = CheckJsonText(line, kMaxObjectDepth); !valid.ok()) {
     return absl::DataLossError(absl::StrCat("a line of a watch: ", valid.message()));
   }
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);

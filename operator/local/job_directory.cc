@@ -55,7 +55,7 @@ std::string ReadLockText(int fd) {
 absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
   absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
-  if (absl::Status valid = CheckJsonText(*text, kMaxJsonDepth); !valid.ok()) {
+  if (absl::Status valid = CheckJsonText(*text, kMaxObjectDepth); !valid.ok()) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: ", valid.message()));
   }
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);

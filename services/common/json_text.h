@@ -16,7 +16,7 @@ size_t Utf8Prefix(absl::string_view text);
 // For objects of a Kubernetes API server and files of Sluice's own: what an API server takes at
 // most (10,000), and what lists and watches add around it. A value of this depth needs less than 4
 // MiB of a thread's stack.
-inline constexpr size_t kMaxJsonDepth = 10'010;
+inline constexpr size_t kMaxObjectDepth = 10'010;
 
 // INVALID_ARGUMENT if the text is not UTF-8, or if its arrays and objects are nested deeper than
 // `max_depth`: parsers, and what walks through their trees, recurse. Does not look whether it is

@@ -15,6 +15,7 @@
 namespace sluice::coordinator {
 namespace {
 
+constexpr uint64_t kMaxClock = uint64_t{1} << 62;
 constexpr double kMaxCutSeconds = 1e6;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
@@ -22,6 +23,12 @@ constexpr size_t kMaxFileNameBytes = 256;
 constexpr uint64_t kMaxReportCount = uint64_t{1} << 48;  // bytes, samples
 constexpr double kMaxTimesElapsed = 8;                   // threads and buffers overlap
 constexpr absl::Duration kReportSlack = absl::Seconds(1);
+
+// Right predictions in so many samples. A sample may be a sequence of tokens, each predicted.
+bool CanBeCorrect(double correct, uint64_t samples) {
+  constexpr double kMaxOfASample = 1 << 24;
+  return correct >= 0 && correct <= static_cast<double>(samples) * kMaxOfASample;
+}
 
 template <typename... Args>
 absl::Status Impossible(const Args&... args) {
@@ -108,8 +115,6 @@ absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts)
   return AtMost("committed", reply.committed(), lowest, "the shard's lowest version");
 }
 
-constexpr uint64_t kMaxClock = uint64_t{1} << 62;
-
 absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) {
   absl::flat_hash_set<uint64_t> workers;
   for (const v1::ClockRecord& record : reply.clocks()) {
@@ -120,9 +125,8 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
         !status.ok()) {
       return status;
     }
-    // A worker's clock goes on over attempts, so the job's length says nothing of it.
-    if (absl::Status status =
-            AtMost("a clock", record.clock(), kMaxClock, "what a worker can reach");
+    // An incarnation's clock goes over all attempts that it lived through.
+    if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
         !status.ok()) {
       return status;
     }
@@ -167,6 +171,12 @@ absl::Status CheckReady(const v1::Ready& ready) {
       status.Update(Impossible("a tensor's name, \"", CleanUtf8(tensor.name(), kMaxAddressBytes),
                                "\", is not UTF-8"));
     }
+    // A refusal that says what differs quotes both, and is kept as an event.
+    status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
+    if (tensor.shape_size() > kMaxTensorDimensions) {
+      status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
+                               kMaxTensorDimensions, " may be"));
+    }
   }
   return status;
 }
@@ -181,9 +191,11 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
     status.Update(AtMost("committed", progress.committed(),
                          facts.owned.empty() ? facts.total_steps : progress.closed(),
                          "what the shard has closed"));
-    status.Update(
-        AtMost("skipped_steps", progress.skipped_steps(), facts.total_steps, "the job's steps"));
   }
+  // Counts of a process may go over several attempts.
+  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
+  status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
+                       "the most"));
   return status;
 }
 
@@ -225,7 +237,7 @@ absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1:
   if (result.count() != samples) {
     return Impossible("count is ", result.count(), " for ", samples, " samples");
   }
-  if (!(result.correct() >= 0 && result.correct() <= static_cast<double>(samples))) {
+  if (!CanBeCorrect(result.correct(), samples)) {
     return Impossible("correct is ", result.correct(), " of ", samples, " samples");
   }
   const double most = std::numeric_limits<float>::max() * static_cast<double>(samples);
@@ -240,7 +252,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
   int left_out = 0;
   auto* const steps = progress->mutable_steps();
   const auto impossible = [&](const v1::WorkerProgress::Step& step) {
-    const uint64_t last = facts.synchronous ? facts.total_steps : facts.total_samples;
+    const uint64_t last = facts.synchronous ? facts.total_steps : kMaxClock;
     return step.step() > last || step.samples() > facts.largest_step ||
            step.staleness() > facts.total_samples;
   };
@@ -255,7 +267,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
       step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
       ++left_out;
     }
-    if (!(step.correct() >= 0 && step.correct() <= samples)) {
+    if (!CanBeCorrect(step.correct(), step.samples())) {
       step.set_correct(0);
       ++left_out;
     }

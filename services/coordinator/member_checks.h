@@ -23,6 +23,8 @@ namespace sluice::coordinator {
 // Bounds of what members and the operator may say.
 inline constexpr size_t kMaxReasonBytes = 4096;  // of a failure; longer ones are cut
 inline constexpr size_t kMaxAddressBytes = 512;  // Register's address, host, metrics_address
+inline constexpr size_t kMaxTensorNameBytes = 4096;
+inline constexpr int kMaxTensorDimensions = 64;  // as many as PyTorch's
 inline constexpr uint64_t kMaxDataSamples = uint64_t{1} << 48;
 inline constexpr uint64_t kMaxTerm = uint64_t{1} << 62;  // of a term's counter, and of an attempt
 inline constexpr uint32_t kMaxWantedProcesses = 65536;   // of one role

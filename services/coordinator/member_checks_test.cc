@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -80,6 +81,19 @@ TEST(CheckRegister, NamesTheFieldAndTheBound) {
               HasSubstr("address has 513 bytes; at most 512 may be"));
 }
 
+TEST(CheckReady, RefusesANameOfATensorThatNoEventCanHold) {
+  v1::Ready ready;
+  v1::TensorSpec& tensor = *ready.mutable_table()->add_tensors();
+  tensor.set_name(std::string(kMaxTensorNameBytes, 'x'));
+  EXPECT_TRUE(CheckReady(ready).ok());
+  tensor.mutable_name()->push_back('x');
+  EXPECT_THAT(std::string(CheckReady(ready).message()),
+              HasSubstr("a tensor's name has 4097 bytes; at most 4096 may be"));
+  tensor.set_name("w");
+  for (int i = 0; i <= kMaxTensorDimensions; ++i) tensor.add_shape(1);
+  EXPECT_THAT(std::string(CheckReady(ready).message()), HasSubstr("65 dimensions"));
+}
+
 TEST(CheckShardProgress, TakesWhatAShardOfAJobThatWasMadeShorterSays) {
   ShardFacts facts;
   facts.total_steps = 100;  // the checkpoint's; the job has fewer
@@ -100,6 +114,23 @@ TEST(CheckShardProgress, AShardWithoutBlocksCommitsWhatOthersClose) {
   facts.owned = {3};
   EXPECT_THAT(CheckShardProgress(progress, facts).message(),
               HasSubstr("committed is 7, past what the shard has closed, 0"));
+}
+
+// A worker's clock is not set back when the job is restored.
+TEST(CheckPauseReply, TakesAClockThatHasCountedOverSeveralAttempts) {
+  std::map<uint64_t, v1::Install> installs;
+  ShardFacts facts;
+  facts.synchronous = false;
+  facts.total_samples = 28;
+  facts.installs = &installs;
+  facts.attempt = 2;
+  v1::PauseReply reply;
+  reply.mutable_view()->set_attempt(2);
+  reply.mutable_view()->set_number(3);
+  *reply.mutable_newest()->mutable_id() = reply.view();
+  *installs[3].mutable_view() = reply.newest();
+  reply.add_clocks()->set_clock(37);
+  EXPECT_TRUE(CheckPauseReply(reply, facts).ok()) << CheckPauseReply(reply, facts);
 }
 
 TEST(CheckEvaluationResult, SaysThatALossIsNotFinite) {

@@ -113,6 +113,10 @@ absl::Status CheckStagedLayout(const v1::TensorTable& table, const v1::ModelSpec
   const auto stage_of = StageOfTensors(table, model);
   if (!stage_of.ok()) return stage_of.status();
   for (const v1::Block& block : layout.blocks()) {
+    if (block.tensor() >= stage_of->size()) {
+      return absl::InvalidArgumentError(absl::StrCat("the checkpoint has a block of tensor ",
+                                                     block.tensor(), " of ", stage_of->size()));
+    }
     const uint32_t stage = (*stage_of)[block.tensor()];
     if (block.partition() == stage) continue;
     return absl::FailedPreconditionError(

@@ -95,5 +95,14 @@ TEST(StagesTest, ALayoutThatScattersAStageIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
+// A checkpoint's layout comes from a file.
+TEST(StagesTest, RefusesALayoutWithABlockOfNoTensor) {
+  const v1::ModelSpec model = Stages({{"conv1"}, {"fc1"}});
+  v1::Layout layout = *MakeStagedLayout(Table(), model, 2);
+  layout.mutable_blocks(0)->set_tensor(1'000'000);
+  const absl::Status status = CheckStagedLayout(Table(), model, layout);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
 }  // namespace
 }  // namespace sluice

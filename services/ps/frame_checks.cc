@@ -591,7 +591,7 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
     if (absl::Status members = CheckMembers(state, view); !members.ok()) return members;
     return CheckProgress(state, begun, install);
   };
-  const absl::Status fits = check();
+  absl::Status fits = check();
   if (fits.ok()) return fits;
   return Invalid("view ", ShortName(view.id()),
                  " contradicts what this shard knows: ", fits.message());

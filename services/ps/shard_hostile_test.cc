@@ -94,9 +94,7 @@ class HostileTest : public ::testing::Test {
     shard.now += time;
     shard.core().OnTick(shard.now);
   }
-  const BoundUse Use(Bound bound) {
-    return shard.core().status().bounds[static_cast<size_t>(bound)];
-  }
+  BoundUse Use(Bound bound) { return shard.core().status().bounds[static_cast<size_t>(bound)]; }
 
   ShardHarness shard;
   StreamId one = 0;
@@ -228,14 +226,11 @@ TEST_F(HostileTest, AStepsSetCountsOnlyOfTheOwnerOfPartition0) {
   v1::TrainingSpec& training = *shard.job.mutable_training();
   training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
   training.mutable_stragglers()->set_backup(1);
-  v1::Header set;
+  Begin();
+  v1::Header set = NewHeader();
   set.mutable_step_set()->add_members(7);
-  {
-    Begin();
-    *set.mutable_view() = shard.core().status().view;
-    ExpectRefused({{"of another shard", [](auto&) {}, "does not own partition 0", kDenied}},
-                  kOtherShardIncarnation, set, absl::Cord(), v1::SHARD);
-  }
+  ExpectRefused({{"of another shard", [](auto&) {}, "does not own partition 0", kDenied}},
+                kOtherShardIncarnation, set, absl::Cord(), v1::SHARD);
 }
 
 // ---------------------------------------------------------------- asynchronous training

@@ -151,7 +151,7 @@ class CoordinatorWorld {
         return job_.core->OnOpenSnapshot(++snapshots_, snapshot, job_.now);
       }
       case 2:
-        return job_.core->OnCloseSnapshot(bytes_->Below(8), job_.now);
+        return job_.core->OnSnapshotCallEnded(bytes_->Below(8), job_.now);
       case 3: {
         v1::GetProgressRequest request;
         ChangeFields(bytes_, &request);

@@ -4,6 +4,7 @@
 // that come and go, time, view changes. The core must end no process, pass no bound of
 // ShardOptions, and close no step beyond the job's length.
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/common/check.h"
+#include "services/ps/bounds.h"
 #include "services/ps/shard_action.h"
 #include "services/ps/shard_core.h"
 #include "services/ps/testing/shard_harness.h"
@@ -67,10 +70,16 @@ class ShardWorld {
         shard_.table.mutable_tensors(0)->add_shape(2);
         shard_.table.mutable_tensors(0)->add_shape(2);
     }
-    shard_.options.max_streams = 8;
-    shard_.options.max_waiting_frames = 16;
+    shard_.options.max_streams = 12;
+    shard_.options.max_silent_streams = 4;
+    shard_.options.max_unadmitted_streams = 4;
+    shard_.options.max_reader_streams = 4;
     shard_.options.window_bytes = 8192;
+    shard_.options.max_waiting_frames = 16;
+    shard_.options.max_waiting_header_bytes = 4096;
+    shard_.options.max_waiting_bytes = 16384;
     shard_.options.max_parked_pulls = 16;
+    shard_.options.max_parked_bytes = 4096;
     shard_.options.max_cuts = 2;
     shard_.options.max_staged_bytes = 4096;
     shard_.options.max_idle_bytes = 1 << 16;
@@ -198,6 +207,11 @@ class ShardWorld {
 
   void OpenStream() {
     if (streams_.size() > 24) return;
+    if (bytes_->Below(4) == 0) {
+      streams_.push_back(shard_.OpenSilent());
+      return;
+    }
+    shard_.admits = bytes_->Below(2) == 0;
     constexpr v1::Role kRoles[] = {v1::WORKER, v1::READER, v1::SHARD, v1::OPERATOR};
     const uint64_t incarnation = bytes_->Below(12);
     streams_.push_back(shard_.Open(incarnation, kRoles[bytes_->Below(4)]));
@@ -274,12 +288,16 @@ class ShardWorld {
   void Files() {
     const uint64_t cut = bytes_->Below(4);
     const auto partition = static_cast<uint32_t>(bytes_->Below(3));
+    v1::CheckpointRef checkpoint;
+    checkpoint.set_attempt(1);
+    checkpoint.set_step(bytes_->Below(4));
     switch (bytes_->Below(4)) {
       case 0:
-        return shard_.core().OnPartitionWritten(cut, partition, v1::PartitionFile(), shard_.now);
+        return shard_.core().OnPartitionWritten(cut, checkpoint, partition, v1::PartitionFile(),
+                                                shard_.now);
       case 1:
         return shard_.core().OnPartitionWritten(
-            cut, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
+            cut, checkpoint, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
       case 2:
         return shard_.core().OnPartitionLoaded(ShardHarness::FirstAsk(1), partition,
                                                absl::Cord(bytes_->Piece()), shard_.now);
@@ -299,15 +317,15 @@ class ShardWorld {
     (void)shard_.TakeActions<ps::SendToShard>();
     (void)shard_.TakeActions<ps::WritePartition>();
     const ps::ShardStatus status = shard_.core().status();
-    const ps::ShardOptions& options = shard_.options;
-    SLUICE_CHECK(status.streams <= options.max_streams, "streams are bounded");
-    SLUICE_CHECK(status.waiting_frames <= options.max_waiting_frames * options.max_streams,
-                 "waiting frames are bounded");
-    SLUICE_CHECK(status.waiting_bytes <= options.window_bytes * options.max_streams,
-                 "waiting bytes are bounded");
-    SLUICE_CHECK(status.parked_pulls <= options.max_parked_pulls * options.max_streams,
-                 "parked pulls are bounded");
-    SLUICE_CHECK(status.open_cuts <= options.max_cuts, "cuts are bounded");
+    for (size_t i = 0; i < ps::kBounds; ++i) {
+      if (status.bounds[i].used <= status.bounds[i].limit) continue;
+      std::fprintf(stderr, "%s: %llu of %llu\n", std::string(ps::kBoundNames[i]).c_str(),
+                   static_cast<unsigned long long>(status.bounds[i].used),
+                   static_cast<unsigned long long>(status.bounds[i].limit));
+      SLUICE_CHECK(false, "no bound is passed");
+    }
+    SLUICE_CHECK(shard_.job.training().mode() != v1::SYNCHRONOUS || status.highest <= kJobSteps,
+                 "no step is closed beyond the job's length");
     SLUICE_CHECK(status.lowest <= status.highest, "versions are in order");
   }
 
@@ -350,7 +368,7 @@ std::vector<std::string> ShardSeeds() {
 }  // namespace
 
 std::vector<FuzzTarget> ShardTargets() {
-  constexpr char kSources[] =
+  static constexpr char kSources[] =
       "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
       "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
       "services/ps/birth.cc services/ps/cuts.cc services/ps/partition.cc "

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
@@ -164,24 +165,49 @@ v1::Claim SmallClaim(uint64_t attempt) {
   return claim;
 }
 
-bool RunCheckpointIndex(absl::string_view input) {
-  const absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(input);
+// The text with the checksum that it should have: what is written wrong has to be found behind it.
+std::string WithChecksum(absl::string_view text) {
+  constexpr absl::string_view kBegins = ",\n \"crc32c\": \"";
+  const size_t sum = text.rfind(kBegins);
+  if (sum != absl::string_view::npos) {
+    text = text.substr(0, sum);
+  } else {
+    absl::ConsumeSuffix(&text, "\n}\n");
+  }
+  return absl::StrCat(text, kBegins, absl::Hex(Crc32c(text), absl::kZeroPad8), "\"\n}\n");
+}
+
+bool CheckCheckpointIndex(absl::string_view text) {
+  absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(text);
   if (!CheckedOk(manifest.status())) return false;
+  manifest->set_format_version(kCheckpointFormatVersion);
   const absl::StatusOr<v1::Manifest> again = ManifestFromJson(ManifestToJson(*manifest));
   SLUICE_CHECK(again.ok(), "a manifest that was read can be written");
   SLUICE_CHECK(again->SerializeAsString() == manifest->SerializeAsString(), "manifests survive");
+  (void)CheckedOk(CheckManifest(*manifest));
   return true;
+}
+
+bool RunCheckpointIndex(absl::string_view input) {
+  const bool accepted = CheckCheckpointIndex(input);
+  return CheckCheckpointIndex(WithChecksum(input)) || accepted;
 }
 
 std::vector<std::string> CheckpointIndexSeeds() { return {ManifestToJson(SmallManifest(17))}; }
 
-bool RunClaim(absl::string_view input) {
-  const absl::StatusOr<v1::Claim> claim = ClaimFromJson(input);
+bool CheckClaim(absl::string_view text) {
+  absl::StatusOr<v1::Claim> claim = ClaimFromJson(text);
   if (!CheckedOk(claim.status())) return false;
+  claim->set_format_version(kCheckpointFormatVersion);
   const absl::StatusOr<v1::Claim> again = ClaimFromJson(ClaimToJson(*claim));
   SLUICE_CHECK(again.ok(), "a claim that was read can be written");
   SLUICE_CHECK(again->SerializeAsString() == claim->SerializeAsString(), "claims survive");
   return true;
+}
+
+bool RunClaim(absl::string_view input) {
+  const bool accepted = CheckClaim(input);
+  return CheckClaim(WithChecksum(input)) || accepted;
 }
 
 std::vector<std::string> ClaimSeeds() {
@@ -288,7 +314,7 @@ std::vector<std::string> CheckpointFolderSeeds() { return {""}; }
 }  // namespace
 
 std::vector<FuzzTarget> StorageTargets() {
-  constexpr char kStorageSources[] =
+  static constexpr char kStorageSources[] =
       "services/checkpoint/storage.cc services/checkpoint/local_storage.cc "
       "services/checkpoint/checkpoint_reader.cc services/checkpoint/restore_source.cc";
   return {

@@ -1,6 +1,9 @@
 // What peers put on streams: frames, blocks in their encodings, rows, tables of tensors.
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,11 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/check.h"
+#include "services/common/page_server.h"
 #include "services/coordinator/model_difference.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
@@ -320,6 +325,54 @@ std::vector<std::string> LayoutSeeds() {
   return {absl::StrCat(Behind(ready.SerializeAsString()), Behind(layout.SerializeAsString()))};
 }
 
+// ---------------------------------------------------------------- requests for metrics and probes
+
+// What a server of this process answers to bytes that end.
+std::string AnswerTo(absl::string_view request) {
+  static const int port = [] {
+    auto server = PageServer::Start({}, {{"/metrics",
+                                          [] {
+                                            return PageServer::Answer{200, "steps 1\n"};
+                                          }},
+                                         {"/healthz", [] {
+                                            return PageServer::Answer{503, "not yet\n"};
+                                          }}});
+    SLUICE_CHECK(server.ok(), "this machine has a loopback interface");
+    // Serves until the process ends.
+    static PageServer* const running = (*server).release();
+    return running->port();
+  }();
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  SLUICE_CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0,
+               "the server listens");
+  (void)!send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  shutdown(fd, SHUT_WR);
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = recv(fd, buffer, sizeof buffer, 0)) > 0;) {
+    answer.append(buffer, static_cast<size_t>(got));
+  }
+  close(fd);
+  return answer;
+}
+
+bool RunPageRequest(absl::string_view input) {
+  const std::string answer = AnswerTo(input);
+  SLUICE_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1.1 "), "an answer is one of HTTP");
+  // However the client before behaved.
+  SLUICE_CHECK(absl::StartsWith(AnswerTo("GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "),
+               "the next client is served");
+  return absl::StartsWith(answer, "HTTP/1.1 200 ");
+}
+
+std::vector<std::string> PageRequestSeeds() {
+  return {"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "HEAD /metrics?a=b HTTP/1.1\r\n\r\n"};
+}
+
 }  // namespace
 
 std::vector<FuzzTarget> WireTargets() {
@@ -333,6 +386,7 @@ std::vector<FuzzTarget> WireTargets() {
        "services/protocol/codec/raw.cc services/protocol/codec/rows.cc "
        "services/protocol/codec/sign_threshold.cc services/protocol/codec/top_k.cc"},
       {"pull_rows", RunPullRows, PullRowsSeeds, 4096, "services/protocol/row_selection.cc"},
+      {"page_request", RunPageRequest, PageRequestSeeds, 4096, "services/common/page_server.cc"},
       {"layout", RunLayout, LayoutSeeds, 4096,
        "services/protocol/layout.cc services/protocol/stages.cc "
        "services/coordinator/model_difference.cc"},

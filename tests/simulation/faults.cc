@@ -71,7 +71,7 @@ void Cluster::DoFault() {
        }},
       {s.freeze_for_good, false, [this] { FreezeForGood(); }},
       {s.two_coordinators, false, [this] { RunTwoCoordinators(); }},
-      {s.damage, true, [this] { DamageCheckpoint(); }},
+      {s.damage, false, [this] { DamageCheckpoint(); }},
       {s.snapshot, true, [this] { OpenSnapshot(); }},
       {s.suspend, false, [this] { Suspend(); }},
       {s.leave_shard, false,
@@ -235,6 +235,12 @@ void Cluster::DamageCheckpoint() {
   const std::string damaged = storage_.Damage(&random_);
   if (damaged.empty()) return;
   Trace(absl::StrCat("damaged: ", damaged));
+  // Only a restoration finds it, if the checkpoint is still the newest.
+  if (random_.OneIn(2)) {
+    KillShard();
+  } else {
+    KillCoordinator();
+  }
 }
 
 void Cluster::OpenSnapshot() {

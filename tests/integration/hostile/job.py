@@ -46,7 +46,7 @@ def counting_job(folder, samples=SAMPLES, **changes):
         model={'dimensions': {'microseconds': int(BATCH_SECONDS * 1e6), 'samples': samples}},
         optimizer={'name': 'ADD', 'learningRate': 1},
         training={'aggregation': 'SUM', 'steps': STEPS, 'globalBatchSize': SAMPLES // STEPS, 'microbatchSize': 8},
-        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 4})
+        parameterServer={'replicas': 2}, worker={'replicas': 2}, backoffLimit=3, timeouts={'gradients': 8})
     for field, value in changes.items():
         if isinstance(value, dict):
             job.setdefault(field, {}).update(value)
@@ -110,6 +110,12 @@ class AttackedJob(job_processes.JobProcesses):
         self.wait_for_members(2)
         self.wait_for_step(5)
         return self
+
+    def replace_expelled_workers(self):
+        """As whoever started them would. What a flood keeps from being heard for too long is expelled."""
+        for name, process in list(self._living.items()):
+            if name.startswith('worker') and process.poll() not in (None, 0):
+                self.start_counting_worker(int(name.split('-')[1]))
 
     # ---- what an attacker may know
 

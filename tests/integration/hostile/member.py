@@ -88,7 +88,7 @@ class Liar:
         future.number += 1000
         bodies = [dict(push=wire.Push(step=1, clock=1, complete=[1] * 60000)),
                   dict(pull=wire.Pull(version=1, rows=[wire.RowSelection()] * 30000))]
-        for _ in range(1500):
+        for _ in range(400):
             for body in bodies:
                 self._to_shards(view=future, **body)
             time.sleep(0.0005)

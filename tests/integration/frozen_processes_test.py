@@ -36,7 +36,7 @@ WORKERS = 3
 # SILENCE + 2 s for each process that is frozen one after the other, START for one that is frozen before it registers.
 PATIENCE_S = 120
 SILENCE_S = 2
-START_S = 8
+START_S = 15
 
 STOP, CONT, KILL, TERM = signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL, signal.SIGTERM
 W = [f'worker-{i}' for i in range(WORKERS)]

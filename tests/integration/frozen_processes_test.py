@@ -46,7 +46,7 @@ COORDINATOR = 'coordinator'
 
 def manifest(shards, long_evaluation):
     # At its end the job evaluates all held-out samples, of which there may be so many that it takes a second or two.
-    evaluation = {'maxSamples': 200000} if long_evaluation else {'intervalSteps': 20}
+    evaluation = {'maxSamples': 500000} if long_evaluation else {'intervalSteps': 20}
     return {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -143,9 +143,9 @@ def table():
         Schedule('shard killed while a checkpoint is written', [at('checkpoint', KILL, 'ps-0')]),
         Schedule('shard frozen for good while a checkpoint is written', [at('checkpoint', STOP, 'ps-1')], shards=3),
         Schedule('coordinator killed while a checkpoint is written', [at('checkpoint', KILL, COORDINATOR)]),
-        Schedule('worker killed in the last evaluation', [at(STEPS, KILL, W[0], after=0.2)], long_evaluation=True),
-        Schedule('all workers frozen for good in the last evaluation', [at(STEPS, STOP, *W, after=0.2)], long_evaluation=True),
-        Schedule('coordinator frozen for good in the last evaluation', [at(STEPS, STOP, COORDINATOR, after=0.2)], long_evaluation=True),
+        Schedule('worker killed in the last evaluation', [at(STEPS, KILL, W[0], after=0.05)], long_evaluation=True),
+        Schedule('all workers frozen for good in the last evaluation', [at(STEPS, STOP, *W, after=0.05)], long_evaluation=True),
+        Schedule('coordinator frozen for good in the last evaluation', [at(STEPS, STOP, COORDINATOR, after=0.05)], long_evaluation=True),
         Schedule('shard frozen for good at the end', [at(STEPS, STOP, 'ps-0')]),
         # The parent.
         Schedule('parent killed', [at(middle, KILL, PARENT)]),
@@ -156,7 +156,7 @@ def table():
         Schedule('SIGTERM to a worker', [at(middle, TERM, W[0])]),
         Schedule('SIGTERM to a worker while it starts', [at(('start', W[0]), TERM, W[0])]),
         Schedule('SIGTERM to all workers at once', [at(middle, TERM, *W)]),
-        Schedule('SIGTERM to all workers at once in the last evaluation', [at(STEPS, TERM, *W, after=0.2)], long_evaluation=True),
+        Schedule('SIGTERM to all workers at once in the last evaluation', [at(STEPS, TERM, *W, after=0.05)], long_evaluation=True),
         Schedule('SIGTERM to a shard', [at(middle, TERM, 'ps-0')]),
         Schedule('SIGTERM to a shard while it starts', [at(('start', 'ps-0'), TERM, 'ps-0')]),
         Schedule('SIGTERM to all shards at once', [at(middle, TERM, 'ps-0', 'ps-1', 'ps-2')], shards=3),

@@ -140,9 +140,10 @@ v1::Manifest SmallManifest(uint64_t step) {
   manifest.set_job("default/test/1");
   manifest.mutable_checkpoint()->set_attempt(1);
   manifest.mutable_checkpoint()->set_step(step);
-  manifest.set_mode(v1::SYNCHRONOUS);
+  manifest.set_mode(v1::ASYNCHRONOUS);
   manifest.set_samples(68);
   manifest.mutable_ledger()->add_applied()->set_end(68);
+  manifest.mutable_ledger()->set_updates(step);
   manifest.set_optimizer("Adam");
   *manifest.mutable_table() = SmallModel()->table();
   *manifest.mutable_layout() = SmallModel()->layout();

@@ -93,8 +93,8 @@ class CheckpointStorage {
 // The checkpoints to try, best first (R11): the newest of the highest claimed attempt, older ones
 // of it, then the same of that claim's parent (from the parent checkpoint downwards), and so on. A
 // parent that is not there was deleted when a newer checkpoint of its own attempt took its place,
-// before it was known to be a parent: then that attempt's newest ones stand for it; or, if there are
-// none, those of the newest attempt below the claim, which began with the parent. A damaged
+// before it was known to be a parent: then that attempt's newest ones stand for it; or, if there
+// are none, those of the newest attempt below the claim, which began with the parent. A damaged
 // claim's parent is not known: the next lower attempt's stand for it. Checkpoints of attempts that
 // nobody claimed are left out.
 std::vector<v1::CheckpointRef> RestoreCandidates(const std::vector<v1::Claim>& claims,

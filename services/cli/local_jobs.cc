@@ -144,9 +144,9 @@ class LocalJobs final : public Jobs {
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
                      options.now ? "" : ": it writes a checkpoint first"));
     if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "process ", *pid, ", which runs job ", name,
-          ", is another user's: only the user who started the job may stop it"));
+      return absl::PermissionDeniedError(
+          absl::StrCat("process ", *pid, ", which runs job ", name,
+                       ", is another user's: only the user who started the job may stop it"));
     }
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
     while (directory->LockedBy() == pid) {

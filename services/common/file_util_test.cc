@@ -53,9 +53,8 @@ TEST(RealFileSystemTest, RefusesToReadWhatIsNoRegularFileAndSaysWhatItIs) {
   const std::pair<const char*, const char*> kinds[] = {
       {"pipe", "a pipe"}, {"folder", "a folder"}, {"device", "a device"}, {"loop", "symbolic"}};
   for (const auto& [name, kind] : kinds) {
-    for (const absl::Status& status :
-         {files->Read(JoinPath(root, name), kMany).status(),
-          files->Size(JoinPath(root, name)).status()}) {
+    for (const absl::Status& status : {files->Read(JoinPath(root, name), kMany).status(),
+                                       files->Size(JoinPath(root, name)).status()}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(JoinPath(root, name)));
       EXPECT_THAT(std::string(status.message()), HasSubstr(kind));

@@ -230,7 +230,7 @@ TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
 
 TEST_F(CliTest, ReplicasOutOfRangeAreRefused) {
   EXPECT_EQ(RunJob({"--workers", "0"}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("--workers must be between 1 and"));
+  EXPECT_THAT(err_.str(), HasSubstr("--workers: '0' is not a whole number from 1 to 1024"));
 }
 
 TEST_F(CliTest, AMissingProgramIsNamed) {

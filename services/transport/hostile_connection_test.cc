@@ -151,23 +151,29 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     closed_.Change([](int* closed) { ++*closed; });
   }
 
-  // A peer that holds to the contract gets through, and soon. (It is none of gRPC's, whose threads
+  // A peer that holds to the contract gets through, and soon; where its connection ends, or is not
+  // answered, it opens another one, as every client does. (It is none of gRPC's, whose threads
   // would also work for the server, as they are those of one process.)
   void ExpectServes() {
     const int before = received_.Now();
-    const absl::Time start = absl::Now();
-    RawConnection peer(server_->port());
-    peer.Begin();
     v1::Frame frame;
     frame.mutable_header()->mutable_pull();
     const std::string message = frame.SerializeAsString();
-    peer.Send(absl::StrCat(
-        Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()),
-        Http2Frame(kData, 0, 1,
-                   absl::StrCat(BigEndian(0, 1),
-                                BigEndian(static_cast<uint32_t>(message.size()), 4), message))));
-    received_.WaitFor([=](int received) { return received > before; });
-    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (absl::Now() < deadline) {
+      RawConnection peer(server_->port());
+      peer.Begin();
+      peer.Send(absl::StrCat(
+          Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()),
+          Http2Frame(kData, 0, 1,
+                     absl::StrCat(BigEndian(0, 1),
+                                  BigEndian(static_cast<uint32_t>(message.size()), 4), message))));
+      const absl::Time again = absl::Now() + absl::Seconds(2);
+      while (absl::Now() < again && !peer.WaitForEnd(absl::Milliseconds(20))) {
+        if (received_.Now() > before) return;
+      }
+    }
+    ADD_FAILURE() << "the server served no peer for 10 s";
   }
 
   Watched<int> opened_;
@@ -199,7 +205,7 @@ TEST_F(HostileConnectionTest, StreamsThatAreResetAtOnceFillNoQueue) {
   const double allowed =
       security::kStreamRate.at_once +
       security::kStreamRate.per_second * absl::ToDoubleSeconds(absl::Now() - start) + 1;
-  EXPECT_LE(opened_.Now(), allowed + 1);  // and the one of ExpectServes
+  EXPECT_LE(opened_.Now(), allowed + 5);  // and those of ExpectServes
   EXPECT_GE(refused_, kStreams / 2);
   EXPECT_THAT(ResidentMiB(), Le(before + 64));
 }

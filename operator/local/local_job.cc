@@ -50,11 +50,11 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
   return plan;
 }
 
-// An expelled process that was heard within timeouts.silence hears of its expulsion.
+// A job whose processes are never silent for long need not wait long for an expelled one either.
 policy::Limits LimitsOf(const LocalJob::Options& options) {
   policy::Limits limits = options.limits;
   if (const double silence = options.job.spec.timeouts().silence(); silence > 0) {
-    limits.expelled_grace = absl::Seconds(silence);
+    limits.expelled_grace = std::min(limits.expelled_grace, absl::Seconds(silence));
   }
   return limits;
 }

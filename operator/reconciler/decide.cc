@@ -157,10 +157,12 @@ class JobDecider {
   // sooner; this finds programs of the job's own, which need not have any.
   void ObserveRegistrations() {
     observation_.coordinator_heard = world_.progress_at;
-    for (auto& [slot, process] : observation_.processes) {
+    for (auto& entry : observation_.processes) {
+      const Slot& slot = entry.first;
       const PodView& pod = *pods_.at(slot);
-      if (slot == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value())
+      if (slot == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
+      }
       const auto& listed = progress_->processes();
       const bool registered = std::any_of(listed.begin(), listed.end(), [&](const auto& status) {
         return status.process().role() == slot.role && status.process().index() == slot.index &&
@@ -168,9 +170,9 @@ class JobDecider {
                status.state() != v1::ProcessStatus::EXPELLED;
       });
       if (registered) {
-        process.registration = policy::Registration::kRegistered;
+        entry.second.registration = policy::Registration::kRegistered;
       } else if (world_.progress_at >= pod.started + kStartsUp) {
-        process.registration = policy::Registration::kMissing;
+        entry.second.registration = policy::Registration::kMissing;
       }
     }
   }

@@ -726,7 +726,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());
   if (limit <= absl::ZeroDuration() || !change_.has_install() ||
       !Same(progress.view(), view_.id()) || !IsMember(worker.incarnation()) ||
-      progress.owed_version() > HighestClosed() + 1) {
+      progress.owed_version() > LastStep()) {
     return;
   }
   const std::string waits =

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint32_t kManifestFormatVersion = 2;
 constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
+constexpr size_t kMaxFinalProblems = 64;  // that are told of one last checkpoint
 constexpr uint64_t kMaxCutLead = 1 << 20;
 
 // Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
@@ -425,6 +426,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   checkpoint_status_.clear_error();
   checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
   final_failures_ = 0;
+  final_problems_.clear();
   events_.Add(v1::Event::CHECKPOINT,
               absl::StrFormat("checkpoint at step %d saved (%.1f MB)", cut_->step,
                               static_cast<double>(bytes) / 1e6),
@@ -466,9 +468,9 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
 // for as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
   if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has said so before
-  const bool told = final_cut_open_ && final_failures_ > 0 && checkpoint_status_.error() == why;
   checkpoint_status_.set_error(why);
-  if (!told) {
+  if (!final_cut_open_ ||
+      (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {
     Warn(absl::StrCat(
              "no checkpoint at step ", cut_->step, ": ", why,
              final_cut_open_ ? "; the job waits until its last checkpoint can be saved" : ""),

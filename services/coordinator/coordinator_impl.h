@@ -359,7 +359,8 @@ class CoordinatorCore::Impl {
   bool target_reached_ = false;
   bool final_cut_open_ = false;
   bool final_evaluation_given_up_ = false;
-  int final_failures_ = 0;  // of the last checkpoint, in a row
+  int final_failures_ = 0;                // of the last checkpoint, in a row
+  std::set<std::string> final_problems_;  // that were told of it, each once
   absl::Time final_retry_at_ = absl::InfiniteFuture();
   absl::Time suspend_deadline_ = absl::InfiniteFuture();  // of kSuspend and kHandOver
   absl::Time leave_deadline_ = absl::InfiniteFuture();

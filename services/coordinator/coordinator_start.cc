@@ -443,6 +443,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
   final_failures_ = 0;
+  final_problems_.clear();
   final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();
   join_at_ = unbalanced_since_ = absl::InfiniteFuture();
 }

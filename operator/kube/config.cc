@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/common/utf8.h"
 
 namespace sluice::kube {
 namespace {
@@ -194,6 +195,10 @@ absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>&
   try {
     Documents documents;
     for (const KubeconfigFile& file : files) {
+      // Errors quote it.
+      if (!IsUtf8(file.text)) {
+        return absl::InvalidArgumentError("kubeconfig: it is no UTF-8 text");
+      }
       documents.push_back({YAML::Load(file.text), file.directory});
     }
     return Read(documents, context, plugins);

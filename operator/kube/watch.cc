@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
 #include "services/common/json_text.h"
+#include "services/common/utf8.h"
 
 namespace sluice::kube {
 namespace {
@@ -67,7 +68,7 @@ absl::Status WatchParser::Line(absl::string_view line) {
   const std::string type_name = GetString(json, {"type"});
   if (object == nullptr || !object->is_object()) {
     return absl::DataLossError(
-        absl::StrCat("a line of a watch is no event: ", line.substr(0, 128)));
+        absl::StrCat("a line of a watch is no event: ", TruncateUtf8(line, 128)));
   }
   if (type_name == "ERROR") {
     const int code = static_cast<int>(GetInt(*object, {"code"}));

@@ -16,8 +16,11 @@
 namespace sluice::kube {
 namespace {
 
+// A file may be of any bytes, or name them by escapes; what is said of it is text.
+std::string Quotable(const std::string& text) { return CleanUtf8(text, 4096); }
+
 absl::Status Wrong(absl::string_view where, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("kubeconfig: ", where, ": ", what));
+  return absl::InvalidArgumentError(Quotable(absl::StrCat("kubeconfig: ", where, ": ", what)));
 }
 
 std::string Text(const YAML::Node& map, const char* key) {
@@ -195,18 +198,14 @@ absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>&
   try {
     Documents documents;
     for (const KubeconfigFile& file : files) {
-      // Errors quote it.
-      if (!IsUtf8(file.text)) {
-        return absl::InvalidArgumentError("kubeconfig: it is no UTF-8 text");
-      }
       documents.push_back({YAML::Load(file.text), file.directory});
     }
     return Read(documents, context, plugins);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kubeconfig: line ", error.mark.line + 1, ": ", error.msg));
+        Quotable(absl::StrCat("kubeconfig: line ", error.mark.line + 1, ": ", error.msg)));
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("kubeconfig: ", error.what()));
+    return absl::InvalidArgumentError(Quotable(absl::StrCat("kubeconfig: ", error.what())));
   }
 }
 

@@ -158,7 +158,13 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status WriteManifest(const v1::Manifest& manifest) override {
-    // What shards have reported is compared with what lies there: a manifest never names more.
+    // What shards have reported is compared with what is there: a manifest never names more. Where
+    // shards write to disks of their own (pods without a shared volume) there is no folder.
+    absl::StatusOr<bool> shared = files_->Exists(Folder(manifest.checkpoint()));
+    if (!shared.ok()) return shared.status();
+    if (!*shared) {
+      return WriteFile(manifest.checkpoint(), kManifest, absl::Cord(ManifestToJson(manifest)));
+    }
     for (const v1::PartitionFile& file : manifest.files()) {
       const std::string path = JoinPath(Folder(manifest.checkpoint()), file.name());
       const absl::StatusOr<uint64_t> size = files_->Size(path);

@@ -72,8 +72,8 @@ class CheckpointStorage {
   virtual absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() = 0;
   // Checks that it is the manifest of `ref`.
   virtual absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) = 0;
-  // Durable when it returns. FAILED_PRECONDITION if a file that it names is not there with its
-  // size: then nothing is written.
+  // Durable when it returns. FAILED_PRECONDITION if the checkpoint's folder is there, and a file
+  // that the manifest names is not, with its size: then nothing is written.
   virtual absl::Status WriteManifest(const v1::Manifest& manifest) = 0;
 
   // Writes one file of a checkpoint that has no manifest yet; durable when it returns. A file that

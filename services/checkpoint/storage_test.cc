@@ -481,12 +481,22 @@ TEST_F(LocalStorageTest, AManifestIsWrittenOnlyBesideTheFilesThatItNames) {
   v1::PartitionFile& file = *manifest.add_files();
   file.set_name("p");
   file.set_bytes(5);
+  ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "other", absl::Cord("x")).ok());
   EXPECT_EQ(storage_->WriteManifest(manifest).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("four")).ok());
   EXPECT_THAT(storage_->WriteManifest(manifest).message(), HasSubstr("5 bytes, and now it has 4"));
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("fives")).ok());
   EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+}
+
+// As pods without a shared volume do.
+TEST_F(LocalStorageTest, AManifestIsWrittenWhereShardsWriteToDisksOfTheirOwn) {
+  v1::Manifest manifest;
+  *manifest.mutable_checkpoint() = Ref(1, 10);
+  manifest.add_files()->set_name("p");
+  EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+  EXPECT_EQ(storage_->ListCheckpoints()->size(), 1u);
 }
 
 TEST_F(LocalStorageTest, RemovingTakesAllFilesAndMayBeRepeated) {

@@ -581,8 +581,8 @@ absl::Status CheckPrepare(const v1::Prepare& prepare) {
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install) {
   const v1::View& view = install.view();
   const auto check = [&]() -> absl::Status {
-    // Before synchronous training goes on, an asynchronous attempt may finish what earlier ones left
-    // open (docs/protocol.md 8.6).
+    // Before synchronous training goes on, an asynchronous attempt may finish what earlier ones
+    // left open (docs/protocol.md 8.6).
     const bool finishes_leases = state.last_position != 0 && view.mode() == v1::ASYNCHRONOUS;
     if (view.mode() != state.job.training().mode() && !finishes_leases) {
       return Invalid("its mode is not the job's");

@@ -48,6 +48,8 @@ class Synchronous {
   // Whom the present step has waited for for longer than timeouts.gradients (incarnations). Nobody
   // once the job's last step is closed.
   std::vector<uint64_t> Awaited() const;
+  // The shard stood still for this long.
+  void Forgive(absl::Duration late) { awaited_since_ += late; }
 
   // Another shard can be reached (again): it may lack what was sent before.
   void OnShardConnected(uint64_t incarnation);

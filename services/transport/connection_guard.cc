@@ -25,10 +25,12 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// Of a processor's time, the thread takes this part at most, however many sockets there are, and
-// this part while it ends floods.
+// Until the second look at a connection that sent too much.
+constexpr absl::Duration kConfirmation = absl::Milliseconds(20);
+// However many sockets there are, the thread rests so many times as long as a sweep takes; less
+// while there is a flood.
 constexpr int kLeastPause = 20;
-constexpr int kLeastPauseInFlood = 4;
+constexpr int kLeastPauseInFlood = 10;
 // A service that has not seen an admitted call after so many sweeps will not see it: the client has
 // reset it, or no service has the method.
 constexpr int kMaxSweepsWithoutPeer = 20;
@@ -171,7 +173,9 @@ void ConnectionGuard::OnCall(const grpc::ServerContextBase& context) {
 
 void ConnectionGuard::Loop() {
   absl::Duration took;
-  while (WaitForSweep(kLeastPauseInFlood * took, std::max(kInterval, kLeastPause * took))) {
+  while (WaitForSweep(kLeastPauseInFlood * took,
+                      suspects_.empty() ? std::max(kInterval, kLeastPause * took)
+                                        : std::max(kConfirmation, kLeastPauseInFlood * took))) {
     const absl::Time start = absl::Now();
     Sweep();
     took = absl::Now() - start;
@@ -231,7 +235,7 @@ void ConnectionGuard::Sweep() {
     const auto before = suspects_.find(peer);
     const bool again = before != suspects_.end();
     if (!again || bytes <= before->second.read_bytes || !known.complete ||
-        now - before->second.seen < kInterval / 2) {
+        now - before->second.seen < kConfirmation / 2) {
       suspects.emplace(peer, again ? before->second : Suspect{bytes, now});
       continue;
     }

@@ -312,12 +312,43 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
     return false;
   }
   model_ = ready;
+  model_confirmed_ = storage_.has_newest;
   length_ = *length;
   if (std::string wrong = CheckCheckpoint(); !wrong.empty()) {
     Fail(wrong, now);
     return false;
   }
   return true;
+}
+
+// The first worker that is ready says what the model is. One worker may be wrong, or
+// hostile. So its model is the job's only where the job has a checkpoint of it, or once more than
+// half of the wanted workers have brought the same.
+void CoordinatorCore::Impl::ConfirmModel(const Process& worker) {
+  model_workers_.insert(worker.id.index());
+  model_confirmed_ = model_confirmed_ || 2 * model_workers_.size() > wanted_workers_;
+}
+
+// Until the model is confirmed, the coordinator cannot know which of two is wrong, and the job
+// fails. After that only the worker does.
+void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& difference,
+                                         absl::Time now) {
+  const std::string name = ProcessName(worker.id);
+  if (!model_confirmed_) {
+    Fail(absl::StrCat(name, " and worker-", *model_workers_.begin(),
+                      " have different models or data: ", name, ": ", difference,
+                      "; all workers of a job must run the same program on the same data"),
+         now);
+    return;
+  }
+  refused_models_.insert(name);
+  v1::Refusal refusal;
+  refusal.set_code(v1::Refusal::MODEL_DIFFERS);
+  refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
+  const Departure departure =
+      *membership_.Expel(worker.incarnation(), refusal.reason());  // ends `worker`
+  Refuse(departure.process.stream, std::move(refusal));
+  OnGone(departure, now);
 }
 
 // Whether the newest checkpoint is one of this model; empty: it is, or one of the two is

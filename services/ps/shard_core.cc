@@ -644,8 +644,10 @@ void ShardCore::Impl::OnTick() {
   streams.Expire();
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
-  if (state.view.has_value() && state.view->synchronous() && !synchronous.Awaited().empty()) {
-    progress_due_ = true;
+  if (state.view.has_value()) {
+    const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
+                                                  : !asynchronous.Awaited().empty();
+    if (awaits) progress_due_ = true;
   }
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(++heartbeats_);

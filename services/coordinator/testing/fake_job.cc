@@ -185,6 +185,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
     state.set_partition(p);
     state.set_version(version);
+    state.set_has_undo(committed < version);
   }
   reply.set_committed(committed);
   for (const auto& [worker, record] : clocks) {

@@ -147,7 +147,7 @@ LocalJob::Result LocalJob::Run() {
     if (stop_now) {
       result.stopped_at_once = true;
       result.ending.outcome = policy::Outcome::kSuspended;
-      result.ending.reason = "stopped at once";
+      result.ending.reason = "stopped immediately";
       break;
     }
   }

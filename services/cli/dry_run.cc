@@ -61,17 +61,19 @@ std::string CountedText(uint32_t count, const char* noun) {
 }
 
 std::string HeadText(const Plan& plan) {
-  if (plan.pid.has_value()) return "runs already";
+  if (plan.pid.has_value()) return "is already running";
   if (plan.refused()) return "would be refused";
   const std::string state = plan.state;
   if (state == "finished") return "has finished";
-  return state == "new" ? "would start" : "would go on";
+  return state == "new" ? "would start" : "would resume";
 }
 
 std::string StateText(const Plan& plan) {
-  if (plan.pid.has_value()) return absl::StrCat("runs already as process ", *plan.pid);
+  if (plan.pid.has_value()) return absl::StrCat("already running, pid ", *plan.pid);
   const std::string state = plan.state;
-  return state == "finished" ? "has finished; nothing to do" : state;
+  return state == "finished"  ? "has finished; nothing to do"
+         : state == "goes on" ? "resumes"
+                              : state;
 }
 
 Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,

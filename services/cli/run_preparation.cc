@@ -42,8 +42,9 @@ absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& dire
   }
   if (refused.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "job ", job.spec.name(), " has begun with other settings (", directory.path(), "):", refused,
-      "\nUndo the change, or use --fresh to start over; that removes what is trained already."));
+      "job ", job.spec.name(), " was started with different settings (", directory.path(),
+      "):", refused,
+      "\nUndo the change, or use --fresh to start over, which deletes the existing checkpoints."));
 }
 
 // A folder that the job names itself is not emptied by --fresh: its claims would end or resume what
@@ -227,8 +228,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (absl::IsAborted(lock.status())) {
     const std::string help =
         fresh ? absl::StrCat("; `sluice stop ", job.spec.name(), "` stops it")
-              : "; --take-over has it save a checkpoint and stop, and goes on from there with this "
-                "manifest";
+              : "; --take-over checkpoints and stops it, then continues with this manifest";
     return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
   }
   if (!lock.ok()) return lock.status();

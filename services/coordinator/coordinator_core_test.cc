@@ -730,7 +730,7 @@ TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
   EXPECT_TRUE(job.Progress().restored());
   EXPECT_EQ(job.Progress().restored_from_step(), 5);
   EXPECT_TRUE(job.HasEvent("; the job is restored"));
-  EXPECT_TRUE(job.HasEvent("attempt 2 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
   job.Train(6);
   EXPECT_EQ(job.Version(), 11);
   EXPECT_EQ(job.manifests.count({2, 10}), 1u);
@@ -775,14 +775,14 @@ TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm)
   EXPECT_EQ(view.id().term().coordinator(), 8);
   EXPECT_EQ(view.first_step(), 5);
   EXPECT_EQ(view.workers_size(), 2);
-  EXPECT_TRUE(job.HasEvent("attempt 2 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
   // The attempt tells how often, whoever coordinated.
   job.Kill(*job.shards[0]);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
-  EXPECT_TRUE(job.HasEvent("attempt 3 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 3: resumed from the checkpoint of attempt 1, step 5"));
 }
 
 TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {

@@ -37,6 +37,11 @@ bool IsLanguageModel(const v1::JobSpec& job) {
   return job.data().format() == v1::DataSpec::TEXT || job.data().synthetic().vocabulary() > 0;
 }
 
+std::string SizeText(uint64_t bytes) {
+  const double kib = static_cast<double>(bytes) / 1024;
+  return kib < 1024 ? absl::StrFormat("%.1f KiB", kib) : absl::StrFormat("%.1f MiB", kib / 1024);
+}
+
 bool IsClassification(const v1::JobSpec& job) {
   if (IsLanguageModel(job)) return false;
   return job.loss() == "nll" || job.loss() == "crossEntropy" ||
@@ -428,8 +433,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   final_failures_ = 0;
   final_problems_.clear();
   events_.Add(v1::Event::CHECKPOINT,
-              absl::StrFormat("checkpoint at step %d saved (%.1f MB)", cut_->step,
-                              static_cast<double>(bytes) / 1e6),
+              absl::StrFormat("checkpoint at step %d saved (%s)", cut_->step, SizeText(bytes)),
               now);
   incomplete_.erase(cut_->step);
   RemoveIncompletes();

@@ -285,7 +285,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
     attempt_ = highest_claim_ = attempt;
     storage_.claims.push_back(*claim_);
     if (claim_->has_parent()) {
-      Info(absl::StrCat("attempt ", attempt, " goes on from ", CheckpointName(claim_->parent())),
+      Info(absl::StrCat("attempt ", attempt, ": resumed from ", CheckpointName(claim_->parent())),
            now);
     }
     claim_unused_ = true;

@@ -127,7 +127,7 @@ class ShardServer::Impl final : public StreamHandler {
              },
          .on_broken =
              [this](absl::Status why) {
-               logger_.Info("The coordinator's stream broke", {{"why", why.ToString()}});
+               logger_.Info("Control stream closed", {{"why", why.ToString()}});
                Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorLost(now); });
              }});
     link_ready_.Notify();

@@ -422,8 +422,9 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   };
   ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
   kill(PidOf("coordinator"), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return said("attempt 2 goes on from the checkpoint of attempt 1"); }))
-      << ReadAll(run_output_);
+  ASSERT_TRUE(WaitUntil([&] {
+    return said("attempt 2: resumed from the checkpoint of attempt 1");
+  })) << ReadAll(run_output_);
   ASSERT_TRUE(WaitUntil([&] {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.back()["attempt"] == 2 && progress.back()["phase"] == "TRAINING";
@@ -431,7 +432,7 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   kill(PidOf("ps-0"), SIGKILL);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
-  EXPECT_TRUE(said("attempt 3 goes on from the checkpoint of attempt ")) << ReadAll(run_output_);
+  EXPECT_TRUE(said("attempt 3: resumed from the checkpoint of attempt ")) << ReadAll(run_output_);
   const Json summary = Summary(run_output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 150);
@@ -505,7 +506,7 @@ TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
   kill(running_, SIGHUP);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   ExpectEachEndedWell();
-  EXPECT_NE(Summary(run_output_)["reason"], "stopped at once") << ReadAll(run_output_);
+  EXPECT_NE(Summary(run_output_)["reason"], "stopped immediately") << ReadAll(run_output_);
 }
 
 TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
@@ -534,20 +535,20 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   ExpectGone(processes);
   const Json stopped = Summary(run_output_);
   EXPECT_EQ(stopped["outcome"], "Suspended");
-  EXPECT_EQ(stopped["reason"], "stopped at once");
+  EXPECT_EQ(stopped["reason"], "stopped immediately");
 }
 
 TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
   WriteManifest(100000, 0.05);
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("it writes a checkpoint first"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("after saving a checkpoint"));
   EXPECT_THAT(ReadAll(output_), HasSubstr("example: Suspended at step"));
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   ExpectEachEndedWell();
   const uint64_t step = Summary(run_output_)["step"];
   EXPECT_EQ(Sluice({"stop", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("does not run"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("is not running"));
 
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example", "--now"}), 0) << ReadAll(output_);

@@ -51,7 +51,10 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
-  if (Leaving() || stage_ == Stage::kExited) progress.set_reason(exit_message_);
+  if (Leaving() || stage_ == Stage::kExited) {
+    progress.set_reason(exit_message_);
+    progress.set_reason_code(reason_code_);
+  }
   if (view_.has_id()) *progress.mutable_view() = view_;
   progress.set_attempt(attempt_);
   if (length_.has_value()) {
@@ -62,6 +65,10 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
     progress.set_step(Synchronous() ? committed_ : HighestClosed());
     progress.set_samples(Synchronous() ? length_->SamplesAt(committed_) : Samples());
     progress.set_epoch(length_->EpochsIn(progress.samples()));
+  } else if (CurrentPhase() == v1::JobProgress::SUCCEEDED && storage_.has_newest) {
+    // It had finished before this coordinator began.
+    progress.set_step(storage_.newest.checkpoint().step());
+    progress.set_samples(storage_.newest.samples());
   }
   meter_.CopyTo(&progress);
   progress.set_samples_per_second(meter_.SamplesPerSecond(now));

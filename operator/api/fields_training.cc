@@ -542,6 +542,19 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Fixed()
                         .Path()
                         .Example("/var/lib/checkpoints/pretrained"));
+  fields->push_back(
+      String("spec.checkpoint.onExisting",
+             "What the job does with the checkpoints of an earlier job of its name (an object that "
+             "was deleted and made again, or a finished job that is run again with more steps). "
+             "`Resume`: continue from them, also from the end of a finished job; the settings that "
+             "a checkpoint depends on must be the same. `Fail`: fail, and change nothing. "
+             "`Replace`: train from the beginning; the earlier job's checkpoints are removed when "
+             "the first new one is complete.")
+          .Implied("continue from an unfinished job with the same settings, else as `Fail`")
+          .OneOf(NamesOf<v1::CheckpointSpec::OnExisting>())
+          .Example("Resume")
+          .Invalid("resume", "did you mean `Resume`?")
+          .Invalid("Overwrite", "must be one of Resume, Fail, Replace"));
 }
 
 void AddLimits(std::vector<Field>* fields) {

@@ -16,7 +16,10 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "operator/api/manifest.h"
 #include "operator/local/job_directory.h"
+#include "services/checkpoint/existing_job.h"
+#include "services/checkpoint/local_storage.h"
 
 namespace sluice::cli {
 namespace {
@@ -108,6 +111,26 @@ class CliTest : public ::testing::Test {
     std::filesystem::create_directories(folder);
     std::ofstream(folder + "/manifest.json") << "{}";
     return folder + "/manifest.json";
+  }
+  // The checkpoints of a job of that name and another uid, which has trained to its end.
+  void WriteFinished(const std::string& folder, uint64_t step) {
+    const auto storage = MakeLocalStorage(files_.get(), folder, "test");
+    v1::JobSpec job = api::ReadManifest(folder_ + "/job.yaml", {})->spec;
+    job.mutable_training()->set_steps(step);
+    job.set_uid("earlier");
+    v1::Claim claim;
+    claim.set_attempt(1);
+    claim.set_job(FullJobName(job));
+    claim.set_settings(ClaimSettings(job));
+    ASSERT_TRUE(storage->CreateClaim(claim).ok());
+    v1::Manifest manifest;
+    manifest.set_job(FullJobName(job));
+    manifest.mutable_checkpoint()->set_attempt(1);
+    manifest.mutable_checkpoint()->set_step(step);
+    ASSERT_TRUE(storage->WriteManifest(manifest).ok());
+    claim.set_attempt(2);
+    claim.set_end(true);
+    ASSERT_TRUE(storage->CreateClaim(claim).ok());
   }
   // The objects that were printed.
   std::vector<nlohmann::json> Objects() const {
@@ -448,11 +471,13 @@ TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
   Write("job.yaml", absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", folder_, "/none}\n"));
   EXPECT_EQ(RunJob({"--fresh"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("/none: no such file or folder"));
-  std::filesystem::create_directories(folder_ + "/kept/claims/attempt-0001");
+  WriteFinished(folder_ + "/kept", 10);
   Write("job.yaml",
         absl::StrCat(kManifest, "  checkpoint: {storage: {path: ", folder_, "/kept}}\n"));
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("/kept holds the checkpoints of an earlier job"));
+  EXPECT_THAT(err_.str(), HasSubstr("CheckpointFolderInUse: the checkpoint folder " + folder_ +
+                                    "/kept holds job default/example/earlier, which finished "
+                                    "after step 10"));
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
@@ -542,18 +567,34 @@ TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
   EXPECT_EQ(summary["evaluation"]["samples"], 100);
 }
 
-TEST_F(CliTest, AFinishedJobThatWasToTrainFurtherSaysWhatHelps) {
+TEST_F(CliTest, AFinishedJobThatIsToTrainLongerAsksWhatToDo) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
+  const std::string claims = State() + "/example/checkpoints/claims";
+  const std::string begun = State() + "/example/job.json", first = folder_ + "/first.json";
+  std::filesystem::copy_file(begun, first);
+  WriteFinished(State() + "/example/checkpoints", 10);
   std::string longer = kManifest;
   longer.replace(longer.find("steps: 10"), 9, "steps: 20");
-  Write("job.yaml", longer);
-  EXPECT_EQ(RunJob({}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("--fresh starts over. What has changed in the manifest since "
-                                    "(spec.training.steps 10 -> 20) is for another job"));
-  EXPECT_THAT(out_.str(),
-              HasSubstr("spec.checkpoint.restoreFrom: " + State() + "/example/checkpoints"));
+  for (const char* policy : {"", "  checkpoint: {onExisting: Fail}\n"}) {
+    Write("job.yaml", longer + policy);
+    EXPECT_EQ(RunJob({"--dry-run"}), 2);
+    EXPECT_THAT(out_.str(), HasSubstr("in use         CheckpointFolderInUse"));
+    EXPECT_EQ(RunJob({}), 2);
+    EXPECT_THAT(err_.str(), HasSubstr("which finished after step 10"));
+    EXPECT_THAT(err_.str(), HasSubstr("spec.training.steps 10 -> 20"));
+    EXPECT_THAT(err_.str(), HasSubstr("Set checkpoint.onExisting: Resume"));
+  }
+  // Of both, the earlier checkpoints are still there when the programs start.
+  for (const char* policy : {"Resume", "Replace"}) {
+    Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
+    Write("job.yaml", absl::StrCat(longer, "  checkpoint: {onExisting: ", policy, "}\n"));
+    EXPECT_EQ(RunJob({}), 1);
+    EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+    EXPECT_TRUE(std::filesystem::exists(claims + "/000002.json"));
+    std::filesystem::copy_file(first, begun, std::filesystem::copy_options::overwrite_existing);
+  }
 }
 
 TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {

@@ -160,25 +160,8 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
   return kExitOk;
 }
 
-// What can be done with a job that has finished. `own`: where checkpoints are, unless the manifest
-// says so.
-std::string AfterTheEnd(const PreparedRun& run, const std::string& own) {
-  std::string text = "; there is nothing to do. --fresh starts over.";
-  if (run.changes.empty()) return text;
-  std::vector<std::string> changes;
-  for (const local::ManifestChange& change : run.changes) {
-    changes.push_back(absl::StrCat(change.path, " ", change.before, " -> ", change.after));
-  }
-  const std::string& named = run.job.spec.checkpoint().directory();
-  absl::StrAppend(&text, " What has changed in the manifest since (", absl::StrJoin(changes, ", "),
-                  ") is for another job: give it a name of its own, and "
-                  "spec.checkpoint.restoreFrom: ",
-                  named.empty() ? own : named, " to begin with what this one has trained.");
-  return text;
-}
-
 int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
-                const PreparedRun& run, const local::JobDirectory& directory) {
+                const PreparedRun& run) {
   std::string text = absl::StrCat("Job ", name, " has finished already, after ",
                                   CountText(run.finished->step), " steps");
   if (run.finished->has_accuracy) {
@@ -187,7 +170,7 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   if (run.finished->has_perplexity) {
     absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
   }
-  absl::StrAppend(&text, AfterTheEnd(run, directory.checkpoints()));
+  absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
   v1::JobProgress progress;
   progress.set_phase(v1::JobProgress::SUCCEEDED);
   progress.set_step(run.finished->step);
@@ -370,7 +353,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
   }
   if (!run.ok()) return Complain(environment, run.status());
   if (run->finished.has_value()) {
-    return SayFinished(environment, flags, job->spec.name(), *run, directory);
+    return SayFinished(environment, flags, job->spec.name(), *run);
   }
   return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
@@ -36,9 +37,7 @@ constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
 
 }  // namespace
 
-std::string JobName(const v1::JobSpec& job) {
-  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
-}
+std::string JobName(const v1::JobSpec& job) { return FullJobName(job); }
 
 CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
                                  const CoordinatorRules* rules)

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/retention.h"
@@ -439,8 +440,16 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   RemoveIncompletes();
   incomplete_.clear();  // each shard writes in order: nobody writes one of them any more
   storage_.checkpoints.push_back(cut_->name);
-  for (const v1::CheckpointRef& old :
+  std::vector<v1::CheckpointRef> unneeded =
+      ReplacedCheckpoints(options_.job, storage_.claims, storage_.checkpoints);
+  for (v1::CheckpointRef& old :
        Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
+    const auto same = [&](const v1::CheckpointRef& ref) {
+      return ref.attempt() == old.attempt() && ref.step() == old.step();
+    };
+    if (std::none_of(unneeded.begin(), unneeded.end(), same)) unneeded.push_back(std::move(old));
+  }
+  for (const v1::CheckpointRef& old : unneeded) {
     actions_.push_back(DeleteCheckpoint{old, attempt_});
     storage_.checkpoints.erase(
         std::remove_if(storage_.checkpoints.begin(), storage_.checkpoints.end(),

@@ -138,8 +138,10 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
   for (const Process* worker : membership_.Living(v1::WORKER)) SendFinish(*worker);
 }
 
-void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now) {
+void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now,
+                                 const std::string& code) {
   if (Leaving() || stage_ == Stage::kExited) return;
+  reason_code_ = code;
   Leave(ExitReason::kFailed, reason, now);
 }
 

@@ -253,7 +253,7 @@ class CoordinatorCore::Impl {
   std::vector<Evaluator> Evaluators() const;
   CutPlan FinalPlan() const;
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
-  void Fail(const std::string& reason, absl::Time now);
+  void Fail(const std::string& reason, absl::Time now, const std::string& code = "");
   void Supersede(const std::string& why);
   void AdvanceLeaving(absl::Time now);
   void SendFinish(const Process& process);
@@ -374,6 +374,7 @@ class CoordinatorCore::Impl {
   absl::Time linger_until_ = absl::InfinitePast();
   ExitReason exit_reason_ = ExitReason::kFailed;
   std::string exit_message_;
+  std::string reason_code_;  // JobProgress.reason_code
 };
 
 }  // namespace sluice::coordinator

@@ -51,7 +51,10 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
-  if (Leaving() || stage_ == Stage::kExited) progress.set_reason(exit_message_);
+  if (Leaving() || stage_ == Stage::kExited) {
+    progress.set_reason(exit_message_);
+    progress.set_reason_code(reason_code_);
+  }
   if (view_.has_id()) *progress.mutable_view() = view_;
   progress.set_attempt(attempt_);
   if (length_.has_value()) {

@@ -302,7 +302,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
       absl::StatusOr<StorageContents> contents =
-          OpenStorage(*storage_, JobName(options_.core.job), options_.restore_source);
+          OpenStorage(*storage_, options_.core.job, options_.restore_source);
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});

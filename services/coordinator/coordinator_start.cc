@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/codec_check.h"
 #include "services/coordinator/coordinator_impl.h"
@@ -17,7 +18,6 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
-constexpr uint32_t kClaimFormatVersion = 2;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -88,12 +88,19 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   for (const std::string& damaged : storage_.damaged) {
     Warn(absl::StrCat("passed over: ", damaged), now);
   }
-  bool ended = false;
+  const ExistingJob& existing = storage_.existing;
+  if (existing.kind == ExistingJob::Kind::kRefused) {
+    Fail(existing.message, now, kCheckpointFolderInUse);
+    return;
+  }
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());
     highest_counter_ = std::max(highest_counter_, claim.term().counter());
-    ended = ended || claim.end();
   }
+  // A longer job begins another attempt behind the end record.
+  const bool goes_on =
+      existing.kind == ExistingJob::Kind::kResume || existing.kind == ExistingJob::Kind::kReplace;
+  const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !goes_on;
   const bool first = !storage_known_;
   if (first) {
     storage_known_ = true;
@@ -104,7 +111,9 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   }
   if (ended) {
     linger_until_ = now + timers_.suspect;
-    Leave(ExitReason::kSucceeded, "the job has finished", now);
+    if (existing.kind == ExistingJob::Kind::kFinished) reason_code_ = kNothingTrained;
+    Leave(ExitReason::kSucceeded,
+          existing.message.empty() ? "the job has finished" : existing.message, now);
     return;
   }
   // (R11) It may claim the attempt after its own, not after that of somebody who came later.
@@ -121,6 +130,8 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
     Fail(wrong, now);
     return;
   }
+  if (existing.kind == ExistingJob::Kind::kReplace) Warn(existing.message, now);
+  if (existing.kind == ExistingJob::Kind::kResume) Info(existing.message, now);
   stage_ = Stage::kGathering;
   if (!first) return;
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
@@ -242,6 +253,8 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
     }
     stage_ = Stage::kClaiming;
   }
+  claim.set_job(JobName(options_.job));
+  claim.set_settings(ClaimSettings(options_.job));
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   claim_ = claim;
   claim_pending_ = true;

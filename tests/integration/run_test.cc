@@ -256,6 +256,53 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
+TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsItsManifestSays) {
+  const auto manifest = [this](int steps, const std::string& policy) {
+    WriteManifest(steps, 0);
+    std::string text = ReadAll(folder_ + "/job.yaml");
+    const std::string interval = "{intervalSteps: 10}";
+    const size_t at = text.find(interval);
+    ASSERT_NE(at, std::string::npos);
+    if (!policy.empty()) {
+      text.replace(at, interval.size(),
+                   absl::StrCat("{intervalSteps: 10, onExisting: ", policy, "}"));
+    }
+    std::ofstream(folder_ + "/job.yaml") << text;
+  };
+  manifest(20, "");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  for (const char* policy : {"", "Fail"}) {
+    manifest(40, policy);
+    EXPECT_EQ(Sluice(RunArguments()), 2) << policy;
+    EXPECT_THAT(ReadAll(output_), HasSubstr("CheckpointFolderInUse: the checkpoint folder"));
+    EXPECT_THAT(ReadAll(output_), HasSubstr("which finished after step 20"));
+    EXPECT_THAT(ReadAll(output_), HasSubstr("spec.training.steps 20 -> 40"));
+  }
+  manifest(20, "Resume");
+  EXPECT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+
+  manifest(40, "Resume");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 40);
+  EXPECT_EQ(Summary(output_)["restoredFromStep"], 20);
+
+  manifest(30, "Replace");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 30);
+  EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto storage =
+      MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+  const std::vector<v1::CheckpointRef> left = storage->ListCheckpoints().value();
+  for (const v1::CheckpointRef& ref : left) {
+    EXPECT_EQ(ref.attempt(), 5) << "1 and 2: the first job; 3 and 4: the longer one";
+  }
+  // What is there is the job's own: the same command has nothing to do.
+  EXPECT_EQ(Sluice(RunArguments()), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+}
+
 TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   WriteManifest(1000, 0.05);
   StartRun();

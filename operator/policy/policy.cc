@@ -22,6 +22,7 @@ enum class Verdict {
   kLeft,     // exit code 0
   kAgain,    // a new incarnation at once, nobody's fault
   kWaits,    // for what is not there: replaced with backoff, never counted
+  kRefused,  // the same once its role has worked in this job; before that: hopeless
   kDeath,    // replaced with backoff, counted
   kHopeless  // starting again would end alike: the job fails
 };
@@ -41,9 +42,10 @@ Verdict Judge(const Exit& exit) {
       return Verdict::kAgain;
     case kExitMissing:
       return Verdict::kWaits;
+    case kExitRefused:
+      return Verdict::kRefused;
     case kExitFailed:
     case kExitUsage:
-    case kExitRefused:
     case 126:  // by the custom of shells: the program cannot be executed,
     case 127:  // or was not found
       return Verdict::kHopeless;
@@ -84,6 +86,9 @@ class Decider {
 
   Decision Run() {
     if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
+    for (const auto& [slot, process] : world_.processes) {
+      if (process.ready) memory_.worked.insert(slot.role);
+    }
     HandleExits();
     HandlePhase();
     HandleUnexplained();
@@ -148,7 +153,7 @@ class Decider {
         !KilledBeforeItRegistered(slot, process) &&
         (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
-    kept->data_missing = false;
+    kept->data_missing = kept->refused = false;
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
@@ -176,6 +181,14 @@ class Decider {
           return;
         }
         kept->data_missing = true;
+        Delay(kept);
+        return;
+      case Verdict::kRefused:
+        if (memory_.worked.count(slot.role) == 0) {
+          Hopeless(slot, process.exit);
+          return;
+        }
+        kept->refused = true;
         Delay(kept);
         return;
       case Verdict::kHopeless:

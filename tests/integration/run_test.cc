@@ -308,7 +308,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   StartRun();
   // Meanwhile nobody else can run it, and its state can be looked at.
   EXPECT_EQ(Sluice(RunArguments()), 2);
-  EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("process ", running_)));
+  EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("pid ", running_)));
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("training"));
 

@@ -94,8 +94,9 @@ void AddModel(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.model.name",
              "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
-             "`mnist-net`: the larger one of PyTorch's MNIST example. `mlp`: 784-256-10. "
-             "`lstm-lm`: a word-level language model, embedding, LSTM and linear. `linear`: linear "
+             "`mnist-net`: the larger net of PyTorch's parameter server tutorial (RPC). "
+             "`mlp`: 784-256-10. `lstm-lm`: a word-level language model, embedding, LSTM and "
+             "linear. `linear`: linear "
              "regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
              "1), whose result is known in advance; for tests.")
           .Fixed()

@@ -393,9 +393,14 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
       // The program may change its directory.
       absl::StrCat(security::kSecretVariable, "=",
                    std::filesystem::absolute(directory_->SecretFile()).string()),
+      absl::StrCat("SLUICE_CHECKPOINT_DIRECTORY=",
+                   std::filesystem::absolute(job.checkpoint().directory()).string()),
       absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
       "PYTHONUNBUFFERED=1",
   };
+  if (!options_.command_directory.empty()) {
+    arguments.insert(arguments.begin() + 1, absl::StrCat("--chdir=", options_.command_directory));
+  }
   arguments.insert(arguments.end(), job.worker().command().begin(), job.worker().command().end());
   return arguments;
 }

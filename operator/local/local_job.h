@@ -65,6 +65,8 @@ class LocalJob {
     Programs programs;
     std::string log_level = "info";
     int port = 0;  // of the coordinator; 0: any
+    // Where spec.worker.command runs: the manifest's directory. Empty: the one of this process.
+    std::string command_directory;
     policy::Limits limits;
     absl::Duration tick_interval = absl::Milliseconds(200);
     JobControlClient::Options control;

@@ -17,6 +17,7 @@
 #include "operator/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/state_dict_extras.h"
 #include "services/cli/command.h"
 #include "services/cli/jobs.h"
 #include "services/cli/progress_text.h"
@@ -29,6 +30,7 @@
 namespace sluice::cli {
 namespace {
 
+constexpr size_t kMaxExtrasBytes = size_t{64} << 30;
 constexpr size_t kValuesShown = 64;
 constexpr size_t kValuesWatched = 10;
 constexpr double kWatchSeconds = 1;  // between two looks, where --watch does not say
@@ -295,6 +297,21 @@ absl::StatusOr<Found> FindRunning(const Environment& environment, const Checkpoi
   return found;
 }
 
+// Adds what the model's state_dict has beside the trained tensors, as the workers wrote it.
+absl::Status AddStateDictExtras(const Environment& environment, const std::string& checkpoint,
+                                std::vector<SafetensorsArray>* tensors) {
+  const std::string path = JoinPath(DirectoryOf(checkpoint), kStateDictExtrasFile);
+  const absl::StatusOr<std::string> content = environment.files->Read(path, kMaxExtrasBytes);
+  if (absl::IsNotFound(content.status())) return absl::OkStatus();
+  if (!content.ok()) return content.status();
+  const absl::StatusOr<StateDictExtras> extras = ReadStateDictExtras(absl::Cord(*content));
+  const absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
+  if (added.ok()) return added;
+  return absl::DataLossError(
+      absl::StrCat(path, ": ", added.message(),
+                   "; without this file, export writes what the job trained alone"));
+}
+
 // What to write: --format, or what the file's name says.
 absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
   if (!flags.format.empty()) return flags.format == "torchscript";
@@ -309,14 +326,19 @@ absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
 int Export(const Environment& environment, const CheckpointFlags& flags) {
   const absl::StatusOr<bool> script = IsTorchScript(flags);
   if (!script.ok()) return Complain(environment, script.status());
-  const absl::StatusOr<Found> found =
+  absl::StatusOr<Found> found =
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
   for (const std::string& damaged : found->damaged) {
     *environment.err << "sluice: passed over: " << damaged << "\n";
   }
-  const absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
+  absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());
+  // A TorchScript file has its second names and constants already.
+  if (!*script && !found->folder.empty()) {
+    const absl::Status added = AddStateDictExtras(environment, found->folder, &*tensors);
+    if (!added.ok()) return Complain(environment, added);
+  }
   const absl::Cord file =
       WriteSafetensors(*tensors, {{"format", "pt"},
                                   {"job", found->manifest.job()},

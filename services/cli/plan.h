@@ -37,24 +37,25 @@ double ExpectedRows(double rows, double tokens);
 // A step is a synchronous step, or where the mode is another one worker's update. Bytes are those
 // of tensors as they are encoded; headers add less than a thousandth to all but the smallest
 // models. Where the shards compute the layers, what a worker sends and gets are inputs, outputs and
-// their gradients; a shard holds a version for each worker. Memory is that of tensors too: a
-// program itself, what its libraries and the network hold, and what computing takes between forward
-// and backward come on top.
+// their gradients; a shard holds a version for each worker. Memory is that of tensors and, where it
+// is printed, of the program with its libraries. What computing takes between forward and backward
+// comes on top.
 struct Plan {
   struct Shard {
     uint64_t parameter_bytes = 0;
-    uint64_t memory_bytes = 0;
+    uint64_t memory_bytes = 0;    // of tensors
     uint64_t received_bytes = 0;  // a step
     uint64_t sent_bytes = 0;
   };
   struct Worker {
-    uint64_t memory_bytes = 0;
+    uint64_t memory_bytes = 0;    // of tensors
     uint64_t received_bytes = 0;  // a step of its own
     uint64_t sent_bytes = 0;
   };
   uint64_t parameters = 0;  // elements, buffers and counters included
   uint64_t parameter_bytes = 0;
   bool synchronous = true;
+  bool shards_compute = false;  // and so link LibTorch
   uint32_t workers = 0;
   struct Table {
     std::string tensor;

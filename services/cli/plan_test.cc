@@ -239,8 +239,8 @@ TEST(Plan, ProgramsReadItAsJson) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(PlanJson(*plan, 12e6),
             R"({"parameters":1000000,"parameterBytes":4000000,"per":"step","shards":[)"
-            R"({"parameterBytes":4000000,"memoryBytes":12000000,"receivedBytes":12000000,)"
-            R"("sentBytes":12000000}],"workers":3,"worker":{"memoryBytes":12000000,)"
+            R"({"parameterBytes":4000000,"memoryBytes":32971520,"receivedBytes":12000000,)"
+            R"("sentBytes":12000000}],"workers":3,"worker":{"memoryBytes":200743680,)"
             R"("receivedBytes":4000000,"sentBytes":4000000},"rowTables":[],"networkSeconds":1.0})");
   const auto with_table = MakePlan(job, Embedding(), {}, {{0, true, {1000}, 0}});
   EXPECT_THAT(PlanJson(*with_table, 12e6),

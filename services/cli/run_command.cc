@@ -1,6 +1,7 @@
 // sluice run
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "operator/api/codec.h"
 #include "operator/local/local_job.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/storage.h"
 #include "services/cli/cluster/cluster_run.h"
 #include "services/cli/command.h"
 #include "services/cli/data_download.h"
@@ -26,6 +29,7 @@
 #include "services/cli/run_display.h"
 #include "services/cli/run_preparation.h"
 #include "services/common/exit_code.h"
+#include "services/common/file_util.h"
 #include "services/common/number_range.h"
 
 namespace sluice::cli {
@@ -141,7 +145,7 @@ std::unique_ptr<RunDisplay> MakeDisplay(const Environment& environment, const Ru
 // One sentence; of JSON also the summary, which everybody waits for.
 int SayNothingRuns(const Environment& environment, const RunFlags& flags, const std::string& name,
                    const std::string& text, policy::Outcome outcome,
-                   const v1::JobProgress& progress) {
+                   const v1::JobProgress& progress, const std::string& logs = "") {
   DisplayOptions options;
   options.job = name;
   if (flags.output == "plain") {
@@ -155,6 +159,7 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
     facts.name = name;
     facts.result.ending.outcome = outcome;
     facts.result.progress = progress;
+    facts.logs = logs;
     display->Finish(facts, kExitOk, {});
   }
   return kExitOk;
@@ -183,7 +188,16 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   if (run.finished->evaluation.has_value()) {
     *progress.mutable_last_evaluation() = *run.finished->evaluation;
   }
-  return SayNothingRuns(environment, flags, name, text, policy::Outcome::kSucceeded, progress);
+  const std::string& named = run.job.spec.checkpoint().directory();
+  const std::string folder = named.empty() ? directory.checkpoints() : named;
+  const auto storage = MakeLocalStorage(environment.files, folder, absl::StrCat("cli-", getpid()));
+  if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {
+    *progress.mutable_checkpoint()->mutable_last() = point->manifest.checkpoint();
+    progress.mutable_checkpoint()->set_folder(
+        JoinPath(folder, CheckpointFolder(point->manifest.checkpoint())));
+  }
+  return SayNothingRuns(environment, flags, name, text, policy::Outcome::kSucceeded, progress,
+                        directory.logs());
 }
 
 local::JobResult ResultOf(const RunResult& result, absl::Time now) {
@@ -233,6 +247,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   options.log_level = flags.log_level;
   if (flags.log_level.empty()) options.log_level = flags.verbose ? "debug" : "info";
   options.port = flags.port;
+  options.command_directory =
+      std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
   options.control.with_losses = losses;
   const absl::Time start = environment.clock->Now();
   SummaryFacts facts;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 
 namespace sluice::cli {
 namespace {
+
+// So many normal ends of one process are no accident, nor the end of the job.
+constexpr int kLeftOften = 3;
 
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(200);
 // Without a live view, a line of progress so often.
@@ -47,7 +51,15 @@ class TextDisplay final : public RunDisplay {
     // The operator's events tell of pods, and say more.
     if (!life.pod.empty()) return;
     const policy::Slot& slot = life.slot;
-    if (exit.signal == 0 && exit.code == kExitOk) return;
+    if (exit.signal == 0 && exit.code == kExitOk) {
+      if (!ending_ && ++left_[slot] == kLeftOften) {
+        Note(absl::StrCat(policy::SlotName(slot), " has ended with exit code 0 ", kLeftOften,
+                          " times, and the job is not at its end: it is started again each time. "
+                          "A program should stay in its loop until the job ends; `sluice stop` "
+                          "ends a job early."));
+      }
+      return;
+    }
     // Of the end: the job's own reason is told last.
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
@@ -188,6 +200,7 @@ class TextDisplay final : public RunDisplay {
   bool live_;
   JobView view_;
   bool ending_ = false;
+  std::map<policy::Slot, int> left_;  // how often each has ended with code 0
   bool failed_ = false;
   std::vector<int> drawn_;  // the widths of the lines of the view that stands
   // "worker-1: killed by signal 9 (Killed)": the last that ended, and the coordinator's last

@@ -102,5 +102,14 @@ TEST_F(TextDisplayTest, OfAJobThatIsStoppedTheCoordinatorsWordIsTold) {
   EXPECT_EQ(out.str(), "suspended before training began\n");
 }
 
+TEST_F(TextDisplayTest, AProgramThatLeavesItsLoopAgainAndAgainIsToldOnce) {
+  for (int i = 0; i < 2; ++i) End(v1::WORKER, 0);
+  EXPECT_EQ(out.str(), "");
+  for (int i = 0; i < 5; ++i) End(v1::WORKER, 0);
+  const std::string hint = "worker-0 has ended with exit code 0 3 times";
+  EXPECT_EQ(out.str().find(hint), 0u) << out.str();
+  EXPECT_EQ(out.str().rfind(hint), 0u) << out.str();
+}
+
 }  // namespace
 }  // namespace sluice::cli

@@ -370,6 +370,22 @@ TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
       << "the pin is freed";
 }
 
+TEST(CoordinatorEvaluation, WarnsOnceWhereWorkersHaveNoEvaluationData) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_data()->mutable_evaluation()->set_max_samples(10);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(6);
+  const v1::JobProgress progress = job.Progress();
+  int warnings = 0;
+  for (const v1::Event& event : progress.events()) {
+    if (event.kind() != v1::Event::WARNING) continue;
+    EXPECT_THAT(event.message(), HasSubstr("nothing is evaluated"));
+    ++warnings;
+  }
+  EXPECT_EQ(warnings, 1);
+}
+
 // The steps at which the job was evaluated, in order.
 std::vector<uint64_t> EvaluatedSteps(FakeJob& job) {
   std::vector<uint64_t> steps;

@@ -331,6 +331,10 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
     Fail(wrong, now);
     return false;
   }
+  if (options_.job.data().has_evaluation() && ready.evaluation_samples() == 0) {
+    Warn("data.evaluation is set, and the workers have no evaluation data: nothing is evaluated",
+         now);
+  }
   return true;
 }
 

@@ -29,6 +29,7 @@
 #include "operator/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/safetensors.h"
 #include "services/common/file_util.h"
 #include "services/transport/security/job_secret.h"
 #include "services/worker/models/testing/script_files.h"
@@ -696,6 +697,100 @@ spec:
             0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("missing.pt"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.pt"));
+}
+
+// A strict load_state_dict wants second names and constants.
+TEST_F(RunTest, ExportedSafetensorsHaveEveryNameOfTheStateDict) {
+  ScriptModule module;
+  module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
+                    {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""},
+                    {"tied", ScriptTensor::kParameter, {}, {}, "weight"},
+                    {"order", ScriptTensor::kIntegerBuffer, {2}, {1, 0}, ""},
+                    {"mask", ScriptTensor::kBoolBuffer, {2}, {1, 1}, ""}};
+  module.source = R"(
+def forward(self, x):
+    x = torch.index_select(x, 1, self.order) * self.mask
+    return torch.linear(x, self.weight, self.bias) + torch.linear(x, self.tied)
+)";
+  WriteScript(folder_ + "/net.pt", module);
+  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: TorchScript, path: net.pt}
+  loss: binaryCrossEntropyWithLogits
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 5, globalBatchSize: 16}
+)";
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const std::string exported = folder_ + "/trained.safetensors";
+  ASSERT_EQ(Sluice({"export", "example", "-o", exported}), 0) << ReadAll(output_);
+  const auto arrays = ReadSafetensors(absl::Cord(ReadAll(exported)));
+  ASSERT_TRUE(arrays.ok()) << arrays.status();
+  std::map<std::string, SafetensorsArray> by_name;
+  for (const SafetensorsArray& array : *arrays) by_name[array.name] = array;
+  ASSERT_EQ(by_name.size(), 5u);
+  EXPECT_EQ(by_name["tied"].bytes, by_name["weight"].bytes);
+  EXPECT_EQ(by_name["mask"].bytes, std::string("\1\1"));
+  EXPECT_EQ(by_name["mask"].other_type, "BOOL");
+  EXPECT_EQ(by_name["order"].dtype, v1::INT64);
+
+  // The TorchScript export has them by itself.
+  ASSERT_EQ(Sluice({"export", "example", "-o", folder_ + "/trained.pt", "--bin-dir", programs_}), 0)
+      << ReadAll(output_);
+  // What is damaged is named, and not left out.
+  const std::string extras = folder_ + "/state/example/checkpoints/state_dict.extras";
+  std::ofstream(extras, std::ios::app) << "x";
+  EXPECT_NE(Sluice({"export", "example", "-o", exported}), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("state_dict.extras: its CRC32C"));
+}
+
+TEST_F(RunTest, AModuleThatReturnsItsLossTrainsWithoutOneInTheManifest) {
+  ScriptModule module;
+  module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
+                    {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
+  module.source = R"(
+def forward(self, x, y):
+    logits = torch.linear(x, self.weight, self.bias).squeeze(1)
+    return torch.binary_cross_entropy_with_logits(logits, y.to(logits.dtype))
+)";
+  WriteScript(folder_ + "/net.pt", module);
+  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: TorchScript, path: net.pt}
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}, evaluation: {intervalSteps: 10}}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 20, globalBatchSize: 16}
+  worker: {replicas: 2}
+)";
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  const Json evaluation = Objects(output_, "summary").at(0).at("evaluation");
+  EXPECT_EQ(evaluation.at("step"), 20);
+  EXPECT_GT(evaluation.at("loss"), 0);
+}
+
+TEST_F(RunTest, TheCommandOfAWorkerRunsInTheManifestsDirectory) {
+  std::filesystem::create_directory(folder_ + "/project");
+  std::ofstream(folder_ + "/project/worker.sh") << "pwd >&2; exit 1\n";
+  std::ofstream(folder_ + "/project/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: Custom}
+  data: {format: Custom}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 5, globalBatchSize: 16}
+  worker: {command: [sh, worker.sh]}
+)";
+  std::vector<std::string> arguments = RunArguments();
+  for (std::string& argument : arguments) {
+    if (argument == folder_ + "/job.yaml") argument = folder_ + "/project/job.yaml";
+  }
+  ASSERT_EQ(Sluice(arguments), 1) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr(folder_ + "/project"));
 }
 
 TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {

@@ -38,6 +38,34 @@ spec:
 '''
 
 
+_NO_EVALUATION = '''
+import numpy as np
+import sluice
+data = sluice.ArrayDataset(np.ones((64, 1)))
+loss = lambda parameters, batch: (1.0, {'w': parameters['w']})
+with sluice.Worker(sluice.join(), {'w': np.ones(1)}, loss) as worker:
+    for batch in worker.batches(data):
+        worker.step(batch)
+'''
+
+# The first worker that has computed a step leaves, once.
+_LEAVES = '''
+import os
+import numpy as np
+import sluice
+data = sluice.ArrayDataset(np.ones((64, 1)))
+loss = lambda parameters, batch: (1.0, {{'w': parameters['w']}})
+with sluice.Worker(sluice.join(), {{'w': np.ones(1)}}, loss) as worker:
+    for batch in worker.batches(data):
+        worker.step(batch)
+        try:
+            os.close(os.open({marker!r}, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        break
+'''
+
+
 class Run(unittest.TestCase):
 
     def setUp(self):
@@ -70,6 +98,36 @@ class Run(unittest.TestCase):
                         '--state-dir', self.folder / 'state'], check=True)
         self.assertEqual(list(sluice.load(exported)), list(tensors))
         np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
+
+    def test_a_job_that_has_finished_gives_its_result_again(self):
+        first = self.run_job(steps=20)
+        again = self.run_job(steps=20)
+        self.assertEqual((again.outcome, again.step), ('Succeeded', 20))
+        self.assertEqual(pathlib.Path(again.checkpoint).resolve(),
+                         pathlib.Path(first.checkpoint).resolve())
+        self.assertEqual(again.metrics['logs'], first.metrics['logs'])
+        np.testing.assert_array_equal(again.load()['w'], first.load()['w'])
+
+    def test_a_program_runs_in_the_directory_of_its_manifest(self):
+        (self.folder / 'train.py').write_text(_WORKER.read_text())
+        result = self.run_job(steps=5, command=[sys.executable, 'train.py'])
+        self.assertEqual(result.step, 5)
+
+    def test_a_program_without_evaluation_data_is_told_so(self):
+        result = self.run_job(steps=5, command=[sys.executable, '-c', _NO_EVALUATION])
+        self.assertIsNone(result.evaluation_loss)
+        log = (self.folder / 'state/quadratic/logs/worker-0.log').read_text()
+        self.assertEqual(log.count('was given no evaluation dataset: nothing is evaluated'), 1)
+
+    def test_a_program_that_leaves_its_loop_says_so(self):
+        # The second life stays.
+        program = _LEAVES.format(marker=str(self.folder / 'left'))
+        result = self.run_job(steps=60, command=[sys.executable, '-c', program])
+        self.assertEqual(result.step, 60)
+        logs = ''.join(path.read_text() for path in
+                       (self.folder / 'state/quadratic/logs').glob('worker-*.log'))
+        self.assertIn('left its loop before the end of the job', logs)
+        self.assertIn('sluice stop quadratic', logs)
 
     def test_a_job_that_is_interrupted_goes_on_where_it_stopped(self):
         manifest = self.manifest(steps=150, delay=0.02)

@@ -1,6 +1,8 @@
-// The net of PyTorch's MNIST example (pytorch/examples, mnist/main.py):
+// The net of PyTorch's tutorial on a parameter server with RPC:
 // conv 1 -> 32, kernel 3 -> relu -> conv 32 -> 64, kernel 3 -> max-pool 2 -> dropout2d 0.25 ->
 // linear 9216 -> 128 -> relu -> dropout2d 0.5 -> linear 128 -> 10 -> log-softmax.
+// The example mnist/main.py of pytorch/examples has the same names and shapes, and one relu more,
+// behind conv2. sluice.models.MnistNet is this net in Python.
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>

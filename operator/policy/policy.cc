@@ -331,11 +331,16 @@ class Decider {
   void HandlePhase() {
     switch (world_.phase) {
       case v1::JobProgress::SUCCEEDED:
-        Succeed();
+        if (world_.phase_code.empty()) {
+          Succeed();
+        } else {
+          End(Outcome::kSucceeded, world_.phase_code, world_.phase_reason, std::nullopt,
+              limits_.leave_grace);
+        }
         break;
       case v1::JobProgress::FAILED:
         // The coordinator has told everybody; it keeps its last word for a moment.
-        End(Outcome::kFailed, "TrainingFailed",
+        End(Outcome::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
             world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
             std::nullopt, limits_.failed_grace);
         break;

@@ -181,6 +181,7 @@ struct Observation {
   // The newest that the coordinator of this activation said; STARTING if nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   std::string phase_reason;
+  std::string phase_code;  // JobProgress.reason_code
   // When the coordinator's present life answered last; not yet, or not known: InfinitePast.
   absl::Time coordinator_heard = absl::InfinitePast();
 };
@@ -190,7 +191,7 @@ enum class Outcome { kSucceeded, kFailed, kSuspended };
 struct Ending {
   Outcome outcome = Outcome::kFailed;
   std::string code;            // the reason in one word: "BackoffLimitExceeded"
-  std::string reason;          // one sentence; empty for success
+  std::string reason;          // one sentence; of success only if nothing was trained
   std::optional<Slot> blamed;  // whose log tells more
   absl::Time since;
   absl::Duration leave_grace;  // before SIGTERM

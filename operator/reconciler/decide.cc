@@ -143,11 +143,13 @@ class JobDecider {
     if (progress_is_new_) {
       observation_.phase = progress_->phase();
       observation_.phase_reason = progress_->reason();
+      observation_.phase_code = progress_->reason_code();
       ObserveRegistrations();
     }
     if (coordinator->last_word.has_value()) {
       observation_.phase = coordinator->last_word->phase();
       observation_.phase_reason = coordinator->last_word->reason();
+      observation_.phase_code = coordinator->last_word->reason_code();
       // What it wrote down last is newer than anything that it was heard to say.
       progress_ = &*coordinator->last_word;
       progress_is_new_ = true;

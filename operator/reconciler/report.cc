@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "operator/local/resume.h"
 #include "operator/reconciler/names.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 
 namespace sluice::reconciler {
@@ -488,8 +489,18 @@ class Reporter {
     const std::string reason =
         Ending().has_value() && !Ending()->code.empty() ? Ending()->code : "Ended";
     const bool news = !HasCondition(status_, "Succeeded") && !HasCondition(status_, "Failed");
-    Set("Succeeded", succeeded, succeeded ? "Completed" : failed ? "Failed" : "NotFinished", "");
+    const bool trained = reason != kNothingTrained;
+    Set("Succeeded", succeeded,
+        !succeeded ? (failed ? "Failed" : "NotFinished")
+        : trained  ? "Completed"
+                   : kNothingTrained,
+        succeeded ? message : "");
     Set("Failed", failed, failed ? reason : "NotFailed", failed ? message : "");
+    const bool in_use = failed && reason == kCheckpointFolderInUse;
+    if (in_use || FindCondition(status_, kCheckpointFolderInUse) != nullptr) {
+      Set(kCheckpointFolderInUse, in_use, in_use ? "OtherCheckpoints" : "NotInUse",
+          in_use ? message : "");
+    }
     if (!succeeded && !failed) return;
     if (!status_.contains("completionTime")) {
       status_["completionTime"] = kube::EncodeTime(findings_.now);
@@ -498,9 +509,10 @@ class Reporter {
     if (failed) {
       Tell(Type::kWarning, reason, "Fail", message);
     } else {
-      Tell(Type::kNormal, "Succeeded", "Complete",
-           absl::StrCat("training is complete at step ",
-                        kube::GetInt(status_, {"training", "step"})));
+      Tell(Type::kNormal, trained ? "Succeeded" : kNothingTrained, "Complete",
+           trained ? absl::StrCat("training is complete at step ",
+                                  kube::GetInt(status_, {"training", "step"}))
+                   : message);
     }
   }
 

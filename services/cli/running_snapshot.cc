@@ -144,8 +144,8 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
        .on_broken = [collector](const absl::Status& why) { collector->OnBroken(why); }});
   v1::Header hello;
   *hello.mutable_view() = snapshot.view().id();
-  hello.mutable_hello()->set_min_wire_version(kOldestWireVersion);
-  hello.mutable_hello()->set_max_wire_version(kWireVersion);
+  hello.mutable_hello()->set_min_wire_version(SpokenWireVersions().oldest);
+  hello.mutable_hello()->set_max_wire_version(SpokenWireVersions().newest);
   hello.mutable_hello()->set_job(job);
   *hello.mutable_hello()->mutable_sender() = ReaderId(incarnation);
   hello.mutable_hello()->set_shard_incarnation(shard.process().incarnation());

@@ -98,7 +98,7 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
     : options_(WithDefaults(std::move(options), kDefaultGradientsSeconds)),
       rules_(rules),
       timers_(TimersFrom(options_.job.timeouts())),
-      membership_({JobName(options_.job), options_.wire_version, timers_.suspect, timers_.silence,
+      membership_({JobName(options_.job), SpokenWireVersions(), timers_.suspect, timers_.silence,
                    rules->RefuseExpelled(), options_.job.worker().replicas(),
                    std::max<uint32_t>(options_.job.parameter_server().replicas(), 1)}),
       meter_(20 * std::max<uint64_t>(options_.job.training().global_batch_size(), 1)),
@@ -114,6 +114,7 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
       evaluations_(options_.job.data().evaluation().interval_steps(),
                    absl::Seconds(options_.job.data().evaluation().interval_seconds())) {
   term_.set_coordinator(options_.incarnation);
+  for (const std::string& warning : options_.warnings) Warn(warning, now);
   ReadStorageAgain(now);
 }
 
@@ -434,6 +435,9 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
   Membership::Admission admission = membership_.Register(stream, request, now);
   if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
   if (admission.kind == Membership::Admission::Kind::kRefused) {
+    if (admission.refusal.code() == v1::Refusal::WIRE_VERSION) {
+      Warn(admission.refusal.reason(), now);
+    }
     Refuse(stream, std::move(admission.refusal));
     return;
   }

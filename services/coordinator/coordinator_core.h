@@ -44,8 +44,9 @@ namespace sluice::coordinator {
 
 struct CoordinatorOptions {
   v1::JobSpec job;
-  uint64_t incarnation = 0;   // of this coordinator; random, not 0
-  uint32_t wire_version = 1;  // members with another one are refused
+  uint64_t incarnation = 0;  // of this coordinator; random, not 0
+  // Of the start, for whoever watches the job: they become events.
+  std::vector<std::string> warnings;
   // Name of a checkpoint's folder in the storage (services/checkpoint).
   std::function<std::string(const v1::CheckpointRef&)> checkpoint_folder;
   std::string build;  // recorded in manifests

@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "hwy/targets.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/restore_source.h"
@@ -17,6 +18,7 @@
 #include "services/common/program.h"
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
+#include "services/coordinator/job_file.h"
 #include "services/coordinator/termination_message.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
@@ -39,19 +41,16 @@ struct Flags {
 
 constexpr size_t kMaxJobBytes = 1 << 20;
 
-absl::StatusOr<v1::JobSpec> ReadJob(FileSystem* files, const std::string& path) {
+absl::StatusOr<coordinator::JobFile> ReadJob(FileSystem* files, const std::string& path) {
   absl::StatusOr<std::string> text = files->Read(path, kMaxJobBytes);
   if (!text.ok()) return text.status();
-  v1::JobSpec job;
-  const auto status = google::protobuf::util::JsonStringToMessage(*text, &job);
-  if (!status.ok()) {
-    // Not ignored: a job that lacks what it asked for would train, and to something else.
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ", status.ToString(), "; this is sluice-coordinator ", Version(),
-        ", and a field that it does not know may be of a newer sluice or operator: give "
-        "the job an image of the same version"));
-  }
-  return job;
+  absl::StatusOr<coordinator::JobFile> file = coordinator::ParseJobFile(*text);
+  if (file.ok()) return file;
+  return absl::Status(
+      file.status().code(),
+      absl::StrCat(path, ": ", file.status().message(), "; this is sluice-coordinator ", Version(),
+                   ": if the sluice or operator that wrote the file is newer, give the job an "
+                   "image of its release"));
 }
 
 // Which kernels choose at run time on a machine like this one.
@@ -97,8 +96,13 @@ absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  absl::StatusOr<v1::JobSpec> job = ReadJob(files.get(), flags.job_file);
-  if (!job.ok()) return job.status();
+  absl::StatusOr<coordinator::JobFile> job_file = ReadJob(files.get(), flags.job_file);
+  if (absl::IsFailedPrecondition(job_file.status())) {
+    ExitWith("sluice-coordinator", job_file.status());
+    return kExitRefused;
+  }
+  if (!job_file.ok()) return job_file.status();
+  const v1::JobSpec* const job = &job_file->job;
   const Logger logger = base_logger.With({{"job", job->name()}, {"role", "coordinator"}});
   const uint64_t incarnation = RandomIncarnation();
   const std::string storage_folder =
@@ -126,6 +130,13 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   if (!security.ok()) return security.status();
 
   CoordinatorServer::Options options;
+  if (const auto& unknown = job_file->unknown_fields; !unknown.empty()) {
+    options.core.warnings.push_back(
+        absl::StrCat("the job file has fields that sluice-coordinator ", Version(),
+                     " does not know and leaves out: ", absl::StrJoin(unknown, ", "),
+                     "; for what they ask, give the job an image of the release that wrote it"));
+    logger.Warning(options.core.warnings.back());
+  }
   options.security = *security;
   options.core.job = *job;
   options.core.incarnation = incarnation;

@@ -58,10 +58,14 @@ std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const 
     return Refuse(v1::Refusal::WRONG_JOB, absl::StrCat("this is the coordinator of job ",
                                                        options_.job, ", not ", request.job()));
   }
-  if (request.wire_version() != options_.wire_version) {
-    return Refuse(v1::Refusal::WIRE_VERSION,
-                  absl::StrCat("the coordinator speaks wire version ", options_.wire_version,
-                               ", the process ", request.wire_version()));
+  if (const WireVersions& spoken = options_.wire_versions;
+      !spoken.Contains(request.wire_version())) {
+    return Refuse(
+        v1::Refusal::WIRE_VERSION,
+        absl::StrCat(ProcessName(request.process()), " asks for wire version ",
+                     request.wire_version(), "; this coordinator speaks ", spoken.oldest, " to ",
+                     spoken.newest, ". If it speaks no other version, start it from the ",
+                     "coordinator's release"));
   }
   if (options_.refuse_expelled && expelled_.contains(request.process().incarnation())) {
     return Refuse(v1::Refusal::EXPELLED, "this incarnation was expelled; come back with a new one");

@@ -22,6 +22,7 @@
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/actions.h"
+#include "services/protocol/wire_version.h"
 
 namespace sluice::coordinator {
 
@@ -59,7 +60,7 @@ class Membership {
  public:
   struct Options {
     std::string job;
-    uint32_t wire_version = 1;
+    WireVersions wire_versions = SpokenWireVersions();
     absl::Duration suspect;
     absl::Duration silence;
     bool refuse_expelled = true;  // R7

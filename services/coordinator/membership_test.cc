@@ -58,6 +58,29 @@ TEST(Membership, AnIndexThatIsNotWantedIsPutOffUntilItIs) {
       << "it lives, and leaves when its parent says so";
 }
 
+TEST(Membership, AcceptsEachWireVersionThatItSpeaks) {
+  Membership::Options options = Options();
+  options.wire_versions = {.oldest = 2, .newest = 3};
+  Membership members(options);
+  v1::Register request = Request(v1::WORKER, 0, 7);
+  request.set_wire_version(2);
+  EXPECT_EQ(members.Register(1, request, kStart).kind, Kind::kNew);
+  request = Request(v1::WORKER, 1, 8);
+  request.set_wire_version(3);
+  EXPECT_EQ(members.Register(2, request, kStart).kind, Kind::kNew);
+  request = Request(v1::WORKER, 2, 9);
+  for (const uint32_t version : {0, 1, 4}) {
+    request.set_wire_version(version);
+    const v1::Refusal refusal = members.Register(3, request, kStart).refusal;
+    EXPECT_EQ(refusal.code(), v1::Refusal::WIRE_VERSION) << version;
+    EXPECT_THAT(refusal.reason(), HasSubstr("worker-2 asks for wire version"));
+    EXPECT_THAT(refusal.reason(), HasSubstr("speaks 2 to 3"));
+  }
+  request.set_wire_version(3);
+  EXPECT_EQ(members.Register(4, request, kStart).kind, Kind::kNew)
+      << "a refused process may register again with another version";
+}
+
 TEST(Membership, RefusesAnotherJobAndAnotherWireVersion) {
   Membership members(Options());
   v1::Register request = Request(v1::WORKER, 0, 7);

@@ -102,9 +102,10 @@ absl::Status CheckNorm(double square_sum, bool non_finite) {
 // ---------------------------------------------------------------- any stream
 
 absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
-  if (hello.min_wire_version() > kWireVersion || hello.max_wire_version() < kOldestWireVersion) {
+  const WireVersions spoken = SpokenWireVersions();
+  if (hello.min_wire_version() > spoken.newest || hello.max_wire_version() < spoken.oldest) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this shard speaks wire versions ", kOldestWireVersion, " to ", kWireVersion,
+        absl::StrCat("this shard speaks wire versions ", spoken.oldest, " to ", spoken.newest,
                      ", the peer ", hello.min_wire_version(), " to ", hello.max_wire_version()));
   }
   if (hello.job() != state.options.identity.job()) {

@@ -12,7 +12,6 @@
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/protocol/ids.h"
-#include "services/protocol/wire_version.h"
 #include "services/ps/shard_extension.h"
 #include "services/ps/shard_server.h"
 #include "services/transport/endpoint.h"
@@ -72,7 +71,6 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   identity.set_job(flags.job);
   identity.set_host(HostName());
   identity.set_pid(getpid());
-  identity.set_wire_version(kWireVersion);
 
   absl::StatusOr<std::unique_ptr<ShardServer>> server =
       ShardServer::Start(std::move(options), files.get(), &metrics, logger);
@@ -95,8 +93,16 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   });
   const ShardServer::Result result = (*server)->Wait();
   stop->SetHandler(nullptr);
-  if (result.code == kExitFinished) return kExitOk;
-  return result.code == kExitReplaced ? kExitExpelled : kExitFailed;
+  switch (result.code) {
+    case kExitFinished:
+      return kExitOk;
+    case kExitReplaced:
+      return kExitExpelled;
+    case kExitNotAccepted:
+      return kExitRefused;
+    default:
+      return kExitFailed;
+  }
 }
 
 int Main(int argc, char** argv) {

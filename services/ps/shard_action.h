@@ -83,6 +83,8 @@ inline constexpr int kExitFinished = 0;
 inline constexpr int kExitFailed = 1;
 // This life is over, a new process may do better (EX_TEMPFAIL).
 inline constexpr int kExitReplaced = 75;
+// The coordinator does not accept this shard: it is of another job, or of another version.
+inline constexpr int kExitNotAccepted = 76;
 
 using ShardAction = std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator,
                                  DropCoordinator, WritePartition, LoadPartition, ExitProcess>;

@@ -128,6 +128,7 @@ class ShardCore::Impl {
 
   Authority authority_;
   bool connected_ = false;
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // that it registers with
   Pausing pausing_ = Pausing::kNo;
   v1::Pause pause_;
 
@@ -146,6 +147,7 @@ void ShardCore::Impl::Register() {
   connected_ = true;
   v1::MemberMessage message;
   *message.mutable_register_() = state.options.identity;
+  message.mutable_register_()->set_wire_version(wire_version_);
   if (state.view.has_value()) {
     *message.mutable_register_()->mutable_newest_view() = state.view->id();
   }
@@ -200,8 +202,15 @@ void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
     case v1::Refusal::DUPLICATE:
       state.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
       return;
+    case v1::Refusal::WIRE_VERSION:
+      if (wire_version_ > SpokenWireVersions().oldest) {
+        // The coordinator closes the stream. The next one begins with an older version.
+        --wire_version_;
+        return;
+      }
+      [[fallthrough]];
     default:
-      state.actions.push_back(ExitProcess{kExitFailed, refusal.reason()});
+      state.actions.push_back(ExitProcess{kExitNotAccepted, refusal.reason()});
   }
 }
 
@@ -738,8 +747,8 @@ void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
 v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
   v1::Header header = impl_->state.NewHeader();
   v1::Hello& hello = *header.mutable_hello();
-  hello.set_min_wire_version(kOldestWireVersion);
-  hello.set_max_wire_version(kWireVersion);
+  hello.set_min_wire_version(SpokenWireVersions().oldest);
+  hello.set_max_wire_version(SpokenWireVersions().newest);
   hello.set_job(impl_->state.options.identity.job());
   *hello.mutable_sender() = impl_->state.options.identity.process();
   hello.set_shard_incarnation(shard.incarnation());

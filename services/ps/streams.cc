@@ -109,7 +109,7 @@ absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const ab
   if (absl::Status fits = CheckHello(state_, hello); !fits.ok()) return fits;
   if (!payload.empty()) return absl::InvalidArgumentError("a Hello with a payload");
   entry.said_hello = true;
-  entry.wire_version = std::min(kWireVersion, hello.max_wire_version());
+  entry.wire_version = std::min(SpokenWireVersions().newest, hello.max_wire_version());
   entry.stream.peer.set_role(hello.sender().role());
   entry.stream.peer.set_index(hello.sender().index());
   entry.stream.peer.set_incarnation(hello.sender().incarnation());

@@ -282,10 +282,18 @@ class Errors(unittest.TestCase):
 
     def test_another_version_of_the_protocol(self):
         processes = self.start()
-        newer = functools.partial(runtime.core_lib.Options, wire_version=99)
+        newer = functools.partial(runtime.core_lib.Options, wire_version=99,
+                                  oldest_wire_version=99)
         with mock.patch.object(runtime.core_lib, 'Options', newer):
-            with self.assertRaisesRegex(sluice.VersionMismatch, 'version 1.*99.*same release'):
+            with self.assertRaisesRegex(sluice.VersionMismatch, 'wire version 99.*speaks 1 to 1.*same release'):
                 sluice.join(processes.address, job=processes.name)
+
+    def test_the_next_version_of_the_protocol_falls_back_to_the_jobs(self):
+        processes = self.start()
+        newer = functools.partial(runtime.core_lib.Options, wire_version=2)
+        with mock.patch.object(runtime.core_lib, 'Options', newer):
+            job = sluice.join(processes.address, job=processes.name)
+        self.assertEqual(job.name, processes.name)
 
     def test_a_model_that_is_not_the_jobs(self):
         processes = self.start(training={'steps': 1000}, worker={'replicas': 2})

@@ -10,7 +10,6 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/logging.h"
 #include "services/common/process.h"
-#include "services/protocol/wire_version.h"
 #include "services/ps/shard_action.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
@@ -73,7 +72,6 @@ absl::Status InProcessJob::StartShard(uint32_t index) {
   identity.mutable_process()->set_index(index);
   identity.mutable_process()->set_incarnation(RandomIncarnation());
   identity.set_job(coordinator::JobName(job_));
-  identity.set_wire_version(kWireVersion);
   absl::StatusOr<std::unique_ptr<ps::ShardServer>> server = ps::ShardServer::Start(
       std::move(options), files_.get(), &entry->metrics, LoggerOf("ps", index));
   if (!server.ok()) return server.status();

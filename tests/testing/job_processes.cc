@@ -81,6 +81,9 @@ std::string JobProcesses::Program(const std::string& role) const {
   if (role == "worker" && !options_.worker_program.empty()) {
     return absl::StrCat(root, "/", options_.worker_program);
   }
+  if (role == "coordinator" && !options_.coordinator_program.empty()) {
+    return absl::StrCat(root, "/", options_.coordinator_program);
+  }
   if (role == "ps" && !options_.shard_program.empty()) {
     return absl::StrCat(root, "/", options_.shard_program);
   }
@@ -105,6 +108,7 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   const std::string job_file = absl::StrCat(options_.folder, "/job.json");
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
+  json.insert(1, options_.more_of_job);  // behind the brace
   std::ofstream(job_file) << json;
   // Its successors must be found where it was.
   const std::string listen =

@@ -36,6 +36,10 @@ class JobProcesses {
     // The same for shards; empty: sluice-ps, or sluice-ps-torch where the job's layers are computed
     // by its shards.
     std::string shard_program;
+    // The same for coordinators; empty: sluice-coordinator.
+    std::string coordinator_program;
+    // Members that the job file has in front of the job's own: `"newField": 1,`.
+    std::string more_of_job;
     std::string coordinator;  // host:port of one that lives already; empty: StartCoordinator
     // Folders of credentials as security::WriteCredentialFolders makes them, one of each process's
     // name; empty: plain text with a secret.

@@ -32,7 +32,8 @@ class Options:
     job: str         # "<namespace>/<name>/<uid>"
     host: str = ''
     pid: int = 0
-    wire_version: int = wire.WIRE_VERSION
+    wire_version: int = wire.WIRE_VERSION  # the newest and the oldest that it speaks
+    oldest_wire_version: int = wire.OLDEST_WIRE_VERSION
 
 
 @dataclasses.dataclass
@@ -60,6 +61,7 @@ class WorkerCore:
 
     def __init__(self, options):
         self._options = options
+        self._wire_version = options.wire_version  # that it registers with
         self._context = context_lib.WorkerContext(options.process.incarnation)
         self._evaluations = evaluation.EvaluationQueue(self._context)
         self._birth = birth_lib.BirthPusher(self._context)
@@ -243,7 +245,7 @@ class WorkerCore:
         self._registered = False
         request = wire.Register(
             process=self._options.process, job=self._options.job, host=self._options.host,
-            pid=self._options.pid, wire_version=self._options.wire_version)
+            pid=self._options.pid, wire_version=self._wire_version)
         if self._context.view is not None:
             request.newest_view.CopyFrom(self._context.view.id)
         self._tell(register=request)
@@ -288,6 +290,11 @@ class WorkerCore:
 
     def _on_refusal(self, refusal):
         reason = actions.ExitReason.REFUSED
+        if (refusal.code == wire.Refusal_WIRE_VERSION and
+                self._wire_version > self._options.oldest_wire_version):
+            # The coordinator closes the stream. The next one begins with an older version.
+            self._wire_version -= 1
+            return
         if refusal.code == wire.Refusal_FINISHED:
             reason = actions.ExitReason.FINISHED
         elif refusal.code in (wire.Refusal_EXPELLED, wire.Refusal_DUPLICATE):

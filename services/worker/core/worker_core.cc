@@ -110,8 +110,9 @@ class WorkerCore::Impl {
   std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
   TrainingMode* mode_ = nullptr;  // one of the two: that of the view
 
-  bool connected_ = false;   // to the coordinator
-  bool registered_ = false;  // on this stream
+  bool connected_ = false;                               // to the coordinator
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // that it registers with
+  bool registered_ = false;                              // on this stream
   bool opening_ = false;
   std::optional<v1::Ready> ready_;
   bool was_member_ = false;
@@ -135,7 +136,7 @@ void WorkerCore::Impl::OnCoordinatorConnected() {
   request.set_job(options_.job);
   request.set_host(options_.host);
   request.set_pid(options_.pid);
-  request.set_wire_version(kWireVersion);
+  request.set_wire_version(wire_version_);
   request.set_metrics_address(options_.metrics_address);
   if (context_.view.has_id()) *request.mutable_newest_view() = context_.view.id();
   SendToCoordinator(std::move(message));
@@ -187,6 +188,13 @@ void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
     case v1::Refusal::EXPELLED:
     case v1::Refusal::DUPLICATE:
       return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled, refusal.reason());
+    case v1::Refusal::WIRE_VERSION:
+      if (wire_version_ > SpokenWireVersions().oldest) {
+        // The coordinator closes the stream. The next one begins with an older version.
+        --wire_version_;
+        return;
+      }
+      return ExitNow(ExitReason::kRefused, refusal.reason());
     default:
       return ExitNow(ExitReason::kRefused, refusal.reason());
   }
@@ -338,8 +346,8 @@ void WorkerCore::Impl::OnShardConnected(ShardId shard) {
   v1::Header header;
   if (context_.view.has_id()) *header.mutable_view() = context_.view.id();
   v1::Hello& hello = *header.mutable_hello();
-  hello.set_min_wire_version(kOldestWireVersion);
-  hello.set_max_wire_version(kWireVersion);
+  hello.set_min_wire_version(SpokenWireVersions().oldest);
+  hello.set_max_wire_version(SpokenWireVersions().newest);
   hello.set_job(options_.job);
   *hello.mutable_sender() = options_.process;
   hello.set_shard_incarnation(shard);

@@ -4,15 +4,12 @@
     bench/examples.py                          all of them
     bench/examples.py --only pool queues       some
     bench/examples.py --long                   as the files say
-    bench/examples.py --data /a/folder         with mnist/, adult/ and text/; default: SLUICE_DATA, or ../shared/data beside the repository
 
-Runs bazel-bin/services/cli/sluice, which has to be built. What an example wants and is not there is made where it can be: the two files of
-adult-csv of adult/adult.csv.gz, the model of torchscript where Python has torch. Otherwise the example is left out, and said so.
+Runs bazel-bin/services/cli/sluice; it, //examples and //examples/plugins/lion:liblion.so have to be built.
 A gradient is one worker's contribution: of a synchronous step as many as there are workers, of an asynchronous update one. Gradients/s are those
 of the time in which the job trained, as the coordinator saw it; seconds are from the command's start to its end.
 """
 import argparse
-import gzip
 import json
 import os
 import pathlib
@@ -24,7 +21,6 @@ import tempfile
 import yaml
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
-FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 
 # What is other than in the file: fields below spec, by path.
 SHORT = {
@@ -39,7 +35,6 @@ SHORT = {
     "lstm-random": {"training.steps": 3},
     "mlp-asynchronous": {"training.epochs": None, "training.steps": 400},
     "mlp-mnist": {"training.epochs": None, "training.steps": 200},
-    "mnist": {"training.epochs": None, "training.steps": 15},
     "mnist-asynchronous": {"training.steps": 100},
     "mnist-synchronous": {"training.steps": 50},
     "server-execution": {"training.epochs": None, "training.steps": 10},
@@ -79,53 +74,17 @@ def shorten(name, spec):
         evaluation["intervalSteps"] = min(evaluation["intervalSteps"], spec["training"]["steps"])
 
 
-def find(path, example, options):
-    """Where a file that an example names lies: beside the example, or in the folder of data."""
-    candidates = [example.parent / path]
-    if getattr(options, "made", None):
-        candidates.append(options.made / path)
-    if options.data:
-        parts = pathlib.PurePath(path).parts
-        candidates += [options.data.joinpath(*parts[i:]) for i in range(len(parts)) if parts[i] != os.sep]
-        if path == FASHION_MNIST:
-            candidates.append(options.data / "mnist")
-    return next((candidate for candidate in candidates if candidate.exists()), None)
-
-
-def make_adult(made, options):
-    """The census data in a file to train on and one to test on: every fifth line."""
-    source = options.data / "adult" / "adult.csv.gz" if options.data else None
-    if source is None or not source.exists():
-        return
-    with gzip.open(source, "rt") as file:
-        head, *lines = file.readlines()
-    for name, chosen in (("train", [l for i, l in enumerate(lines) if i % 5]), ("test", lines[::5])):
-        path = made / "data" / "adult" / f"{name}.csv.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(path, "wt") as file:
-            file.writelines([head, *chosen])
-
-
-def make_net(made):
-    """The model that examples/torchscript.yaml describes."""
-    program = (
-        "import sys, torch\n"
-        "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))\n"
-        "torch.jit.script(net).save(sys.argv[1])\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(made / "net.pt")], stderr=subprocess.DEVNULL, check=False)
-
-
 def place_files(spec, example, options):
-    """What is missing, or None."""
+    """Makes the paths absolute. What is missing, or None."""
     data = spec["data"]
     for place in (data.get("source"), data.get("evaluation", {}).get("source"), spec["model"]):
         if not place or "path" not in place:
             continue
-        found = find(place["path"], example, options)
-        if found is None:
+        built = options.sluice.absolute().parents[2]  # bazel-bin, whatever it is called
+        path = example.parent / place["path"].replace("../bazel-bin", str(built))
+        if not path.exists():
             return place["path"]
-        place["path"] = str(found.resolve())
+        place["path"] = str(path.resolve())
     return None
 
 
@@ -157,40 +116,28 @@ def metric_of(summary):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as made:
-        return run_all(pathlib.Path(made))
-
-
-def run_all(made):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="names of examples; default: all")
     parser.add_argument("--long", action="store_true", help="do not shorten")
-    beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(os.environ.get("SLUICE_DATA", beside)), help="folder with mnist/, adult/ and text/")
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one example")
     options = parser.parse_args()
     # The optimizer of `lion`, as it was built beside the command.
     built = options.sluice.absolute().parents[2] / "examples" / "plugins" / "lion"
     os.environ["SLUICE_PLUGIN_PATH"] = f"{built}:{os.environ.get('SLUICE_PLUGIN_PATH', '')}"
-    options.data = options.data if options.data.is_dir() else None
     examples = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
     unknown = set(options.only or []) - set(examples)
     if unknown:
         sys.exit(f"there is no example {', '.join(sorted(unknown))}; there are {', '.join(examples)}")
     rows, failed = [], False
-    options.made = made
-    if "adult-csv" in (options.only or examples):
-        make_adult(made, options)
-    if "torchscript" in (options.only or examples):
-        make_net(made)
     for name in options.only or examples:
         manifest = read(examples[name])
         if not options.long:
             shorten(name, manifest["spec"])
         missing = place_files(manifest["spec"], examples[name], options)
         if missing:
-            rows.append([name, "–", f"left out: {missing} is not there", "–"])
+            rows.append([name, "–", f"failed: {missing} is not there", "–"])
+            failed = True
             continue
         row, succeeded = run(name, manifest, options)
         rows.append(row)

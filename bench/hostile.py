@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
-"""What attacks cost a job: steps a second before, during and after each, and the memory of what is attacked.
+"""What attacks cost a job: steps a second before, during and after each, and the memory of the attacked processes.
 
-    bazel run //bench:hostile                            all attacks, in plain text and with TLS; some fifteen minutes
-    bazel run //bench:hostile -- --only S13 rapid --tls  those of a number, or with a word in the name
+    bazel run //bench:hostile -- --quick --check         each attack once, with TLS where it can be; less than ten minutes
+    bazel run //bench:hostile -- --check                 each attack on a job of its own; some fifteen minutes
+    bazel run //bench:hostile -- --only S13 rapid --tls  the attacks of a number, or with a word in the name
 
-The attacks are those of tests/integration/hostile, which says what must hold of a job in any case. Here the machine is to be quiet,
-and the pace may drop by a fifth (`--least 0.8`) during and after an attack; with --check the exit code is 1 where it drops further,
-or something else is wrong. Workers take 25 ms a batch, asleep: so it is the waiting for others that shows, and on a machine of few
-cores what the attacker itself takes of them too.
+The attacks are those of tests/integration/hostile, whose tests say what must hold of a job on any machine. This program wants a quiet
+machine and measures the pace: steps (or updates) a second over `--stretch` seconds before an attack, from its begin to its end, and
+over the same time afterwards, as soon as the pace is back or 12 s have passed. A batch takes a worker 25 ms, asleep, so the job wants
+little of the cores. The attacker runs with the policy SCHED_IDLE: it gets the time of the cores that no other process wants, so the
+figures show what the attack makes the processes of the job do, not what the attacker itself takes from them. A hostile member is a
+worker of the job and runs as one.
+
+With --check the exit code is 1 if the pace falls below `--least` of that before, during or after an attack, if a process passes its
+bound on memory, if an attempt is lost, or if a job ends otherwise than without attacks. The pace during an attack does not count where
+the attacker is one of the two workers of the job, or sits in the place of one: the others wait for it until it is expelled.
 """
 
 import argparse
@@ -21,13 +28,18 @@ from tests.integration.hostile import cases
 from tests.python import job_processes
 
 
-def _measure(case, tls, options, sluice):
+def _open_arena(folder, tls, options, sluice):
+    certificates = cases.certify(sluice, folder / 'tls') if tls else None
+    return cases.Arena(folder, certificates, options.stretch)
+
+
+def _measure(case, tls, options, sluice, shared):
+    if shared is not None:
+        return [shared.run(case) for _ in range(options.rounds)]
     outcomes = []
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            certificates = cases.certify(sluice, folder / 'tls') if tls else None
-            arena = cases.Arena(folder, certificates, options.stretch)
+            arena = _open_arena(pathlib.Path(folder), tls, options, sluice)
             outcome = arena.run(case)
             outcome.problems += arena.close()
             outcomes.append(outcome)
@@ -40,12 +52,13 @@ def _ratio(outcomes, part):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', nargs='+', default=[], help='numbers of the review, or words of names')
     parser.add_argument('--rounds', type=int, default=1, help='of each; medians are shown')
     parser.add_argument('--stretch', type=float, default=3.0, help='seconds for which the pace is measured')
     parser.add_argument('--least', type=float, default=0.8, help='of the pace before, during and after an attack')
     parser.add_argument('--check', action='store_true', help='exit with 1 if something is wrong')
+    parser.add_argument('--quick', action='store_true', help='each attack once, as many as possible on one job')
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument('--plain', action='store_true', help='in plain text alone')
     kinds.add_argument('--tls', action='store_true', help='with TLS alone')
@@ -55,29 +68,38 @@ def main():
     sluice = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
     print('| attack | | steps/s before | during | after | coordinator, MiB | shards, MiB | |\n|---|---|---|---|---|---|---|---|')
     wrong = 0
-    for tls in (False, True):
+    for tls in (True, False):
         if (tls and options.plain) or (not tls and options.tls):
             continue
-        for case in cases.CASES:
-            if tls not in case.tls or not _is_wanted(case, options.only):
-                continue
-            outcomes = _measure(case, tls, options, sluice)
-            during, after = _ratio(outcomes, 'during'), _ratio(outcomes, 'after')
-            problems = [problem for each in outcomes for problem in each.problems]
-            slow = after < options.least or (case.paced and during < options.least)
-            wrong += bool(problems or slow)
-            memory = {}
-            for each in outcomes:
-                for name, mib in each.memory_mib.items():
-                    memory[name] = max(memory.get(name, 0), mib)
-            shards = [mib for name, mib in memory.items() if name != 'coordinator']
-            print(f'| {case.number} {case.name.replace("_", " ")} | {"TLS" if tls else "plain"} '
-                  f'| {statistics.median(each.before for each in outcomes):.1f} '
-                  f'| {100 * during:.0f} % | {100 * after:.0f} % | {memory.get("coordinator", 0)} | {max(shards, default=0)} '
-                  f'| {problems[0] if problems else "too slow" if slow else ""} |', flush=True)
-            for problem in problems:
+        wanted = [case for case in cases.CASES if tls in case.tls and _is_wanted(case, options.only)
+                  and not (options.quick and not tls and True in case.tls and not options.plain)]
+        with tempfile.TemporaryDirectory() as folder:
+            shared = _open_arena(pathlib.Path(folder), tls, options, sluice) if options.quick else None
+            for case in wanted:
+                wrong += _tell(case, tls, _measure(case, tls, options, sluice, shared), options)
+            for problem in shared.close() if shared else ():
+                wrong += 1
                 print(problem, file=sys.stderr)
     return 1 if options.check and wrong else 0
+
+
+def _tell(case, tls, outcomes, options):
+    """Prints a line of the table; whether anything is wrong."""
+    during, after = _ratio(outcomes, 'during'), _ratio(outcomes, 'after')
+    problems = [problem for each in outcomes for problem in each.problems]
+    slow = after < options.least or (case.paced and during < options.least)
+    memory = {}
+    for each in outcomes:
+        for name, mib in each.memory_mib.items():
+            memory[name] = max(memory.get(name, 0), mib)
+    shards = [mib for name, mib in memory.items() if name != 'coordinator']
+    print(f'| {case.number} {case.name.replace("_", " ")} | {"TLS" if tls else "plain"} '
+          f'| {statistics.median(each.before for each in outcomes):.1f} '
+          f'| {100 * during:.0f} % | {100 * after:.0f} % | {memory.get("coordinator", 0)} | {max(shards, default=0)} '
+          f'| {problems[0] if problems else "too slow" if slow else ""} |', flush=True)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return bool(problems or slow)
 
 
 def _is_wanted(case, only):

@@ -76,6 +76,13 @@ class Trainer {
     const at::Tensor loss =
         LossSum(loss_, output, TargetTensor(*batch)).div(static_cast<double>(batch->samples));
     loss.backward();
+    // LibTorch's Adam takes no sparse gradients, as those of an embedding are.
+    for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        at::Tensor& gradient = parameter.mutable_grad();
+        if (gradient.is_sparse()) gradient = gradient.to_dense();
+      }
+    }
     optimizer_->step();
     loss_sum_ += loss.item<double>();
     return absl::OkStatus();

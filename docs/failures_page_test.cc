@@ -146,13 +146,17 @@ std::set<std::string> EndsOfJobs() {
   rule.plan.failure_rules = {{policy::FailureRule::Action::kFailJob, {}, {137}, {}}};
   Scene failed(kWorker, killed);
   failed.world.phase = v1::JobProgress::FAILED;
+  Scene in_use(kWorker, killed);
+  in_use.world.phase = v1::JobProgress::FAILED;
+  in_use.world.phase_code = "CheckpointFolderInUse";
   Scene late(kWorker, killed);
   late.plan.active_deadline = absl::ZeroDuration();
   Scene many(kWorker, killed);
   many.memory.worker_deaths.assign(reconciler::ClusterLimits().max_worker_deaths, kNow);
   Scene never(kWorker, killed, /*was_ready=*/false);
   never.memory.slots[kWorker].failed_starts = 1000;
-  for (const Scene& scene : {rule, failed, late, many, never}) ends.insert(scene.EndOfTheJob());
+  for (const Scene& scene : {rule, failed, in_use, late, many, never})
+    ends.insert(scene.EndOfTheJob());
   ends.erase("");
   return ends;
 }

@@ -78,13 +78,14 @@ TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
 }
 
-// What makes a job the one that it is, apart from where its data lies.
+// What makes a job the one that it is, apart from which images of the same size it is trained on.
 std::string Training(const api::TrainingJob& job) {
   v1::JobSpec spec;
   *spec.mutable_model() = job.spec.model();
   for (v1::ModelSpec::Stage& stage : *spec.mutable_model()->mutable_stages()) stage.clear_device();
   *spec.mutable_data() = job.spec.data();
   spec.mutable_data()->mutable_source()->clear_path();
+  spec.mutable_data()->clear_normalize();
   *spec.mutable_optimizer() = job.spec.optimizer();
   *spec.mutable_training() = job.spec.training();
   return spec.DebugString();

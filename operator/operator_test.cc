@@ -316,6 +316,65 @@ TEST_F(OperatorTest, AJobThatItsCoordinatorCallsFailedHasFailed) {
   EXPECT_THAT(cluster_.Status("a").dump(), HasSubstr("fc1.weight is not finite"));
 }
 
+// An object that was deleted and made again has the checkpoints of the one before it; what its
+// coordinator makes of them is told as it is.
+TEST_F(OperatorTest, AJobMadeAgainIsGivenItsPolicyAndSaysWhatItFound) {
+  struct Case {
+    const char* policy;  // null: unset
+    Progress::Phase phase;
+    const char* code;
+    const char* reason;
+    const char* succeeded;
+    const char* failed;
+    const char* in_use;
+  };
+  const Case cases[] = {
+      {nullptr, Progress::FAILED, "CheckpointFolderInUse",
+       "the checkpoint folder holds job ns/a/1, which finished after step 100", "False/Failed",
+       "True/CheckpointFolderInUse", "True/OtherCheckpoints"},
+      {"Fail", Progress::FAILED, "CheckpointFolderInUse",
+       "the checkpoint folder holds job ns/a/1, which has not finished", "False/Failed",
+       "True/CheckpointFolderInUse", "True/OtherCheckpoints"},
+      {"Resume", Progress::SUCCEEDED, "NothingTrained",
+       "the checkpoint folder holds job ns/a/1; nothing was trained", "True/NothingTrained",
+       "False/NotFailed", ""},
+      {"Replace", Progress::SUCCEEDED, "", "training is complete", "True/Completed",
+       "False/NotFailed", ""},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.policy == nullptr ? "unset" : one.policy);
+    FakeCluster cluster;
+    ASSERT_TRUE(cluster.Train("a"));
+    cluster.Say("a", Progress::SUCCEEDED, 100);
+    ASSERT_TRUE(cluster.Settle());
+    kube::HttpClient::Options admin;
+    admin.sleep = [](absl::Duration) {};
+    ASSERT_TRUE(kube::HttpClient(&cluster.server, admin)
+                    .Delete(reconciler::TrainingJobs(), {"ns", "a"}, {})
+                    .ok());
+    ASSERT_TRUE(cluster.Settle());
+    ASSERT_TRUE(cluster.PodNames().empty());
+
+    Json patch = Json::object();
+    if (one.policy != nullptr) patch["spec"]["checkpoint"]["onExisting"] = one.policy;
+    ASSERT_TRUE(cluster.Train("a", patch));
+    EXPECT_EQ(cluster.Condition("a", "CheckpointFolderInUse"), "");
+    cluster.Say("a", one.phase, 0, [&](Progress* progress) {
+      progress->set_reason(one.reason);
+      progress->set_reason_code(one.code);
+    });
+    ASSERT_TRUE(cluster.Settle());
+    EXPECT_EQ(cluster.Condition("a", "Succeeded"), one.succeeded);
+    EXPECT_EQ(cluster.Condition("a", "Failed"), one.failed);
+    EXPECT_EQ(cluster.Condition("a", "CheckpointFolderInUse"), one.in_use);
+    if (*one.code == '\0') continue;
+    const bool failed = one.phase == Progress::FAILED;
+    EXPECT_EQ(cluster.ConditionMessage("a", failed ? "CheckpointFolderInUse" : "Succeeded"),
+              one.reason);
+    EXPECT_THAT(cluster.EventReasons(), ::testing::Contains(one.code));
+  }
+}
+
 TEST_F(OperatorTest, ACoordinatorThatHadToLeaveIsFollowedByAnother) {
   Train();
   // SIGTERM: it saves a checkpoint and lets everybody go.

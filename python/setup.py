@@ -12,6 +12,7 @@ import sys
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _TARGET = _HERE / 'sluice' / 'protocol' / 'wire.descriptors'
@@ -25,7 +26,7 @@ def protoc_command():
 def make_descriptors():
     root = _HERE.parent
     files = sorted(str(file.relative_to(root)) for file in (root / 'proto').glob('*.proto'))
-    if not files:  # a source distribution: it brings the result along
+    if not files:  # a source distribution, which has the result
         if _TARGET.exists():
             return
         raise SystemExit(f'{root / "proto"} is missing: install from the repository')
@@ -40,4 +41,11 @@ class BuildPy(build_py):
         super().run()
 
 
-setup(cmdclass={'build_py': BuildPy})
+class SourceDistribution(sdist):
+
+    def run(self):
+        make_descriptors()  # package data, which goes in if it is there
+        super().run()
+
+
+setup(cmdclass={'build_py': BuildPy, 'sdist': SourceDistribution})

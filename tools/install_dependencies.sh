@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Installs what Sluice is built, tested and run with: Debian 12 packages.
+# Installs what Sluice is built, run and tested with: Debian 12 packages.
 #
-#   tools/install_dependencies.sh [--extras] [--check] [--list]
+#   tools/install_dependencies.sh [--run | --extras] [--check] [--list]
 #
+#   --run      only what building and running need, not what the tests need
 #   --extras   also tools that help a developer but that no build or test needs
 #   --check    install nothing; say what is missing, and fail if something is
 #   --list     print the package names
 #
-# It may be run any number of times and does nothing when nothing is missing. Installing needs root.
+# It may be run any number of times and does nothing when nothing is missing. Installing needs root: another
+# user is asked by sudo, where it is there. No service is started or enabled.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-packages() {
+packages_to_run() {
   sed 's/#.*//' <<'END'
     # Building
     bazel-bootstrap           # the build system
@@ -25,6 +27,7 @@ packages() {
     protobuf-compiler         # .proto files to C++
     protobuf-compiler-grpc
     python3                   # small tools of the build and the tests; the client package
+    ca-certificates           # downloads of data
 
     # Linked by the product
     libabsl-dev               # status, time, synchronization, containers
@@ -49,8 +52,12 @@ packages() {
     # Data
     dataset-fashion-mnist     # the images of the first example
 
+END
+}
+
+packages_to_test() {
+  sed 's/#.*//' <<'END'
     # Testing
-    ca-certificates
     iproute2                  # network namespaces of the integration tests
     libbenchmark-dev
     libcivetweb-dev           # the HTTP server before the API server of tests
@@ -112,9 +119,10 @@ missing_of() {
 }
 
 main() {
-  local with_extras=false check=false list=false
+  local to_run=false with_extras=false check=false list=false
   while (($#)); do
     case $1 in
+      --run) to_run=true ;;
       --extras) with_extras=true ;;
       --check) check=true ;;
       --list) list=true ;;
@@ -126,7 +134,8 @@ main() {
 
   local wanted missing
   mapfile -t wanted < <({
-    packages
+    packages_to_run
+    if ! $to_run; then packages_to_test; fi
     if $with_extras; then extras; fi
   } | xargs -n1)
   if $list; then
@@ -143,34 +152,77 @@ main() {
   fi
   say "missing: ${missing[*]}"
   if $check; then exit 1; fi
-  [[ $(id -u) == 0 ]] ||
-    die "installing packages needs root; run: sudo tools/install_dependencies.sh"
+  if [[ $(id -u) != 0 ]]; then
+    [[ -n $(command -v sudo) ]] || die "installing packages needs root, and there is no sudo: run this script as root"
+    say "installing packages needs root: sudo may ask for your password"
+    as_root=(sudo)
+  fi
 
-  export DEBIAN_FRONTEND=noninteractive
   # Package lists are fetched only when the ones here do not know every package, or know versions
   # that are no longer to be had.
   if ! apt-get install --simulate -qq "${missing[@]}" >/dev/null 2>&1; then
     say "fetching package lists"
-    apt-get update -qq
+    "${as_root[@]}" apt-get update -qq
   fi
-  say "installing ${#missing[@]} packages (a first time takes about five minutes)"
+  say "installing ${#missing[@]} packages and what they need (a minute or a few)"
+  local enabled
+  enabled=$(enabled_units)
   install_all "${missing[@]}" || {
     say "that failed; once more with fresh package lists"
-    apt-get update -qq
+    "${as_root[@]}" apt-get update -qq
     install_all "${missing[@]}"
   }
+  disable_all_but "$enabled"
 
   mapfile -t missing < <(missing_of "${wanted[@]}")
   ((${#missing[@]} == 0)) || die "still missing after the installation: ${missing[*]}"
   say "done"
 }
 
+# How a command is run that needs root.
+as_root=()
+
 install_all() {
   # Another installation may be under way: wait for it, rather than fail. RUNLEVEL=1 keeps packages
   # that bring a service from starting it: the tests start their own.
-  RUNLEVEL=1 apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 \
-    -o Dpkg::Use-Pty=0 "$@" |
-    sed -u -n -E 's/^Setting up ([^ ]+).*/  \1/p; /^E:/p'
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 "$@" |
+    say_progress
+}
+
+# Of apt-get's output: errors, and now and then how far it is.
+say_progress() {
+  local line count=0
+  while IFS= read -r line; do
+    case $line in
+      "Setting up "*) (((count += 1) % 50 != 0)) || say "  $count packages are set up" ;;
+      E:*) printf '  %s\n' "$line" ;;
+    esac
+  done
+}
+
+# Where systemd has what is started at boot.
+readonly UNITS=${SLUICE_TEST_UNITS:-/etc/systemd/system}
+
+# The names of the units that are started at boot, one on each line.
+enabled_units() {
+  if [[ -d $UNITS ]]; then find "$UNITS" -type l -path '*.wants/*' -printf '%f\n' | sort -u; fi
+}
+
+# Disables the units that are enabled and not among those, one on each line.
+disable_all_but() {
+  local new
+  mapfile -t new < <(comm -13 <(printf '%s\n' "$1") <(enabled_units))
+  ((${#new[@]} > 0)) || return 0
+  say "disabling what packages have enabled: ${new[*]}"
+  if [[ -n $(command -v systemctl) ]]; then
+    "${as_root[@]}" systemctl --quiet disable "${new[@]}"
+  else
+    local unit
+    for unit in "${new[@]}"; do
+      "${as_root[@]}" find "$UNITS" -type l -path '*.wants/*' -name "$unit" -delete
+    done
+  fi
 }
 
 main "$@"

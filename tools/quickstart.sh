@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model: installs what is missing, builds, and trains the first
-# example on this machine, with a coordinator, parameter servers and workers as processes.
+# From a fresh checkout to a trained model: installs what is missing of what building and running needs,
+# builds, and trains the first example on this machine, with a coordinator, parameter servers and workers
+# as processes.
 #
 #   tools/quickstart.sh [arguments for `sluice run`]
 #
@@ -13,11 +14,13 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit 0; fi
 cd "$(repository_root)"
 
 say "installing what is missing"
-tools/install_dependencies.sh
+tools/install_dependencies.sh --run
 say "building sluice (a first build takes several minutes)"
-quiet_bazel build //services/cli:sluice
-sluice=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)/services/cli/sluice
+quiet_bazel build //services/cli:sluice //examples //examples/plugins/lion:liblion.so
+built=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
+# For examples/lion.yaml.
+export SLUICE_PLUGIN_PATH=${SLUICE_PLUGIN_PATH:-$built/examples/plugins/lion}
 
 if (($# == 0)); then set -- examples/fashion-mnist.yaml; fi
 say "training: sluice run $*"
-exec "$sluice" run "$@"
+exec "$built/services/cli/sluice" run "$@"

@@ -289,6 +289,7 @@ void ReadCheckpoint(View view, v1::CheckpointSpec* checkpoint) {
       view.Num("intervalSeconds", checkpoint->interval_steps() == 0 ? 300 : 0));
   checkpoint->set_max_to_keep(static_cast<uint32_t>(view.Uint("maxToKeep", 3)));
   checkpoint->set_restore_from(view.Str("restoreFrom"));
+  checkpoint->set_on_existing(view.Named("onExisting", v1::CheckpointSpec::UNSET));
 }
 
 void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
@@ -544,6 +545,9 @@ Json WriteCheckpoint(const v1::CheckpointSpec& checkpoint) {
   if (checkpoint.interval_steps() > 0) json["intervalSteps"] = checkpoint.interval_steps();
   if (checkpoint.interval_seconds() > 0) json["intervalSeconds"] = checkpoint.interval_seconds();
   if (!checkpoint.restore_from().empty()) json["restoreFrom"] = checkpoint.restore_from();
+  if (checkpoint.on_existing() != v1::CheckpointSpec::UNSET) {
+    json["onExisting"] = NameOf(checkpoint.on_existing());
+  }
   return json;
 }
 

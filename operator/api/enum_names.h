@@ -127,6 +127,14 @@ inline const EnumNames<v1::TrainingSpec::Staleness::Rule>& NamesOf(
   return names;
 }
 
+inline const EnumNames<v1::CheckpointSpec::OnExisting>& NamesOf(v1::CheckpointSpec::OnExisting) {
+  static const auto& names =
+      *new EnumNames<v1::CheckpointSpec::OnExisting>{{"Resume", v1::CheckpointSpec::RESUME},
+                                                     {"Fail", v1::CheckpointSpec::FAIL},
+                                                     {"Replace", v1::CheckpointSpec::REPLACE}};
+  return names;
+}
+
 // All names of an enumeration, for FieldBuilder::OneOf.
 template <typename Enum>
 std::vector<std::string> NamesOf() {

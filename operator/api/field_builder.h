@@ -48,8 +48,9 @@ class FieldBuilder {
   FieldBuilder& Path() {
     field_.is_path = true;
     return Size(1, 4096).Pattern(
-        "^[^~]", [](absl::string_view path) { return !path.empty() && path[0] != '~'; },
-        "must not begin with `~`, which is not expanded; write the whole path");
+        "^[^~$]",
+        [](absl::string_view path) { return !path.empty() && path[0] != '~' && path[0] != '$'; },
+        "must not begin with `~` or `$`, which are not expanded; write the whole path");
   }
   FieldBuilder& Format(std::string format) { return field_.format = std::move(format), *this; }
   FieldBuilder& Open() { return field_.open = true, *this; }

@@ -108,7 +108,7 @@ void AddModel(std::vector<Field>* fields) {
                         .Path()
                         .Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})")
                         .Example("models/net.pt")
-                        .Invalid("~/net.pt", "is not expanded"));
+                        .Invalid("~/net.pt", "are not expanded"));
   fields->push_back(Map("spec.model.dimensions",
                         "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
                         "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
@@ -153,7 +153,7 @@ void AddModel(std::vector<Field>* fields) {
 void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.data", "The samples to train on.").Required());
   fields->push_back(String("spec.data.format",
-                           "`IDX`: the files of MNIST and its kin. `CSV`: a table. `Text`: "
+                           "`IDX`: MNIST-style IDX files. `CSV`: a table. `Text`: "
                            "a text, for language models. `Synthetic`: made from a seed. Files may "
                            "be gzip-compressed (.gz). `Custom`: "
                            "the data of `worker.command`.")
@@ -172,7 +172,7 @@ void AddDataBasics(std::vector<Field>* fields) {
           .Required()
           .Path()
           .Example("/usr/share/datasets/fashion-mnist")
-          .Invalid("~/data", "is not expanded")
+          .Invalid("~/data", "are not expanded")
           .Invalid("\"\"", "must not be empty"));
   fields->push_back(
       String("spec.data.source.labels",
@@ -330,7 +330,7 @@ void AddText(std::vector<Field>* fields) {
           .Path()
           .Context(kTextData)
           .Example("/data/vocabulary.txt")
-          .Invalid("~/words.txt", "is not expanded"));
+          .Invalid("~/words.txt", "are not expanded"));
   fields->push_back(
       String("spec.data.text.state",
              "What the model remembers of the text in front of a sample while it trains. `Zero`: "

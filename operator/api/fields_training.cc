@@ -203,11 +203,13 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
 void AddTrainingBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training", "How to train, and until when.").Required());
   fields->push_back(
-      String("spec.training.mode",
-             "`Synchronous`: each step applies the gradient of one global batch, whoever computed "
-             "it; the result does not depend on the number of workers. `Asynchronous`: each worker "
-             "applies updates at its own pace. `BoundedStaleness`: as Asynchronous, but nobody "
-             "runs far ahead. A change takes effect through a checkpoint.")
+      String(
+          "spec.training.mode",
+          "`Synchronous`: each step applies the gradient of one global batch, whichever workers "
+          "computed it; the result is the same for any number of workers, up to rounding, and "
+          "to the bit with `determinism: BitExact`. `Asynchronous`: each worker applies updates "
+          "at its own pace. `BoundedStaleness`: as Asynchronous, but no worker runs far ahead. A "
+          "change takes effect through a checkpoint.")
           .Default(R"("Synchronous")")
           .OneOf(NamesOf<v1::Mode>())
           .Example("Asynchronous")
@@ -383,8 +385,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   fields->push_back(
       String("spec.training.determinism",
              "`BitExact`: gradients are added in a fixed order, so that the parameters have the "
-             "same bits for every number of workers and shards and whatever crashes; costs speed. "
-             "`Default`: the same but for rounding.")
+             "same bits for every number of workers and shards and any crashes; costs speed. "
+             "`Default`: the same up to rounding.")
           .Fixed()
           .Default(R"("Default")")
           .OneOf({"Default", "BitExact"})
@@ -514,7 +516,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
           .Implied("in the job's own folder, `.sluice/<name>/checkpoints`")
           .Path()
           .Example("/var/lib/checkpoints/fashion-mnist")
-          .Invalid("~/checkpoints", "is not expanded"));
+          .Invalid("~/checkpoints", "are not expanded"));
   AddCheckpointClaim(fields);
   fields->push_back(Integer("spec.checkpoint.intervalSteps",
                             "A checkpoint every so many steps. This or `intervalSeconds`.")
@@ -540,6 +542,19 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Fixed()
                         .Path()
                         .Example("/var/lib/checkpoints/pretrained"));
+  fields->push_back(
+      String("spec.checkpoint.onExisting",
+             "What the job does with the checkpoints of an earlier job of its name (an object that "
+             "was deleted and made again, or a finished job that is run again with more steps). "
+             "`Resume`: continue from them, also from the end of a finished job; the settings that "
+             "a checkpoint depends on must be the same. `Fail`: fail, and change nothing. "
+             "`Replace`: train from the beginning; the earlier job's checkpoints are removed when "
+             "the first new one is complete.")
+          .Implied("continue from an unfinished job with the same settings, else as `Fail`")
+          .OneOf(NamesOf<v1::CheckpointSpec::OnExisting>())
+          .Example("Resume")
+          .Invalid("resume", "did you mean `Resume`?")
+          .Invalid("Overwrite", "must be one of Resume, Fail, Replace"));
 }
 
 void AddLimits(std::vector<Field>* fields) {

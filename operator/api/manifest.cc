@@ -35,8 +35,9 @@ std::vector<Problem> CheckDocuments(const std::vector<const YamlNode*>& roots) {
     if (!kind.empty() && kind != kKind) {
       problems.push_back(
           {root->Find("kind")->key_place, "kind",
-           absl::StrCat("is ", YamlNode{YamlNode::Kind::kString, {}, kind, {}, {}}.Describe(),
-                        "; a manifest holds one TrainingJob and nothing else")});
+           absl::StrCat("must be TrainingJob, not ",
+                        nlohmann::json(kind).dump(-1, ' ', false,
+                                                  nlohmann::json::error_handler_t::replace))});
     } else if (++jobs > 1) {
       problems.push_back(
           {root->place, "", "a second TrainingJob begins here; put it in a file of its own"});

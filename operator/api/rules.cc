@@ -479,7 +479,7 @@ void AddOptimizerRules(std::vector<Rule>* rules) {
        "stepSize",
        "(self.type == 'Step') == has(self.stepSize)",
        [](const Json& self) { return Is(self, "type", "Step") == Has(self, "stepSize"); },
-       "`stepSize` is needed by `type: Step`, and is for no other",
+       "`stepSize` is required for `type: Step`, and only allowed with it",
        {R"({"type":"Step","stepSize":10})"},
        {R"({"type":"Step"})", R"({"type":"Constant","stepSize":10})"}});
   rules->push_back({scope,
@@ -505,7 +505,7 @@ void AddOptimizerRules(std::vector<Rule>* rules) {
        "totalSteps",
        "(self.type == 'Cosine') == has(self.totalSteps)",
        [](const Json& self) { return Is(self, "type", "Cosine") == Has(self, "totalSteps"); },
-       "`totalSteps` is needed by `type: Cosine`, and is for no other",
+       "`totalSteps` is required for `type: Cosine`, and only allowed with it",
        {R"({"type":"Cosine","totalSteps":10})"},
        {R"({"type":"Cosine"})", R"({"totalSteps":10})"}});
   rules->push_back(
@@ -541,7 +541,7 @@ void AddCompressionRules(std::vector<Rule>* rules) {
        "threshold",
        "(self.push == 'SignThreshold') == has(self.threshold)",
        [](const Json& self) { return Is(self, "push", "SignThreshold") == Has(self, "threshold"); },
-       "`threshold` is needed by `push: SignThreshold`, and is for no other",
+       "`threshold` is required for `push: SignThreshold`, and only allowed with it",
        {R"({"push":"SignThreshold","threshold":0.1})"},
        {R"({"push":"SignThreshold"})", R"({"threshold":0.1})"},
        context});
@@ -613,12 +613,19 @@ void AddCompressionRules(std::vector<Rule>* rules) {
 void AddTrainingRules(std::vector<Rule>* rules) {
   const std::string scope = "spec.training";
   rules->push_back({scope,
-                    "epochs",
-                    "has(self.steps) != has(self.epochs)",
-                    [](const Json& self) { return Has(self, "steps") != Has(self, "epochs"); },
-                    "exactly one of `steps` and `epochs` must be given",
+                    "steps",
+                    "has(self.steps) || has(self.epochs)",
+                    [](const Json& self) { return Has(self, "steps") || Has(self, "epochs"); },
+                    "`steps` or `epochs` is required: how long to train",
                     {R"({"steps":10})", R"({"steps":null,"epochs":2})"},
-                    {R"({"steps":null})", R"({"steps":10,"epochs":2})"}});
+                    {R"({"steps":null})"}});
+  rules->push_back({scope,
+                    "epochs",
+                    "!has(self.steps) || !has(self.epochs)",
+                    [](const Json& self) { return !Has(self, "steps") || !Has(self, "epochs"); },
+                    "give `steps` or `epochs`, not both",
+                    {R"({"steps":10})", R"({"steps":null,"epochs":2})"},
+                    {R"({"steps":10,"epochs":2})"}});
   rules->push_back({scope,
                     "microbatchSize",
                     "!has(self.microbatchSize) || self.microbatchSize <= self.globalBatchSize",
@@ -694,7 +701,7 @@ void AddTrainingRules(std::vector<Rule>* rules) {
        [](const Json& self) {
          return Is(self, "mode", "BoundedStaleness") == Has(self, "boundedStaleness");
        },
-       "`boundedStaleness` is needed by `mode: BoundedStaleness`, and is for no other",
+       "`boundedStaleness` is required for `mode: BoundedStaleness`, and only allowed with it",
        {R"({"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":4}})"},
        {R"({"mode":"BoundedStaleness"})", R"({"boundedStaleness":{"maxStaleness":4}})"}});
   rules->push_back(
@@ -903,15 +910,16 @@ void AddClusterRules(std::vector<Rule>* rules) {
                     {R"({"rules":[{"action":"Ignore","reasons":["OOMKilled"]}]})"},
                     {R"({"rules":[{"action":"Ignore"}]})"}});
   const std::string scope = "spec.checkpoint.storage";
-  rules->push_back({scope,
-                    "claimName",
-                    "(self.type == 'PersistentVolumeClaim') == has(self.claimName)",
-                    [](const Json& self) {
-                      return Is(self, "type", "PersistentVolumeClaim") == Has(self, "claimName");
-                    },
-                    "`claimName` is needed by `type: PersistentVolumeClaim`, and is for no other",
-                    {R"({"type":"PersistentVolumeClaim","claimName":"c"})"},
-                    {R"({"type":"PersistentVolumeClaim"})", R"({"claimName":"c"})"}});
+  rules->push_back(
+      {scope,
+       "claimName",
+       "(self.type == 'PersistentVolumeClaim') == has(self.claimName)",
+       [](const Json& self) {
+         return Is(self, "type", "PersistentVolumeClaim") == Has(self, "claimName");
+       },
+       "`claimName` is required for `type: PersistentVolumeClaim`, and only allowed with it",
+       {R"({"type":"PersistentVolumeClaim","claimName":"c"})"},
+       {R"({"type":"PersistentVolumeClaim"})", R"({"claimName":"c"})"}});
   rules->push_back(
       {scope,
        "subPath",
@@ -973,8 +981,8 @@ void AddJobRules(std::vector<Rule>* rules) {
        "partitions",
        "self.partitions >= self.replicas",
        [](const Json& self) { return Int(self, "partitions") >= Int(self, "replicas"); },
-       "`partitions` (64 where it is unset) must be at least `replicas`: a shard owns whole "
-       "partitions",
+       "each shard needs a partition of its own: `partitions` (default 64) must be at least "
+       "`replicas`",
        {R"({"replicas":4,"partitions":4})"},
        {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"}});
   rules->push_back({"spec.checkpoint",

@@ -17,7 +17,7 @@ void AddConditions(std::vector<Field>* fields) {
   fields->push_back(
       List("status.conditions",
            "What holds of the job: Accepted, Ready, Running, Scaling, Degraded, Suspended, "
-           "Succeeded, Failed.")
+           "SpecNotInEffect, Succeeded, Failed.")
           .Size(0, 16)
           .ItemKey("type"));
   fields->push_back(Object("status.conditions[]", "One condition."));

@@ -111,6 +111,9 @@ Problem Explain(const std::string& found, Place at, absl::string_view text) {
       {YAML::ErrorMsg::END_OF_MAP_FLOW, "a `{` of this line or one above it is not closed"},
       {YAML::ErrorMsg::END_OF_MAP, "the line is not indented as those that it stands among"},
       {YAML::ErrorMsg::END_OF_SEQ, "the line is not indented as those that it stands among"},
+      {YAML::ErrorMsg::MAP_VALUE,
+       "a `:` is not allowed here: quote a value that contains one, and begin a new line for each "
+       "field"},
   };
   const auto* entry = std::find_if(std::begin(known), std::end(known),
                                    [&](const auto& entry) { return found == entry.first; });

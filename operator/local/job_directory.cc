@@ -112,9 +112,9 @@ absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
     const std::string holder = ReadLockText(fd);
     close(fd);
     if (error != EAGAIN && error != EACCES) return absl::ErrnoToStatus(error, file);
-    return absl::AbortedError(absl::StrCat("the job is being run already",
-                                           holder.empty() ? "" : " by process ", holder,
-                                           " (its state is in ", path_, ")"));
+    return absl::AbortedError(
+        absl::StrCat("the job in ", path_, " is already running",
+                     holder.empty() ? "" : absl::StrCat(" (pid ", holder, ")")));
   }
   const std::string own = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 ||

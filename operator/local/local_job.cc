@@ -147,7 +147,7 @@ LocalJob::Result LocalJob::Run() {
     if (stop_now) {
       result.stopped_at_once = true;
       result.ending.outcome = policy::Outcome::kSuspended;
-      result.ending.reason = "stopped at once";
+      result.ending.reason = "stopped immediately";
       break;
     }
   }
@@ -210,6 +210,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   heard_ = true;
   world_.phase = progress.phase();
   world_.phase_reason = progress.reason();
+  world_.phase_code = progress.reason_code();
   ReadRegistrations(progress);
   const auto ready = [&](const policy::Slot& slot, uint64_t pid) {
     const auto found = world_.processes.find(slot);

@@ -24,6 +24,7 @@ enum class Verdict {
   kLeft,     // exit code 0
   kAgain,    // a new incarnation at once, nobody's fault
   kWaits,    // for what is not there: replaced with backoff, never counted
+  kRefused,  // the same once its role has worked in this job; before that: hopeless
   kDeath,    // replaced with backoff, counted
   kHopeless  // starting again would end alike: the job fails
 };
@@ -43,9 +44,10 @@ Verdict Judge(const Exit& exit) {
       return Verdict::kAgain;
     case kExitMissing:
       return Verdict::kWaits;
+    case kExitRefused:
+      return Verdict::kRefused;
     case kExitFailed:
     case kExitUsage:
-    case kExitRefused:
     case 126:  // by the custom of shells: the program cannot be executed,
     case 127:  // or was not found
       return Verdict::kHopeless;
@@ -91,6 +93,9 @@ class Decider {
 
   Decision Run() {
     if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
+    for (const auto& [slot, process] : world_.processes) {
+      if (process.ready) memory_.worked.insert(slot.role);
+    }
     HandleExits();
     HandlePhase();
     HandleUnexplained();
@@ -155,7 +160,7 @@ class Decider {
         !KilledBeforeItRegistered(slot, process) &&
         (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
-    kept->data_missing = false;
+    kept->data_missing = kept->refused = false;
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
@@ -183,6 +188,14 @@ class Decider {
           return;
         }
         kept->data_missing = true;
+        Delay(kept);
+        return;
+      case Verdict::kRefused:
+        if (memory_.worked.count(slot.role) == 0) {
+          Hopeless(slot, process.exit);
+          return;
+        }
+        kept->refused = true;
         Delay(kept);
         return;
       case Verdict::kHopeless:
@@ -325,11 +338,16 @@ class Decider {
   void HandlePhase() {
     switch (world_.phase) {
       case v1::JobProgress::SUCCEEDED:
-        Succeed();
+        if (world_.phase_code.empty()) {
+          Succeed();
+        } else {
+          End(Outcome::kSucceeded, world_.phase_code, world_.phase_reason, std::nullopt,
+              limits_.leave_grace);
+        }
         break;
       case v1::JobProgress::FAILED:
         // The coordinator has told everybody; it keeps its last word for a moment.
-        End(Outcome::kFailed, "TrainingFailed",
+        End(Outcome::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
             world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
             std::nullopt, limits_.failed_grace);
         break;

@@ -14,6 +14,9 @@
 //              does not have among its own for too long, are killed, which is a death
 //   no data    a worker that does not find its data is tried again, later and later, for as long as
 //              it takes, where somebody may put it there (Limits::patient); else the job fails
+//   refused    a process that the coordinator refuses (exit code 11: most often it is of another
+//              version) is tried again likewise, once its role has worked in this job: what works
+//              goes on. Before that the job fails, for it could never begin
 //   the end    (success, failure, suspension, each with its reason) is decided once; nothing is
 //              started after it; processes get time to leave, then SIGTERM, then SIGKILL; when all
 //              are gone the job is finished
@@ -178,6 +181,7 @@ struct Observation {
   // The newest that the coordinator of this activation said; STARTING if nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   std::string phase_reason;
+  std::string phase_code;  // JobProgress.reason_code
   // When the coordinator's present life answered last; not yet, or not known: InfinitePast.
   absl::Time coordinator_heard = absl::InfinitePast();
 };
@@ -187,7 +191,7 @@ enum class Outcome { kSucceeded, kFailed, kSuspended };
 struct Ending {
   Outcome outcome = Outcome::kFailed;
   std::string code;            // the reason in one word: "BackoffLimitExceeded"
-  std::string reason;          // one sentence; empty for success
+  std::string reason;          // one sentence; of success only if nothing was trained
   std::optional<Slot> blamed;  // whose log tells more
   absl::Time since;
   absl::Duration leave_grace;  // before SIGTERM
@@ -200,6 +204,7 @@ struct Memory {
     int failures_in_row = 0;    // deaths, for the delay
     int failed_starts = 0;      // in a row, without having been ready
     bool data_missing = false;  // so says the last end of the row
+    bool refused = false;       // likewise: the coordinator refused the process
     absl::Time start_after = absl::InfinitePast();
     std::string replaced_life;    // the last life that a start was to replace
     uint32_t restarts = 0;        // lives that were replaced
@@ -211,6 +216,7 @@ struct Memory {
   std::map<Slot, SlotMemory> slots;
   absl::Time active_since = absl::InfiniteFuture();  // first call
   absl::Time suspending_since = absl::InfiniteFuture();
+  std::set<v1::Role> worked;             // roles of which a process was once ready in this job
   uint32_t restorations = 0;             // deaths of shards and coordinators
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Ending> ending;

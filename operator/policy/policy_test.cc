@@ -318,6 +318,48 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
   }
 }
 
+TEST(PolicyTest, ARefusedProcessIsTriedAgainOnceItsRoleHasWorkedAndFailsNothing) {
+  for (const bool patient : {false, true}) {
+    World world;
+    world.limits.patient = patient;
+    world.StartAll();
+    for (auto& [slot, process] : world.observed.processes) process.ready = true;
+    world.Step();
+    for (const Slot& slot : {kCoordinator, kShard0, kWorker0}) {
+      SCOPED_TRACE(SlotName(slot));
+      for (int i = 0; i < 8; ++i) {
+        world.End(slot, kExitRefused, 0, "asks for wire version 3");
+        const Decision decision = world.Step();
+        EXPECT_FALSE(decision.memory.ending.has_value());
+        EXPECT_TRUE(decision.memory.slots.at(slot).refused);
+        EXPECT_EQ(decision.memory.restorations, 0u);
+        EXPECT_TRUE(decision.memory.worker_deaths.empty());
+        if (i > 0) {
+          EXPECT_THAT(world.started, IsEmpty()) << "later and later";
+          EXPECT_GE(decision.decide_again - world.now, world.limits.first_delay);
+          world.now = decision.decide_again;
+          world.Step();
+        }
+        EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+        world.started.clear();
+      }
+    }
+    // Another end is judged as ever.
+    world.End(kWorker1, kExitUsage);
+    EXPECT_TRUE(world.Step().memory.ending.has_value());
+  }
+}
+
+TEST(PolicyTest, ARefusedProcessFailsAJobInWhichItsRoleNeverWorked) {
+  World world;
+  world.StartAll();
+  for (auto& [slot, process] : world.observed.processes) process.ready = slot.role != v1::WORKER;
+  world.End(kWorker0, kExitRefused, 0, "asks for wire version 3");
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.ending.has_value());
+  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("asks for wire version 3"));
+}
+
 TEST(PolicyTest, WhyAWorkerOrShardFailedIsTheCoordinatorsToSay) {
   for (const Slot& slot : {kShard0, kWorker0}) {
     World world;

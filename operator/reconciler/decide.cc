@@ -93,9 +93,11 @@ class JobDecider {
       if (HasCondition(plan_.status, "Suspended")) {
         Tell("Resumed", "Resume", "the job goes on from its newest checkpoint");
       }
-      const uint32_t restorations = memory.restorations;
+      policy::Memory kept;
+      kept.restorations = memory.restorations;
+      kept.worked = memory.worked;
       recovery_ = Recovery();
-      memory.restorations = restorations;
+      memory = std::move(kept);
     }
     wanted_mode_ = ModeOf(job_.job.spec.training());
     if (recovery_.shards == 0 && !job_.job.suspend) {
@@ -105,6 +107,7 @@ class JobDecider {
     // An operator that knew nothing of modes has made the job as the spec said.
     const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
     if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
+    if (!Ending()) recovery_.images = PinnedImages(recovery_, world_);
     policy_plan_.shards = std::max<uint32_t>(recovery_.shards, 1);
     policy_plan_.workers = job_.job.spec.worker().replicas();
     policy_plan_.backoff_limit = job_.job.spec.backoff_limit();
@@ -146,11 +149,13 @@ class JobDecider {
     if (progress_is_new_) {
       observation_.phase = progress_->phase();
       observation_.phase_reason = progress_->reason();
+      observation_.phase_code = progress_->reason_code();
       ObserveRegistrations();
     }
     if (coordinator->last_word.has_value()) {
       observation_.phase = coordinator->last_word->phase();
       observation_.phase_reason = coordinator->last_word->reason();
+      observation_.phase_code = coordinator->last_word->reason_code();
       // What it wrote down last is newer than anything that it was heard to say.
       progress_ = &*coordinator->last_word;
       progress_is_new_ = true;
@@ -370,7 +375,7 @@ class JobDecider {
       const PodView* pod = PodAt(it->first);
       if (pod != nullptr && pod->ready) {
         kept.failures_in_row = kept.failed_starts = 0;
-        kept.data_missing = false;
+        kept.data_missing = kept.refused = false;
       }
       if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
       if (pod == nullptr || kept.handled_life != pod->uid) kept.handled_life.clear();
@@ -419,6 +424,7 @@ class JobDecider {
     const bool accepted = job_.problem.empty() || recovery_.shards != 0;
     plan_.shards = policy_plan_.shards;
     plan_.mode = recovery_.mode;
+    plan_.images = recovery_.images;
     plan_.keep_objects = accepted && !Ending() && recovery_.shards != 0;
     Findings findings;
     findings.world = &world_;
@@ -479,6 +485,18 @@ policy::Limits ClusterLimits() {
   // A pod's own grace period ends with SIGKILL.
   limits.stop_grace = absl::InfiniteDuration();
   return limits;
+}
+
+PodImages PinnedImages(const Recovery& recovery, const World& world) {
+  bool server_ran = !recovery.heard_life.empty();
+  bool worker_ran = recovery.sized_workers > 0;
+  for (const PodView& pod : world.pods) {
+    if (pod.begun) (world.job.NeedsWorkerImage(pod.slot.role) ? worker_ran : server_ran) = true;
+  }
+  PodImages images = recovery.images;
+  if (!server_ran || images.server.empty()) images.server = world.images.server;
+  if (!worker_ran || images.worker.empty()) images.worker = world.images.worker;
+  return images;
 }
 
 Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now) {

@@ -29,6 +29,7 @@ policy::Limits ClusterLimits();
 
 struct World {
   JobView job;
+  PodImages images;   // that an activation would begin with now
   kube::Json status;  // as it was last written
   std::vector<PodView> pods;
   // What the coordinator said last, and in which life (uid of its pod); null: nothing yet.
@@ -57,6 +58,7 @@ struct Plan {
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation
   TrainingMode mode;    // of this activation
+  PodImages images;     // of this activation
   std::vector<PodDeletion> deletions;
   std::vector<policy::Slot> creations;  // where a deletion names the same slot, after it
   bool delete_job = false;
@@ -75,6 +77,10 @@ struct Plan {
   // Decide again when something has changed, and not later than this.
   absl::Time decide_again = absl::InfiniteFuture();
 };
+
+// The images of the activation: those that it began with. Until a pod has run from an image, the
+// image may still be corrected.
+PodImages PinnedImages(const Recovery& recovery, const World& world);
 
 // Times must not go backwards from call to call.
 Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now);

@@ -88,7 +88,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
 std::string JobReconciler::WantedHash(const JobView& job, const policy::Slot& slot,
                                       Trail* trail) const {
   std::string& hash = trail->hashes[slot];
-  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, slot));
+  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, trail->hashed_images, slot));
   return hash;
 }
 
@@ -101,9 +101,12 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.progress_of = heard.life;
   world.progress_at = heard.at;
   world.refused = trail->refused;
-  if (trail->hashes_of != world.job.generation) {
+  world.images = ImagesOf(world.job, options_.pods);
+  const PodImages images = PinnedImages(ReadRecovery(world.status), world);
+  if (trail->hashes_of != world.job.generation || trail->hashed_images != images) {
     trail->hashes.clear();
     trail->hashes_of = world.job.generation;
+    trail->hashed_images = images;
   }
   for (const PodView& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
@@ -260,8 +263,9 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
 }
 
 absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& world,
+                                                               const PodImages& images,
                                                                const policy::Slot& slot) const {
-  const Json pod = MakePod(world.job, options_.pods, slot);
+  const Json pod = MakePod(world.job, options_.pods, images, slot);
   absl::StatusOr<Json> made = CreateOwned(client_, Pods(), world.job, pod);
   if (!made.ok()) return made.status();
   const Json& labels = pod["metadata"]["labels"];
@@ -277,13 +281,13 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& worl
 
 // Several at a time, role by role: where a quota has room for some only, no worker takes the place
 // of a shard. What was made before (or beside) one that is refused stays, and is known.
-absl::Status JobReconciler::CreatePods(const World& world, const std::vector<policy::Slot>& slots,
-                                       Trail* trail) {
+absl::Status JobReconciler::CreatePods(const World& world, const PodImages& images,
+                                       const std::vector<policy::Slot>& slots, Trail* trail) {
   for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
     while (end < slots.size() && slots[end].role == slots[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
     absl::Status status = InParallel(made.size(), [&](size_t i) {
-      absl::StatusOr<NewPod> pod = CreatePod(world, slots[begin + i]);
+      absl::StatusOr<NewPod> pod = CreatePod(world, images, slots[begin + i]);
       if (!pod.ok()) return pod.status();
       made[i] = *std::move(pod);
       return absl::OkStatus();
@@ -329,7 +333,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trai
   if (creations.size() > turn) creations.resize(turn);
   absl::Status status = DeletePods(world.job.key.ns, deletions, trail);
   if (!status.ok()) return status;
-  status = CreatePods(world, creations, trail);
+  status = CreatePods(world, plan.images, creations, trail);
   // Kubernetes looks at every budget of a namespace for every news of a pod in it: it comes when
   // there are no more pods to make, or none can be made.
   if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {

@@ -113,8 +113,9 @@ class JobReconciler final : public runtime::Reconciler {
     absl::Time refusal_shown = absl::InfinitePast();  // a change of its reason, at once
     // All that was tried since then ended in what may pass by itself; infinite future: not so.
     absl::Time failing_since = absl::InfiniteFuture();
-    // Of pods as they would be made by the job's spec of this generation.
+    // Of pods as they would be made by the job's spec of this generation, from these images.
     int64_t hashes_of = -1;
+    PodImages hashed_images;
     std::map<policy::Slot, std::string> hashes;
   };
 
@@ -135,7 +136,8 @@ class JobReconciler final : public runtime::Reconciler {
     kube::Json object;
     std::string template_hash;
   };
-  absl::StatusOr<NewPod> CreatePod(const World& world, const policy::Slot& slot) const;
+  absl::StatusOr<NewPod> CreatePod(const World& world, const PodImages& images,
+                                   const policy::Slot& slot) const;
   struct Lacking {
     OwnedObject wanted;
     runtime::ObjectPtr live;  // null: none is known
@@ -145,7 +147,8 @@ class JobReconciler final : public runtime::Reconciler {
                         const kube::Json* live) const;
   // Each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
-  absl::Status CreatePods(const World& world, const std::vector<policy::Slot>& slots, Trail* trail);
+  absl::Status CreatePods(const World& world, const PodImages& images,
+                          const std::vector<policy::Slot>& slots, Trail* trail);
   std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
   bool NoteRefusal(const absl::Status& acted, Trail* trail) const;

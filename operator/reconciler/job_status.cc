@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "operator/reconciler/names.h"
 #include "services/common/utf8.h"
 
 namespace sluice::reconciler {
@@ -18,6 +19,7 @@ using kube::GetString;
 using kube::Json;
 using policy::Memory;
 
+constexpr v1::Role kRoles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER};
 constexpr const char* kOutcomes[] = {"Succeeded", "Failed", "Suspended"};
 
 // A time that may be missing, as `otherwise`.
@@ -51,6 +53,8 @@ Memory::SlotMemory ReadSlot(const Json& from) {
   slot.failed_starts = static_cast<int>(ReadCount(from, "failedStarts"));
   const Json* missing = kube::Find(from, {"dataMissing"});
   slot.data_missing = missing != nullptr && *missing == true;
+  const Json* refused = kube::Find(from, {"refused"});
+  slot.refused = refused != nullptr && *refused == true;
   slot.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
   slot.missing_life = GetString(from, {"missing"});
   slot.missing_since = ReadTime(from, "missingSince", absl::InfiniteFuture());
@@ -64,6 +68,7 @@ Json WriteSlot(const Memory::SlotMemory& slot) {
   WriteCount("failuresInRow", slot.failures_in_row, &to);
   WriteCount("failedStarts", slot.failed_starts, &to);
   if (slot.data_missing) to["dataMissing"] = true;
+  if (slot.refused) to["refused"] = true;
   WriteTime("startAfter", slot.start_after, &to);
   if (!slot.missing_life.empty()) {
     WriteText("missing", slot.missing_life, &to);
@@ -116,6 +121,14 @@ Recovery ReadRecovery(const Json& status) {
   recovery.mode.max_staleness = ReadCount(from, "maxStaleness");
   recovery.sized_workers = ReadCount(from, "sizedWorkers");
   recovery.heard_life = GetString(from, {"heardLife"});
+  recovery.images.server = GetString(from, {"images", "server"});
+  recovery.images.worker = GetString(from, {"images", "worker"});
+  for (const v1::Role role : kRoles) {
+    if (const Json* worked = kube::Find(from, {"worked", RoleName(role)});
+        worked != nullptr && *worked == true) {
+      recovery.memory.worked.insert(role);
+    }
+  }
   Memory& memory = recovery.memory;
   memory.active_since = ReadTime(from, "activeSince", absl::InfiniteFuture());
   memory.suspending_since = ReadTime(from, "suspendingSince", absl::InfiniteFuture());
@@ -143,6 +156,10 @@ Json WriteRecovery(const Recovery& recovery) {
   WriteCount("maxStaleness", static_cast<int64_t>(recovery.mode.max_staleness), &to);
   WriteCount("sizedWorkers", recovery.sized_workers, &to);
   WriteText("heardLife", recovery.heard_life, &to);
+  if (recovery.shards != 0) {
+    to["images"] = {{"server", recovery.images.server}, {"worker", recovery.images.worker}};
+  }
+  for (const v1::Role role : memory.worked) to["worked"][std::string(RoleName(role))] = true;
   WriteTime("activeSince", memory.active_since, &to);
   WriteTime("suspendingSince", memory.suspending_since, &to);
   WriteCount("restorations", memory.restorations, &to);
@@ -216,6 +233,7 @@ StatusChange CompareStatus(const Json& before, const Json& after) {
     for (const char* name : {"coordinator", "parameterServer", "worker", "images", "view"}) {
       status.erase(name);
     }
+    if (Json& recovery = status["recovery"]; recovery.is_object()) recovery.erase("worked");
     if (Json& conditions = status["conditions"]; conditions.is_array()) {
       for (Json& condition : conditions) condition.erase("message");
     }

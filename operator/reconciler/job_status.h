@@ -8,6 +8,9 @@
 //   activeSince        when this activation (start or resumption) began
 //   shards             how many the activation has; the spec may already want another number
 //   mode, maxStaleness how the activation applies updates; the spec may already want another way
+//   images             of the activation's pods: the spec, or the operator's defaults, may already
+//                      name others
+//   worked             the roles of which a process was ready once, in any activation
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
 //   heardLife          the last life of the coordinator that was heard: an operator that has just
 //                      begun need not take a job for idle because it has not heard of it yet
@@ -20,8 +23,8 @@
 //                      was reached
 //   processes          by slot, where there is something to remember: the pods whose end was
 //                      handled and that were replaced, failures in a row, whether they were for
-//                      want of data, when to start again; which pod the coordinator does not have
-//                      a living process of, and since when
+//                      want of data or refused by the coordinator, when to start again; which pod
+//                      the coordinator does not have a living process of, and since when
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 
@@ -40,6 +43,7 @@ struct Recovery {
   policy::Memory memory;
   uint32_t shards = 0;  // 0: not active yet
   TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
+  PodImages images;     // likewise
   uint32_t sized_workers = 0;
   std::string heard_life;
 };

@@ -119,6 +119,12 @@ const Json& JobView::TemplateOf(v1::Role role) const {
   }
 }
 
+bool JobView::NeedsWorkerImage(v1::Role role) const {
+  // A shard that computes has LibTorch, as a worker.
+  return role == v1::WORKER ||
+         (role == v1::SHARD && job.spec.training().execution() == v1::TrainingSpec::SERVER);
+}
+
 JobView ReadJob(const Json& object) {
   JobView view;
   view.job = api::FromJson(object);

@@ -45,6 +45,17 @@ TrainingMode ModeOf(const v1::TrainingSpec& training);
 std::string ModeName(v1::Mode mode);
 v1::Mode ParseMode(const std::string& name);
 
+// The images of a job's pods.
+struct PodImages {
+  std::string server;  // of the coordinator, and of shards that do not compute layers
+  std::string worker;  // of workers, and of shards that do
+
+  friend bool operator==(const PodImages& a, const PodImages& b) {
+    return a.server == b.server && a.worker == b.worker;
+  }
+  friend bool operator!=(const PodImages& a, const PodImages& b) { return !(a == b); }
+};
+
 struct JobView {
   api::TrainingJob job;  // checkpoint.directory is where the pods see it
   kube::ObjectKey key;
@@ -57,6 +68,8 @@ struct JobView {
   kube::Json shard_template;
   kube::Json worker_template;
   const kube::Json& TemplateOf(v1::Role role) const;
+  // Whether pods of that role run the worker's image rather than the server's.
+  bool NeedsWorkerImage(v1::Role role) const;
 
   ClaimMount checkpoints;  // none: the templates mount something at checkpoint.directory
   ClaimMount data;         // of workers, for reading only

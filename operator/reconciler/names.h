@@ -15,6 +15,8 @@ constexpr char kJobLabel[] = "sluice.dev/training-job";
 constexpr char kRoleLabel[] = "sluice.dev/role";
 constexpr char kIndexLabel[] = "sluice.dev/index";
 constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of pods
+// Annotation of coordinators' pods: the job as JSON, as it was when the pod was made.
+constexpr char kStartedWith[] = "sluice.dev/started-with";
 constexpr char kFieldManager[] = "sluice-operator";
 constexpr char kControllerIndex[] = "controller";     // of caches, by the owner's uid
 constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events

@@ -193,8 +193,8 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
 }
 
 // `theirs` is the template's container of that name.
-Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
-                   const Json& theirs, Json* volumes) {
+Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+                   const policy::Slot& slot, const Json& theirs, Json* volumes) {
   const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
   Json container = {{"name", absl::StrCat(RoleName(slot.role))},
                     {"ports", Ports(slot.role, custom)},
@@ -205,12 +205,8 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const policy
                       {"runAsNonRoot", true},
                       {"capabilities", {{"drop", {"ALL"}}}},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
-  // A shard that computes has LibTorch, as a worker.
-  const bool computes =
-      slot.role == v1::SHARD && job.job.spec.training().execution() == v1::TrainingSpec::SERVER;
-  const std::string& fallback =
-      slot.role == v1::WORKER || computes ? defaults.worker_image : defaults.server_image;
-  container["image"] = job.job.image.empty() ? fallback : job.job.image;
+  const bool computes = slot.role == v1::SHARD && job.NeedsWorkerImage(slot.role);
+  container["image"] = job.NeedsWorkerImage(slot.role) ? images.worker : images.server;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
   if (custom) {
     container["command"] = Json::array();
@@ -371,18 +367,26 @@ Json MakeServices(const JobView& job, bool headless) {
   return service;
 }
 
+// An annotation of more is left out; those of a pod may have 256 KiB in all.
+constexpr size_t kMaxJobText = 64 << 10;
+
+// A JobSpec has no field that cannot be printed.
+std::string JobText(const v1::JobSpec& spec) {
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(spec, &json);
+  return json;
+}
+
 Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // A coordinator that dies before a change of these is followed by one that knows nothing of it.
   spec.mutable_training()->set_mode(mode.mode);
   spec.mutable_training()->set_max_staleness(mode.max_staleness);
-  std::string json;
-  // A JobSpec has no field that cannot be printed.
-  (void)google::protobuf::util::MessageToJsonString(spec, &json);
   Json map = MakeOwned(ConfigMaps(), job, job.key.name);
   // Printed again, for protobuf prints a map's entries in any order.
-  map["data"] = {{kJobFile, Json::parse(json, nullptr, /*allow_exceptions=*/false).dump(2)}};
+  map["data"] = {
+      {kJobFile, Json::parse(JobText(spec), nullptr, /*allow_exceptions=*/false).dump(2)}};
   return map;
 }
 
@@ -423,7 +427,13 @@ std::string TemplateHash(const Json& pod) {
   return kube::GetString(pod, {"metadata", "annotations", kTemplateHash});
 }
 
-Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot) {
+PodImages ImagesOf(const JobView& job, const PodDefaults& defaults) {
+  if (!job.job.image.empty()) return {job.job.image, job.job.image};
+  return {defaults.server_image, defaults.worker_image};
+}
+
+Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+             const policy::Slot& slot) {
   const Json& pod_template = job.TemplateOf(slot.role);
   const std::string role(RoleName(slot.role));
   const std::string name = PodName(job.key.name, slot);
@@ -437,7 +447,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot
   Json volumes = Json::array();
   const Json theirs = TemplateContainer(pod_template, role);
   const Json container =
-      MergeContainer(MakeContainer(job, defaults, slot, theirs, &volumes), theirs);
+      MergeContainer(MakeContainer(job, defaults, images, slot, theirs, &volumes), theirs);
   Json spec = {{"restartPolicy", "Never"},
                {"hostname", name},
                {"subdomain", HeadlessServiceName(job.key.name)},
@@ -452,6 +462,12 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot
   pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
   pod["metadata"]["annotations"][kTemplateHash] =
       absl::StrFormat("%08x", Crc32c(pod["spec"].dump()));
+  if (slot.role == v1::COORDINATOR) {
+    std::string text = JobText(job.job.spec);
+    if (text.size() <= kMaxJobText) {
+      pod["metadata"]["annotations"][kStartedWith] = std::move(text);
+    }
+  }
   return pod;
 }
 

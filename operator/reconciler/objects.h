@@ -23,10 +23,17 @@ struct PodDefaults {
   std::optional<int64_t> run_as = 65532;
 };
 
-// The pod of a slot. It is given its address, identity and threads just as `sluice run` gives them
-// to processes; where the role's template says more, that is merged into it. `shards` is the number
-// of the job's present life.
-kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot);
+// Of pods of an activation that begins now.
+PodImages ImagesOf(const JobView& job, const PodDefaults& defaults);
+
+// The pod of a slot, of one of `images`. It is given its address, identity and threads just as
+// `sluice run` gives them to processes; where the role's template says more, that is merged into
+// it. `shards` is the number of the job's present life.
+//
+// Its flags are those that a program of the oldest release that may be in `images` knows: what is
+// new goes into the job file or into variables, which older programs ignore (docs/versions.md).
+kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+                   const policy::Slot& slot);
 
 // The annotation kTemplateHash of MakePod's pod.
 std::string TemplateHash(const kube::Json& pod);

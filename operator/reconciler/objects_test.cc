@@ -15,6 +15,7 @@ namespace {
 using kube::GetString;
 using kube::Json;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
@@ -37,6 +38,10 @@ JobView Job(const Json& spec_patch = Json::object()) {
   return ReadJob(job);
 }
 
+Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot) {
+  return MakePod(job, defaults, ImagesOf(job, defaults), slot);
+}
+
 Json Container(const Json& pod) { return pod["spec"]["containers"][0]; }
 
 std::vector<std::string> Arguments(const Json& pod) {
@@ -57,6 +62,39 @@ TEST(ObjectsTest, ProcessesAreTheirPodsOnly) {
   EXPECT_THAT(Arguments(MakePod(Job(), kDefaults, kCoordinator)),
               IsSupersetOf({"--job=/etc/sluice/job.json", "--storage=/var/lib/sluice/checkpoints",
                             "--termination-file=/dev/termination-log"}));
+}
+
+TEST(ObjectsTest, PodsAreMadeFromTheImagesThatTheyAreGiven) {
+  const PodImages images = {"server:0", "worker:0"};
+  for (const char* image : {"", "newer"}) {
+    const JobView job = Job({{"image", image}});
+    EXPECT_EQ(Container(MakePod(job, kDefaults, images, kShard))["image"], "server:0");
+    EXPECT_EQ(Container(MakePod(job, kDefaults, images, kWorker))["image"], "worker:0");
+  }
+  EXPECT_EQ(ImagesOf(Job({{"image", "newer"}}), kDefaults).server, "newer");
+}
+
+// A pod's image may be of an older release than the operator. What a release adds goes into the job
+// file, or into variables, which older programs ignore: docs/versions.md. So this list only ever
+// gets shorter within an API version.
+TEST(ObjectsTest, PodsGetOnlyFlagsThatProgramsOfEveryReleaseKnow) {
+  const auto flags = [](const Json& pod) {
+    std::vector<std::string> names;
+    for (const std::string& argument : Arguments(pod)) {
+      names.push_back(argument.substr(0, argument.find('=')));
+    }
+    return names;
+  };
+  EXPECT_THAT(flags(MakePod(Job(), kDefaults, kCoordinator)),
+              ElementsAre("--job", "--listen", "--storage", "--termination-file", "--tls-directory",
+                          "--metrics-address", "--log-format"));
+  EXPECT_THAT(
+      flags(MakePod(Job(), kDefaults, kShard)),
+      ElementsAre("--job", "--coordinator", "--index", "--listen", "--advertise", "--threads",
+                  "--grace", "--tls-directory", "--metrics-address", "--log-format"));
+  EXPECT_THAT(flags(MakePod(Job(), kDefaults, kWorker)),
+              ElementsAre("--job", "--coordinator", "--index", "--threads", "--grace",
+                          "--tls-directory", "--metrics-address", "--log-format"));
 }
 
 TEST(ObjectsTest, PodsAreRestricted) {

@@ -269,6 +269,7 @@ std::optional<PodView> ReadPod(const Json& pod) {
   view.node = GetString(pod, {"spec", "nodeName"});
   view.ip = GetString(pod, {"status", "podIP"});
   view.template_hash = GetString(pod, {"metadata", "annotations", kTemplateHash});
+  view.started_with = GetString(pod, {"metadata", "annotations", kStartedWith});
   view.created = kube::DecodeTime(GetString(pod, {"metadata", "creationTimestamp"}));
   if (const std::string gone = GetString(pod, {"metadata", "deletionTimestamp"}); !gone.empty()) {
     view.gone_by = kube::DecodeTime(gone);

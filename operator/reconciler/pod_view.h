@@ -28,6 +28,7 @@ struct PodView {
   std::string ip;
   std::string image_id;
   std::string template_hash;
+  std::string started_with;  // the annotation kStartedWith
   absl::Time created;
 
   bool begun = false;  // Sluice's container runs, or ran

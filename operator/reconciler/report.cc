@@ -1,5 +1,7 @@
 #include "operator/reconciler/report.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "operator/local/resume.h"
 #include "operator/reconciler/names.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 
 namespace sluice::reconciler {
@@ -23,6 +27,7 @@ constexpr size_t kMaxFailures = 8;
 constexpr size_t kMaxNamed = 5;  // pods named in one message
 // Of ends and of the condition: as policy::ReasonOf has it.
 constexpr char kDataMissing[] = "DataMissing";
+constexpr char kRefused[] = "Refused";
 
 // So many digits that a chart is right, and so few that equal values stay equal.
 double Rounded(double value) {
@@ -37,8 +42,23 @@ std::string Advice(const std::string& reason) {
     return "put it there, or correct the volumes of the role's template; it is looked for again by "
            "itself, after 1 s, 2 s, ... 30 s";
   }
+  if (reason == kRefused) {
+    return "most often it is of another release than the job's other processes: correct spec.image "
+           "or the image in the role's template, then suspend the job and resume it";
+  }
   if (reason == "StartError") return "the image lacks the program: correct the image or command";
   return "";
+}
+
+// Of fields that the coordinator reads when it starts, those that it is told of (the first), for
+// which an activation ends (the next three), or which only the operator needs.
+bool TakesEffectAtOnce(const std::string& path) {
+  for (const char* known :
+       {"spec.worker.replicas", "spec.parameterServer.replicas", "spec.training.mode",
+        "spec.training.maxStaleness", "spec.backoffLimit", "spec.timeouts.startSeconds"}) {
+    if (path == known) return true;
+  }
+  return false;
 }
 
 const char* RoleWord(v1::Role role) {
@@ -83,6 +103,7 @@ class Reporter {
     Acceptance();
     Activity();
     Health();
+    Pending();
     End();
     status_["summary"] = Summary();
     status_["recovery"] = WriteRecovery(recovery_);
@@ -136,6 +157,7 @@ class Reporter {
       const auto kept = recovery_.memory.slots.find(slot);
       if (kept == recovery_.memory.slots.end() || kept->second.failures_in_row == 0) return;
       if (kept->second.data_missing) without_data_.push_back(policy::SlotName(slot));
+      if (kept->second.refused) refused_.push_back(policy::SlotName(slot));
       failing_.push_back(
           absl::StrCat(policy::SlotName(slot), " (", kept->second.failures_in_row, ")"));
     };
@@ -269,7 +291,7 @@ class Reporter {
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
     // The condition's own event says it.
-    if (reason == kDataMissing || Ending().has_value()) return;
+    if (reason == kDataMissing || reason == kRefused || Ending().has_value()) return;
     Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
          absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message),
          pod.name);
@@ -367,6 +389,10 @@ class Reporter {
       trouble = {kDataMissing, absl::StrCat("waiting for data: ", Names(without_data_),
                                             LastFailure(kDataMissing))};
     }
+    if (trouble.empty() && !refused_.empty()) {
+      trouble = {kRefused, absl::StrCat("refused, and tried again after 1 s, 2 s, ... 30 s: ",
+                                        Names(refused_), LastFailure(kRefused))};
+    }
     if (trouble.empty() && !failing_.empty()) {
       trouble = {"ProcessesFail",
                  absl::StrCat("failed, times in a row: ", Names(failing_), LastFailure())};
@@ -389,6 +415,64 @@ class Reporter {
     }
   }
 
+  // What the spec, or the operator's defaults, say and the job does not do yet.
+  void Pending() {
+    std::vector<std::string> fields;
+    std::string message;
+    const bool active = Accepted() && !Ending().has_value() && recovery_.shards != 0;
+    const bool other_images = active && recovery_.images != world_.images;
+    if (active) {
+      fields = FieldsPending();
+      if (other_images && !job_.job.image.empty()) fields.push_back("spec.image");
+    }
+    if (!fields.empty()) {
+      message = absl::StrCat(
+          "the job goes on with what it began with of ", absl::StrJoin(fields, ", "),
+          ": the new values take effect when its coordinator starts again; suspend the job and "
+          "resume it to have them now");
+    }
+    const bool newer_defaults = other_images && job_.job.image.empty();
+    if (newer_defaults) {
+      absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images wait (",
+                      Images(world_.images), "): until the job is suspended and resumed its pods ",
+                      "are made from ", Images(recovery_.images));
+    }
+    const std::string reason = !fields.empty()  ? "FieldsPending"
+                               : newer_defaults ? "ImagesPending"
+                                                : "AllInEffect";
+    const bool pending = !message.empty();
+    if (Set("SpecNotInEffect", pending, reason, message) && pending) {
+      Tell(Type::kNormal, reason, "Reconcile", message);
+    }
+  }
+
+  static std::string Images(const PodImages& images) {
+    return images.server == images.worker ? images.server
+                                          : absl::StrCat(images.server, ", ", images.worker);
+  }
+
+  // Those of the spec that the coordinator read before they were changed.
+  std::vector<std::string> FieldsPending() const {
+    std::vector<std::string> fields;
+    for (const PodView& pod : world_.pods) {
+      if (pod.slot.role != v1::COORDINATOR || !pod.begun || pod.ended) continue;
+      v1::JobSpec running;
+      google::protobuf::util::JsonParseOptions options;
+      options.ignore_unknown_fields = true;
+      if (pod.started_with.empty() ||
+          !google::protobuf::util::JsonStringToMessage(pod.started_with, &running, options).ok()) {
+        break;
+      }
+      api::TrainingJob before, after;
+      before.spec = std::move(running);
+      after.spec = job_.job.spec;
+      for (local::ManifestChange& change : local::CompareJobs(before, after)) {
+        if (!TakesEffectAtOnce(change.path)) fields.push_back(std::move(change.path));
+      }
+    }
+    return fields;
+  }
+
   // Of any reason, or of one alone.
   std::string LastFailure(absl::string_view reason = "") const {
     const Json* failures = kube::Find(status_, {"lastFailures"});
@@ -408,8 +492,18 @@ class Reporter {
     const std::string reason =
         Ending().has_value() && !Ending()->code.empty() ? Ending()->code : "Ended";
     const bool news = !HasCondition(status_, "Succeeded") && !HasCondition(status_, "Failed");
-    Set("Succeeded", succeeded, succeeded ? "Completed" : failed ? "Failed" : "NotFinished", "");
+    const bool trained = reason != kNothingTrained;
+    Set("Succeeded", succeeded,
+        !succeeded ? (failed ? "Failed" : "NotFinished")
+        : trained  ? "Completed"
+                   : kNothingTrained,
+        succeeded ? message : "");
     Set("Failed", failed, failed ? reason : "NotFailed", failed ? message : "");
+    const bool in_use = failed && reason == kCheckpointFolderInUse;
+    if (in_use || FindCondition(status_, kCheckpointFolderInUse) != nullptr) {
+      Set(kCheckpointFolderInUse, in_use, in_use ? "OtherCheckpoints" : "NotInUse",
+          in_use ? message : "");
+    }
     if (!succeeded && !failed) return;
     if (!status_.contains("completionTime")) {
       status_["completionTime"] = kube::EncodeTime(findings_.now);
@@ -418,9 +512,10 @@ class Reporter {
     if (failed) {
       Tell(Type::kWarning, reason, "Fail", message);
     } else {
-      Tell(Type::kNormal, "Succeeded", "Complete",
-           absl::StrCat("training is complete at step ",
-                        kube::GetInt(status_, {"training", "step"})));
+      Tell(Type::kNormal, trained ? "Succeeded" : kNothingTrained, "Complete",
+           trained ? absl::StrCat("training is complete at step ",
+                                  kube::GetInt(status_, {"training", "step"}))
+                   : message);
     }
   }
 
@@ -437,6 +532,7 @@ class Reporter {
     if (!world_.refused.empty()) return world_.refused.reason;
     if (!waiting_.empty()) return waiting_.reason;
     if (!without_data_.empty()) return kDataMissing;
+    if (!refused_.empty()) return kRefused;
     if (!failing_.empty()) return "Failing";
     const bool trained = kube::Find(status_, {"training", "step"}) != nullptr;
     return trained ? "Recovering" : "Starting";
@@ -451,6 +547,7 @@ class Reporter {
   std::vector<std::string> missing_;
   std::vector<std::string> failing_;
   std::vector<std::string> without_data_;
+  std::vector<std::string> refused_;
   Trouble waiting_;
   bool coordinator_ready_ = false;
 };

@@ -16,6 +16,7 @@ import numpy as np
 
 from sluice import checksum
 from sluice import errors
+from sluice import extras
 from sluice import tensors
 from sluice.protocol import elements
 
@@ -27,7 +28,8 @@ _MAX_FILE_BYTES = 64 << 30
 
 
 def load(path, *, torch=False):
-    """Name -> tensor of everything that a job trained, in the order of the state_dict.
+    """Name -> tensor of the model's state_dict: what a job trained, then second names of tied
+    tensors and constant buffers.
 
     `path` is a checkpoint's folder, a folder of checkpoints (the newest is taken), a job's folder
     (.sluice/<name>), or a .safetensors file of `sluice export`. The tensors are numpy arrays
@@ -76,8 +78,30 @@ def _load_checkpoint(folder, torch):
         if filled[name] != flat.size:
             raise errors.SluiceError(f"{folder}: {filled[name]} of {flat.size} elements of "
                                      f"'{name}' are there")
-    return {name: tensors.shaped(flat, dtype, shape, torch)
-            for name, (dtype, shape, flat) in flats.items()}
+    state = {name: tensors.shaped(flat, dtype, shape, torch)
+             for name, (dtype, shape, flat) in flats.items()}
+    _add_extras(folder.absolute().parent / extras.NAME, state, torch)
+    return state
+
+
+def _add_extras(path, state, torch):
+    """What the state_dict has beside the trained tensors, as the workers wrote it."""
+    try:
+        content = _read_file(path, _MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return
+    body = extras.check(path, content)
+    constants = {name: tensors.constant(kind, data, shape, torch)
+                 for name, kind, shape, data in _arrays(path, body)}
+    aliases = extras.aliases_of(_header(path, body))
+    wrong = [name for name in [*constants, *aliases] if name in state]
+    wrong += [name for name, first in aliases.items() if first not in state]
+    if wrong:
+        raise errors.SluiceError(f"{path} is of another model: '{wrong[0]}' does not fit the "
+                                 'checkpoint. Without this file, what the job trained is read alone')
+    state.update(constants)
+    for name, first in aliases.items():
+        state[name] = state[first]
 
 
 def _checkpoint_folders(path):
@@ -129,11 +153,23 @@ def _read_manifest(path):
     return manifest
 
 
-def _arrays(path, content):
-    """Name -> (dtype, shape, bytes) of a safetensors file."""
+def _header(path, content):
+    """Of a safetensors file."""
     try:
         (length,) = struct.unpack('<Q', content[:8])
         header = json.loads(content[8:8 + length])
+        if not isinstance(header, dict):
+            raise ValueError('its header is no object')
+        return header
+    except (ValueError, RecursionError, struct.error) as error:
+        raise errors.SluiceError(f'{path} is no safetensors file: {error}') from error
+
+
+def _arrays(path, content):
+    """(name, dtype, shape, bytes) of the arrays of a safetensors file."""
+    header = _header(path, content)
+    try:
+        (length,) = struct.unpack('<Q', content[:8])
         for name, array in header.items():
             if name == '__metadata__':
                 continue
@@ -141,8 +177,7 @@ def _arrays(path, content):
             if end > len(content):
                 raise ValueError('it is cut off')
             yield name, array['dtype'], array['shape'], memoryview(content)[begin:end]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
-            struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise errors.SluiceError(f'{path} is no safetensors file: {error}') from error
 
 
@@ -163,7 +198,5 @@ def _read_partition(path, content, flats, filled):
 def _load_safetensors(path, torch):
     found = {}
     for name, kind, shape, data in _arrays(path, _read_file(path, _MAX_FILE_BYTES)):
-        dtype = tensors.dtype_of_name(kind)
-        flat = np.frombuffer(data, dtype=elements.STORAGE[dtype]).copy()
-        found[name] = tensors.shaped(flat, dtype, shape, torch)
+        found[name] = tensors.constant(kind, data, shape, torch)
     return found

@@ -42,7 +42,7 @@ def connect(name_or_address, state_directory='.sluice', tls_directory=None, shar
         except (FileNotFoundError, ValueError):
             raise errors.JobNotFound(
                 f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
-                'there. `sluice get` lists the jobs of this machine; of another one, give '
+                'there. `sluice status` lists the jobs of this machine; of another one, give '
                 'host:port of its coordinator') from None
         # Jobs of this machine speak plain text.
         if secret_file is None and (run / 'secret').exists():

@@ -37,6 +37,10 @@ class NumpyModel:
         return self._initial[tensor]
 
     @staticmethod
+    def extras():
+        return {}, {}
+
+    @staticmethod
     def allocate(count, dtype):
         return np.zeros(count, dtype=dtype)
 

@@ -3,20 +3,27 @@
 import numpy as np
 
 from sluice import errors
+from sluice import extras
 from sluice.protocol import elements
 from sluice.protocol import wire
 
 _WIRE_OF = {name: number for number, name in elements.WIRE_NAMES.items()}
-_SAFETENSORS = {'F32': wire.FLOAT32, 'F64': wire.FLOAT64, 'BF16': wire.BFLOAT16,
-                'F16': wire.FLOAT16, 'I64': wire.INT64}
 
 
 def dtype_of_name(name):
-    """Of FLOAT32 (in manifests) or F32 (in safetensors files)."""
-    dtype = _WIRE_OF.get(name, _SAFETENSORS.get(name))
+    """Of a manifest's name, such as FLOAT32."""
+    dtype = _WIRE_OF.get(name)
     if dtype is None:
         raise errors.SluiceError(f'the data type {name} is not known to this version')
     return dtype
+
+
+def constant(kind, data, shape, torch=False):
+    """An array of a safetensors file, whose types are more than those that a job trains."""
+    if kind not in extras.TYPES:
+        raise errors.SluiceError(f'the data type {kind} is not known to this version')
+    flat = np.frombuffer(data, dtype=extras.TYPES[kind]).copy()
+    return shaped(flat, wire.BFLOAT16 if kind == 'BF16' else None, shape, torch)
 
 
 def shaped(flat, dtype, shape, torch=False):

@@ -19,6 +19,14 @@ _TYPES = {
 }
 
 
+# Of constants, as safetensors names them.
+_CONSTANT_TYPES = {
+    torch.float32: 'F32', torch.float64: 'F64', torch.bfloat16: 'BF16', torch.float16: 'F16',
+    torch.int64: 'I64', torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8',
+    torch.uint8: 'U8', torch.bool: 'BOOL', torch.complex64: 'C64',
+}
+
+
 def to_flat(tensor):
     """A flat numpy array in storage type, over the tensor's memory where that is possible."""
     flat = tensor.detach().reshape(-1)
@@ -37,20 +45,28 @@ def from_flat(array, tensor):
 
 
 def module_tensors(module):
-    """(name, tensor, kind, owner, attribute) in the order of the state_dict.
+    """The state_dict in three parts, each in its order.
 
-    A tensor with two names has the first. Parameters that require no gradient are buffers;
-    `num_batches_tracked` is a counter; other integers, and buffers that are not persistent, are
-    constants of the model and no part of its state.
+    What a job trains: (name, tensor, kind, owner, attribute). Parameters that require no gradient
+    are buffers; `num_batches_tracked` is a counter. Second names of these: name -> first name. And
+    constants, name -> tensor: other integers, and tensors without elements. Buffers that are not
+    persistent are in no part.
     """
     found = []
-    seen = set()
+    first_names = {}
+    aliases = {}
+    constants = {}
     owners = dict(module.named_modules(remove_duplicate=False))
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if not isinstance(tensor, torch.Tensor) or id(tensor) in seen:
+        if not isinstance(tensor, torch.Tensor):
             continue
-        seen.add(id(tensor))
+        if id(tensor) in first_names:
+            aliases[name] = first_names[id(tensor)]
+            continue
         path, _, attribute = name.rpartition('.')
+        if tensor.numel() == 0:
+            constants[name] = tensor
+            continue
         if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad:
             kind = wire.PARAMETER
         elif tensor.is_floating_point():
@@ -58,14 +74,16 @@ def module_tensors(module):
         elif attribute == 'num_batches_tracked':
             kind = wire.COUNTER
         else:
+            constants[name] = tensor
             continue
         if tensor.dtype not in _TYPES:
             raise errors.UsageError(f"tensor '{name}' is {tensor.dtype}, which cannot be trained; "
                                     'use float32, float64, bfloat16 or float16')
+        first_names[id(tensor)] = name
         found.append((name, tensor, kind, owners.get(path), attribute))
     if not any(kind == wire.PARAMETER for _, _, kind, _, _ in found):
         raise errors.UsageError('the module has no parameter that requires a gradient')
-    return found
+    return found, aliases, constants
 
 
 class TorchModel:
@@ -75,7 +93,7 @@ class TorchModel:
         self._module = module
         self._loss_fn = loss_fn
         self._objective = objective
-        self._tensors = module_tensors(module)
+        self._tensors, self._aliases, self._constants = module_tensors(module)
         self.table = wire.TensorTable()
         for name, tensor, kind, _, _ in self._tensors:
             self.table.tensors.add(name=name, shape=list(tensor.shape), dtype=_TYPES[tensor.dtype],
@@ -92,6 +110,12 @@ class TorchModel:
 
     def initial(self, tensor):
         return self._initial[tensor]
+
+    def extras(self):
+        """What the state_dict has beside `table`, as extras.keep takes it."""
+        constants = {name: (_CONSTANT_TYPES[tensor.dtype], to_flat(tensor), tensor.shape)
+                     for name, tensor in self._constants.items() if tensor.dtype in _CONSTANT_TYPES}
+        return self._aliases, constants
 
     @staticmethod
     def allocate(count, dtype):

@@ -27,6 +27,10 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
+# As services/transport/grpc_settings.cc has it.
+_BULK_WINDOW_BYTES = 4 << 20
+
+
 def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='coordinator'):
     """A connection of its own: a heartbeat never queues behind tensors.
 
@@ -44,7 +48,12 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='
         ('grpc.initial_reconnect_backoff_ms', 100),
         ('grpc.max_reconnect_backoff_ms', 1000),
         ('grpc.enable_http_proxy', 0),
+        # gRPC 1.51 can crash where the answer to a probe comes while the connection closes. Without
+        # probes, windows are fixed.
+        ('grpc.http2.bdp_probe', 0),
     ]
+    if role == 'ps':
+        options.append(('grpc.http2.lookahead_bytes', _BULK_WINDOW_BYTES))
     if not security.is_encrypted(tls):
         return grpc.insecure_channel(address, options=options)
     return grpc.secure_channel(address, tls.credentials(),

@@ -3,12 +3,14 @@
 import dataclasses
 import os
 import signal
+import sys
 import threading
 import time
 import typing
 
 from sluice import data as data_lib
 from sluice import errors
+from sluice import extras
 from sluice import runtime as runtime_lib
 from sluice.protocol import actions
 from sluice.protocol import core as core_lib
@@ -213,6 +215,11 @@ class Worker:
     def __exit__(self, kind, error, traceback):
         if self._runtime.ended is None:
             if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+                if self._opened and kind is not KeyboardInterrupt:
+                    print(f'Worker {self._job.index} left its loop before the end of the job, so '
+                          'it is started again. To end the job early, run `sluice stop '
+                          f'{self._job.name.split("/")[1]}`; to end it as failed, raise an '
+                          'exception.', file=sys.stderr)
                 # Nothing is computed any more, so there is nothing to wait for.
                 self._runtime.leave('the program left its loop', 0)
             else:
@@ -309,6 +316,11 @@ class Worker:
         data_lib.check_dataset(dataset, 'the dataset')
         if evaluation is not None:
             data_lib.check_dataset(evaluation, 'the evaluation dataset')
+        elif self._job.spec.data.HasField('evaluation'):
+            print(f'Worker {self._job.index}: data.evaluation is set in the manifest, and '
+                  'worker.batches() was given no evaluation dataset: nothing is evaluated. Give '
+                  'worker.batches(dataset, evaluation=...), or remove data.evaluation.',
+                  file=sys.stderr)
         self._opened = True
         self._training = dataset
         self._evaluation = evaluation
@@ -322,6 +334,8 @@ class Worker:
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
+        extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
+                    self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
         self._runtime.open_model(
             self._model.table, len(dataset), 0 if evaluation is None else len(evaluation),
             self._model.initial, self._model.allocate)

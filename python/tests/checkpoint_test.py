@@ -16,6 +16,7 @@ import numpy as np
 import sluice.checkpoint
 from sluice import checksum
 from sluice import errors
+from sluice import extras
 from tools import unittest_main
 
 
@@ -84,6 +85,38 @@ class CheckpointTest(unittest.TestCase):
     def test_formats_with_and_without_checksum_are_read(self):
         for step, version in ((1, 1), (2, 2)):
             self.assertEqual(self.load_all(self.save(step, version)), (step, []))
+
+    def test_extras_are_second_names_and_constants(self):
+        folder = self.save(1)
+        mask = np.array([True, False])
+        extras.keep(str(self.storage), 0, {'tied': 'w'}, {'mask': ('BOOL', mask, (2,)),
+                                                          'none': ('I32', mask[:0], (0, 3))})
+        for path in (folder, self.storage):
+            state = sluice.checkpoint.load(path)
+            self.assertEqual(list(state), ['w', 'mask', 'none', 'tied'])
+            np.testing.assert_array_equal(state['tied'], state['w'])
+            np.testing.assert_array_equal(state['mask'], mask)
+            self.assertEqual((state['none'].dtype, state['none'].shape), (np.int32, (0, 3)))
+        extras.keep(str(self.storage), 0, {}, {})  # of another model
+        self.assertEqual(list(sluice.checkpoint.load(folder)), ['w'])
+        extras.keep(str(self.storage / 'nowhere'), 0, {'tied': 'w'}, {})
+
+    def test_extras_that_do_not_fit_are_an_error(self):
+        folder = self.save(1)
+        path = self.storage / extras.NAME
+        for aliases, constants in (({'tied': 'v'}, {}), ({'w': 'w'}, {}),
+                                   ({}, {'w': ('U8', np.zeros(1, np.uint8), (1,))})):
+            extras.keep(str(self.storage), 0, aliases, constants)
+            with self.assertRaisesRegex(errors.SluiceError, 'of another model'):
+                sluice.checkpoint.load(folder)
+        extras.keep(str(self.storage), 0, {'tied': 'w'}, {})
+        whole = path.read_bytes()
+        for bit in range(0, 8 * len(whole), 5):
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            with self.assertRaisesRegex(errors.SluiceError, 'state_dict.extras'):
+                sluice.checkpoint.load(folder)
 
     def test_every_flipped_bit_falls_back_to_the_older_one_and_is_said(self):
         self.save(1)

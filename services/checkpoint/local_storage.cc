@@ -18,6 +18,7 @@ namespace {
 constexpr char kOwner[] = "owner";
 constexpr char kClaims[] = "claims";
 constexpr char kManifest[] = "manifest.json";
+constexpr char kVocabulary[] = "vocabulary.txt";  // as services/worker/trainer.cc names it
 constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
 constexpr size_t kMaxManifestBytes = 256 << 20;
@@ -225,6 +226,13 @@ class LocalStorage final : public CheckpointStorage {
       if (has_manifest || ref.attempt() >= attempt) return absl::OkStatus();
       return RemoveFolder(Folder(ref));
     });
+  }
+
+  absl::Status SetVocabularyAside() override {
+    const std::string path = JoinPath(folder_, kVocabulary);
+    absl::Status status = files_->Rename(path, path + ".replaced");
+    if (status.ok()) status = files_->SyncDirectory(folder_);
+    return absl::IsNotFound(status) ? absl::OkStatus() : status;
   }
 
  private:

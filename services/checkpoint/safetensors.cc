@@ -28,7 +28,13 @@ constexpr TypeRow kTypes[] = {{v1::FLOAT32, "F32", 4},
                               {v1::FLOAT64, "F64", 8},
                               {v1::BFLOAT16, "BF16", 2},
                               {v1::FLOAT16, "F16", 2},
-                              {v1::INT64, "I64", 8}};
+                              {v1::INT64, "I64", 8},
+                              {v1::DATA_TYPE_UNSPECIFIED, "BOOL", 1},
+                              {v1::DATA_TYPE_UNSPECIFIED, "U8", 1},
+                              {v1::DATA_TYPE_UNSPECIFIED, "I8", 1},
+                              {v1::DATA_TYPE_UNSPECIFIED, "I16", 2},
+                              {v1::DATA_TYPE_UNSPECIFIED, "I32", 4},
+                              {v1::DATA_TYPE_UNSPECIFIED, "C64", 8}};
 
 absl::Status Damaged(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("not a whole safetensors file: ", what));
@@ -53,6 +59,7 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
                                 [&](const TypeRow& candidate) { return candidate.name == type; });
   if (row == std::end(kTypes)) return bad(absl::StrCat("unknown dtype ", type));
   array.dtype = row->dtype;
+  if (row->dtype == v1::DATA_TYPE_UNSPECIFIED) array.other_type = type;
   const Json& shape = entry["shape"];
   const Json& offsets = entry["data_offsets"];
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), IsUnsigned)) {
@@ -82,7 +89,7 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
 
 absl::string_view SafetensorsTypeName(v1::DataType dtype) {
   for (const TypeRow& row : kTypes) {
-    if (row.dtype == dtype) return row.name;
+    if (row.dtype == dtype && dtype != v1::DATA_TYPE_UNSPECIFIED) return row.name;
   }
   return "";
 }
@@ -93,7 +100,9 @@ absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
   if (!metadata.empty()) header[kMetadata] = metadata;
   absl::Cord data;
   for (const SafetensorsArray& array : arrays) {
-    header[array.name] = {{"dtype", std::string(SafetensorsTypeName(array.dtype))},
+    const std::string type =
+        array.other_type.empty() ? std::string(SafetensorsTypeName(array.dtype)) : array.other_type;
+    header[array.name] = {{"dtype", type},
                           {"shape", array.shape},
                           {"data_offsets", {data.size(), data.size() + array.bytes.size()}}};
     data.Append(array.bytes);
@@ -110,7 +119,8 @@ absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
   return file;
 }
 
-absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(const absl::Cord& file) {
+absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
+    const absl::Cord& file, std::map<std::string, std::string>* metadata) {
   if (file.size() < kLengthBytes) return Damaged("it is too short");
   const std::string prefix(file.Subcord(0, kLengthBytes));
   uint64_t length = 0;
@@ -129,7 +139,12 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(const absl::Cord& 
   const absl::Cord data = file.Subcord(kLengthBytes + length, file.size());
   std::vector<std::pair<uint64_t, SafetensorsArray>> found;
   for (const auto& [name, entry] : header.items()) {
-    if (name == kMetadata) continue;
+    if (name == kMetadata) {
+      for (const auto& [key, value] : entry.items()) {
+        if (metadata != nullptr && value.is_string()) (*metadata)[key] = value.get<std::string>();
+      }
+      continue;
+    }
     uint64_t begin = 0;
     absl::StatusOr<SafetensorsArray> array = ReadEntry(name, entry, data, &begin);
     if (!array.ok()) return array.status();

@@ -37,11 +37,16 @@ constexpr size_t kSumDigits = 8;
 
 std::string SumText(absl::string_view bytes) { return absl::StrFormat("%08x", Crc32c(bytes)); }
 
+template <typename Message>
+constexpr uint32_t kFormatVersion = kCheckpointFormatVersion;
+template <>
+constexpr uint32_t kFormatVersion<v1::Claim> = kClaimFormatVersion;
+
 // The checksum is the last member of the text's object, over every byte before it: whatever is
 // flipped, cut off or put in shows, also a blank.
 template <typename Message>
 std::string ToJson(Message message) {
-  message.set_format_version(kCheckpointFormatVersion);
+  message.set_format_version(kFormatVersion<Message>);
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
@@ -88,10 +93,10 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
   }
   // Of a newer version nothing is known but its number.
   if (Message any; ParseJson(text, /*ignore_unknown_fields=*/true, &any).ok() &&
-                   any.format_version() > kCheckpointFormatVersion) {
+                   any.format_version() > kFormatVersion<Message>) {
     return absl::UnimplementedError(
         absl::StrCat(what, " of format version ", any.format_version(), "; this build reads up to ",
-                     kCheckpointFormatVersion, ": use a newer version of Sluice"));
+                     kFormatVersion<Message>, ": use a newer version of Sluice"));
   }
   Message message;
   // A field that is not known is damage: what it was instead would be missing without a word.

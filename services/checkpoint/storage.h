@@ -29,8 +29,10 @@
 
 namespace sluice {
 
-// What is written. 1, without checksums over claims, manifests and the owner, can be read too.
+// The versions that manifests and claims are written with. Older ones can be read too: 1 has no
+// checksums over claims, manifests and the owner; claims of 2 do not name their job.
 inline constexpr uint32_t kCheckpointFormatVersion = 2;
+inline constexpr uint32_t kClaimFormatVersion = 3;
 
 // Claims are numbered without gaps. Up to so many that are missing are taken for lost; beyond that,
 // a number is no claim of a coordinator.
@@ -53,10 +55,10 @@ class CheckpointStorage {
 
   // Takes the storage for a job ("<namespace>/<name>/<uid>"), before anything else is done with it.
   // FAILED_PRECONDITION, a sentence that names both jobs, if it is another job's; of many jobs that
-  // begin at once one gets it. The uid counts for nothing: a job that was deleted and is applied
-  // again goes on with its storage. One of an older version, which has no owner, is whose its
-  // newest manifest is; so is one whose owner is damaged, which is then made anew. DATA_LOSS, with
-  // advice, if that cannot be told either.
+  // begin at once one gets it. The uid is not compared: what a job does with the checkpoints of a
+  // job of its name, existing_job.h decides. One of an older version, which has no owner, is whose
+  // its newest manifest is; so is one whose owner is damaged, which is then made anew. DATA_LOSS,
+  // with advice, if that cannot be told either.
   virtual absl::Status Own(const std::string& job) = 0;
 
   // ALREADY_EXISTS if a claim of this attempt number exists; then nothing is changed.
@@ -88,6 +90,10 @@ class CheckpointStorage {
   virtual absl::Status Remove(const v1::CheckpointRef& ref) = 0;
   // Removes folders without a manifest that belong to attempts below `attempt`.
   virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
+
+  // Renames the vocabulary that workers keep beside the checkpoints, so that a job that replaces
+  // these learns its own. OK if there is none.
+  virtual absl::Status SetVocabularyAside() { return absl::OkStatus(); }
 };
 
 // The checkpoints to try, best first (R11): the newest of the highest claimed attempt, older ones

@@ -8,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "operator/api/codec.h"
 #include "operator/api/manifest.h"
 #include "services/cli/cli.h"
@@ -56,7 +57,9 @@ absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags
   const int code = RunCommandLine(arguments, inner);
   if (code == kExitInterrupted) return absl::CancelledError("interrupted");
   if (out.str().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(mode, ": ", err.str()));
+    const std::string why = err.str();
+    return absl::FailedPreconditionError(
+        absl::StrCat(mode, ": ", absl::StripSuffix(absl::StripPrefix(why, "sluice: "), "\n")));
   }
   return ParseModeRun(mode, out.str());
 }
@@ -117,8 +120,9 @@ void AddBenchCommand(CLI::App* app, const Environment& environment, Action* acti
       "Train a job in each mode, one after the other, and compare\n\n"
       "  sluice bench modes job.yaml\n"
       "  sluice bench modes job.yaml --samples 60000 --target 90 --plot modes.svg\n\n"
-      "Each mode trains on as many samples, in batches of the same size per worker. Nothing is\n"
-      "kept of what is trained.\n");
+      "Each mode trains on the same number of samples, in batches of the same size per worker. "
+      "The\n"
+      "trained models are not kept.\n");
   bench->add_option("WHAT", flags->what, "modes: Synchronous, BoundedStaleness, Asynchronous")
       ->required()
       ->check(CLI::IsMember({"modes"}));

@@ -144,6 +144,15 @@ std::string ModeText(v1::Mode mode) {
   return v1::Mode_Name(mode);
 }
 
+std::string OptimizerText(const std::string& written) {
+  v1::OptimizerSpec::Name optimizer;
+  if (!v1::OptimizerSpec::Name_Parse(written, &optimizer)) return written;
+  for (const auto& [name, value] : api::NamesOf(optimizer)) {
+    if (value == optimizer) return name;
+  }
+  return written;
+}
+
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
@@ -155,8 +164,8 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
       << manifest.checkpoint().attempt() << ", " << CountText(manifest.samples()) << " samples\n"
       << "written     " << manifest.time() << " by " << manifest.isa() << "\n"
-      << "training    " << ModeText(manifest.mode()) << ", " << manifest.optimizer() << ", seed "
-      << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
+      << "training    " << ModeText(manifest.mode()) << ", " << OptimizerText(manifest.optimizer())
+      << ", seed " << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
   uint64_t bytes = 0;
   int bad = 0;
   for (const v1::PartitionFile& file : manifest.files()) {

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "operator/api/suggest.h"
 #include "services/cli/cluster/cluster_jobs.h"
 #include "services/cli/command.h"
 #include "services/cli/completion.h"
@@ -20,9 +23,76 @@ constexpr char kDescription[] =
     "manifest on Kubernetes.\n"
     "\n"
     "  sluice init -o job.yaml          write a first manifest\n"
-    "  sluice run job.yaml              train it here; Ctrl-C stops, the same command goes on\n"
-    "  sluice run --cluster job.yaml    train it on the cluster of your kubeconfig, and look on\n"
-    "  sluice export NAME -o model.safetensors\n";
+    "  sluice run job.yaml              train it here; Ctrl-C stops, the same command resumes\n"
+    "  sluice run --cluster job.yaml    train it on the cluster of your kubeconfig\n"
+    "  sluice export NAME -o model.safetensors\n"
+    "\n"
+    "`sluice COMMAND --help` says more about a command.\n";
+
+// CLI11's help, with one line for each command, and values in words.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_subcommand(const CLI::App* command) const override {
+    const std::string description = command->get_description();
+    return absl::StrCat("  ", command->get_name(),
+                        std::string(14 - std::min<size_t>(13, command->get_name().size()), ' '),
+                        description.substr(0, description.find('\n')), "\n");
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0 || option->get_positional()) return "";
+    std::string type = option->get_type_name();
+    type = type.substr(0, type.find(':'));
+    if (type == "UINT" || type == "INT" || type == "FLOAT") type = "NUMBER";
+    return absl::StrCat(" ", type, option->get_required() ? " (required)" : "");
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const std::string value = option->get_default_str();
+    if (value.empty()) return option->get_description();
+    return absl::StrCat(option->get_description(), " (default: ", value, ")");
+  }
+};
+
+std::string DidYouMean(absl::string_view name, const std::vector<std::string>& candidates) {
+  const int closest = api::ClosestName(name, candidates);
+  if (closest < 0) return "";
+  return absl::StrCat("; did you mean ", candidates[static_cast<size_t>(closest)], "?");
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// A command or flag that does not exist, with the nearest one that does. CLI11 names everything
+// that it could not place, which is often more than what is wrong.
+absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* command = &app;
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (absl::StartsWith(argument, "--")) {
+      const std::string flag = argument.substr(0, argument.find('='));
+      const std::vector<std::string> known = FlagsOf(*command);
+      if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(command == &app ? "" : command->get_name() + ": ", "there is no flag ", flag,
+                       DidYouMean(flag, known)));
+    }
+    if (command != &app || absl::StartsWith(argument, "-")) continue;
+    std::vector<std::string> known;
+    for (const CLI::App* one : app.get_subcommands({})) {
+      known.push_back(one->get_name());
+      if (one->get_name() == argument) command = one;
+    }
+    if (command != &app) continue;
+    return absl::InvalidArgumentError(absl::StrCat("there is no command ", argument,
+                                                   DidYouMean(argument, known),
+                                                   " (`sluice --help` lists the commands)"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -67,6 +137,7 @@ absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,
 
 int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app{kDescription, "sluice"};
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("--version", absl::StrCat("sluice ", Version()));
   Action action;
@@ -100,6 +171,13 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
       return +kExitOk;
     };
   });
+  if (arguments.empty()) {
+    *environment.err << app.help();
+    return kExitUsage;
+  }
+  if (absl::Status status = CheckNames(app, arguments); !status.ok()) {
+    return Complain(environment, status);
+  }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
@@ -109,7 +187,9 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   }
   const int code = action();
   environment.out->flush();
-  return code;
+  if (environment.out->good() || environment.reader_gone()) return code;
+  *environment.err << "sluice: the output could not be written" << std::endl;
+  return code == kExitOk ? +kExitFailed : code;
 }
 
 }  // namespace sluice::cli

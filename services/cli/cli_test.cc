@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,10 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "operator/api/manifest.h"
 #include "operator/local/job_directory.h"
+#include "services/checkpoint/existing_job.h"
+#include "services/checkpoint/local_storage.h"
 
 namespace sluice::cli {
 namespace {
@@ -80,12 +84,14 @@ class CliTest : public ::testing::Test {
     WriteProgram("sluice-worker", "exec sleep 1000");
   }
 
-  int Run(std::vector<std::string> arguments) {
+  // `out`: in place of out_.
+  int Run(std::vector<std::string> arguments, std::ostream* out = nullptr) {
     out_.str("");
     err_.str("");
     Environment environment;
     environment.in = &in_;
-    environment.out = &out_;
+    environment.out = out != nullptr ? out : &out_;
+    environment.reader_gone = [this] { return reader_gone_; };
     environment.err = &err_;
     environment.program_directories = {folder_ + "/bin"};
     environment.data_directory = data_directory_;
@@ -106,6 +112,26 @@ class CliTest : public ::testing::Test {
     std::ofstream(folder + "/manifest.json") << "{}";
     return folder + "/manifest.json";
   }
+  // The checkpoints of a job of that name and another uid, which has trained to its end.
+  void WriteFinished(const std::string& folder, uint64_t step) {
+    const auto storage = MakeLocalStorage(files_.get(), folder, "test");
+    v1::JobSpec job = api::ReadManifest(folder_ + "/job.yaml", {})->spec;
+    job.mutable_training()->set_steps(step);
+    job.set_uid("earlier");
+    v1::Claim claim;
+    claim.set_attempt(1);
+    claim.set_job(FullJobName(job));
+    claim.set_settings(ClaimSettings(job));
+    ASSERT_TRUE(storage->CreateClaim(claim).ok());
+    v1::Manifest manifest;
+    manifest.set_job(FullJobName(job));
+    manifest.mutable_checkpoint()->set_attempt(1);
+    manifest.mutable_checkpoint()->set_step(step);
+    ASSERT_TRUE(storage->WriteManifest(manifest).ok());
+    claim.set_attempt(2);
+    claim.set_end(true);
+    ASSERT_TRUE(storage->CreateClaim(claim).ok());
+  }
   // The objects that were printed.
   std::vector<nlohmann::json> Objects() const {
     std::vector<nlohmann::json> objects;
@@ -118,6 +144,7 @@ class CliTest : public ::testing::Test {
   const std::string folder_;
   const std::unique_ptr<FileSystem> files_;
   std::string data_directory_;
+  bool reader_gone_ = false;
   const RealClock clock_;
   std::istringstream in_;
   std::ostringstream out_;
@@ -138,6 +165,95 @@ TEST_F(CliTest, WrongArgumentsAreRefusedWithCode2) {
     EXPECT_EQ(Run(arguments), 2) << ::testing::PrintToString(arguments);
     EXPECT_FALSE(err_.str().empty());
   }
+}
+
+TEST_F(CliTest, ACommandOrFlagThatDoesNotExistIsNamedWithTheNearest) {
+  EXPECT_EQ(Run({"rnu", "job.yaml"}), 2);
+  EXPECT_EQ(err_.str(),
+            "sluice: there is no command rnu; did you mean run? (`sluice --help` lists the "
+            "commands)\n");
+  EXPECT_EQ(Run({"run", "--wrokers", "3", folder_ + "/job.yaml"}), 2);
+  EXPECT_EQ(err_.str(), "sluice: run: there is no flag --wrokers; did you mean --workers?\n");
+  EXPECT_EQ(Run({"run", "--wrokers=3", folder_ + "/job.yaml"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("did you mean --workers?"));
+  EXPECT_EQ(Run({"--versoin"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("did you mean --version?"));
+}
+
+TEST_F(CliTest, WithoutArgumentsTheCommandsAreListedOneALine) {
+  EXPECT_EQ(Run({}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("  validate      Check manifests"));
+  const std::string bare = err_.str();
+  EXPECT_LT(std::count(bare.begin(), bare.end(), '\n'), 40);
+  EXPECT_EQ(Run({"run", "--help"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("--port NUMBER"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("Excludes")));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("TEXT:{")));
+}
+
+// As on a full disk.
+TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
+  const std::vector<std::vector<std::string>> printing = {{"render", folder_ + "/job.yaml"},
+                                                          {"explain"},
+                                                          {"init"},
+                                                          {"status", "--state-dir", State()},
+                                                          {"validate", folder_ + "/job.yaml"}};
+  for (const auto& arguments : printing) {
+    std::ofstream full("/dev/full");
+    EXPECT_EQ(Run(arguments, &full), 1) << arguments[0];
+    EXPECT_THAT(err_.str(), HasSubstr("could not be written")) << arguments[0];
+  }
+  // A reader that has gone wants no more.
+  std::ofstream full("/dev/full");
+  reader_gone_ = true;
+  EXPECT_EQ(Run(printing[0], &full), 0);
+}
+
+TEST_F(CliTest, ParametersMayHaveASuffix) {
+  EXPECT_EQ(Run({"plan", folder_ + "/job.yaml", "--parameters", "lots"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("\"lots\" is not a number of parameters; write for example "
+                                    "12000000, 12k or 1.5M"));
+  Write("job.yaml", kCustomManifest);
+  EXPECT_EQ(Run({"plan", folder_ + "/job.yaml", "--parameters", "12k"}), 0) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("12,000 parameters"));
+}
+
+TEST_F(CliTest, InitReadsTheColumnsOfATable) {
+  Write("table.csv", "age,city,income\n31,Rome,high\n45,Oslo,low\n");
+  const std::string table = folder_ + "/table.csv";
+  EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("name the column to predict with --label-column"));
+  EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table, "--label-column", "incomme"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("has no column incomme; did you mean income? It has: age, "
+                                    "city, income"));
+  EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table, "--label-column", "income"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("numericColumns: [\"age\"]"));
+  EXPECT_THAT(out_.str(), HasSubstr("categoricalColumns: [\"city\"]"));
+  in_.str(out_.str());
+  EXPECT_EQ(Run({"validate", "-"}), 0) << err_.str();
+  EXPECT_EQ(Run({"init", "--data", "table.parquet"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr(".parquet files cannot be read"));
+}
+
+TEST_F(CliTest, ValidateSaysWhichFilesAreNotHere) {
+  Write("job.yaml", kIdxManifest);
+  EXPECT_EQ(Run({"validate", folder_ + "/job.yaml"}), 0);
+  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
+                                    "/data/digits: no such file or folder on this machine"));
+  in_.str("kind: Trainingjob\n");
+  EXPECT_EQ(Run({"validate", "-"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("standard input:1:1: kind: must be TrainingJob"));
+}
+
+TEST_F(CliTest, StatusOfAJobThatEndedSaysWhereItsCheckpointIs) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  WriteCheckpoint();
+  EXPECT_EQ(Run({"status", "example", "--state-dir", State()}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("newest checkpoint: " + State() +
+                                    "/example/checkpoints/attempt-0001-step-000000000005\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("sluice export example -o example.safetensors\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("  ended: 20"));
 }
 
 TEST_F(CliTest, HelpAndVersionAreNoErrors) {
@@ -202,7 +318,7 @@ TEST_F(CliTest, ADryRunIsRefusedWhereTheRunWouldBe) {
   EXPECT_THAT(out_.str(), HasSubstr("Job example would start\n"));
   EXPECT_EQ(RunJob({}), 1);
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("Job example would go on\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("Job example would resume\n"));
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10})");
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(out_.str(), HasSubstr("Job example has finished\n"));
@@ -215,11 +331,10 @@ TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
                                  "  worker: {template: {spec: {nodeSelector: {disk: fast}}}}\n"));
   EXPECT_EQ(RunJob({"--dry-run"}), 0) << err_.str();
   EXPECT_EQ(err_.str(),
-            "Note: only clusters know of spec.worker.template, spec.cleanPodPolicy; set aside "
-            "here\n");
+            "Note: ignoring cluster-only fields: spec.worker.template, spec.cleanPodPolicy\n");
   Write("job.yaml", absl::StrCat(kManifest, "  tls: Enabled\n"));
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
-  EXPECT_EQ(err_.str(), "Note: only clusters know of spec.tls; set aside here\n");
+  EXPECT_EQ(err_.str(), "Note: ignoring cluster-only fields: spec.tls\n");
   Write("job.yaml", absl::StrCat(kManifest, "  tls: Disabled\n"));  // as it is here
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(err_.str(), IsEmpty());
@@ -316,7 +431,7 @@ TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   EXPECT_THAT(out_.str(), HasSubstr("not allowed    spec.loss"));
   EXPECT_THAT(out_.str(), HasSubstr("changed        spec.worker.replicas"));
   EXPECT_EQ(RunJob({"--fresh"}), 1);
-  EXPECT_THAT(err_.str(), HasSubstr("removes what is trained"));
+  EXPECT_THAT(err_.str(), HasSubstr("deletes the existing checkpoints"));
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
 }
 
@@ -344,7 +459,7 @@ TEST_F(CliTest, FreshRemovesNothingWhereTheDataIsMissing) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint));
   Write("job.yaml", kManifest);
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("(goes on)"));
+  EXPECT_THAT(out_.str(), HasSubstr("(resumes)"));
 }
 
 TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
@@ -356,11 +471,13 @@ TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
   Write("job.yaml", absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", folder_, "/none}\n"));
   EXPECT_EQ(RunJob({"--fresh"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("/none: no such file or folder"));
-  std::filesystem::create_directories(folder_ + "/kept/claims/attempt-0001");
+  WriteFinished(folder_ + "/kept", 10);
   Write("job.yaml",
         absl::StrCat(kManifest, "  checkpoint: {storage: {path: ", folder_, "/kept}}\n"));
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("/kept holds the checkpoints of an earlier job"));
+  EXPECT_THAT(err_.str(), HasSubstr("CheckpointFolderInUse: the checkpoint folder " + folder_ +
+                                    "/kept holds job default/example/earlier, which finished "
+                                    "after step 10"));
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
@@ -450,18 +567,34 @@ TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
   EXPECT_EQ(summary["evaluation"]["samples"], 100);
 }
 
-TEST_F(CliTest, AFinishedJobThatWasToTrainFurtherSaysWhatHelps) {
+TEST_F(CliTest, AFinishedJobThatIsToTrainLongerAsksWhatToDo) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
+  const std::string claims = State() + "/example/checkpoints/claims";
+  const std::string begun = State() + "/example/job.json", first = folder_ + "/first.json";
+  std::filesystem::copy_file(begun, first);
+  WriteFinished(State() + "/example/checkpoints", 10);
   std::string longer = kManifest;
   longer.replace(longer.find("steps: 10"), 9, "steps: 20");
-  Write("job.yaml", longer);
-  EXPECT_EQ(RunJob({}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("--fresh starts over. What has changed in the manifest since "
-                                    "(spec.training.steps 10 -> 20) is for another job"));
-  EXPECT_THAT(out_.str(),
-              HasSubstr("spec.checkpoint.restoreFrom: " + State() + "/example/checkpoints"));
+  for (const char* policy : {"", "  checkpoint: {onExisting: Fail}\n"}) {
+    Write("job.yaml", longer + policy);
+    EXPECT_EQ(RunJob({"--dry-run"}), 2);
+    EXPECT_THAT(out_.str(), HasSubstr("in use         CheckpointFolderInUse"));
+    EXPECT_EQ(RunJob({}), 2);
+    EXPECT_THAT(err_.str(), HasSubstr("which finished after step 10"));
+    EXPECT_THAT(err_.str(), HasSubstr("spec.training.steps 10 -> 20"));
+    EXPECT_THAT(err_.str(), HasSubstr("Set checkpoint.onExisting: Resume"));
+  }
+  // Of both, the earlier checkpoints are still there when the programs start.
+  for (const char* policy : {"Resume", "Replace"}) {
+    Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
+    Write("job.yaml", absl::StrCat(longer, "  checkpoint: {onExisting: ", policy, "}\n"));
+    EXPECT_EQ(RunJob({}), 1);
+    EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
+    EXPECT_TRUE(std::filesystem::exists(claims + "/000002.json"));
+    std::filesystem::copy_file(first, begun, std::filesystem::copy_options::overwrite_existing);
+  }
 }
 
 TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
@@ -471,13 +604,13 @@ TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
   const auto lock = directory.Lock();
   ASSERT_TRUE(lock.ok()) << lock.status();
   EXPECT_EQ(RunJob({"--fresh"}), 2);
-  const std::string runs = absl::StrCat("sluice: the job is being run already by process ",
-                                        getpid(), " (its state is in ", State(), "/example); ");
+  const std::string runs = absl::StrCat("sluice: the job in ", State(),
+                                        "/example is already running (pid ", getpid(), "); ");
   EXPECT_EQ(err_.str(), runs + "`sluice stop example` stops it\n");
   EXPECT_EQ(RunJob({}), 2);
   EXPECT_EQ(err_.str(), runs +
-                            "--take-over has it save a checkpoint and stop, and goes on from "
-                            "there with this manifest\n");
+                            "--take-over checkpoints and stops it, then continues with this "
+                            "manifest\n");
 }
 
 TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {
@@ -519,8 +652,8 @@ TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {
   WritePrograms("exit 1");
   Write("state", "a file, not a folder");
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_EQ(err_.str(),
-            "sluice: cannot make the folder " + State() + "/example: Not a directory\n");
+  EXPECT_EQ(err_.str(), "sluice: cannot make the folder " + State() +
+                            "/example: Not a directory; --state-dir names another place\n");
 }
 
 }  // namespace

@@ -111,11 +111,15 @@ TEST_F(CompletionTest, BashProposesJobsAndFilesWhereTheyBelong) {
 TEST_F(CompletionTest, TheOtherShellsKnowEveryCommandAndFlagToo) {
   const std::string zsh = Script("zsh");
   EXPECT_THAT(zsh, HasSubstr("#compdef sluice"));
-  EXPECT_THAT(zsh, HasSubstr("'run:Train a job, on this machine or on a cluster, and look on'"));
+  EXPECT_THAT(
+      zsh,
+      HasSubstr("'run:Train a job, on this machine or on a cluster, and follow its progress'"));
   EXPECT_THAT(zsh, HasSubstr(":value:(text json plain)'"));
   const std::string fish = Script("fish");
-  EXPECT_THAT(fish,
-              HasSubstr("-a run -d 'Train a job, on this machine or on a cluster, and look on'"));
+  EXPECT_THAT(
+      fish,
+      HasSubstr(
+          "-a run -d 'Train a job, on this machine or on a cluster, and follow its progress'"));
   EXPECT_THAT(fish, HasSubstr("from run' -l output -x -a 'text json plain'"));
   EXPECT_THAT(fish, HasSubstr("from export' -s o -l output"));
 }

@@ -23,8 +23,9 @@ struct Plan {
   std::optional<pid_t> pid;   // whose it is, where it runs
   std::vector<local::ManifestChange> changes;
   std::string missing;   // what the job reads and is not there
+  std::string in_use;    // why the checkpoints that are there may not be used
   bool changed = false;  // where it may not be
-  bool refused() const { return changed || !missing.empty(); }
+  bool refused() const { return changed || !missing.empty() || !in_use.empty(); }
 };
 
 Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
@@ -46,7 +47,13 @@ Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::Tr
   const auto result = directory.ReadResult();
   const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
   plan.state = finished ? "finished" : "goes on";
-  if (!finished) plan.missing = std::string(there.message());
+  if (finished && ChangeLength(plan.changes)) {
+    const auto existing = JudgeStorage(job.spec, directory, environment.files);
+    if (!existing.ok()) plan.in_use = std::string(existing.status().message());
+    if (existing.ok() && existing->kind == ExistingJob::Kind::kResume) plan.state = "goes on";
+    if (existing.ok() && existing->kind == ExistingJob::Kind::kReplace) plan.state = "new";
+  }
+  if (absl::string_view(plan.state) != "finished") plan.missing = std::string(there.message());
   const bool bound = HasTrained(*before, directory, environment.files);
   for (local::ManifestChange& change : plan.changes) {
     if (!bound) change.allowed = true;
@@ -61,17 +68,19 @@ std::string CountedText(uint32_t count, const char* noun) {
 }
 
 std::string HeadText(const Plan& plan) {
-  if (plan.pid.has_value()) return "runs already";
+  if (plan.pid.has_value()) return "is already running";
   if (plan.refused()) return "would be refused";
   const std::string state = plan.state;
   if (state == "finished") return "has finished";
-  return state == "new" ? "would start" : "would go on";
+  return state == "new" ? "would start" : "would resume";
 }
 
 std::string StateText(const Plan& plan) {
-  if (plan.pid.has_value()) return absl::StrCat("runs already as process ", *plan.pid);
+  if (plan.pid.has_value()) return absl::StrCat("already running, pid ", *plan.pid);
   const std::string state = plan.state;
-  return state == "finished" ? "has finished; nothing to do" : state;
+  return state == "finished"  ? "has finished; nothing to do"
+         : state == "goes on" ? "resumes"
+                              : state;
 }
 
 Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
@@ -97,6 +106,7 @@ Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
                {"exitCode", plan.refused() ? kExitUsage : kExitOk}};
   if (plan.pid.has_value()) json["pid"] = *plan.pid;
   if (!plan.missing.empty()) json["missing"] = plan.missing;
+  if (!plan.in_use.empty()) json["inUse"] = plan.in_use;
   for (const local::ManifestChange& change : plan.changes) {
     json["changes"].push_back({{"field", change.path},
                                {"before", change.before},
@@ -135,6 +145,7 @@ int DryRun(const Environment& environment, const RunFlags& flags, const api::Tra
         << change.before << " -> " << change.after << "\n";
   }
   if (!plan.missing.empty()) out << "  missing        " << plan.missing << "\n";
+  if (!plan.in_use.empty()) out << "  in use         " << plan.in_use << "\n";
   if (plan.changed) out << "  --fresh would start over\n";
   return code;
 }

@@ -36,6 +36,10 @@ struct Environment {
   // Whether `out` understands cursor movements; and colours.
   bool live = false;
   bool color = false;
+  // Whether the user's locale has more characters than ASCII.
+  bool unicode = true;
+  // Whether the reader of `out` has closed its end.
+  std::function<bool()> reader_gone = [] { return false; };
   // Width of the terminal, in characters; it may change.
   std::function<int()> columns = [] { return 80; };
   // Where the programs of a job may be, best first.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -107,12 +108,23 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files) {
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& folder, FileSystem* files) {
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files, folder, absl::StrCat("cli-", getpid()));
   const absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage->ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
-  return !checkpoints->empty();
+  if (checkpoints->empty()) return std::string();
+  const auto older = [](const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+    return std::make_pair(a.attempt(), a.step()) < std::make_pair(b.attempt(), b.step());
+  };
+  return JoinPath(
+      folder, CheckpointFolder(*std::max_element(checkpoints->begin(), checkpoints->end(), older)));
+}
+
+absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files) {
+  const absl::StatusOr<std::string> newest = NewestCheckpoint(folder, files);
+  if (!newest.ok()) return newest.status();
+  return !newest->empty();
 }
 
 }  // namespace sluice::cli

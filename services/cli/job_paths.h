@@ -28,6 +28,10 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
 // is its business, and what is at an address (DownloadData) is not looked for.
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files);
 
+// The newest checkpoint's own folder in a folder of checkpoints; empty: there is none. Errors of
+// the file system.
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& folder, FileSystem* files);
+
 // Whether a folder of checkpoints holds one, i.e. something was trained. Errors of the file system.
 absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files);
 

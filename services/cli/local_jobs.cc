@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/local/job_directory.h"
+#include "services/cli/job_paths.h"
 #include "services/cli/local_states.h"
 #include "services/cli/log_follower.h"
 #include "services/cli/running_job.h"
@@ -17,6 +18,26 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{100};
+
+// What is left of a job that does not run, a line each.
+std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
+                                     const local::JobDirectory& directory) {
+  std::vector<std::string> lines;
+  const auto result = directory.ReadResult();
+  const auto job = directory.ReadJob();
+  if (result.ok() && !result->time.empty()) lines.push_back("  ended: " + result->time);
+  if (job.ok()) {
+    const std::string& chosen = job->spec.checkpoint().directory();
+    const std::string folder = chosen.empty() ? directory.checkpoints() : chosen;
+    const absl::StatusOr<std::string> newest = NewestCheckpoint(folder, files);
+    if (newest.ok() && !newest->empty()) {
+      lines.push_back("  newest checkpoint: " + *newest);
+      lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
+    }
+  }
+  if (result.ok() || job.ok()) lines.push_back("  logs: " + directory.logs());
+  return lines;
+}
 
 std::string ResultText(const local::JobDirectory& directory) {
   const auto result = directory.ReadResult();
@@ -86,14 +107,15 @@ class LocalJobs final : public Jobs {
     Details details;
     const auto pid = directory->LockedBy();
     if (!pid.has_value()) {
-      details.lines = {absl::StrCat(name, ": ", ResultText(*directory))};
+      details.lines = ResultLines(files_, name, *directory);
+      details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(*directory)));
       return details;
     }
     const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, *directory);
     if (!progress.ok()) {
       details.lines = {
-          absl::StrCat(name, ": runs as process ", *pid,
-                       "; its coordinator does not answer: ", progress.status().message())};
+          absl::StrCat(name, ": running (process ", *pid,
+                       "); its coordinator is not responding: ", progress.status().message())};
       return details;
     }
     details.view = ViewOf(name, *progress);
@@ -140,9 +162,9 @@ class LocalJobs final : public Jobs {
     const absl::StatusOr<local::JobDirectory> directory = Find(name);
     if (!directory.ok()) return directory.status();
     const auto pid = directory->LockedBy();
-    if (!pid.has_value()) return absl::StrCat("Job ", name, " does not run");
+    if (!pid.has_value()) return absl::StrCat("Job ", name, " is not running");
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
-                     options.now ? "" : ": it writes a checkpoint first"));
+                     options.now ? "" : " after saving a checkpoint"));
     if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
       return absl::PermissionDeniedError(
           absl::StrCat("process ", *pid, ", which runs job ", name,
@@ -152,7 +174,7 @@ class LocalJobs final : public Jobs {
     while (directory->LockedBy() == pid) {
       if (environment_.clock->Now() >= deadline) {
         return absl::DeadlineExceededError(
-            absl::StrCat("job ", name, " still runs; --now stops it without a checkpoint"));
+            absl::StrCat("job ", name, " is still running; --now stops it without a checkpoint"));
       }
       std::this_thread::sleep_for(kPoll);
       // Two that come at once may be seen as one.
@@ -165,12 +187,12 @@ class LocalJobs final : public Jobs {
     const absl::StatusOr<local::JobDirectory> directory = Find(name);
     if (!directory.ok()) return directory.status();
     if (!directory->LockedBy().has_value()) {
-      return absl::FailedPreconditionError(absl::StrCat("job ", name, " does not run"));
+      return absl::FailedPreconditionError(absl::StrCat("job ", name, " is not running"));
     }
     const absl::StatusOr<api::TrainingJob> job = directory->ReadJob();
     if (!job.ok()) return job.status();
     const absl::StatusOr<std::string> address = CoordinatorAddress(files_, *directory);
-    if (!address.ok()) return absl::UnavailableError("the job still starts");
+    if (!address.ok()) return absl::UnavailableError("the job is still starting");
     absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
         RunCredentials(files_, *directory);
     if (!credentials.ok()) return credentials.status();

@@ -24,10 +24,13 @@ const v1::ProcessStatus* FindStatus(const v1::JobProgress* progress, const polic
 
 std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status) {
   std::string text = slot.role == v1::SHARD ? "serving" : "training";
-  if (status.partitions() > 0) absl::StrAppend(&text, ", ", status.partitions(), " partitions");
+  if (status.partitions() > 0) {
+    absl::StrAppend(&text, ", ", CountedText(status.partitions(), "partition"));
+  }
   if (status.samples_per_second() > 0) {
     const auto speed = static_cast<uint64_t>(std::llround(status.samples_per_second()));
-    absl::StrAppend(&text, ", ", CountText(speed), " samples/s");
+    // Of the time in which it computes; in all it waits for others, too.
+    absl::StrAppend(&text, ", computes ", CountText(speed), " samples/s");
   }
   if (status.batch_size() > 0) absl::StrAppend(&text, ", batches of ", status.batch_size());
   return text;
@@ -43,11 +46,11 @@ ProcessState ReportedState(const policy::Slot& slot, const v1::ProcessStatus& st
     case v1::ProcessStatus::CONNECTING:
       return {"connecting", Tone::kWaiting};
     case v1::ProcessStatus::STANDBY:
-      return {"standing by", Tone::kWaiting};
+      return {"waiting to join", Tone::kWaiting};
     case v1::ProcessStatus::MEMBER:
       return {MemberText(slot, status), Tone::kGood};
     case v1::ProcessStatus::SUSPECT:
-      return {"does not answer", Tone::kBad};
+      return {"not responding", Tone::kBad};
     case v1::ProcessStatus::LEFT:
       return {"left", Tone::kDone};
     case v1::ProcessStatus::EXPELLED:

@@ -45,19 +45,19 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   auto states = LocalProcessStates(processes, &progress);
   EXPECT_EQ((states[{v1::COORDINATOR, 0}].text), "running");
   EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 64 partitions");
-  EXPECT_EQ((states[{v1::WORKER, 0}].text), "training, 512 samples/s, batches of 16");
+  EXPECT_EQ((states[{v1::WORKER, 0}].text), "training, computes 512 samples/s, batches of 16");
   EXPECT_EQ((states[{v1::WORKER, 0}].restarts), 1u);
   EXPECT_EQ((states[{v1::WORKER, 1}].text), "starting");
   EXPECT_EQ((states[{v1::WORKER, 2}].text), "killed by signal 9 (Killed)");
   EXPECT_EQ((states[{v1::WORKER, 2}].tone), ProcessState::Tone::kBad);
   EXPECT_EQ((states[{v1::WORKER, 3}].text), "finished");
-  EXPECT_EQ((states[{v1::WORKER, 4}].text), "does not answer");
+  EXPECT_EQ((states[{v1::WORKER, 4}].text), "not responding");
 }
 
 TEST(LocalStatesTest, ASlotIsInTheStateOfItsLivingProcessWhoeverWasThereBefore) {
   v1::JobProgress progress;
   // As the coordinator lists them: the living, then those that went, the oldest first.
-  AddProcess(&progress, v1::SHARD, 0, 20, v1::ProcessStatus::MEMBER)->set_partitions(64);
+  AddProcess(&progress, v1::SHARD, 0, 20, v1::ProcessStatus::MEMBER)->set_partitions(1);
   AddProcess(&progress, v1::WORKER, 1, 21, v1::ProcessStatus::STANDBY);
   AddProcess(&progress, v1::SHARD, 0, 10, v1::ProcessStatus::EXPELLED);
   AddProcess(&progress, v1::WORKER, 1, 11, v1::ProcessStatus::EXPELLED);
@@ -66,8 +66,8 @@ TEST(LocalStatesTest, ASlotIsInTheStateOfItsLivingProcessWhoeverWasThereBefore) 
   AddProcess(&progress, v1::WORKER, 3, 14, v1::ProcessStatus::LEFT);
   auto states = ReportedProcessStates(progress);
   EXPECT_EQ(states.size(), 4u);
-  EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 64 partitions");
-  EXPECT_EQ((states[{v1::WORKER, 1}].text), "standing by");
+  EXPECT_EQ((states[{v1::SHARD, 0}].text), "serving, 1 partition");
+  EXPECT_EQ((states[{v1::WORKER, 1}].text), "waiting to join");
   EXPECT_EQ((states[{v1::WORKER, 2}].text), "expelled");
   EXPECT_EQ((states[{v1::WORKER, 2}].tone), ProcessState::Tone::kBad);
   EXPECT_EQ((states[{v1::WORKER, 3}].text), "left");

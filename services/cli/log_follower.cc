@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -82,6 +83,26 @@ void LogFollower::PollFile(const std::string& path, File* file, const OnLine& on
       file->partial.clear();
     }
   }
+}
+
+std::vector<std::string> ContextOf(absl::string_view reason,
+                                   const std::vector<std::string>& lines) {
+  std::vector<std::string> context;
+  for (const std::string& line : lines) {
+    if (absl::StrContains(line, " level=info ") || absl::StrContains(line, " level=debug ")) {
+      continue;
+    }
+    // "sluice-worker: what was wrong", or a log line with msg="what was wrong".
+    absl::string_view said = line;
+    if (const size_t begin = said.find(" msg=\""); begin != absl::string_view::npos) {
+      said.remove_prefix(begin + 6);
+      said = said.substr(0, said.find('"'));
+    } else if (absl::StartsWith(said, "sluice-")) {
+      said.remove_prefix(std::min(said.size(), said.find(": ") + 2));
+    }
+    if (said.empty() || !absl::StrContains(reason, said)) context.push_back(line);
+  }
+  return context;
 }
 
 std::string PrefixedLine(absl::string_view process, absl::string_view line, bool color) {

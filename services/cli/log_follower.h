@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -44,6 +45,10 @@ class LogFollower {
   bool first_ = true;
   std::map<std::string, File> files_;  // by process
 };
+
+// Of the last lines of a process's log those that a user wants beside the reason of its failure:
+// not what is of level info or debug, and not the reason itself.
+std::vector<std::string> ContextOf(absl::string_view reason, const std::vector<std::string>& lines);
 
 // "worker-0     | text": what `sluice logs` and `sluice run -v` print.
 std::string PrefixedLine(absl::string_view process, absl::string_view line, bool color);

@@ -1,6 +1,7 @@
 // sluice: what a user types.
 
 #include <curl/curl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "operator/kube/curl_http.h"
@@ -33,6 +36,23 @@ int TerminalColumns() {
 std::string VariableOr(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : value;
+}
+
+// As the C library chooses the locale of characters.
+bool LocaleIsUtf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string value = absl::AsciiStrToLower(VariableOr(name, ""));
+    if (!value.empty()) {
+      return absl::StrContains(value, "utf-8") || absl::StrContains(value, "utf8");
+    }
+  }
+  return false;
+}
+
+// Whether standard output is a pipe that nothing reads any more.
+bool ReaderGone() {
+  pollfd output = {STDOUT_FILENO, POLLOUT, 0};
+  return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
 // SLUICE_BIN_DIR, this program's folder, and the folders of Bazel's bazel-bin around it.
@@ -65,6 +85,8 @@ int Main(int argc, char** argv) {
   environment.in_is_terminal = isatty(STDIN_FILENO) != 0;
   environment.live = isatty(STDOUT_FILENO) != 0 && VariableOr("TERM", "dumb") != "dumb";
   environment.color = environment.live && VariableOr("NO_COLOR", "").empty();
+  environment.unicode = LocaleIsUtf8();
+  environment.reader_gone = ReaderGone;
   environment.columns = TerminalColumns;
   environment.program_directories = ProgramDirectories();
   environment.data_directory = VariableOr("SLUICE_DATA", "");

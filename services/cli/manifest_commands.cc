@@ -1,17 +1,30 @@
 // init, validate, render, explain.
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
+#include "operator/api/suggest.h"
 #include "services/cli/command.h"
 #include "services/cli/job_json.h"
+#include "services/cli/job_paths.h"
 #include "services/common/exit_code.h"
 #include "services/common/web_address.h"
+#include "services/worker/data/csv_reader.h"
+#include "services/worker/data/file.h"
 
 namespace sluice::cli {
 namespace {
@@ -21,19 +34,82 @@ struct InitFlags {
   std::string output;
 };
 
-// The data that was named, unless the manifest will find it; relative paths are taken from its
-// folder. Empty: it is there, or it is none.
+// Where the manifest will find the data that was named: relative paths are taken from its folder.
+std::string DataPath(const InitFlags& flags) {
+  const std::string& data = flags.content.data;
+  const bool file = !flags.output.empty() && flags.output != "-";
+  return data[0] == '/' || !file ? data : JoinPath(DirectoryOf(flags.output), data);
+}
+
+// The data that was named, unless the manifest will find it. Empty: it is there, or it is none.
 std::string MissingData(const Environment& environment, const InitFlags& flags) {
   const std::string& data = flags.content.data;
   if (data.empty() || data == "synthetic" || IsWebAddress(data)) return "";
-  const bool file = !flags.output.empty() && flags.output != "-";
-  const std::string path =
-      data[0] == '/' || !file ? data : JoinPath(DirectoryOf(flags.output), data);
+  const std::string path = DataPath(flags);
   const absl::StatusOr<bool> exists = environment.files->Exists(path);
   return exists.ok() && !*exists ? path : "";
 }
 
-int Init(const Environment& environment, const InitFlags& flags) {
+// What a CSV file's first lines say of its columns.
+constexpr size_t kHeadBytes = size_t{1} << 20;
+constexpr int kHeadRecords = 1000;
+
+// The first lines of a CSV file.
+absl::StatusOr<std::string> HeadOf(const std::string& path) {
+  if (absl::EndsWith(path, ".gz")) return ReadFile(path);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kHeadBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  // The last line may be cut off.
+  if (text.size() == kHeadBytes) text.resize(text.rfind('\n') + 1);
+  return text;
+}
+
+// The file's columns are told from its header and first lines: numbers, and names. A file that is
+// not there, or is empty, says nothing.
+absl::Status FindColumns(const std::string& path, api::TemplateOptions* options) {
+  const absl::StatusOr<std::string> text = HeadOf(path);
+  if (!text.ok() || text->empty()) return absl::OkStatus();
+  CsvReader reader(path, *text, ',');
+  std::vector<std::string> header;
+  absl::StatusOr<bool> more = reader.Next(header);
+  if (!more.ok()) return more.status();
+  if (std::find(header.begin(), header.end(), options->label_column) == header.end()) {
+    const int closest = api::ClosestName(options->label_column, header);
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " has no column ", options->label_column,
+        closest < 0 ? ""
+                    : absl::StrCat("; did you mean ", header[static_cast<size_t>(closest)], "?"),
+        " It has: ", absl::StrJoin(header, ", ")));
+  }
+  std::vector<bool> names(header.size());
+  std::vector<std::string> record;
+  for (int i = 0; i < kHeadRecords; ++i) {
+    more = reader.Next(record);
+    if (!more.ok()) return more.status();
+    if (!*more) break;
+    for (size_t column = 0; column < std::min(record.size(), header.size()); ++column) {
+      double number = 0;
+      if (!absl::SimpleAtod(record[column], &number)) names[column] = true;
+    }
+  }
+  for (size_t column = 0; column < header.size(); ++column) {
+    if (header[column] == options->label_column) continue;
+    (names[column] ? options->categorical_columns : options->numeric_columns)
+        .push_back(header[column]);
+  }
+  return absl::OkStatus();
+}
+
+int Init(const Environment& environment, InitFlags flags) {
+  const std::string& data = flags.content.data;
+  if (absl::StrContains(data, ".csv") && !flags.content.label_column.empty() &&
+      !IsWebAddress(data)) {
+    if (absl::Status status = FindColumns(DataPath(flags), &flags.content); !status.ok()) {
+      return Complain(environment, status);
+    }
+  }
   const absl::StatusOr<std::string> text = api::ManifestTemplate(flags.content);
   if (!text.ok()) return Complain(environment, text.status());
   if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
@@ -54,15 +130,36 @@ int Init(const Environment& environment, const InitFlags& flags) {
   return kExitOk;
 }
 
+// `-` is standard input, whose relative paths are of the current folder.
+absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const std::string& file) {
+  if (file != "-") return api::ReadManifest(file);
+  std::string text(api::kMaxManifestBytes + 1, '\0');
+  environment.in->read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(environment.in->gcount()));
+  std::error_code error;
+  api::ParsedManifest parsed =
+      api::ParseManifest(text, {file, std::filesystem::current_path(error).string()});
+  if (parsed.ok()) return std::move(parsed.job);
+  return absl::InvalidArgumentError(
+      absl::StrJoin(parsed.problems, "\n", [](std::string* out, const api::Problem& problem) {
+        out->append(problem.ToString("standard input"));
+      }));
+}
+
 int Validate(const Environment& environment, const std::vector<std::string>& files) {
   int code = kExitOk;
   for (const std::string& file : files) {
-    const absl::StatusOr<api::TrainingJob> job = api::ReadManifest(file);
-    if (job.ok()) {
-      *environment.out << file << ": valid (TrainingJob " << job->spec.name() << ")\n";
-    } else {
+    absl::StatusOr<api::TrainingJob> job = ReadJob(environment, file);
+    if (!job.ok()) {
       *environment.err << job.status().message() << "\n";
       code = kExitUsage;
+      continue;
+    }
+    *environment.out << file << ": valid (TrainingJob " << job->spec.name() << ")\n";
+    // It may be meant for another machine, or the file may come later.
+    FindData(file, environment.data_directory, environment.files, &job->spec);
+    if (absl::Status status = CheckPathsExist(job->spec, environment.files); !status.ok()) {
+      *environment.err << "Note: " << status.message() << " on this machine\n";
     }
   }
   return code;
@@ -114,8 +211,9 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
   CLI::App* validate = app->add_subcommand(
       "validate",
       "Check manifests: every problem with its file, line and what would be right\n\n"
-      "  sluice validate job.yaml\n");
-  validate->add_option("FILE", *files, "manifests")->required();
+      "  sluice validate job.yaml\n"
+      "  sluice init | sluice validate -\n");
+  validate->add_option("FILE", *files, "manifests; -: standard input")->required();
   validate->callback(
       [=, &environment] { *action = [=, &environment] { return Validate(environment, *files); }; });
 

@@ -29,7 +29,7 @@ class PlainDisplay final : public RunDisplay {
   void Note(absl::string_view) override {}
   void Stopping() override {
     if (std::exchange(stopping_, true)) return;
-    *environment_.err << "Checkpointing and stopping" << std::endl;
+    *environment_.err << "Saving a checkpoint and stopping" << std::endl;
   }
   void OnProcessStarted(const ProcessLife&) override {}
   void OnProcessEnded(const ProcessLife&, const policy::Exit&) override {}
@@ -67,9 +67,14 @@ class PlainDisplay final : public RunDisplay {
   void Finish(const SummaryFacts& facts, int, const std::vector<std::string>& log_lines) override {
     const v1::JobProgress& progress = facts.result.progress;
     if (facts.result.ending.outcome != policy::Outcome::kSucceeded) {
-      for (const std::string& line : log_lines) *environment_.err << "  " << line << "\n";
-      *environment_.err << "sluice: job " << facts.name << ": " << EndText(facts.result)
-                        << std::endl;
+      const policy::Ending& ending = facts.result.ending;
+      for (const std::string& line : ContextOf(ending.reason, log_lines)) {
+        *environment_.err << "  " << line << "\n";
+      }
+      *environment_.err << "sluice: job " << facts.name << ": " << EndText(facts.result) << "\n";
+      const std::string remedy = RemedyFor(ending.reason);
+      if (!remedy.empty()) *environment_.err << remedy << ".\n";
+      environment_.err->flush();
       return;
     }
     TrainingIsComplete();

@@ -125,12 +125,12 @@ TEST_F(PlainDisplayTest, AStopIsSaidOnceAndTheEndSaysAtWhichStep) {
   facts.result.heard = true;
   facts.result.progress.set_step(1234);
   display->Finish(facts, 130, {});
-  facts.result.ending.reason = "stopped at once";
+  facts.result.ending.reason = "stopped immediately";
   display->Finish(facts, 130, {});
   EXPECT_EQ(out.str(), "");
   EXPECT_EQ(err.str(),
-            "Checkpointing and stopping\nsluice: job job: suspended at step 1,234\n"
-            "sluice: job job: suspended at step 1,234 (stopped at once)\n");
+            "Saving a checkpoint and stopping\nsluice: job job: suspended at step 1,234\n"
+            "sluice: job job: suspended at step 1,234 (stopped immediately)\n");
 }
 
 }  // namespace

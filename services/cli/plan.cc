@@ -366,6 +366,26 @@ absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   return wrong;
 }
 
+absl::StatusOr<uint64_t> ParseCount(absl::string_view text) {
+  constexpr std::pair<char, double> kSuffixes[] = {{'k', 1e3}, {'K', 1e3}, {'M', 1e6},
+                                                   {'G', 1e9}, {'B', 1e9}, {'T', 1e12}};
+  absl::string_view digits = text;
+  double factor = 1;
+  for (const auto& [suffix, of] : kSuffixes) {
+    if (!digits.empty() && digits.back() == suffix && factor == 1) {
+      factor = of;
+      digits.remove_suffix(1);
+    }
+  }
+  double value = 0;
+  const bool plain = digits.find_first_not_of("0123456789.") == absl::string_view::npos;
+  if (!plain || !absl::SimpleAtod(digits, &value) || value * factor < 1 || value * factor > 1e15) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is not a number of parameters; write for example 12000000, 12k or 1.5M"));
+  }
+  return static_cast<uint64_t>(value * factor);
+}
+
 std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
   std::vector<std::string> lines;
   lines.push_back(
@@ -390,8 +410,12 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
             : absl::StrCat("the mean of ", table.steps, " that were read from the data")));
   }
   const double seconds = absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second));
-  lines.push_back(absl::StrFormat("at %.3g Gbit/s the network is busy for %.3g s %s",
-                                  bytes_per_second * 8 / 1e9, seconds, unit));
+  const std::string busy = seconds >= 1      ? absl::StrFormat("%.3g s", seconds)
+                           : seconds >= 1e-3 ? absl::StrFormat("%.3g ms", seconds * 1e3)
+                           : seconds >= 1e-6 ? absl::StrFormat("%.3g µs", seconds * 1e6)
+                                             : std::string("less than 1 µs");
+  lines.push_back(absl::StrFormat("at %.3g Gbit/s the network is busy for %s %s",
+                                  bytes_per_second * 8 / 1e9, busy, unit));
   return lines;
 }
 

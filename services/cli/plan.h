@@ -89,6 +89,9 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
 // "10Gbit", "1.25GB", "400 Mbit": bytes a second. Units are decimal; bit, b, byte or B.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 
+// "7000000", "12k", "1.5M", "7G" or "7B" (both 1e9): how many numbers; at least 1.
+absl::StatusOr<uint64_t> ParseCount(absl::string_view text);
+
 // For people, a line each; for programs, one object of JSON. Both with the time at this bandwidth.
 std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second);
 std::string PlanJson(const Plan& plan, double bytes_per_second);

@@ -141,7 +141,7 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* plan = app->add_subcommand(
       "plan",
-      "Tell what a job will take: memory, bytes on the network, time on the network\n\n"
+      "Estimate a job's memory and network use\n\n"
       "  sluice plan job.yaml\n"
       "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
       "Opens the model and the data, and starts nothing else. A Custom model is as the job's "
@@ -153,10 +153,19 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
   plan->add_option("--output", flags->output, "text, or json: one object")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  plan->add_option("--parameters", flags->parameters,
-                   "of a Custom model without a checkpoint: how many numbers it has, all of "
-                   "model.dtype")
-      ->check(CLI::PositiveNumber);
+  plan->add_option_function<std::string>(
+          "--parameters",
+          [flags](const std::string& text) {
+            const absl::StatusOr<uint64_t> count = ParseCount(text);
+            if (!count.ok()) {
+              throw CLI::ValidationError("--parameters", std::string(count.status().message()));
+            }
+            flags->parameters = *count;
+          },
+          "of a Custom model without a checkpoint: how many numbers it has (12000000, 12k, 1.5M), "
+          "all "
+          "of model.dtype")
+      ->type_name("COUNT");
   AddStateDirectory(plan, &flags->state_directory);
   plan->add_option("--bin-dir", flags->program_directory,
                    "folder of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");

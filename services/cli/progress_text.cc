@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -43,15 +44,15 @@ std::string StepText(const v1::JobProgress& progress) {
   return text;
 }
 
-std::string BarLine(const v1::JobProgress& progress, int columns, bool color) {
+std::string BarLine(const v1::JobProgress& progress, int columns, bool color, bool unicode) {
   const double fraction = Fraction(progress);
   const std::string percent = absl::StrFormat(" %3.0f %%", std::floor(fraction * 100));
   const int width = std::clamp(columns - static_cast<int>(percent.size()) - 4, 5, 60);
   const int full = static_cast<int>(std::floor(fraction * width));
   std::string done;
   std::string rest;
-  for (int i = 0; i < full; ++i) done += "█";
-  for (int i = full; i < width; ++i) rest += "░";
+  for (int i = 0; i < full; ++i) done += unicode ? "█" : "#";
+  for (int i = full; i < width; ++i) rest += unicode ? "░" : "-";
   return absl::StrCat("  ", Painted(done, kGreen, color), Painted(rest, kDim, color), percent);
 }
 
@@ -121,6 +122,10 @@ std::string CountText(uint64_t count) {
     text.insert(static_cast<size_t>(i), ",");
   }
   return text;
+}
+
+std::string CountedText(uint64_t count, absl::string_view noun) {
+  return absl::StrCat(CountText(count), " ", noun, count == 1 ? "" : "s");
 }
 
 std::string BytesText(uint64_t bytes) {
@@ -215,17 +220,17 @@ std::string ProgressLine(const JobView& view) {
   return text;
 }
 
-std::vector<std::string> LiveLines(const JobView& view, int columns, bool color) {
+std::vector<std::string> LiveLines(const JobView& view, int columns, bool color, bool unicode) {
   std::vector<std::string> lines;
   const v1::JobProgress& progress = view.progress;
-  const std::string phase = view.stopping ? "checkpointing and stopping" : StateOf(view);
+  const std::string phase = view.stopping ? "saving a checkpoint and stopping" : StateOf(view);
   std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
   if (view.heard && progress.total_samples() > 0) {
     absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
   }
   lines.push_back(std::move(head));
   if (view.heard) {
-    lines.push_back(BarLine(progress, columns, color));
+    lines.push_back(BarLine(progress, columns, color, unicode));
     std::string metrics = MetricsText(progress);
     const v1::Evaluation& evaluation = progress.last_evaluation();
     if (evaluation.has_accuracy() || evaluation.has_perplexity()) {
@@ -253,9 +258,13 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color)
   return lines;
 }
 
-std::string CutToWidth(absl::string_view text, int columns) {
+namespace {
+
+// Cuts to so many characters, and counts all that there are.
+std::string Cut(absl::string_view text, int columns, int* counted) {
   std::string cut;
-  int width = 0;
+  int& width = *counted;
+  width = 0;
   for (size_t i = 0; i < text.size();) {
     size_t end = i + 1;
     if (text[i] == '\x1b') {
@@ -270,6 +279,27 @@ std::string CutToWidth(absl::string_view text, int columns) {
     i = end;
   }
   return cut;
+}
+
+}  // namespace
+
+std::string CutToWidth(absl::string_view text, int columns) {
+  int width = 0;
+  return Cut(text, columns, &width);
+}
+
+int WidthOf(absl::string_view text) {
+  int width = 0;
+  Cut(text, 0, &width);
+  return width;
+}
+
+std::string RemedyFor(absl::string_view reason) {
+  if (absl::StrContains(reason, "is not finite")) {
+    return "Lower the learning rate, set optimizer.clipNorm, look for a division by zero or a "
+           "logarithm of 0 in the loss, or let such steps be skipped with training.nonFinite: Skip";
+  }
+  return "";
 }
 
 std::string TimeSplitText(const v1::JobProgress& progress) {
@@ -366,16 +396,14 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   if (const std::string pulled = PulledText(progress); !pulled.empty()) add("pulled", pulled);
   if (const std::string text = StalenessText(progress); !text.empty()) add("staleness", text);
   if (facts.result.restarts > 0) {
-    add("restarts",
-        absl::StrCat(facts.result.restarts, " of processes, ",
-                     CountText(progress.recomputed_samples()), " samples computed again"));
+    add("restarts", absl::StrCat(facts.result.restarts, ", ",
+                                 CountText(progress.recomputed_samples()), " samples recomputed"));
   }
   if (progress.dropped_contributions() > 0) {
     add("dropped", absl::StrCat(CountText(progress.dropped_contributions()),
                                 " contributions of slow workers"));
   }
-  if (progress.skipped_steps() > 0)
-    add("skipped", absl::StrCat(progress.skipped_steps(), " steps"));
+  if (progress.skipped_steps() > 0) add("skipped", CountedText(progress.skipped_steps(), "step"));
   if (progress.checkpoint().has_last()) {
     std::string checkpoint = progress.checkpoint().folder();
     if (progress.checkpoint().bytes() > 0) {

@@ -17,6 +17,8 @@ namespace sluice::cli {
 std::string DurationText(absl::Duration duration);
 // "1,876"
 std::string CountText(uint64_t count);
+// "1 tensor", "1,876 tensors"
+std::string CountedText(uint64_t count, absl::string_view noun);
 // "1.2 MiB"
 std::string BytesText(uint64_t bytes);
 // Three significant digits: "0.0712".
@@ -55,11 +57,18 @@ struct JobView {
 // "training: step 300 of 1,876 (16 %), epoch 0.32, loss 0.412, 1,234 samples/s, 1m 37s left"
 std::string ProgressLine(const JobView& view);
 
-// Lines of the live view, each at most `columns` characters wide (colours not counted).
-std::vector<std::string> LiveLines(const JobView& view, int columns, bool color);
+// Lines of the live view, each at most `columns` characters wide (colours not counted). `unicode`:
+// whether the bar may be of block characters.
+std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
+                                   bool unicode = true);
 
 // Cuts to so many characters (UTF-8 code points; escape sequences do not count).
 std::string CutToWidth(absl::string_view text, int columns);
+// The number of characters, counted likewise.
+int WidthOf(absl::string_view text);
+
+// What helps against a failure of a common kind, as one sentence; empty where it is not known.
+std::string RemedyFor(absl::string_view reason);
 
 // How a run ended, wherever it ran.
 struct RunResult {

@@ -181,6 +181,22 @@ TEST(LiveLinesTest, ColoursAreUsedOnlyWhereAskedFor) {
   EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, true), "\n"), HasSubstr("\x1b[32m"));
 }
 
+TEST(LiveLinesTest, TheBarIsAsciiWhereTheLocaleHasNoMore) {
+  JobView view;
+  view.heard = true;
+  view.progress = Training();
+  EXPECT_THAT(LiveLines(view, 80, false, /*unicode=*/true)[1], HasSubstr("█"));
+  const std::string bar = LiveLines(view, 80, false, /*unicode=*/false)[1];
+  EXPECT_THAT(bar, HasSubstr("##"));
+  EXPECT_THAT(bar, HasSubstr("--"));
+  for (const char c : bar) EXPECT_GT(c, 0) << bar;
+}
+
+TEST(LiveLinesTest, WidthsAreThoseOfWhatIsSeen) {
+  EXPECT_EQ(WidthOf("\x1b[32m██\x1b[0m ab"), 5);
+  EXPECT_EQ(CutToWidth("██ab", 3), "██a");
+}
+
 TEST(LiveLinesTest, ManyProcessesAreCounted) {
   JobView view;
   for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running();

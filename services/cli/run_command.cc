@@ -122,7 +122,7 @@ bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
                   const local::JobDirectory& directory) {
   // Of a job that runs nothing is removed: it is refused.
   if (!directory.ReadJob().ok() || directory.LockedBy().has_value()) return true;
-  *environment.err << "--fresh removes what is trained already, in " << directory.path() << "\n";
+  *environment.err << "--fresh deletes the existing checkpoints in " << directory.path() << "\n";
   if (flags.yes || !environment.in_is_terminal) return true;
   *environment.err << "Remove it? [y/N] " << std::flush;
   std::string answer;
@@ -160,25 +160,8 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
   return kExitOk;
 }
 
-// What can be done with a job that has finished. `own`: where checkpoints are, unless the manifest
-// says so.
-std::string AfterTheEnd(const PreparedRun& run, const std::string& own) {
-  std::string text = "; there is nothing to do. --fresh starts over.";
-  if (run.changes.empty()) return text;
-  std::vector<std::string> changes;
-  for (const local::ManifestChange& change : run.changes) {
-    changes.push_back(absl::StrCat(change.path, " ", change.before, " -> ", change.after));
-  }
-  const std::string& named = run.job.spec.checkpoint().directory();
-  absl::StrAppend(&text, " What has changed in the manifest since (", absl::StrJoin(changes, ", "),
-                  ") is for another job: give it a name of its own, and "
-                  "spec.checkpoint.restoreFrom: ",
-                  named.empty() ? own : named, " to begin with what this one has trained.");
-  return text;
-}
-
 int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
-                const PreparedRun& run, const local::JobDirectory& directory) {
+                const PreparedRun& run) {
   std::string text = absl::StrCat("Job ", name, " has finished already, after ",
                                   CountText(run.finished->step), " steps");
   if (run.finished->has_accuracy) {
@@ -187,7 +170,7 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   if (run.finished->has_perplexity) {
     absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
   }
-  absl::StrAppend(&text, AfterTheEnd(run, directory.checkpoints()));
+  absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
   v1::JobProgress progress;
   progress.set_phase(v1::JobProgress::SUCCEEDED);
   progress.set_step(run.finished->step);
@@ -236,7 +219,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   const bool losses = display_options.losses && flags.output == "plain";
   const std::unique_ptr<RunDisplay> display =
       MakeDisplay(environment, flags, std::move(display_options));
-  if (run.resumed) display->Note(absl::StrCat("Job ", name, " goes on from ", directory->path()));
+  if (run.resumed) display->Note(absl::StrCat("Resuming job ", name, " from ", directory->path()));
   for (const local::ManifestChange& change : run.changes) {
     display->Note(absl::StrCat("Changed: ", change.path, " ", change.before, " -> ", change.after));
   }
@@ -316,8 +299,7 @@ void SaySetAside(const Environment& environment, const api::TrainingJob& job) {
     fields.erase(std::remove(fields.begin(), fields.end(), "spec.tls"), fields.end());
   }
   if (fields.empty()) return;
-  *environment.err << "Note: only clusters know of " << absl::StrJoin(fields, ", ")
-                   << "; set aside here\n";
+  *environment.err << "Note: ignoring cluster-only fields: " << absl::StrJoin(fields, ", ") << "\n";
 }
 
 int Run(const Environment& environment, const RunFlags& flags) {
@@ -364,9 +346,14 @@ int Run(const Environment& environment, const RunFlags& flags) {
   }
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
   absl::StatusOr<PreparedRun> run = PrepareRun(*job, flags.fresh, &directory, environment.files);
+  if (absl::StartsWith(run.status().message(), "cannot make the folder ")) {
+    return Complain(environment, absl::Status(run.status().code(),
+                                              absl::StrCat(run.status().message(),
+                                                           "; --state-dir names another place")));
+  }
   if (!run.ok()) return Complain(environment, run.status());
   if (run->finished.has_value()) {
-    return SayFinished(environment, flags, job->spec.name(), *run, directory);
+    return SayFinished(environment, flags, job->spec.name(), *run);
   }
   return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
 }
@@ -399,22 +386,22 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   auto cluster = std::make_shared<ClusterRunFlags>();
   CLI::App* run = app->add_subcommand(
       "run",
-      "Train a job, on this machine or on a cluster, and look on\n\n"
+      "Train a job, on this machine or on a cluster, and follow its progress\n\n"
       "  sluice run job.yaml\n"
       "  sluice run job.yaml --workers 4 --shards 2\n"
       "  sluice run job.yaml --output json | tee run.jsonl\n"
       "  sluice run --cluster job.yaml\n"
       "  sluice run --context prod --namespace vision --detach job.yaml\n\n"
-      "On this machine, Ctrl-C writes a checkpoint and stops; the same command goes on from "
-      "there.\n"
-      "On a cluster, Ctrl-C ends the looking on, and the job goes on; the same command looks on\n"
-      "again, and resumes a job that `sluice stop` has suspended.\n"
+      "On this machine, Ctrl-C saves a checkpoint and stops; the same command resumes the job.\n"
+      "On a cluster, Ctrl-C detaches, and the job keeps running; run the same command to "
+      "re-attach,\n"
+      "or to resume a job that `sluice stop` has suspended.\n"
       "Exit code: 0 trained, 1 failed, 2 bad manifest or arguments, 130 interrupted.\n");
   run->add_option("FILE", flags->manifest, "the manifest")->required();
-  run->add_flag("--fresh", flags->fresh, "start over: remove what is trained already");
+  run->add_flag("--fresh", flags->fresh, "start over: delete the existing checkpoints");
   run->add_flag("--take-over", flags->take_over,
-                "if the job runs already: have it save a checkpoint and stop, and go on from there "
-                "with this manifest (another training.mode, number of shards, ...)")
+                "if the job is already running: checkpoint and stop it, then continue with this "
+                "manifest (another training.mode, number of shards, ...)")
       ->excludes("--fresh");
   run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
   run->add_flag("--dry-run", flags->dry_run, "show what would start, and change nothing");
@@ -441,9 +428,9 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   AddStateDirectory(run, &flags->state_directory);
   AddClusterFlags(run, &cluster->cluster);
   run->add_flag("-d,--detach", cluster->detach,
-                "on a cluster: apply the manifest, and do not look on");
+                "on a cluster: apply the manifest, and do not follow it");
   run->add_flag("--force-conflicts", cluster->force_conflicts,
-                "on a cluster: take over fields that others have set");
+                "on a cluster: take over fields that other tools have set");
   run->callback([=, &environment] {
     *action = [=, &environment] {
       if (!cluster->cluster.wanted()) return Run(environment, *flags);

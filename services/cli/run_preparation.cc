@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/manifest.h"
+#include "services/checkpoint/local_storage.h"
 #include "services/cli/job_paths.h"
 #include "services/common/process.h"
 
@@ -42,19 +43,15 @@ absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& dire
   }
   if (refused.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "job ", job.spec.name(), " has begun with other settings (", directory.path(), "):", refused,
-      "\nUndo the change, or use --fresh to start over; that removes what is trained already."));
+      "job ", job.spec.name(), " was started with different settings (", directory.path(),
+      "):", refused,
+      "\nUndo the change; or use --fresh to start over, which deletes the existing checkpoints; or "
+      "set spec.checkpoint.onExisting: Replace, which deletes them when there is a new one."));
 }
 
-// A folder that the job names itself is not emptied by --fresh: its claims would end or resume what
-// somebody else began.
-absl::Status CheckStorageIsNew(const std::string& folder, FileSystem* files) {
-  const absl::StatusOr<std::vector<std::string>> claims = files->List(JoinPath(folder, "claims"));
-  if (!claims.ok() || claims->empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("spec.checkpoint.storage.path: ", folder,
-                   " holds the checkpoints of an earlier job; remove the folder, or name another "
-                   "(spec.checkpoint.restoreFrom begins with another job's checkpoint)"));
+bool WantsExisting(const v1::CheckpointSpec& checkpoint) {
+  return checkpoint.on_existing() == v1::CheckpointSpec::RESUME ||
+         checkpoint.on_existing() == v1::CheckpointSpec::REPLACE;
 }
 
 // Checkpoints without the record of their job: whose they are, and whether this manifest fits them,
@@ -67,22 +64,42 @@ absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSy
   return absl::FailedPreconditionError(absl::StrCat(
       folder, " holds checkpoints, and ", directory.path(),
       "/job.json, which says what job they are of, is missing. Move the folder away to keep them "
-      "(spec.checkpoint.restoreFrom begins with one), or use --fresh to remove them and start "
-      "over."));
+      "(spec.checkpoint.restoreFrom begins with one), set spec.checkpoint.onExisting: Resume to "
+      "continue from them, or use --fresh to remove them and start over."));
 }
 
-// Removes what was there of the job. `before`: as which it has begun, without training anything.
+// What a job that begins finds where its checkpoints are to be. FAILED_PRECONDITION: it may not use
+// the storage.
+absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh,
+                                         const local::JobDirectory& directory, FileSystem* files) {
+  const v1::CheckpointSpec& checkpoint = job.spec.checkpoint();
+  if (checkpoint.directory().empty()) {
+    if (fresh) return ExistingJob();  // it is removed
+    if (!WantsExisting(checkpoint)) {
+      absl::Status orphaned = CheckNothingIsOrphaned(directory, files);
+      if (!orphaned.ok()) return orphaned;
+      return ExistingJob();
+    }
+  }
+  v1::JobSpec spec = job.spec;
+  // A folder that the job names itself is not emptied.
+  if (fresh) spec.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
+  return JudgeStorage(spec, directory, files);
+}
+
+// Removes what was there of the job, but for checkpoints that it continues from or replaces.
+// `before`: as which it has begun, without training anything.
 absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
-                       local::JobDirectory* directory, FileSystem* files) {
+                       ExistingJob::Kind existing, local::JobDirectory* directory,
+                       FileSystem* files) {
   const std::string& folder = job.spec.checkpoint().directory();
   if (before.ok() && !folder.empty() && before->spec.checkpoint().directory() == folder) {
     // Its claims stay. Words may be those of another text.
     absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
-  } else if (!folder.empty()) {
-    if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
   }
-  return directory->Clear();
+  const bool needed = folder.empty() && existing != ExistingJob::Kind::kNone;
+  return needed ? absl::OkStatus() : directory->Clear();
 }
 
 // Why a job that has not begun yet, or is to begin anew, is refused; all of it can be told without
@@ -90,11 +107,7 @@ absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::Tr
 absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
                             const local::JobDirectory& directory, FileSystem* files) {
   if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
-  const std::string& folder = job.spec.checkpoint().directory();
-  if (!folder.empty()) {
-    if (absl::Status status = CheckStorageIsNew(folder, files); !status.ok()) return status;
-  }
-  return fresh ? absl::OkStatus() : CheckNothingIsOrphaned(directory, files);
+  return CheckStorage(job, fresh, directory, files).status();
 }
 
 struct Program {
@@ -215,6 +228,33 @@ absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory
   return Refuse(job, directory, local::CompareJobs(*before, job));
 }
 
+bool ChangeLength(const std::vector<local::ManifestChange>& changes) {
+  return std::any_of(changes.begin(), changes.end(), [](const local::ManifestChange& change) {
+    return IsLengthSetting(change.path);
+  });
+}
+
+absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
+                                         const local::JobDirectory& directory, FileSystem* files) {
+  v1::JobSpec spec = job;
+  spec.set_uid(NewUid());
+  if (spec.checkpoint().directory().empty()) {
+    spec.mutable_checkpoint()->set_directory(directory.checkpoints());
+  }
+  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
+      files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
+  absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage, spec);
+  if (!opened.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(spec.checkpoint().directory(), ": ", opened.status().message()));
+  }
+  if (opened->existing.kind == ExistingJob::Kind::kRefused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kCheckpointFolderInUse, ": ", opened->existing.message));
+  }
+  return opened->existing;
+}
+
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files) {
   PreparedRun run;
@@ -227,8 +267,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (absl::IsAborted(lock.status())) {
     const std::string help =
         fresh ? absl::StrCat("; `sluice stop ", job.spec.name(), "` stops it")
-              : "; --take-over has it save a checkpoint and stop, and goes on from there with this "
-                "manifest";
+              : "; --take-over checkpoints and stops it, then continues with this manifest";
     return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
   }
   if (!lock.ok()) return lock.status();
@@ -236,37 +275,55 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
   bool anew = !before.ok();
+  bool another = !before.ok();  // than the activation that began here, if any: it gets its own uid
+  ExistingJob existing;
   if (before.ok()) {
     run.changes = local::CompareJobs(*before, job);
     absl::Status refused = Refuse(job, *directory, run.changes);
-    anew = !refused.ok() && !HasTrained(*before, *directory, files);
-    if (!refused.ok() && !anew) return refused;
-    run.resumed = !anew;
+    const bool trained = HasTrained(*before, *directory, files);
     const absl::StatusOr<local::JobResult> result = directory->ReadResult();
-    if (result.ok() && result->outcome == policy::Outcome::kSucceeded) {
+    const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
+    another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
+    if (another) {
+      if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;
+      absl::StatusOr<ExistingJob> judged = JudgeStorage(job.spec, *directory, files);
+      if (!judged.ok()) return judged.status();
+      existing = *std::move(judged);
+      if (existing.kind == ExistingJob::Kind::kNone) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("job ", job.spec.name(),
+                         " has trained already, and its checkpoints are gone; use --fresh to start "
+                         "over"));
+      }
+    }
+    if (finished && (!another || existing.kind == ExistingJob::Kind::kFinished)) {
       run.finished = *result;
       return run;
     }
+    anew = !trained && !refused.ok();
+    run.resumed = !anew && existing.kind != ExistingJob::Kind::kReplace;
   } else if (!absl::IsNotFound(before.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
         before.status().message(), "; use --fresh to start over, which removes what is trained"));
-  } else if (!fresh) {
-    if (absl::Status orphaned = CheckNothingIsOrphaned(*directory, files); !orphaned.ok()) {
-      return orphaned;
-    }
+  } else {
+    absl::StatusOr<ExistingJob> judged = CheckStorage(job, fresh, *directory, files);
+    if (!judged.ok()) return judged.status();
+    existing = *std::move(judged);
+    run.resumed = existing.kind == ExistingJob::Kind::kResume;
   }
   if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
   if (anew) {
-    absl::Status status = BeginAnew(job, before, directory, files);
+    absl::Status status = BeginAnew(job, before, existing.kind, directory, files);
     if (!status.ok()) return status;
   }
-  run.job.spec.set_uid(before.ok() ? before->spec.uid() : NewUid());
+  run.job.spec.set_uid(another ? NewUid() : before->spec.uid());
   if (absl::Status status = directory->Prepare(); !status.ok()) return status;
   if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
   if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
-  if (run.job.spec.checkpoint().directory().empty()) {
-    run.job.spec.mutable_checkpoint()->set_directory(directory->checkpoints());
-  }
+  v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
+  if (checkpoint.directory().empty()) checkpoint.set_directory(directory->checkpoints());
+  // Only of this start: the same command without --fresh continues.
+  if (fresh) checkpoint.set_on_existing(v1::CheckpointSpec::REPLACE);
   return run;
 }
 

@@ -16,6 +16,7 @@
 #include "operator/local/resume.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/cli/environment.h"
 
 namespace sluice::cli {
@@ -61,6 +62,14 @@ std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
 // ALREADY_EXISTS if something else listens there, or it may not be used.
 absl::Status CheckPortIsFree(int port);
+
+// Whether the job is to train for longer, or less long, than it was.
+bool ChangeLength(const std::vector<local::ManifestChange>& changes);
+
+// What the storage of the job's checkpoints holds for a job that is not the one that made them.
+// FAILED_PRECONDITION, in the coordinator's words: the job may not use it.
+absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
+                                         const local::JobDirectory& directory, FileSystem* files);
 
 struct PreparedRun {
   api::TrainingJob job;  // with uid and checkpoint directory

@@ -190,8 +190,8 @@ class OpenedSnapshot {
         why, security::SpeaksTls(source.credentials), source.handshake_help);
     if (!absl::IsUnavailable(why) || explained != why) return explained;
     return absl::UnavailableError(
-        "the job's coordinator does not answer: the job begins or ends just now, or it has "
-        "another one soon; try again");
+        "the job's coordinator is not responding: the job is starting, stopping or recovering; try "
+        "again");
   }
 
   ~OpenedSnapshot() {

@@ -42,7 +42,7 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
   if (!details.ok()) return Complain(environment, details.status());
   if (details->view.has_value()) {
     for (const std::string& line :
-         LiveLines(*details->view, environment.columns(), environment.color)) {
+         LiveLines(*details->view, environment.columns(), environment.color, environment.unicode)) {
       *environment.out << line << "\n";
     }
   }
@@ -117,16 +117,16 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   logs->add_option("NAME", flags->name, "a job's name")->required();
   logs->add_option("PROCESS", flags->process, "one process only: coordinator, ps-0, worker-1");
   logs->add_option("--role", flags->role, "the same as PROCESS");
-  logs->add_flag("-f,--follow", flags->follow, "go on until the job ends");
-  logs->add_option("--tail", flags->tail, "begin with the last lines of each process only")
+  logs->add_flag("-f,--follow", flags->follow, "follow until the job ends");
+  logs->add_option("--tail", flags->tail, "only the last lines of each process")
       ->check(NumberBetween<uint64_t>(0, 1'000'000'000));
   AddStateCommand(logs, environment, flags, Logs, action);
 
-  CLI::App* stop = app->add_subcommand(
-      "stop",
-      "Checkpoint and stop a job; `sluice run` with its manifest goes on from there\n\n"
-      "  sluice stop fashion-mnist\n"
-      "  sluice stop fashion-mnist --cluster\n");
+  CLI::App* stop =
+      app->add_subcommand("stop",
+                          "Checkpoint and stop a job; `sluice run` with its manifest resumes it\n\n"
+                          "  sluice stop fashion-mnist\n"
+                          "  sluice stop fashion-mnist --cluster\n");
   stop->add_option("NAME", flags->name, "a job's name")->required();
   stop->add_flag("--now", flags->now, "without a checkpoint (on this machine)");
   stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait for it")

@@ -159,8 +159,9 @@ std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count
   const double finite = std::max<double>(1, static_cast<double>(elements - not_finite));
   const double mean = sum / finite;
   const double variance = std::max(0.0, squares / finite - mean * mean);
-  std::string text = absl::StrFormat("%d tensors, %d values, mean %.4g, deviation %.4g",
-                                     tensors.size(), elements, mean, std::sqrt(variance));
+  std::string text =
+      absl::StrFormat("%d tensor%s, %d values, mean %.4g, deviation %.4g", tensors.size(),
+                      tensors.size() == 1 ? "" : "s", elements, mean, std::sqrt(variance));
   if (not_finite > 0) absl::StrAppend(&text, ", ", not_finite, " not finite");
   return text;
 }

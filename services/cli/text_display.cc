@@ -33,7 +33,7 @@ class TextDisplay final : public RunDisplay {
   void Stopping() override {
     if (view_.stopping) return;
     view_.stopping = true;
-    Print("Checkpointing and stopping (press Ctrl-C again to stop at once)");
+    Print("Saving a checkpoint and stopping (press Ctrl-C again to stop immediately)");
   }
 
   void Ending(policy::Outcome outcome) override {
@@ -52,13 +52,16 @@ class TextDisplay final : public RunDisplay {
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
-        Note(absl::StrCat(policy::SlotName(slot), " was expelled; it starts again"));
+        Note(absl::StrCat(policy::SlotName(slot), " was removed from the job and is restarted"));
       }
       return;
     }
-    std::string text = absl::StrCat(policy::SlotName(slot), " ended: ", policy::ExitText(exit));
+    const std::string name = policy::SlotName(slot);
+    std::string text = policy::ExitText(exit);
+    last_end_ = absl::StrCat(name, ": ", text);
+    if (last_warning_ == last_end_) return;
     if (!exit.message.empty()) absl::StrAppend(&text, " (", exit.message, ")");
-    Note(text);
+    Note(absl::StrCat(name, " ended: ", text));
   }
 
   void OnProgress(const v1::JobProgress& progress, const std::string& state) override {
@@ -108,20 +111,23 @@ class TextDisplay final : public RunDisplay {
     environment_.out->flush();
     const policy::Ending& ending = facts.result.ending;
     if (ending.outcome == policy::Outcome::kFailed) {
-      if (!log_lines.empty()) {
+      const std::vector<std::string> context = ContextOf(ending.reason, log_lines);
+      if (!context.empty()) {
         *environment_.err << "The last lines of "
                           << (ending.blamed.has_value() ? policy::SlotName(*ending.blamed)
                                                         : "the coordinator")
                           << ":\n";
-        for (const std::string& line : log_lines) *environment_.err << "  " << line << "\n";
+        for (const std::string& line : context) *environment_.err << "  " << line << "\n";
       }
       *environment_.err << "sluice: job " << facts.name << " failed: " << ending.reason << "\n";
+      const std::string remedy = RemedyFor(ending.reason);
+      if (!remedy.empty()) *environment_.err << remedy << ".\n";
     } else if (ending.outcome == policy::Outcome::kSuspended) {
       if (!ending.reason.empty()) {
         *environment_.err << "sluice: " << ending.reason
-                          << "; what was trained since the last checkpoint is trained again\n";
+                          << "; work since the last checkpoint is redone on resume\n";
       }
-      *environment_.err << "The same command goes on from here.\n";
+      *environment_.err << "Run the same command to resume.\n";
     }
     environment_.err->flush();
   }
@@ -133,6 +139,9 @@ class TextDisplay final : public RunDisplay {
         Note(event.has_evaluation() ? EvaluationText(event.evaluation()) : event.message());
         break;
       case v1::Event::WARNING:
+        last_warning_ = event.message();
+        // The job's own reason is told at its end, and a process's end once.
+        if (failed_ || last_warning_ == last_end_) break;
         Note(absl::StrCat("Warning: ", event.message()));
         break;
       case v1::Event::VIEW:
@@ -152,19 +161,25 @@ class TextDisplay final : public RunDisplay {
   }
 
   void Erase() {
-    if (drawn_ == 0) return;
+    if (drawn_.empty()) return;
+    // A terminal that was made narrower since has wrapped the lines.
+    const int columns = std::max(1, environment_.columns());
+    int rows = 0;
+    for (const int width : drawn_) rows += std::max(1, (width + columns - 1) / columns);
     // Up to the first line of the view, and clear from there on.
-    *environment_.out << "\x1b[" << drawn_ << "A\r\x1b[J";
-    drawn_ = 0;
+    *environment_.out << "\x1b[" << rows << "A\r\x1b[J";
+    drawn_.clear();
   }
 
   void Redraw() {
     // One less than the terminal has: a full line would wrap in some.
-    const std::vector<std::string> lines =
-        LiveLines(view_, std::max(20, environment_.columns() - 1), environment_.color);
+    const std::vector<std::string> lines = LiveLines(
+        view_, std::max(20, environment_.columns() - 1), environment_.color, environment_.unicode);
     Erase();
-    for (const std::string& line : lines) *environment_.out << line << "\n";
-    drawn_ = lines.size();
+    for (const std::string& line : lines) {
+      *environment_.out << line << "\n";
+      drawn_.push_back(WidthOf(line));
+    }
     environment_.out->flush();
   }
 
@@ -174,7 +189,10 @@ class TextDisplay final : public RunDisplay {
   JobView view_;
   bool ending_ = false;
   bool failed_ = false;
-  size_t drawn_ = 0;
+  std::vector<int> drawn_;  // the widths of the lines of the view that stands
+  // "worker-1: killed by signal 9 (Killed)": the last that ended, and the coordinator's last
+  // warning, which may be of the same.
+  std::string last_end_, last_warning_;
   bool fresh_ = false;  // there is progress that no line has told
   absl::Time next_redraw_ = absl::InfinitePast();
   absl::Time next_line_;

@@ -1,4 +1,5 @@
 #include <csignal>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -54,6 +55,44 @@ TEST_F(TextDisplayTest, OfAJobThatFailsOnlyWhatEndedItIsTold) {
   // A crash is nobody's wish.
   End(v1::WORKER, 0, SIGSEGV);
   EXPECT_NE(out.str().find("worker-0 ended: killed by signal 11"), std::string::npos) << out.str();
+}
+
+TEST_F(TextDisplayTest, AFailureIsToldOnceWithItsRemedy) {
+  End(v1::WORKER, 0, SIGKILL);
+  v1::JobProgress progress;
+  v1::Event& event = *progress.add_events();
+  event.set_kind(v1::Event::WARNING);
+  event.set_message("worker-0: killed by signal 9 (Killed)");
+  display->OnProgress(progress, "");
+  EXPECT_EQ(out.str(), "worker-0 ended: killed by signal 9 (Killed)\n");
+  SummaryFacts facts;
+  facts.name = "job";
+  facts.result.ending.outcome = policy::Outcome::kFailed;
+  facts.result.ending.reason = "ps-0: step 1: fc2.bias[0:10]: the gradient is not finite";
+  facts.result.ending.blamed = policy::Slot{v1::SHARD, 0};
+  display->Finish(facts, 1,
+                  {"time=1 level=info msg=\"Control stream closed\" role=ps",
+                   "time=1 level=error msg=\"the gradient is not finite\" role=ps"});
+  EXPECT_EQ(err.str(),
+            "sluice: job job failed: ps-0: step 1: fc2.bias[0:10]: the gradient is not finite\n"
+            "Lower the learning rate, set optimizer.clipNorm, look for a division by zero or a "
+            "logarithm of 0 in the loss, or let such steps be skipped with training.nonFinite: "
+            "Skip.\n");
+}
+
+// The terminal has wrapped the lines since, so they take more rows.
+TEST_F(TextDisplayTest, TheViewIsErasedWholeInATerminalThatWasMadeNarrower) {
+  int columns = 81;
+  environment.live = true;
+  environment.columns = [&] { return columns; };
+  display = MakeTextDisplay(environment, {});
+  std::map<policy::Slot, ProcessState> processes;
+  processes[{v1::WORKER, 0}].text = std::string(100, 'x');  // cut to 80
+  display->OnTick(processes);                               // a head line, and that
+  out.str("");
+  columns = 30;
+  display->Note("narrow");
+  EXPECT_EQ(out.str(), "\x1b[4A\r\x1b[Jnarrow\n");
 }
 
 TEST_F(TextDisplayTest, OfAJobThatIsStoppedTheCoordinatorsWordIsTold) {

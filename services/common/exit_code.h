@@ -11,7 +11,8 @@ enum ExitCode : int {
   kExitFailed = 1,     // the job failed; starting again would fail alike
   kExitUsage = 2,      // wrong flags or a bad manifest
   kExitExpelled = 10,  // start again as a new incarnation; nobody's fault
-  kExitRefused = 11,   // the coordinator does not take this process: starting again would not help
+  kExitRefused = 11,   // the coordinator does not take this process, or the process cannot take its
+                       // job: most often they are of different versions
   kExitRetry = 12,     // something outside failed for now (storage, port, peer): start again later
   kExitMissing = 13,   // data or model are not there, or may not be read: start again once they are
 };

@@ -13,6 +13,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/checkpoint/existing_job.h"
 
 namespace sluice::coordinator {
 
@@ -32,6 +33,8 @@ struct StorageContents {
   std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not passed over
   // One sentence for each better one that was passed over, and for whatever else is damaged.
   std::vector<std::string> damaged;
+  // Whether the job may use what is there. Replaced checkpoints are not `newest`.
+  ExistingJob existing;
 };
 
 enum class ExitReason {

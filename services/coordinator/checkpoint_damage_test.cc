@@ -257,7 +257,7 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
 // One of the three above, or what is wrong.
 std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   FakeJob job(saved.spec());
-  job.read_storage = [&] { return OpenStorage(saved.storage(), kJob, nullptr); };
+  job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
   job.Start();
   const std::string events = absl::StrJoin(job.Events(), "\n");
   // A checkpoint is named by its folder; more of it is not read than shows the damage.
@@ -344,7 +344,7 @@ TEST_P(CheckpointDamageTest, WithoutAWholeCheckpointTheJobFailsAndSaysWhatToDo) 
     saved.Write(absl::StrCat(kStore, "/", folder, "/manifest.json"), "{");
   }
   FakeJob job(saved.spec());
-  job.read_storage = [&] { return OpenStorage(saved.storage(), kJob, nullptr); };
+  job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
   job.Start();
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kFailed);

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/model_difference.h"
@@ -36,9 +37,7 @@ constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
 
 }  // namespace
 
-std::string JobName(const v1::JobSpec& job) {
-  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
-}
+std::string JobName(const v1::JobSpec& job) { return FullJobName(job); }
 
 CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
                                  const CoordinatorRules* rules)
@@ -543,20 +542,13 @@ void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, ab
     Breach(process.stream, std::string(valid.message()), now);
     return;
   }
-  if (model_.has_value()) {
-    if (std::string difference = Difference(*model_, ready); !difference.empty()) {
-      v1::Refusal refusal;
-      refusal.set_code(v1::Refusal::MODEL_DIFFERS);
-      refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
-      const Departure departure =
-          *membership_.Expel(process.incarnation(), refusal.reason());  // ends `process`
-      Refuse(departure.process.stream, std::move(refusal));
-      OnGone(departure, now);
-      return;
-    }
-  } else if (!AcceptModel(ready, now)) {
+  if (!model_.has_value()) {
+    if (!AcceptModel(ready, now)) return;
+  } else if (std::string difference = Difference(*model_, ready); !difference.empty()) {
+    OnOtherModel(process, difference, now);
     return;
   }
+  ConfirmModel(process);
   if (!process.ready) {
     process.ready = true;
     process.ready_since = now;
@@ -701,7 +693,8 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
   if (progress.awaited_size() > 0) OnAwaited(ProcessName(process.id), progress, now);
 }
 
-// timeouts.gradients. While workers evaluate, no step closes, and nobody is to blame.
+// timeouts.gradients: by a shard for a synchronous step, by the arbiter for the holders of leases.
+// While workers evaluate, they train nothing.
 void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardProgress& progress,
                                       absl::Time now) {
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().gradients());
@@ -709,9 +702,11 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
   if (now < evaluated_at_ + limit) return;
   for (uint64_t incarnation : progress.awaited()) {
     if (!IsMember(incarnation)) continue;
-    if (std::optional<Departure> departure = membership_.Expel(
-            incarnation, absl::StrCat("has sent ", shard, " no gradients of step ",
-                                      progress.closed(), " in ", absl::FormatDuration(limit)));
+    const std::string why =
+        Synchronous() ? absl::StrCat("has sent ", shard, " no gradients of step ",
+                                     progress.closed(), " in ", absl::FormatDuration(limit))
+                      : IdleLeaseholder(limit);
+    if (std::optional<Departure> departure = membership_.Expel(incarnation, why);
         departure.has_value()) {
       OnGone(*departure, now);
     }

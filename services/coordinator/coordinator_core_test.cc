@@ -223,6 +223,97 @@ TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 }
 
+TEST(CoordinatorStart, AJobOfWorkersWithDifferentModelsFailsWithBothOfThem) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  job.AddWorker(1);
+  job.elements = 7;
+  job.AddWorker(0);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message, HasSubstr("worker-0 and worker-1 have different models or data: "
+                                           "worker-0: tensor w is float32[7], not "
+                                           "float32[100000]"));
+}
+
+// It is ready first, and trains before the others come.
+TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_worker()->set_replicas(3);
+  spec.mutable_checkpoint()->set_interval_steps(2);
+  FakeJob job(spec);
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  job.elements = int64_t{1} << 30;
+  job.AddWorker(2);
+  job.Pass(absl::Seconds(3));
+  job.Train(5);
+  ASSERT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+  ASSERT_FALSE(job.manifests.empty());
+  job.elements = 7;
+  job.AddWorker(0);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message, HasSubstr("worker-0 and worker-2 have different models"));
+}
+
+TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnotherModel) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(7);
+  job.Kill(*job.workers[1]);
+  job.RestartCoordinator();
+  job.elements = 7;
+  FakeWorker& odd = job.AddWorker(1);
+  ASSERT_TRUE(odd.refusal.has_value());
+  EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
+  EXPECT_TRUE(job.HasEvent("worker-1: model or data differ from the job's"));
+  job.Pass(absl::Seconds(3));
+  job.Train(15);
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.exit->message,
+            "training is complete; refused for another model or other data: worker-1");
+}
+
+TEST(CoordinatorStart, AModelLargerThanAnyFailsTheJobWithTheBound) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  job.elements = int64_t{1} << 50;
+  job.AddWorker(0);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_THAT(job.exit->message, HasSubstr("tensor 'w' is too large: a model has at most"));
+  EXPECT_THAT(job.exit->message, HasSubstr("kMaxTableBytes"));
+}
+
+TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIsReady) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(7);
+  for (const auto& worker : job.workers) job.Kill(*worker);
+  job.RestartCoordinator();
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
+  EXPECT_EQ(job.Progress().step(), 5);
+  EXPECT_EQ(job.Progress().samples(), 5 * 32);
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUSPENDED);
+  EXPECT_EQ(job.Progress().step(), 5);
+}
+
 TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
   FakeJob job(FakeJob::Spec());
   job.storage_error = absl::PermissionDeniedError("checkpoints: permission denied");
@@ -639,7 +730,7 @@ TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
   EXPECT_TRUE(job.Progress().restored());
   EXPECT_EQ(job.Progress().restored_from_step(), 5);
   EXPECT_TRUE(job.HasEvent("; the job is restored"));
-  EXPECT_TRUE(job.HasEvent("attempt 2 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
   job.Train(6);
   EXPECT_EQ(job.Version(), 11);
   EXPECT_EQ(job.manifests.count({2, 10}), 1u);
@@ -684,14 +775,14 @@ TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm)
   EXPECT_EQ(view.id().term().coordinator(), 8);
   EXPECT_EQ(view.first_step(), 5);
   EXPECT_EQ(view.workers_size(), 2);
-  EXPECT_TRUE(job.HasEvent("attempt 2 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
   // The attempt tells how often, whoever coordinated.
   job.Kill(*job.shards[0]);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
-  EXPECT_TRUE(job.HasEvent("attempt 3 goes on from the checkpoint of attempt 1, step 5"));
+  EXPECT_TRUE(job.HasEvent("attempt 3: resumed from the checkpoint of attempt 1, step 5"));
 }
 
 TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
@@ -822,6 +913,41 @@ TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
   EXPECT_EQ(job.claims.size(), 2u);
+}
+
+TEST(CoordinatorEnd, AWorkerThatStartsAgainWhileTheJobEndsLearnsThatItHasEnded) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(18);
+  job.Kill(*job.workers[1]);
+  job.Train(3);
+  ASSERT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
+  ASSERT_FALSE(job.exit.has_value()) << "worker-1 is missing";
+  const FakeWorker& late = job.AddWorker(1);
+  ASSERT_TRUE(late.refusal.has_value());
+  EXPECT_EQ(late.refusal->code(), v1::Refusal::FINISHED);
+  job.Pass(absl::Seconds(1));
+  EXPECT_TRUE(job.exit.has_value());
+}
+
+TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobHasEnded) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(19);
+  FakeWorker late(&job, v1::WORKER, 1, 999);
+  job.strangers.push_back(&late);
+  late.stream = 999;
+  job.core->OnConnected(late.stream, job.now);
+  job.Train(1);
+  ASSERT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
+  EXPECT_FALSE(job.exit.has_value());
+  v1::MemberMessage message;
+  *message.mutable_register_() = late.Registration();
+  late.Say(message);
+  job.Pump();
+  ASSERT_TRUE(late.refusal.has_value());
+  EXPECT_EQ(late.refusal->code(), v1::Refusal::FINISHED);
+  EXPECT_TRUE(job.exit.has_value());
 }
 
 TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/coordinator/retention.h"
@@ -35,6 +36,11 @@ constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 // Whether samples are sequences of tokens: then a loss is told as perplexity.
 bool IsLanguageModel(const v1::JobSpec& job) {
   return job.data().format() == v1::DataSpec::TEXT || job.data().synthetic().vocabulary() > 0;
+}
+
+std::string SizeText(uint64_t bytes) {
+  const double kib = static_cast<double>(bytes) / 1024;
+  return kib < 1024 ? absl::StrFormat("%.1f KiB", kib) : absl::StrFormat("%.1f MiB", kib / 1024);
 }
 
 bool IsClassification(const v1::JobSpec& job) {
@@ -428,15 +434,22 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   final_failures_ = 0;
   final_problems_.clear();
   events_.Add(v1::Event::CHECKPOINT,
-              absl::StrFormat("checkpoint at step %d saved (%.1f MB)", cut_->step,
-                              static_cast<double>(bytes) / 1e6),
+              absl::StrFormat("checkpoint at step %d saved (%s)", cut_->step, SizeText(bytes)),
               now);
   incomplete_.erase(cut_->step);
   RemoveIncompletes();
   incomplete_.clear();  // each shard writes in order: nobody writes one of them any more
   storage_.checkpoints.push_back(cut_->name);
-  for (const v1::CheckpointRef& old :
+  std::vector<v1::CheckpointRef> unneeded =
+      ReplacedCheckpoints(options_.job, storage_.claims, storage_.checkpoints);
+  for (v1::CheckpointRef& old :
        Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
+    const auto same = [&](const v1::CheckpointRef& ref) {
+      return ref.attempt() == old.attempt() && ref.step() == old.step();
+    };
+    if (std::none_of(unneeded.begin(), unneeded.end(), same)) unneeded.push_back(std::move(old));
+  }
+  for (const v1::CheckpointRef& old : unneeded) {
     actions_.push_back(DeleteCheckpoint{old, attempt_});
     storage_.checkpoints.erase(
         std::remove_if(storage_.checkpoints.begin(), storage_.checkpoints.end(),

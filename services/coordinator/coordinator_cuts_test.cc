@@ -643,6 +643,7 @@ TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
   EXPECT_FALSE(job.exit.has_value());
   job.Kill(*job.workers[0]);
+  job.Pass(absl::Seconds(1));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
@@ -680,7 +681,7 @@ TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
   job.Kill(*job.workers[1]);
   EXPECT_FALSE(job.exit.has_value());
   job.AddWorker(0);
-  job.Pass(absl::Seconds(1));
+  job.Pass(absl::Seconds(2));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
@@ -758,6 +759,7 @@ TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereM
     member.OnMessage(again);
   }
   job.Pump();
+  job.Pass(absl::Seconds(1));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_THAT(newcomer.evaluations, IsEmpty());
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
@@ -915,6 +917,40 @@ TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(5));
   ASSERT_GE(job.snapshots.size(), 1u);
   EXPECT_EQ(job.snapshots[0].snapshot->version(), 5);
+}
+
+// It pins every version at once, whatever training has reached.
+TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPinned) {
+  FakeJob job(CheckpointEvery(15));
+  job.elements = 8;
+  job.Start();
+  job.Train(3);
+  FakeShard* without_data = nullptr;
+  const v1::JobProgress progress = job.Progress();
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.process().role() != v1::SHARD) continue;
+    FakeShard* const shard = job.shards[status.process().index()].get();
+    if (status.partitions() == 0) without_data = shard;
+    EXPECT_LE(status.partitions(), 1) << "three of the job's four partitions are empty";
+  }
+  ASSERT_NE(without_data, nullptr);
+  ASSERT_TRUE(without_data->cut.has_value());
+  v1::MemberMessage message;
+  v1::CutPinned& pinned = *message.mutable_cut_pinned();
+  pinned.set_cut(without_data->cut->cut());
+  *pinned.mutable_view() = job.core->view().id();
+  *pinned.mutable_name() = without_data->cut->name();
+  pinned.set_version(15);
+  without_data->Say(message);
+  job.Pump();
+  job.OpenSnapshot(41);
+  job.Train(4);
+  ASSERT_FALSE(job.snapshots.empty());
+  ASSERT_TRUE(job.snapshots[0].snapshot.ok()) << job.snapshots[0].snapshot.status();
+  EXPECT_LT(job.snapshots[0].snapshot->version(), 10);
+  job.EndSnapshot(41);
+  job.Train(13);
+  EXPECT_THAT(SavedSteps(job), ElementsAre(15, 20));
 }
 
 TEST(CoordinatorSnapshots, OfAReaderThatOpensAnotherOneEnd) {

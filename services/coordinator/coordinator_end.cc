@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "services/coordinator/coordinator_impl.h"
 #include "services/protocol/ids.h"
 
@@ -118,18 +119,29 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
   claim_pending_ = false;
   exit_reason_ = reason;
   exit_message_ = message;
+  if (!refused_models_.empty()) {
+    absl::StrAppend(&exit_message_, "; refused for another model or other data: ",
+                    absl::StrJoin(refused_models_, ", "));
+  }
   stage_ = Stage::kLeavingWorkers;
   leave_deadline_ = now + timers_.silence;
   if (reason == ExitReason::kFailed) {
-    Warn(message, now);
+    Warn(exit_message_, now);
   } else {
-    Info(message, now);
+    Info(exit_message_, now);
+  }
+  // A wanted worker that is starting again must learn that the job has ended.
+  if (reason == ExitReason::kSucceeded &&
+      membership_.LivingAndConnected(v1::WORKER).size() < wanted_workers_) {
+    linger_until_ = std::max(linger_until_, now + timers_.suspect);
   }
   for (const Process* worker : membership_.Living(v1::WORKER)) SendFinish(*worker);
 }
 
-void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now) {
+void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now,
+                                 const std::string& code) {
   if (Leaving() || stage_ == Stage::kExited) return;
+  reason_code_ = code;
   Leave(ExitReason::kFailed, reason, now);
 }
 
@@ -142,6 +154,7 @@ void CoordinatorCore::Impl::SendFinish(const Process& process) {
 
 void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
   const bool late = leave_deadline_ <= now;
+  if (!late && membership_.registering() > 0) return;  // a process that is about to register
   if (stage_ == Stage::kLeavingWorkers) {
     const bool linger = linger_until_ > now;
     if (!late && (linger || !membership_.LivingAndConnected(v1::WORKER).empty())) return;

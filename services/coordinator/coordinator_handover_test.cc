@@ -1,5 +1,6 @@
 // Shards that ask to leave.
 #include <memory>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +17,20 @@ v1::JobSpec Spec() {
   return spec;
 }
 
+v1::JobSpec SavedEveryFiveSteps() {
+  v1::JobSpec spec = Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  return spec;
+}
+
+// A job that has trained so many steps.
+struct TrainedJob : FakeJob {
+  explicit TrainedJob(int steps, v1::JobSpec spec = Spec()) : FakeJob(std::move(spec)) {
+    Start();
+    Train(steps);
+  }
+};
+
 void AskToLeave(FakeJob& job, FakeProcess& process) {
   v1::MemberMessage message;
   message.mutable_leave()->set_reason("asked to stop by a signal");
@@ -31,9 +46,7 @@ void End(FakeJob& job, FakeProcess& process) {
 }
 
 TEST(CoordinatorHandOver, AShardThatLeavesIsLetGoWhenWhatItHoldsIsSavedAndNothingIsLost) {
-  FakeJob job(Spec());
-  job.Start();
-  job.Train(7);
+  TrainedJob job(7);
   FakeShard& leaving = *job.shards[0];
   AskToLeave(job, leaving);
   EXPECT_FALSE(leaving.finished);
@@ -57,9 +70,7 @@ TEST(CoordinatorHandOver, AShardThatLeavesIsLetGoWhenWhatItHoldsIsSavedAndNothin
 }
 
 TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
-  FakeJob job(Spec());
-  job.Start();
-  job.Train(7);
+  TrainedJob job(7);
   for (FakeShard* shard : job.Shards()) AskToLeave(job, *shard);
   job.Train(4);
   for (FakeShard* shard : job.Shards()) {
@@ -77,11 +88,7 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
 }
 
 TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoration) {
-  v1::JobSpec spec = Spec();
-  spec.mutable_checkpoint()->set_interval_steps(5);
-  FakeJob job(spec);
-  job.Start();
-  job.Train(8);
+  TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
   job.Kill(*job.shards[0]);
@@ -93,11 +100,7 @@ TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoratio
 }
 
 TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
-  v1::JobSpec spec = Spec();
-  spec.mutable_checkpoint()->set_interval_steps(5);
-  FakeJob job(spec);
-  job.Start();
-  job.Train(8);
+  TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
   job.Train(3);
@@ -113,9 +116,7 @@ TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
 TEST(CoordinatorHandOver, ADiskThatIsFullDoesNotFailTheJobOfAShardThatLeaves) {
   v1::JobSpec spec = Spec();
   spec.mutable_timeouts()->set_suspend_checkpoint(30);
-  FakeJob job(spec);
-  job.Start();
-  job.Train(7);
+  TrainedJob job(7, spec);
   job.shards[1]->disk_full = true;
   AskToLeave(job, *job.shards[0]);
   job.Train(4);
@@ -153,9 +154,7 @@ TEST(CoordinatorHandOver, AShardMayLeaveBeforeTrainingBegins) {
 }
 
 TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
-  FakeJob job(Spec());
-  job.Start();
-  job.Train(7);
+  TrainedJob job(7);
   AskToLeave(job, *job.shards[0]);
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
@@ -167,9 +166,7 @@ TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
 }
 
 TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
-  FakeJob job(Spec());
-  job.Start();
-  job.Train(19);
+  TrainedJob job(19);
   job.hold_manifest = true;
   job.Train(1);
   AskToLeave(job, *job.shards[0]);
@@ -186,12 +183,9 @@ TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
 }
 
 TEST(CoordinatorHandOver, WhereAnotherShardDiesFirstTheLeavingOneGoesWithTheAttempt) {
-  v1::JobSpec spec = Spec();
+  v1::JobSpec spec = SavedEveryFiveSteps();
   spec.set_backoff_limit(1);
-  spec.mutable_checkpoint()->set_interval_steps(5);
-  FakeJob job(spec);
-  job.Start();
-  job.Train(8);
+  TrainedJob job(8, spec);
   AskToLeave(job, *job.shards[0]);
   job.Kill(*job.shards[1]);
   EXPECT_TRUE(job.shards[0]->finished) << "its state is that of an attempt that is over";
@@ -215,7 +209,7 @@ TEST(CoordinatorHandOver, AllWorkersMayLeaveInTheLastEvaluationWhichOthersThenDo
   for (int i : {0, 1}) job.Kill(*job.workers[i]);
   EXPECT_FALSE(job.exit.has_value());
   job.AddWorker(0);
-  job.Pass(absl::Seconds(1));
+  job.Pass(absl::Seconds(2));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);

@@ -137,6 +137,8 @@ class CoordinatorCore::Impl {
   std::vector<const Process*> ReadyWorkers() const;
   void Claim(bool end, absl::Time now);
   bool AcceptModel(const v1::Ready& ready, absl::Time now);
+  void ConfirmModel(const Process& worker);
+  void OnOtherModel(Process& worker, const std::string& difference, absl::Time now);
   std::string CheckCheckpoint() const;
   bool MakeAttempt(absl::Time now);
   void BeginFromCheckpoint(absl::Time now);
@@ -164,6 +166,7 @@ class CoordinatorCore::Impl {
   WantedChange Wanted(absl::Time now);
   absl::Time LeasesOverdue() const;
   void ExpelIdleLeaseholders(absl::Time now);
+  static std::string IdleLeaseholder(absl::Duration limit);  // why it is expelled
   bool HasDeadMember() const;
   bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
@@ -181,6 +184,7 @@ class CoordinatorCore::Impl {
   bool IsMember(uint64_t incarnation) const;
   bool Synchronous() const { return IsSynchronous(mode_); }
   bool OwnsBlocks(uint64_t shard) const;
+  uint32_t PartitionsWithBlocks(uint64_t shard) const;
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;
   uint64_t Samples() const;
@@ -249,7 +253,7 @@ class CoordinatorCore::Impl {
   std::vector<Evaluator> Evaluators() const;
   CutPlan FinalPlan() const;
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
-  void Fail(const std::string& reason, absl::Time now);
+  void Fail(const std::string& reason, absl::Time now, const std::string& code = "");
   void Supersede(const std::string& why);
   void AdvanceLeaving(absl::Time now);
   void SendFinish(const Process& process);
@@ -305,6 +309,9 @@ class CoordinatorCore::Impl {
 
   // The model and the data, as the first worker said.
   std::optional<v1::Ready> model_;
+  std::set<uint32_t> model_workers_;      // indexes of the workers that brought it
+  bool model_confirmed_ = false;          // it is the job's, whatever other workers bring
+  std::set<std::string> refused_models_;  // names of the workers that were refused for another one
   std::optional<JobLength> length_;
 
   // The attempt.
@@ -367,6 +374,7 @@ class CoordinatorCore::Impl {
   absl::Time linger_until_ = absl::InfinitePast();
   ExitReason exit_reason_ = ExitReason::kFailed;
   std::string exit_message_;
+  std::string reason_code_;  // JobProgress.reason_code
 };
 
 }  // namespace sluice::coordinator

@@ -55,6 +55,11 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
        "Calls refused before they were read, by reason.",
        {"reason"},
        {}},
+      {"connections_aborted_total",
+       Type::kCounter,
+       "Connections aborted because the client flooded the server, by reason.",
+       {"reason"},
+       {}},
       counter("control_messages_received_total", "Messages from members."),
       counter("control_messages_sent_total", "Messages to members."),
   };

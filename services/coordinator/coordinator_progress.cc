@@ -51,7 +51,10 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
-  if (Leaving() || stage_ == Stage::kExited) progress.set_reason(exit_message_);
+  if (Leaving() || stage_ == Stage::kExited) {
+    progress.set_reason(exit_message_);
+    progress.set_reason_code(reason_code_);
+  }
   if (view_.has_id()) *progress.mutable_view() = view_;
   progress.set_attempt(attempt_);
   if (length_.has_value()) {
@@ -62,6 +65,13 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
     progress.set_step(Synchronous() ? committed_ : HighestClosed());
     progress.set_samples(Synchronous() ? length_->SamplesAt(committed_) : Samples());
     progress.set_epoch(length_->EpochsIn(progress.samples()));
+  } else if (storage_.has_newest) {
+    // Training will continue here.
+    const v1::Manifest& manifest = storage_.newest;
+    progress.set_step(base_.has_value() ? facts_.base_version : manifest.checkpoint().step());
+    progress.set_samples(IsSynchronous(manifest.mode()) ? manifest.samples()
+                                                        : SamplesIn(manifest.ledger()));
+    if (length_.has_value()) progress.set_epoch(length_->EpochsIn(progress.samples()));
   }
   meter_.CopyTo(&progress);
   progress.set_samples_per_second(meter_.SamplesPerSecond(now));
@@ -100,7 +110,7 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
       for (int i = 0; i < view_.shards_size(); ++i) {
         if (view_.shards(i).process().incarnation() != process->incarnation()) continue;
         member = true;
-        status->set_partitions(std::count(view_.owner().begin(), view_.owner().end(), i));
+        status->set_partitions(PartitionsWithBlocks(process->incarnation()));
       }
       for (const auto& worker : view_.workers()) {
         if (worker.process().incarnation() != process->incarnation()) continue;

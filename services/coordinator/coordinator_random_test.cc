@@ -21,7 +21,7 @@ class RandomSchedule {
 
   void Run() {
     job_.Start();
-    for (int event = 0; event < kEvents && !job_.exit.has_value(); ++event) {
+    for (int event = 0; event < kEvents && !HasEnded(); ++event) {
       Disturb();
       Replace();
       Work(static_cast<int>(random_() % 3));
@@ -53,6 +53,11 @@ class RandomSchedule {
     spec.mutable_data()->mutable_evaluation()->set_interval_steps(7);
     spec.set_backoff_limit(1000);
     return spec;
+  }
+
+  // The coordinator may still wait for processes that must learn of it.
+  bool HasEnded() {
+    return job_.exit.has_value() || job_.Progress().phase() == v1::JobProgress::SUCCEEDED;
   }
 
   template <typename T>

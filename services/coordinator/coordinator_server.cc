@@ -114,13 +114,23 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
   }
 
+  // On the guard's thread.
+  void OnDisconnected(const Disconnection& disconnection) {
+    metrics_->counter("connections_aborted_total", {std::string(disconnection.reason)}).Increment();
+    if (disconnection.to_log == 0) return;
+    logger_.Warning("Connections aborted",
+                    {{"connections", disconnection.to_log}, {"why", disconnection.text}});
+  }
+
   absl::Status StartServer() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
         {.address = options_.address,
          .credentials = security::ServerCredentialsOf(
              options_.security,
              [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-         .max_buffer_bytes = kMaxCoordinatorBufferBytes},
+         .max_buffer_bytes = kMaxCoordinatorBufferBytes,
+         .on_disconnected =
+             [this](const Disconnection& disconnection) { OnDisconnected(disconnection); }},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -292,7 +302,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(ReadStorage&) {
     storage_thread_.Post([this] {
       absl::StatusOr<StorageContents> contents =
-          OpenStorage(*storage_, JobName(options_.core.job), options_.restore_source);
+          OpenStorage(*storage_, options_.core.job, options_.restore_source);
       if (!contents.ok()) {
         logger_.Warning("The checkpoint storage cannot be used",
                         {{"why", contents.status().ToString()}});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/codec_check.h"
 #include "services/coordinator/coordinator_impl.h"
@@ -17,7 +18,6 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
-constexpr uint32_t kClaimFormatVersion = 2;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -88,12 +88,19 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   for (const std::string& damaged : storage_.damaged) {
     Warn(absl::StrCat("passed over: ", damaged), now);
   }
-  bool ended = false;
+  const ExistingJob& existing = storage_.existing;
+  if (existing.kind == ExistingJob::Kind::kRefused) {
+    Fail(existing.message, now, kCheckpointFolderInUse);
+    return;
+  }
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());
     highest_counter_ = std::max(highest_counter_, claim.term().counter());
-    ended = ended || claim.end();
   }
+  // A longer job begins another attempt behind the end record.
+  const bool goes_on =
+      existing.kind == ExistingJob::Kind::kResume || existing.kind == ExistingJob::Kind::kReplace;
+  const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !goes_on;
   const bool first = !storage_known_;
   if (first) {
     storage_known_ = true;
@@ -104,7 +111,9 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   }
   if (ended) {
     linger_until_ = now + timers_.suspect;
-    Leave(ExitReason::kSucceeded, "the job has finished", now);
+    if (existing.kind == ExistingJob::Kind::kFinished) reason_code_ = kNothingTrained;
+    Leave(ExitReason::kSucceeded,
+          existing.message.empty() ? "the job has finished" : existing.message, now);
     return;
   }
   // (R11) It may claim the attempt after its own, not after that of somebody who came later.
@@ -121,6 +130,8 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
     Fail(wrong, now);
     return;
   }
+  if (existing.kind == ExistingJob::Kind::kReplace) Warn(existing.message, now);
+  if (existing.kind == ExistingJob::Kind::kResume) Info(existing.message, now);
   stage_ = Stage::kGathering;
   if (!first) return;
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
@@ -242,6 +253,8 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
     }
     stage_ = Stage::kClaiming;
   }
+  claim.set_job(JobName(options_.job));
+  claim.set_settings(ClaimSettings(options_.job));
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   claim_ = claim;
   claim_pending_ = true;
@@ -285,7 +298,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
     attempt_ = highest_claim_ = attempt;
     storage_.claims.push_back(*claim_);
     if (claim_->has_parent()) {
-      Info(absl::StrCat("attempt ", attempt, " goes on from ", CheckpointName(claim_->parent())),
+      Info(absl::StrCat("attempt ", attempt, ": resumed from ", CheckpointName(claim_->parent())),
            now);
     }
     claim_unused_ = true;
@@ -312,12 +325,43 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
     return false;
   }
   model_ = ready;
+  model_confirmed_ = storage_.has_newest;
   length_ = *length;
   if (std::string wrong = CheckCheckpoint(); !wrong.empty()) {
     Fail(wrong, now);
     return false;
   }
   return true;
+}
+
+// The first worker that is ready says what the model is. One worker may be wrong, or
+// hostile. So its model is the job's only where the job has a checkpoint of it, or once more than
+// half of the wanted workers have brought the same.
+void CoordinatorCore::Impl::ConfirmModel(const Process& worker) {
+  model_workers_.insert(worker.id.index());
+  model_confirmed_ = model_confirmed_ || 2 * model_workers_.size() > wanted_workers_;
+}
+
+// Until the model is confirmed, the coordinator cannot know which of two is wrong, and the job
+// fails. After that only the worker does.
+void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& difference,
+                                         absl::Time now) {
+  const std::string name = ProcessName(worker.id);
+  if (!model_confirmed_) {
+    Fail(absl::StrCat(name, " and worker-", *model_workers_.begin(),
+                      " have different models or data: ", name, ": ", difference,
+                      "; all workers of a job must run the same program on the same data"),
+         now);
+    return;
+  }
+  refused_models_.insert(name);
+  v1::Refusal refusal;
+  refusal.set_code(v1::Refusal::MODEL_DIFFERS);
+  refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
+  const Departure departure =
+      *membership_.Expel(worker.incarnation(), refusal.reason());  // ends `worker`
+  Refuse(departure.process.stream, std::move(refusal));
+  OnGone(departure, now);
 }
 
 // Whether the newest checkpoint is one of this model; empty: it is, or one of the two is

@@ -24,10 +24,15 @@ bool CoordinatorCore::Impl::IsMember(uint64_t incarnation) const {
 
 // One that owns only empty partitions closes nothing, and pins any version at once.
 bool CoordinatorCore::Impl::OwnsBlocks(uint64_t shard) const {
+  return PartitionsWithBlocks(shard) > 0;
+}
+
+uint32_t CoordinatorCore::Impl::PartitionsWithBlocks(uint64_t shard) const {
+  uint32_t partitions = 0;
   for (size_t p = 0; p < facts_.owner.size(); ++p) {
-    if (facts_.shards[facts_.owner[p]] == shard && !facts_.empty[p]) return true;
+    if (facts_.shards[facts_.owner[p]] == shard && !facts_.empty[p]) ++partitions;
   }
-  return false;
+  return partitions;
 }
 
 uint64_t CoordinatorCore::Impl::LowestClosed() const {
@@ -93,6 +98,10 @@ absl::Time CoordinatorCore::Impl::LeasesOverdue() const {
   return applied_at_ + absl::Seconds(limit);
 }
 
+std::string CoordinatorCore::Impl::IdleLeaseholder(absl::Duration limit) {
+  return absl::StrCat("holds samples and has applied nothing in ", absl::FormatDuration(limit));
+}
+
 // By the arbiter's records. With bounded staleness the others may wait for the slowest.
 void CoordinatorCore::Impl::ExpelIdleLeaseholders(absl::Time now) {
   const v1::PauseReply& arbiter = change_.replies().at(facts_.shards[facts_.owner[0]]);
@@ -107,9 +116,7 @@ void CoordinatorCore::Impl::ExpelIdleLeaseholders(absl::Time now) {
   for (const auto& [worker, clock] : clocks) {
     if (mode_ == v1::BOUNDED_STALENESS && clock > lowest) continue;
     if (std::optional<Departure> departure = membership_.Expel(
-            worker,
-            absl::StrCat("holds samples and has applied nothing in ",
-                         absl::FormatDuration(absl::Seconds(options_.job.timeouts().gradients()))));
+            worker, IdleLeaseholder(absl::Seconds(options_.job.timeouts().gradients())));
         departure.has_value()) {
       OnGone(*departure, now);
     }

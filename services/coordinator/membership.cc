@@ -44,9 +44,11 @@ std::string Membership::CheckRoom(const v1::ProcessId& id) const {
                         ", and ", ProcessName(id), " is not one of them: it may register when the ",
                         "job is scaled");
   }
-  if (expelled_.size() >= kMaxExpelled) {
-    return absl::StrCat("this coordinator has seen ", expelled_.size(),
-                        " processes end, and admits no more (kMaxExpelled): start another one");
+  const auto expelled = expelled_of_place_.find({id.role(), id.index()});
+  if (expelled != expelled_of_place_.end() && expelled->second >= kMaxExpelledOfPlace) {
+    return absl::StrCat(expelled->second, " processes have ended as ", ProcessName(id),
+                        ", and no more are admitted (kMaxExpelledOfPlace) until the job has "
+                        "another coordinator");
   }
   return "";
 }
@@ -168,13 +170,17 @@ Process* Membership::Disconnected(StreamId stream, absl::Time now) {
   return process;
 }
 
+void Membership::RememberExpelled(const v1::ProcessId& id) {
+  if (expelled_.insert(id.incarnation()).second) ++expelled_of_place_[{id.role(), id.index()}];
+}
+
 Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string reason) {
   auto node = living_.extract(incarnation);
   ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
   // One that left has no business here either: its incarnation's life is over.
-  expelled_.insert(incarnation);
+  RememberExpelled(departure.process.id);
   departures_.push_back(departure);
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
   return departure;
@@ -196,7 +202,7 @@ std::optional<Departure> Membership::ReportDeath(const v1::SetDesiredRequest::De
       death.reason().empty() ? "died" : CleanUtf8(death.reason(), kMaxReasonBytes);
   if (id.incarnation() != 0) {
     std::optional<Departure> departure = Expel(id.incarnation(), reason);
-    if (expelled_.size() < kMaxExpelled) expelled_.insert(id.incarnation());
+    RememberExpelled(id);
     return departure;
   }
   for (const auto& [incarnation, process] : living_) {

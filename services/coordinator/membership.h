@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -67,9 +68,10 @@ class Membership {
     uint64_t shards = 0;
   };
 
-  // Incarnations that are remembered as expelled. Beyond it, no process is admitted any more, so
-  // that R7 holds; a new coordinator begins with none.
-  static constexpr size_t kMaxExpelled = size_t{1} << 20;
+  // Incarnations of one role and index that are remembered as expelled. Beyond it, no process of
+  // that role and index is admitted any more, so that R7 holds; the others are not affected. A new
+  // coordinator begins with none.
+  static constexpr size_t kMaxExpelledOfPlace = size_t{1} << 14;
   // Streams on which no process has registered yet.
   static constexpr size_t kMaxRegistering = 4096;
 
@@ -126,6 +128,7 @@ class Membership {
   std::vector<const Process*> Living(v1::Role role) const;
   std::vector<const Process*> LivingAndConnected(v1::Role role) const;
   size_t expelled() const { return expelled_.size(); }
+  size_t registering() const { return registering_.size(); }
   // Newest last; bounded.
   const std::deque<Departure>& departures() const { return departures_; }
 
@@ -140,6 +143,7 @@ class Membership {
   // When the process is overdue; InfiniteFuture: never, as things are.
   absl::Time Overdue(const Process& process) const;
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
+  void RememberExpelled(const v1::ProcessId& id);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
   // Why a new process is not admitted now; empty: it is.
   std::string CheckRoom(const v1::ProcessId& id) const;
@@ -149,6 +153,7 @@ class Membership {
   absl::flat_hash_map<StreamId, uint64_t> by_stream_;      // -> incarnation
   absl::flat_hash_map<StreamId, absl::Time> registering_;  // -> since when
   absl::flat_hash_set<uint64_t> expelled_;
+  std::map<std::pair<v1::Role, uint32_t>, size_t> expelled_of_place_;
   std::deque<Departure> departures_;
   uint64_t changes_ = 0;
 };

@@ -93,6 +93,23 @@ TEST(Membership, ASuspectThatDoesNotReturnIsExpelledAndRefusedForEver) {
   EXPECT_EQ(again.refusal.code(), v1::Refusal::EXPELLED);
 }
 
+TEST(Membership, AProcessThatComesAndGoesWithNewIncarnationsUsesUpItsOwnPlaceOnly) {
+  Membership members(Options());
+  uint64_t incarnation = 1000;
+  for (size_t i = 0; i < Membership::kMaxExpelledOfPlace; ++i) {
+    ASSERT_EQ(members.Register(1, Request(v1::WORKER, 3, ++incarnation), kStart).kind, Kind::kNew);
+    members.Leave(incarnation);
+  }
+  const auto refused = members.Register(1, Request(v1::WORKER, 3, ++incarnation), kStart);
+  EXPECT_EQ(refused.kind, Kind::kLater);
+  EXPECT_THAT(refused.why, HasSubstr("kMaxExpelledOfPlace"));
+  EXPECT_EQ(members.expelled(), Membership::kMaxExpelledOfPlace);
+  EXPECT_EQ(members.Register(2, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kNew);
+  EXPECT_EQ(members.Register(3, Request(v1::SHARD, 3, 8), kStart).kind, Kind::kNew);
+  EXPECT_EQ(members.Register(4, Request(v1::WORKER, 3, 1001), kStart).refusal.code(),
+            v1::Refusal::EXPELLED);
+}
+
 TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);

@@ -5,28 +5,33 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 
 namespace sluice::coordinator {
 namespace {
 
 // Everything of a storage that the core wants to know before an attempt.
 absl::StatusOr<StorageContents> ReadContents(
-    CheckpointStorage& storage,
+    CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
   StorageContents contents;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  contents.claims = *std::move(claims);
   absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
   contents.checkpoints = *std::move(checkpoints);
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
-  if (!point.ok()) return point.status();
-  contents.has_newest = point->found;
-  contents.newest = std::move(point->manifest);
-  contents.damaged = std::move(point->damaged);
+  absl::StatusOr<OpenedStorage> opened = ReadForJob(storage, job);
+  if (!opened.ok()) return opened.status();
+  contents.claims = std::move(opened->claims);
+  contents.existing = std::move(opened->existing);
+  RestorePoint& point = opened->point;
+  contents.has_newest = point.found;
+  contents.newest = std::move(point.manifest);
+  contents.damaged = std::move(point.damaged);
+  if (contents.existing.kind == ExistingJob::Kind::kRefused) return contents;
+  if (contents.existing.kind == ExistingJob::Kind::kReplace) {
+    if (absl::Status aside = storage.SetVocabularyAside(); !aside.ok()) return aside;
+  }
   // What is damaged does not count among those that are kept.
-  for (const v1::CheckpointRef& bad : point->passed_over) {
+  for (const v1::CheckpointRef& bad : point.passed_over) {
     const auto is_bad = [&](const v1::CheckpointRef& ref) {
       return ref.attempt() == bad.attempt() && ref.step() == bad.step();
     };
@@ -52,7 +57,7 @@ absl::StatusOr<StorageContents> ReadContents(
 }  // namespace
 
 absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const std::string& job,
+    CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
   const auto fails = [](const absl::Status& status, absl::string_view how) {
     return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
@@ -60,10 +65,13 @@ absl::StatusOr<StorageContents> OpenStorage(
   };
   if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
   const std::vector<std::string> damage = storage.FindDamage();  // Own may mend some
-  if (absl::Status status = storage.Own(job); !status.ok()) {
-    return absl::IsFailedPrecondition(status) ? status : fails(status, "used");
+  if (absl::Status status = storage.Own(FullJobName(job)); !status.ok()) {
+    if (!absl::IsFailedPrecondition(status)) return fails(status, "used");
+    StorageContents refused;
+    refused.existing = {ExistingJob::Kind::kRefused, std::string(status.message())};
+    return refused;
   }
-  absl::StatusOr<StorageContents> contents = ReadContents(storage, restore_source);
+  absl::StatusOr<StorageContents> contents = ReadContents(storage, job, restore_source);
   if (!contents.ok()) return fails(contents.status(), "read");
   for (const std::string& sentence : damage) {
     const bool known = std::find(contents->damaged.begin(), contents->damaged.end(), sentence) !=

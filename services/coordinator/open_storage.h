@@ -6,17 +6,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/job.pb.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/checkpoint/storage.h"
 #include "services/coordinator/actions.h"
 
 namespace sluice::coordinator {
 
-// Whether the job ("<namespace>/<name>/<uid>") may use the storage, and what it holds. What is
-// damaged is named in the contents. `restore_source`, if any, is asked where the storage has
-// nothing to begin with. Blocks for the disk. The message of an error is a sentence.
+// Whether the job may use the storage, and what it holds. What is damaged is named in the contents.
+// `restore_source`, if any, is asked where the storage has nothing to begin with. Blocks for the
+// disk. The message of an error is a sentence.
 absl::StatusOr<StorageContents> OpenStorage(
-    CheckpointStorage& storage, const std::string& job,
+    CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source);
 
 }  // namespace sluice::coordinator

@@ -64,6 +64,22 @@ const v1::PauseReply* Newest(const PauseReplies& replies) {
   return newest;
 }
 
+// Whether every partition can come to the version: from the one after it by its undo.
+std::optional<std::string> CheckFallBack(const AttemptFacts& attempt, const PauseReplies& replies,
+                                         uint64_t version) {
+  for (size_t i = 0; i < attempt.shards.size(); ++i) {
+    for (const auto& state : replies.at(attempt.shards[i]).partitions()) {
+      const uint32_t p = state.partition();
+      if (p >= attempt.owner.size() || attempt.owner[p] != i || attempt.empty[p]) continue;
+      if (state.version() <= version) continue;
+      if (state.version() == version + 1 && state.has_undo()) continue;
+      return absl::StrCat(ShardName(i), " cannot return partition ", p, " from version ",
+                          state.version(), " to ", version);
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
   std::map<uint64_t, v1::ClockRecord> highest;
   for (const auto& [incarnation, reply] : replies) {
@@ -149,6 +165,10 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
   // Not one partition that is not empty.
   if (lowest > highest) lowest = highest = newest->newest().first_step();
   decision.first_step = rules.FallBackToLowest() ? lowest : highest;
+  if (std::optional<std::string> stuck = CheckFallBack(attempt, replies, decision.first_step);
+      stuck.has_value()) {
+    return Fail(Decision::Outcome::kLost, *std::move(stuck));
+  }
   return decision;
 }
 

@@ -45,7 +45,9 @@ v1::PauseReply InView(uint64_t number, uint64_t first_step,
   reply.mutable_newest()->set_first_step(first_step);
   for (const auto& [partition, version] : versions) {
     reply.add_partitions()->set_partition(partition);
-    reply.mutable_partitions(reply.partitions_size() - 1)->set_version(version);
+    v1::PauseReply::PartitionState& state = *reply.mutable_partitions(reply.partitions_size() - 1);
+    state.set_version(version);
+    state.set_has_undo(version > first_step);
   }
   return reply;
 }
@@ -115,6 +117,21 @@ TEST(DecideSynchronous, AMissingReplyOrPartitionIsALoss) {
       Facts(), {{kA, InView(4, 5, {{0, 7}})}, {kB, InView(4, 5, {{1, 7}})}}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kLost);
   EXPECT_EQ(decision.reason, "ps-0 does not hold partition 2");
+}
+
+TEST(DecideSynchronous, AVersionThatAShardCannotReturnToIsALoss) {
+  v1::PauseReply ahead = InView(4, 5, {{0, 8}, {2, 7}});
+  const v1::PauseReply other = InView(4, 5, {{1, 7}});
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules).outcome,
+            Outcome::kDecided);
+  ahead.mutable_partitions(0)->set_has_undo(false);
+  Decision decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.reason, "ps-0 cannot return partition 0 from version 8 to 7");
+  ahead.mutable_partitions(0)->set_has_undo(true);
+  ahead.mutable_partitions(0)->set_version(9);
+  decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
 }
 
 TEST(DecideSynchronous, AViewOfANewerCoordinatorMeansThatThisOneIsSuperseded) {

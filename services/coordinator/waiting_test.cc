@@ -135,6 +135,35 @@ TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinu
   }
 }
 
+TEST(WaitingAsynchronous, ExpelsALeaseHolderThatTheArbiterNamesWhileTheOthersGoOn) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  FakeJob job(spec);
+  job.Start();
+  job.Update(*job.workers[0], 32);
+  for (FakeShard* shard : job.Shards()) {
+    v1::LeaseRecord& lease = shard->leases.emplace_back();
+    lease.set_worker(job.workers[1]->id.incarnation());
+    lease.mutable_samples()->set_begin(32);
+    lease.mutable_samples()->set_end(64);
+  }
+  for (int i = 0; i < 7; ++i) {
+    job.Pass(absl::Seconds(100));
+    job.Update(*job.workers[0], 32, {}, 64);
+  }
+  EXPECT_EQ(job.core->view().workers_size(), 2);
+  v1::MemberMessage message;
+  *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
+  message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);
+  message.mutable_shard_progress()->add_awaited(job.workers[1]->id.incarnation());
+  job.Shards()[0]->Say(message);
+  job.Pump();
+  job.Pass(absl::Seconds(1));
+  EXPECT_TRUE(job.HasEvent("worker-1: holds samples and has applied nothing in 10m"));
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+  EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for the others";
+}
+
 TEST_F(WaitingTest, AShardThatIsSilentForAsLongIsLostBeforeItsSilenceIsTooLong) {
   job.Shards()[1]->frozen = true;
   job.Pass(absl::Seconds(36));

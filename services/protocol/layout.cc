@@ -60,7 +60,8 @@ absl::Status ValidateTensor(const v1::TensorSpec& tensor) {
   for (const int64_t extent : tensor.shape()) {
     if (extent < 0) return fail(absl::StrCat("has a negative extent ", extent));
     if (extent != 0 && elements > kMaxTableBytes / static_cast<uint64_t>(extent)) {
-      return fail("is too large");
+      return fail(absl::StrCat("is too large: a model has at most ", kMaxTableBytes,
+                               " bytes (kMaxTableBytes)"));
     }
     elements *= static_cast<uint64_t>(extent);
   }
@@ -79,7 +80,7 @@ absl::Status ValidateTable(const v1::TensorTable& table) {
   if (table.tensors_size() > kMaxTensors) {
     return absl::InvalidArgumentError(absl::StrCat("the model has ", table.tensors_size(),
                                                    " tensors; at most ", kMaxTensors,
-                                                   " are supported"));
+                                                   " are supported (kMaxTensors)"));
   }
   std::set<std::string> names;
   uint64_t bytes = 0;
@@ -92,7 +93,7 @@ absl::Status ValidateTable(const v1::TensorTable& table) {
     bytes += ElementCount(tensor) * ElementBytes(tensor.dtype());
     if (bytes > kMaxTableBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the model is larger than ", kMaxTableBytes, " bytes"));
+          absl::StrCat("the model is larger than ", kMaxTableBytes, " bytes (kMaxTableBytes)"));
     }
   }
   return absl::OkStatus();

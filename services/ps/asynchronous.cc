@@ -289,6 +289,11 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
   ledger_.Add(FromProto(record.samples()));
   ++state_.updates;
   arbiter_.OnApplied(worker, record.clock(), FromProto(record.samples()));
+  if (arbiter_.HoldsLease(worker)) {
+    progressed_[worker] = state_.now;
+  } else {
+    progressed_.erase(worker);
+  }
   return true;
 }
 
@@ -412,6 +417,7 @@ absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest
   Hear(worker, request.clock());
   v1::Header header = state_.NewHeader();
   *header.mutable_lease() = arbiter_.RequestLease(worker, request.samples(), request.clock());
+  if (arbiter_.HoldsLease(worker)) progressed_.try_emplace(worker, state_.now);
   state_.Send(stream.id, std::move(header));
   AnswerWaiting();
   return absl::OkStatus();
@@ -504,6 +510,13 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
     if (!rest.empty()) leases[lease.worker()].Add(rest);
   }
   arbiter_.Reset(ArbiterLimits(), state_.view->members(), ledger_, leases, state_.updates);
+  // A new view is no progress: each checkpoint makes one.
+  std::map<uint64_t, absl::Time> progressed;
+  for (const auto& [worker, lease] : leases) {
+    const auto known = progressed_.find(worker);
+    progressed[worker] = known == progressed_.end() ? state_.now : known->second;
+  }
+  progressed_ = std::move(progressed);
 }
 
 Arbiter::Limits Asynchronous::ArbiterLimits() const {
@@ -529,6 +542,7 @@ void Asynchronous::Clear() {
   ledger_ = IntervalSet();
   heard_.clear();
   arbiter_ = Arbiter(&state_.rules);
+  progressed_.clear();
   parked_.clear();
 }
 
@@ -557,6 +571,23 @@ void Asynchronous::FillRecords(PartitionContent* content) const {
   for (const auto& [worker, record] : clocks_) content->clocks.push_back(record);
 }
 
+std::vector<uint64_t> Asynchronous::Awaited() const {
+  const absl::Duration limit = absl::Seconds(state_.job.timeouts().gradients());
+  std::vector<uint64_t> awaited;
+  if (limit <= absl::ZeroDuration() || !state_.MayChange() || !state_.view->is_arbiter() ||
+      state_.view->proto().mode() != v1::ASYNCHRONOUS) {
+    return awaited;
+  }
+  const std::vector<uint64_t> waiting = arbiter_.Waiting();  // for a permit, which others hold
+  for (const auto& [worker, since] : progressed_) {
+    if (state_.now < since + limit) continue;
+    if (std::find(waiting.begin(), waiting.end(), worker) == waiting.end()) {
+      awaited.push_back(worker);
+    }
+  }
+  return awaited;
+}
+
 bool Asynchronous::IsHeld() const {
   return !state_.view->synchronous() && state_.hold != 0 && ledger_.Count() >= state_.hold;
 }
@@ -564,6 +595,7 @@ bool Asynchronous::IsHeld() const {
 void Asynchronous::FillProgress(v1::ShardProgress* progress) const {
   progress->set_samples(ledger_.Count());
   if (state_.view->is_arbiter()) progress->set_leaseholders(arbiter_.LeaseHolders().size());
+  for (uint64_t worker : Awaited()) progress->add_awaited(worker);
 }
 
 }  // namespace sluice::ps

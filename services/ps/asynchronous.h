@@ -53,6 +53,9 @@ class Asynchronous {
   void FillPauseReply(v1::PauseReply* reply) const;
   void FillRecords(PartitionContent* content) const;
   void FillProgress(v1::ShardProgress* progress) const;
+  // Lease holders that have applied nothing for timeouts.gradients although nothing kept them from
+  // it (incarnations). By the arbiter; none with bounded staleness, where one may wait for others.
+  std::vector<uint64_t> Awaited() const;
   // Whether all is applied that may be before the next view.
   bool IsHeld() const;
   size_t staged() const { return staged_.size(); }
@@ -119,6 +122,8 @@ class Asynchronous {
   IntervalSet ledger_;                          // samples applied here
   std::set<uint64_t> heard_;  // workers that have said their clock in this attempt
   Arbiter arbiter_;  // leases and permits on the arbiter only; everybody's clocks on all shards
+  // On the arbiter, by lease holder: when it got its lease, or last applied an update of it.
+  std::map<uint64_t, absl::Time> progressed_;
   std::vector<Parked> parked_;
   // For delay compensation: by incarnation and partition, the parameters that a member was sent
   // last. References only: an older version of a block stays in memory while somebody computes on

@@ -189,6 +189,14 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
   if (state.job.training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
     return Invalid("microbatches ", Name(range), " are no node of the reduction tree");
   }
+  if (!state.job.training().bit_exact()) return absl::OkStatus();
+  // Smaller nodes would be kept one by one until their siblings came.
+  const uint64_t parent_begin = range.begin - range.begin % (2 * size);
+  const Interval parent{parent_begin, parent_begin + 2 * size};
+  if (state.view->Assigned(member).ContainsAll(parent)) {
+    return Invalid("microbatches ", Name(range), " are half of node ", Name(parent),
+                   ", which is assigned to the sender and must be pushed as one");
+  }
   return absl::OkStatus();
 }
 

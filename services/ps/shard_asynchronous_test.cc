@@ -270,6 +270,31 @@ TEST_F(AsynchronousTest, PermitsBoundWhatIsStagedAndCountUpdates) {
   EXPECT_EQ(second->staleness(), 1);
 }
 
+// timeouts.gradients; the others may go on meanwhile.
+TEST_F(AsynchronousTest, NamesALeaseHolderThatAppliesNothing) {
+  shard.job.mutable_timeouts()->set_gradients(15);
+  Begin();
+  const auto awaited = [this](absl::Duration later) {
+    shard.now += later;
+    shard.core().OnTick(shard.now);
+    std::vector<uint64_t> workers;
+    for (const v1::ShardProgress& progress : shard.TakeMessages(
+             &v1::MemberMessage::has_shard_progress, &v1::MemberMessage::shard_progress)) {
+      workers.assign(progress.awaited().begin(), progress.awaited().end());
+    }
+    return workers;
+  };
+  EXPECT_THAT(awaited(absl::Seconds(60)), IsEmpty()) << "no worker holds a lease";
+  ASSERT_TRUE(Lease(one, 8).has_value());
+  ASSERT_TRUE(Lease(two, 4).has_value());
+  EXPECT_THAT(awaited(absl::Seconds(14)), IsEmpty());
+  Stage(one, 1, 1);
+  Apply(one, 1, 0, 4);
+  ASSERT_TRUE(Lease(two, 4).has_value()) << "which is no progress";
+  EXPECT_THAT(awaited(absl::Seconds(2)), ElementsAre(8));
+  EXPECT_THAT(awaited(absl::Seconds(14)), UnorderedElementsAre(7, 8));
+}
+
 TEST_F(AsynchronousTest, PermitsEndWithTheView) {
   shard.options.max_staged_bytes = 1;
   Begin();

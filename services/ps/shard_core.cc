@@ -24,6 +24,8 @@ namespace sluice::ps {
 namespace {
 
 constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
+// A shard whose tick comes later than this stood still. As the coordinator's.
+constexpr absl::Duration kLate = absl::Milliseconds(250);
 
 // (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
 struct Authority {
@@ -76,6 +78,8 @@ class ShardCore::Impl {
   void Disconnected();
 
   // ---- time
+  // The time of the event that follows.
+  void Step(absl::Time now);
   void OnTick();
   void SendProgress();
   absl::Time NextTick() const;
@@ -624,6 +628,14 @@ void ShardCore::Impl::SendProgress() {
   state.Tell(std::move(message));
 }
 
+void ShardCore::Impl::Step(absl::Time now) {
+  // After this process stood still, what the workers sent meanwhile waits unread: the time counts
+  // against no worker.
+  const absl::Time since = std::max(NextTick(), state.now);
+  if (now - since > kLate) synchronous.Forgive(now - since);
+  state.now = now;
+}
+
 void ShardCore::Impl::OnTick() {
   if (state.now >= leave_until_) {
     state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
@@ -632,8 +644,10 @@ void ShardCore::Impl::OnTick() {
   streams.Expire();
   if (!connected_ || state.now < next_heartbeat_) return;
   next_heartbeat_ = state.now + heartbeat_;
-  if (state.view.has_value() && state.view->synchronous() && !synchronous.Awaited().empty()) {
-    progress_due_ = true;
+  if (state.view.has_value()) {
+    const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
+                                                  : !asynchronous.Awaited().empty();
+    if (awaits) progress_due_ = true;
   }
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(++heartbeats_);
@@ -684,40 +698,40 @@ ShardCore::ShardCore(ShardOptions options, ParallelRunner* parallel, const Shard
 ShardCore::~ShardCore() = default;
 
 void ShardCore::OnCoordinatorConnected(absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->Register();
 }
 
 void ShardCore::OnCoordinatorLost(absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->Disconnected();
 }
 
 void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->Dispatch(message);
   impl_->SendProgress();
 }
 
 void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->Leave(std::move(reason), grace);
 }
 
 void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->streams.Open(stream);
 }
 
 void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                         absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->streams.Receive(stream, header, payload, impl_->handler());
   impl_->SendProgress();
 }
 
 void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->streams.Forget(stream);
 }
 
@@ -733,25 +747,25 @@ v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
 }
 
 void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->synchronous.OnShardConnected(incarnation);
 }
 
 void ShardCore::OnPartitionLoaded(const v1::AskId& ask, uint32_t partition,
                                   absl::StatusOr<absl::Cord> file, absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->birth.OnLoaded(ask, partition, std::move(file));
 }
 
 void ShardCore::OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint,
                                    uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                                    absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->cuts.OnWritten(cut, checkpoint, partition, std::move(written));
 }
 
 void ShardCore::OnTick(absl::Time now) {
-  impl_->state.now = now;
+  impl_->Step(now);
   impl_->OnTick();
   impl_->SendProgress();
 }

@@ -172,7 +172,7 @@ TEST_F(SynchronousTest, APushRepeatedAfterTheCloseIsAnsweredWithTheNewVersion) {
   EXPECT_THAT(shard.TakeData(again), ElementsAre(Pair(Pair(0, 1), Values{1, 1, 1, 1})));
 }
 
-TEST_F(SynchronousTest, TheVersionBeforeStaysUntilTheNextStepsFirstPush) {
+TEST_F(SynchronousTest, TheVersionBeforeStaysUntilEveryMemberHasPushedTheNextStep) {
   Begin();
   Step(0, 1);
   shard.TakeData(one);
@@ -181,7 +181,10 @@ TEST_F(SynchronousTest, TheVersionBeforeStaysUntilTheNextStepsFirstPush) {
               UnorderedElementsAre(Pair(Pair(0, 0), Values(4, 0)), Pair(Pair(1, 0), Values(2, 0))));
   EXPECT_EQ(shard.core().status().committed, 0);
   shard.Push(two, 1, 1, {0, 0}, kMicrobatches(2, 4));
+  EXPECT_EQ(shard.core().status().committed, 0) << "one member alone may be wrong";
+  shard.Push(one, 1, 1, {0, 0}, kMicrobatches(0, 2));
   EXPECT_EQ(shard.core().status().committed, 1);
+  shard.TakeData(one);
   shard.Pull(one, 0);
   const std::vector<v1::Header> answers = shard.TakeFrames(one);
   ASSERT_THAT(answers, SizeIs(2));
@@ -310,19 +313,25 @@ TEST_F(SynchronousTest, HalfPrecisionIsTakenAndSent) {
 // ---------------------------------------------------------------- BitExact
 
 // The final bytes of one step with 8 microbatches, of which some have no gradient, pushed as these
-// nodes in this order.
+// nodes in this order, each by a member of its own.
 Values TreeStep(const std::vector<std::pair<uint64_t, uint64_t>>& nodes,
                 const std::vector<Values>& gradients) {
   ShardHarness shard;
   shard.job.mutable_training()->set_bit_exact(true);
   shard.job.mutable_training()->set_aggregation(v1::TrainingSpec::SUM);
   shard.Connect();
+  std::vector<uint64_t> members;
+  for (size_t i = 0; i < nodes.size(); ++i) members.push_back(7 + i);
   shard.Begin({7});
-  v1::View view = shard.MakeView(2, 0, {7});
-  *view.mutable_workers(0)->mutable_microbatches(0) = kMicrobatches(0, 8);
+  v1::View view = shard.MakeView(2, 0, members);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& [begin, size] = nodes[i];
+    v1::View::Member& member = *view.mutable_workers(static_cast<int>(i));
+    member.clear_microbatches();
+    *member.add_microbatches() = kMicrobatches(begin, begin + size);
+  }
   shard.Pause(2);
   shard.Install(view);
-  const StreamId stream = shard.Open(7);
   // What a worker computes for a node: the same tree.
   const std::function<Values(uint64_t, uint64_t)> sum = [&](uint64_t begin, uint64_t size) {
     if (size == 1) return gradients[begin];
@@ -333,17 +342,15 @@ Values TreeStep(const std::vector<std::pair<uint64_t, uint64_t>>& nodes,
     for (size_t i = 0; i < both.size(); ++i) both[i] += right[i];
     return both;
   };
-  for (const auto& [begin, size] : nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& [begin, size] = nodes[i];
     const Values values = sum(begin, size);
-    if (values.empty()) continue;
-    v1::Header header = shard.MakePush(0, 0, kMicrobatches(begin, begin + size), 8);
-    header.mutable_push()->clear_complete();
+    v1::Header header = shard.MakePush(0, 0, kMicrobatches(begin, begin + size), size);
+    if (values.empty()) header.mutable_push()->clear_blocks();
+    const StreamId stream = shard.Open(members[i]);
     shard.Send(stream, header, CordOf(values));
+    EXPECT_TRUE(shard.StatusOf(stream).ok()) << shard.StatusOf(stream);
   }
-  v1::Header done = shard.MakePush(0, 0, kMicrobatches(0, 0), 8);
-  done.mutable_push()->clear_blocks();
-  shard.Send(stream, done);
-  EXPECT_TRUE(shard.StatusOf(stream).ok()) << shard.StatusOf(stream);
   EXPECT_EQ(shard.Version(0), 1);
   return shard.Values(0);
 }

@@ -120,7 +120,43 @@ TEST_F(HostileTest, APushWithoutBlocksCommitsOnlyWhatTheShardHasClosed) {
   push.mutable_push()->set_step(2);
   shard.Send(one = shard.Open(7), push);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
+  EXPECT_EQ(shard.core().status().committed, 1) << "the other member has not said so";
+  shard.Send(two, push);
   EXPECT_EQ(shard.core().status().committed, 2);
+}
+
+// Another shard may not have closed step 1 yet. Then the next view begins with step 1.
+TEST_F(HostileTest, OneMemberCannotKeepAShardFromReturningToTheVersionBefore) {
+  shard.owner = {0, 1};
+  Begin();
+  for (uint64_t step : {0, 1}) {
+    shard.Push(one, step, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
+    shard.Push(two, step, 0, {1, 1, 1, 1}, kRange(2, 4), 2);
+  }
+  ASSERT_EQ(shard.Version(0), 2);
+  v1::Header push = NewHeader();
+  push.mutable_push()->set_step(2);
+  shard.Send(one, push);
+  shard.ChangeView(2, 1, {8});
+  EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure),
+              IsEmpty());
+  EXPECT_EQ(shard.Version(0), 1);
+}
+
+// Leaves without siblings would each be kept: the model once for every second microbatch.
+TEST_F(HostileTest, NodesOfTheTreeAreTakenWholeOnly) {
+  shard.job.mutable_training()->set_bit_exact(true);
+  Begin();
+  const std::vector<Hostile> table = {
+      {"the left half", [](auto& h) { *h.mutable_push()->mutable_microbatches() = kRange(0, 1); },
+       "[0, 1) are half of node [0, 2)"},
+      {"the right half", [](auto& h) { *h.mutable_push()->mutable_microbatches() = kRange(1, 2); },
+       "[1, 2) are half of node [0, 2)"},
+  };
+  v1::Header push = shard.MakePush(0, 0, kRange(0, 2), 2);
+  ExpectRefused(table, 7, push, CordOf({1, 1, 1, 1}));
+  shard.Send(one = shard.Open(7), push, CordOf({1, 1, 1, 1}));
+  EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
 }
 
 TEST_F(HostileTest, APushCommitsNothingWhileAPartitionStandsBefore) {

@@ -32,9 +32,11 @@ class ShardRules {
   virtual bool AgreeOnSet() const { return true; }
   // Accumulators are dropped at an Install.
   virtual bool DropAccumulators() const { return true; }
-  // Undo is kept until the first push of the next step; no: until the partition's own next close
-  // begins, that is, it is gone at once.
+  // Undo is kept until every member has pushed the next step; no: until the partition's own next
+  // close begins, that is, it is gone at once.
   virtual bool KeepUndo() const { return true; }
+  // A version is committed once every member has pushed its step; no: once one member has.
+  virtual bool AwaitEveryHolder() const { return true; }
   // R12: version 0 is of one ask.
   virtual bool CheckAsk() const { return true; }
   // R8, asynchronous: an update whose clock was applied is acked without effect.

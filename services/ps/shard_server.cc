@@ -81,6 +81,14 @@ class ShardServer::Impl final : public StreamHandler {
     logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
   }
 
+  // On the guard's thread.
+  void OnDisconnected(const Disconnection& disconnection) {
+    metrics_->counter("connections_aborted_total", {std::string(disconnection.reason)}).Increment();
+    if (disconnection.to_log == 0) return;
+    logger_.Warning("Connections aborted",
+                    {{"connections", disconnection.to_log}, {"why", disconnection.text}});
+  }
+
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
@@ -88,7 +96,9 @@ class ShardServer::Impl final : public StreamHandler {
         {.address = options_.listen_address,
          .credentials = security::ServerCredentialsOf(
              options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); })},
+             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+         .on_disconnected =
+             [this](const Disconnection& disconnection) { OnDisconnected(disconnection); }},
         std::move(services));
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -117,7 +127,7 @@ class ShardServer::Impl final : public StreamHandler {
              },
          .on_broken =
              [this](absl::Status why) {
-               logger_.Info("The coordinator's stream broke", {{"why", why.ToString()}});
+               logger_.Info("Control stream closed", {{"why", why.ToString()}});
                Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorLost(now); });
              }});
     link_ready_.Notify();

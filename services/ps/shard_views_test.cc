@@ -693,8 +693,9 @@ TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   Step(0);
   EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be taken back";
   PushOne(1, 0);
-  EXPECT_THAT(TakePinned(), ElementsAre(1));
+  EXPECT_THAT(TakePinned(), IsEmpty()) << "one member alone may be wrong";
   PushTwo(1, 0);
+  EXPECT_THAT(TakePinned(), ElementsAre(1));
   Close(1, 1);
   Step(2);
   shard.TakeFrames(two);
@@ -743,6 +744,7 @@ TEST_F(CutsTest, AShardPastTheStepSaysSo) {
   Step(0);
   Step(1);
   PushOne(2, 0);
+  PushTwo(2, 1);
   Open(Cut(1, 1));
   const auto failed =
       shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);

@@ -31,9 +31,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   const absl::StatusOr<std::vector<const ReceivedBlock*>> fresh = FreshOf(source, push, blocks);
   if (!fresh.ok()) return fresh.status();
   state_.repeated_blocks += blocks.size() - fresh->size();
-  // The sender held every partition at this step, so all have closed the one before. This shard
-  // has: the step is at most its own lowest version.
-  if (push.step() > state_.committed) Commit(push.step());
+  NoteHolder(member, push.step());
   if (absl::Status taken = Contribute(source, push, *fresh); !taken.ok()) return taken;
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
@@ -44,6 +42,22 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   if (push.complete_size() > 0 && set_.active() && set_.Decide()) TryCloseAll();
   for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
   return absl::OkStatus();
+}
+
+// A member that pushes a step holds every partition at it, so every shard has closed the step
+// before. This shard cannot check that, and a single member may be wrong. So a version is committed
+// only when all members have pushed its step; with stragglers dropped, all but as many as a step
+// may close without. Until then its undo is kept, and a view change can take it back.
+void Synchronous::NoteHolder(size_t member, uint64_t step) {
+  if (step <= held_[member]) return;
+  held_[member] = step;
+  std::vector<uint64_t> held = held_;
+  size_t absent = 0;
+  if (set_.active()) absent = state_.job.training().stragglers().backup();
+  if (!state_.rules.AwaitEveryHolder()) absent = held.size();
+  absent = std::min(absent, held.size() - 1);
+  std::nth_element(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(absent), held.end());
+  if (held[absent] > state_.committed) Commit(held[absent]);
 }
 
 Partition::Source Synchronous::SourceOf(size_t member, const v1::Push& push) const {
@@ -180,6 +194,7 @@ void Synchronous::OnInstalled() {
       state_.partitions[number]->Reset(state_.view->members(), set_.active());
     }
   }
+  held_.assign(state_.view->members(), 0);
   norms_.Reset(state_.view->proto().first_step());
   set_.Reset(state_.view->proto().first_step());
   awaited_step_ = state_.view->proto().first_step();

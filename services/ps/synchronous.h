@@ -48,6 +48,8 @@ class Synchronous {
   // Whom the present step has waited for for longer than timeouts.gradients (incarnations). Nobody
   // once the job's last step is closed.
   std::vector<uint64_t> Awaited() const;
+  // The shard stood still for this long.
+  void Forgive(absl::Duration late) { awaited_since_ += late; }
 
   // Another shard can be reached (again): it may lack what was sent before.
   void OnShardConnected(uint64_t incarnation);
@@ -73,6 +75,7 @@ class Synchronous {
     SharedSelections rows;
   };
 
+  void NoteHolder(size_t member, uint64_t step);
   Partition::Source SourceOf(size_t member, const v1::Push& push) const;
   // The blocks that are no repetitions.
   absl::StatusOr<std::vector<const ReceivedBlock*>> FreshOf(
@@ -97,6 +100,7 @@ class Synchronous {
   StreamTable& streams_;
   DataSender& sender_;
   const Events events_;
+  std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
   StepSet set_;
   // Since when the step that the lowest partition stands at is waited for.

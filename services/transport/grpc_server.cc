@@ -1,14 +1,55 @@
 #include "services/transport/grpc_server.h"
 
+#include <grpcpp/support/server_interceptor.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/transport/grpc_settings.h"
+#include "services/transport/security/gated_credentials.h"
 
 namespace sluice {
+namespace {
+
+// Reports a call to the guard when its context is complete: at the first hook, not before.
+class ReportCall final : public grpc::experimental::Interceptor {
+ public:
+  ReportCall(ConnectionGuard* guard, grpc::ServerContextBase* context)
+      : guard_(guard), context_(context) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      guard_->OnCall(*context_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  ConnectionGuard* const guard_;
+  grpc::ServerContextBase* const context_;
+};
+
+class ReportCallFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit ReportCallFactory(std::shared_ptr<ConnectionGuard> guard) : guard_(std::move(guard)) {}
+
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
+    // Gradients and parameters pass through no interceptor: StreamServer reports its streams.
+    if (absl::EndsWith(info->method(), "/Exchange")) return nullptr;
+    return new ReportCall(guard_.get(), info->server_context());
+  }
+
+ private:
+  const std::shared_ptr<ConnectionGuard> guard_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
                                                               std::vector<Service*> services) {
@@ -26,6 +67,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
   ApplyServerSettings(max_message_bytes, server->options_.max_buffer_bytes, &builder);
+  auto guard = std::make_shared<ConnectionGuard>(server->options_.on_disconnected);
+  if (security::Observe(server->options_.credentials.get(), guard)) {
+    server->guard_ = guard;
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+    factories.push_back(std::make_unique<ReportCallFactory>(guard));
+    builder.experimental().SetInterceptorCreators(std::move(factories));
+  }
   builder.AddListeningPort(server->options_.address, server->options_.credentials, &server->port_);
   for (Service* service : server->services_) service->Register(&builder);
   server->server_ = builder.BuildAndStart();
@@ -36,7 +84,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
         absl::StrCat("cannot listen on ", server->options_.address,
                      ": the port is in use, or the address is not one of this machine"));
   }
-  for (Service* service : server->services_) service->Started(server->server_.get());
+  if (server->guard_ != nullptr) server->guard_->Start(server->port_);
+  for (Service* service : server->services_) service->Started(server->guard_.get());
   return server;
 }
 
@@ -47,6 +96,7 @@ GrpcServer::~GrpcServer() { Stop(); }
 
 void GrpcServer::Stop() {
   if (server_ == nullptr) return;
+  if (guard_ != nullptr) guard_->Stop();
   for (Service* service : services_) service->Stopping();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + options_.grace));
   for (Service* service : services_) service->Stopped();

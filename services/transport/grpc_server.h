@@ -6,17 +6,21 @@
 #include <grpcpp/server_builder.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/transport/connection_guard.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice {
 
-// A gRPC server's life: bound to a port or an error that says why, stopped in an orderly way.
+// A gRPC server's life: bound to a port or an error that says why, stopped in an orderly way. Where
+// its credentials have a gate (ServerCredentialsOf), a ConnectionGuard disconnects the clients that
+// flood it.
 class GrpcServer {
  public:
   // What is served. The calls come from the thread that starts and stops the server, in this order.
@@ -28,8 +32,9 @@ class GrpcServer {
     virtual size_t max_message_bytes() const { return kMaxControlMessageBytes; }
     // Registers the service (and completion queues) with the builder.
     virtual void Register(grpc::ServerBuilder* builder) = 0;
-    // The server listens.
-    virtual void Started(grpc::Server*) {}
+    // The server listens. A service of Exchange reports each stream that begins to the guard, which
+    // outlives the streams; null: there is none.
+    virtual void Started(ConnectionGuard*) {}
     // No new calls come; ends the ones that would last.
     virtual void Stopping() {}
     // All calls have ended, or the server could not start; joins threads.
@@ -42,6 +47,8 @@ class GrpcServer {
     std::shared_ptr<grpc::ServerCredentials> credentials;
     // Of all connections together.
     size_t max_buffer_bytes = MaxServerBufferBytes();
+    // Told of each client that the guard disconnects, on the guard's thread; must not block.
+    std::function<void(const Disconnection&)> on_disconnected;
     // How long calls may go on once the server stops; then they are cancelled.
     absl::Duration grace = absl::Seconds(2);
   };
@@ -69,6 +76,7 @@ class GrpcServer {
 
   const Options options_;
   const std::vector<Service*> services_;
+  std::shared_ptr<ConnectionGuard> guard_;  // null: the credentials have no gate
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
 };

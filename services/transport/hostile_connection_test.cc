@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/frame.pb.h"
+#include "services/transport/connection_guard.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
@@ -30,6 +31,9 @@
 namespace sluice {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 
 // Types and flags of HTTP/2 (RFC 9113, section 6).
@@ -134,6 +138,12 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
         GrpcServer::Start({.credentials = security::ServerCredentialsOf(
                                nullptr, [this](const security::CallRefusal&) { ++refused_; }),
                            .max_buffer_bytes = kBufferBytes,
+                           .on_disconnected =
+                               [this](const Disconnection& disconnection) {
+                                 disconnected_.Change([&](std::vector<Disconnection>* all) {
+                                   all->push_back(disconnection);
+                                 });
+                               },
                            .grace = absl::Milliseconds(200)},
                           {&streams_});
     if (!server.ok()) ADD_FAILURE() << server.status();
@@ -176,38 +186,103 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     ADD_FAILURE() << "the server served no peer for 10 s";
   }
 
+  // Until the server has ended the connection.
+  void FloodWithoutACall() {
+    RawConnection connection(server_->port());
+    connection.Begin();
+    std::string burst;
+    for (int i = 0; i < 1000; ++i) burst += Http2Frame(kSettings, 0, 0, "");
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    bool open = true;
+    while (open && absl::Now() < deadline) open = connection.Send(burst);
+    EXPECT_FALSE(open);
+  }
+
   Watched<int> opened_;
   Watched<int> received_;
   Watched<int> closed_;
   std::atomic<int> refused_{0};
+  Watched<std::vector<Disconnection>> disconnected_;
   StreamServer streams_;
   std::unique_ptr<GrpcServer> server_;
 };
 
 // HTTP/2 rapid reset: CVE-2023-44487. Each stream that got through to the server cost it a place in
 // a queue until long after.
-TEST_F(HostileConnectionTest, StreamsThatAreResetAtOnceFillNoQueue) {
+TEST_F(HostileConnectionTest, DisconnectsClientThatResetsStreamsAtOnce) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
-  constexpr int kStreams = 40'000;
+  // A call that is admitted and stays does not excuse it.
+  connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
   const absl::Time start = absl::Now();
-  uint32_t stream = 1;
-  for (int i = 0; i < kStreams / 100; ++i) {
+  uint32_t stream = 3;
+  bool open = true;
+  while (open && absl::Now() < start + absl::Seconds(60)) {
     std::string burst;
     for (int k = 0; k < 100; ++k, stream += 2) {
       absl::StrAppend(&burst, Http2Frame(kHeaders, kEndHeaders, stream, CallHeaders()),
                       Http2Frame(kReset, 0, stream, BigEndian(8, 4)));
     }
-    if (!connection.Send(burst)) break;
+    open = connection.Send(burst);
   }
-  ExpectServes();
+  EXPECT_FALSE(open);
+  EXPECT_GE(refused_, security::kRefusalRate.at_once);
+  const auto disconnected =
+      disconnected_.WaitFor([](const auto& disconnected) { return !disconnected.empty(); });
+  EXPECT_EQ(disconnected[0].reason, "refused_calls");
+  EXPECT_THAT(disconnected[0].text, HasSubstr("from ipv4:127.0.0.1:"));
+  EXPECT_EQ(disconnected[0].to_log, 1);
+  closed_.WaitFor([this](int closed) { return closed == opened_.Now(); });  // gRPC has seen it
   const double allowed =
       security::kStreamRate.at_once +
       security::kStreamRate.per_second * absl::ToDoubleSeconds(absl::Now() - start) + 1;
-  EXPECT_LE(opened_.Now(), allowed + 5);  // and those of ExpectServes
-  EXPECT_GE(refused_, kStreams / 2);
+  EXPECT_LE(opened_.Now(), allowed);
   EXPECT_THAT(ResidentMiB(), Le(before + 64));
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, DisconnectsClientThatSendsMuchWithoutACall) {
+  FloodWithoutACall();
+  const auto disconnected =
+      disconnected_.WaitFor([](const auto& disconnected) { return !disconnected.empty(); });
+  EXPECT_EQ(disconnected[0].reason, "no_call");
+  EXPECT_THAT(disconnected[0].text,
+              AllOf(HasSubstr("from ipv4:127.0.0.1:"), HasSubstr("without an admitted call")));
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, KeepsClientThatSendsMuchAfterACall) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
+  std::string settings;
+  while (settings.size() < 2 * kMaxBytesBeforeCall) {
+    settings += Http2Frame(kSettings, 0, 0, "");
+  }
+  ASSERT_TRUE(connection.Send(settings));
+  // The guard sees both connections when it looks.
+  for (int i = 0; i < 2; ++i) FloodWithoutACall();
+  disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 2; });
+  EXPECT_TRUE(connection.Send(settings));
+  EXPECT_EQ(closed_.Now(), 0);
+}
+
+TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
+  std::vector<RawConnection> quiet;
+  for (int i = 0; i < 20; ++i) {
+    quiet.emplace_back(server_->port());
+    if (i % 2 == 0) quiet.back().Begin();
+  }
+  FloodWithoutACall();
+  disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 1; });
+  for (int i = 0; i < 20; ++i) {
+    if (i % 2 != 0) quiet[i].Begin();
+    quiet[i].Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  }
+  opened_.WaitFor([](int opened) { return opened == 20; });
 }
 
 TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
@@ -223,7 +298,7 @@ TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
 }
 
 // Headers without an end: CVE-2024-27316 and its kind. gRPC 1.51 bounds the frames one by one, and
-// all of them only by the server's buffers.
+// all of them only by the server's buffers; a client without a call is disconnected before.
 TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
   const size_t before = ResidentMiB();
   for (const size_t fields : {1, 20, 500}) {
@@ -283,6 +358,25 @@ TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
   opened_.WaitFor([](int opened) { return opened == kMaxStreamsPerConnection; });
   EXPECT_THAT(ResidentMiB(), Le(before + kMaxStreamsPerConnection * 2));
   ExpectServes();
+}
+
+TEST(GrpcPeerNameTest, IsThatOfGrpc) {
+  sockaddr_storage address = {};
+  auto& four = reinterpret_cast<sockaddr_in&>(address);
+  four.sin_family = AF_INET;
+  four.sin_port = htons(80);
+  inet_pton(AF_INET, "10.0.0.1", &four.sin_addr);
+  EXPECT_EQ(GrpcPeerName(address), "ipv4:10.0.0.1:80");
+  address = {};
+  auto& six = reinterpret_cast<sockaddr_in6&>(address);
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(80);
+  inet_pton(AF_INET6, "::ffff:10.0.0.1", &six.sin6_addr);
+  EXPECT_EQ(GrpcPeerName(address), "ipv4:10.0.0.1:80");
+  inet_pton(AF_INET6, "fd00::1", &six.sin6_addr);
+  EXPECT_EQ(GrpcPeerName(address), "ipv6:[fd00::1]:80");
+  six.sin6_scope_id = 2;
+  EXPECT_THAT(GrpcPeerName(address), IsEmpty());
 }
 
 TEST(ServerBufferTest, IsBoundedByTheMemoryThatTheProcessMayUse) {

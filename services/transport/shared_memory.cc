@@ -17,8 +17,6 @@
 namespace sluice {
 namespace {
 
-// No offer is larger: a peer's number is not to be trusted with our address space.
-constexpr size_t kMaxHalfBytes = size_t{1} << 30;
 // Set by who makes the file; what a peer maps must have the first two.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -93,7 +91,9 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(size_t half_b
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Open(const v1::SharedMemory& offer) {
   const size_t half_bytes = offer.half_bytes();
   if (half_bytes == 0 || half_bytes > kMaxHalfBytes || half_bytes % kGranule != 0) {
-    return NotAsOffered(absl::StrCat("has halves of ", offer.half_bytes(), " bytes"));
+    return NotAsOffered(absl::StrCat("has halves of ", offer.half_bytes(),
+                                     " bytes; a half has a multiple of ", kGranule, ", ",
+                                     kMaxHalfBytes, " at most"));
   }
   const std::string path = absl::StrCat("/proc/", offer.pid(), "/fd/", offer.file());
   // Whatever the number names, opening it must neither block nor do anything.

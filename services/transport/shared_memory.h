@@ -36,6 +36,9 @@ class SharedMemory final : public SharedPayloads,
                            public std::enable_shared_from_this<SharedMemory> {
  public:
   static constexpr size_t kGranule = 4096;
+  // No offer is larger: what a server writes to a client that gives nothing back is memory of the
+  // server's. Sluice's own clients offer half of this.
+  static constexpr size_t kMaxHalfBytes = size_t{64} << 20;
 
   // The client's end. `half_bytes` for each direction, rounded up to granules; pages that are never
   // used cost nothing. RESOURCE_EXHAUSTED, UNAVAILABLE: the system gives none.

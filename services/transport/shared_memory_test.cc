@@ -154,6 +154,8 @@ TEST(SharedMemoryTest, AnOfferThatIsNotSoIsRefused) {
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(100); }), HasSubstr("halves of 100"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(0); }), HasSubstr("halves of 0"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(~uint64_t{0}); }), HasSubstr("halves of"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(SharedMemory::kMaxHalfBytes + kGranule); }),
+              HasSubstr("67108864 at most"));
   EXPECT_THAT(refusal([](auto* o) { o->set_file(99999); }), HasSubstr("not there"));
   EXPECT_THAT(refusal([](auto* o) { o->set_pid(0); }), HasSubstr("not there"));
 }

@@ -66,7 +66,8 @@ class StreamServer::Impl {
     }
   }
 
-  void Started() {
+  void Started(ConnectionGuard* guard) {
+    guard_ = guard;
     {
       MutexLock lock(&mutex_);
       accepting_ = true;
@@ -110,6 +111,7 @@ class StreamServer::Impl {
   RawService service_;
   std::vector<std::unique_ptr<Reader>> readers_;
   std::atomic<int64_t> queued_bytes_{0};
+  ConnectionGuard* guard_ = nullptr;  // null: there is none
 
   // The acceptor's, on the first reader's thread: the stream that waits for a client.
   MethodEvent<Impl, &Impl::OnAccepted> accepted_;
@@ -149,6 +151,7 @@ class StreamServer::Impl::Stream {
 
   // A client has come. Headers go out at once: the client sees that it is connected.
   void Begin() {
+    if (server_->guard_ != nullptr) server_->guard_->OnCall(context_);
     sharing_ = internal::PayloadSharing::OfServer(context_.peer());
     internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     raw_.SendInitialMetadata(&opened_);
@@ -394,7 +397,7 @@ size_t StreamServer::queued_bytes() const { return impl_->queued_bytes(); }
 EventLoop* StreamServer::loop() { return impl_->loop(); }
 size_t StreamServer::max_message_bytes() const { return kMaxFrameBytes; }
 void StreamServer::Register(grpc::ServerBuilder* builder) { impl_->Register(builder); }
-void StreamServer::Started(grpc::Server*) { impl_->Started(); }
+void StreamServer::Started(ConnectionGuard* guard) { impl_->Started(guard); }
 void StreamServer::Stopping() { impl_->Stopping(); }
 void StreamServer::Stopped() { impl_->Stopped(); }
 

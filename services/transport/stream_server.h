@@ -98,7 +98,7 @@ class StreamServer final : public GrpcServer::Service {
   // GrpcServer::Service
   size_t max_message_bytes() const override;
   void Register(grpc::ServerBuilder* builder) override;
-  void Started(grpc::Server* server) override;
+  void Started(ConnectionGuard* guard) override;
   void Stopping() override;
   void Stopped() override;
 

@@ -1,5 +1,7 @@
 #include "services/worker/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -12,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "services/checkpoint/state_dict_extras.h"
+#include "services/common/file_util.h"
 #include "services/common/splitmix64.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
@@ -52,6 +56,22 @@ absl::Status KeepVocabularyOf(v1::JobSpec* job) {
     return absl::OkStatus();
   }
   return KeepVocabulary(directory / kName, job->mutable_data());
+}
+
+// Beside the checkpoints, for `sluice export` and sluice.load. A worker that cannot write there
+// trains all the same: what it trains is whole in the checkpoints, under the first names.
+void KeepExtras(const v1::JobSpec& job, uint32_t index, const StateDictExtras& extras) {
+  std::error_code error;
+  const std::string& directory = job.checkpoint().directory();
+  if (directory.empty() || !std::filesystem::is_directory(directory, error)) return;
+  const std::string path = JoinPath(directory, kStateDictExtrasFile);
+  // Written also where there are none, in the place of those of an earlier model.
+  if (extras.empty() && !std::filesystem::exists(path, error)) return;
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const absl::Cord content = WriteStateDictExtras(extras);
+  const absl::StatusOr<std::string> before = files->Read(path, content.size() + 1);
+  if (before.ok() && *before == content) return;
+  (void)AtomicWriteFile(files.get(), path, content, absl::StrCat(index, "-", getpid()));
 }
 
 // Built-in models that tell classes apart; their last tensor is the bias of the classes.
@@ -116,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
   if (!engine.ok()) return engine.status();
   absl::Status classes = CheckClasses(job.model(), (*engine)->Describe(), (*training)->info());
   if (!classes.ok()) return classes;
+  KeepExtras(job, index, (*engine)->Extras());
   return std::unique_ptr<Trainer>(new Trainer(job, *std::move(training), std::move(evaluation),
                                               *std::move(order), *std::move(engine)));
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/checkpoint/state_dict_extras.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/data/testing/data_files.h"
@@ -22,8 +23,10 @@ namespace {
 // A model that computes nothing: these tests are about data.
 class EmptyEngine final : public ComputeEngine {
  public:
-  explicit EmptyEngine(v1::TensorTable table = {}) : table_(std::move(table)) {}
+  explicit EmptyEngine(v1::TensorTable table = {}, StateDictExtras extras = {})
+      : table_(std::move(table)), extras_(std::move(extras)) {}
   const v1::TensorTable& Describe() const override { return table_; }
+  StateDictExtras Extras() const override { return extras_; }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return Nothing(); }
   absl::Status SetTensorRange(Buffer, uint32_t, uint64_t, const absl::Cord&) override {
     return Nothing();
@@ -38,6 +41,7 @@ class EmptyEngine final : public ComputeEngine {
  private:
   static absl::Status Nothing() { return absl::OutOfRangeError("there are no tensors"); }
   v1::TensorTable table_;
+  StateDictExtras extras_;
 };
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEmptyEngine(const v1::JobSpec&,
@@ -120,6 +124,33 @@ TEST(Trainer, TheWordsOfATextAreKeptBesideItsCheckpoints) {
   // The text has changed.
   ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c d e f\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
+}
+
+TEST(Trainer, ExtrasOfTheStateDictAreStoredBesideTheCheckpoints) {
+  v1::JobSpec job = JobWithImages();
+  const std::string folder = MakeTestFolder();
+  const std::string path = folder + "/" + kStateDictExtrasFile;
+  job.mutable_checkpoint()->set_directory(folder);
+  StateDictExtras extras;
+  const auto make = [&](const v1::JobSpec&, const DatasetInfo&, int) {
+    return absl::StatusOr<std::unique_ptr<ComputeEngine>>(
+        std::make_unique<EmptyEngine>(v1::TensorTable(), extras));
+  };
+  const auto stored = [&] {
+    std::ifstream file(path);
+    const std::string content(std::istreambuf_iterator<char>(file), {});
+    return ReadStateDictExtras(absl::Cord(content));
+  };
+  ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
+  EXPECT_FALSE(std::ifstream(path).good()) << "there are none";
+  extras.aliases = {{"head.weight", "tokens.weight"}};
+  ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
+  EXPECT_EQ(stored()->aliases, extras.aliases);
+  extras.aliases.clear();  // the model has changed
+  ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
+  EXPECT_TRUE(stored()->empty());
+  job.mutable_checkpoint()->set_directory("/nowhere");
+  EXPECT_TRUE(Trainer::Open(job, 0, 1, make).ok());
 }
 
 TEST(Trainer, AJobThatBeginsWithAnothersCheckpointHasItsWords) {

@@ -68,7 +68,7 @@ class WorkerProcess::Impl {
                    },
                .on_broken =
                    [this](absl::Status why) {
-                     logger_.Info("The coordinator's stream broke", {{"why", why.ToString()}});
+                     logger_.Info("Control stream closed", {{"why", why.ToString()}});
                      Event([](WorkerCore& core, absl::Time now) {
                        return core.OnCoordinatorBroken(now);
                      });
@@ -220,7 +220,7 @@ class WorkerProcess::Impl {
                       [this, shard, life](absl::Status why) {
                         Event([this, shard, life, why](WorkerCore& core, absl::Time now) {
                           if (!IsPresent(shard, life)) return WorkerActions();
-                          logger_.Info("A shard's stream broke", {{"why", why.ToString()}});
+                          logger_.Info("Shard stream closed", {{"why", why.ToString()}});
                           Retire(shard);
                           return core.OnShardBroken(shard, why, now);
                         });

@@ -199,7 +199,7 @@ std::vector<std::string> CheckpointIndexSeeds() { return {ManifestToJson(SmallMa
 bool CheckClaim(absl::string_view text) {
   absl::StatusOr<v1::Claim> claim = ClaimFromJson(text);
   if (!CheckedOk(claim.status())) return false;
-  claim->set_format_version(kCheckpointFormatVersion);
+  claim->set_format_version(kClaimFormatVersion);
   const absl::StatusOr<v1::Claim> again = ClaimFromJson(ClaimToJson(*claim));
   SLUICE_CHECK(again.ok(), "a claim that was read can be written");
   SLUICE_CHECK(again->SerializeAsString() == claim->SerializeAsString(), "claims survive");

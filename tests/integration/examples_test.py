@@ -1,6 +1,5 @@
-"""Every example runs: shortened, by the command that the documentation names."""
+"""Every example runs as it is in a new clone, shortened: on what Debian and the build bring along."""
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -23,35 +22,24 @@ def rows(table):
     return found
 
 
-def what_may_be_left_out(examples):
-    """Where all data are there, only the model that Python's torch would have to make."""
-    data = pathlib.Path(os.environ.get('SLUICE_DATA') or (ROOT / 'bench/examples.py').resolve().parents[2] / 'shared/data')
-    if not all((data / folder).is_dir() for folder in ('mnist', 'adult', 'text')):
-        return examples
-    return set() if importlib.util.find_spec('torch') else {'torchscript'}
-
-
 class Examples(unittest.TestCase):
 
     def test_one_command_runs_every_example_and_prints_a_table(self):
         command = [sys.executable, str(ROOT / 'bench/examples.py'), '--sluice', str(ROOT / 'services/cli/sluice')]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, 'SLUICE_BIN_DIR': str(ROOT)})
+        # No data of this machine's own.
+        environment = {name: value for name, value in os.environ.items() if name != 'SLUICE_DATA'}
+        done = subprocess.run(command, capture_output=True, text=True, env={**environment, 'SLUICE_BIN_DIR': str(ROOT)})
         print(done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         table = rows(done.stdout)
         self.assertEqual(sorted(table), sorted(path.stem for path in (ROOT / 'examples').glob('*.yaml')))
-        left_out = {name for name, (_, metric, _) in table.items() if metric.startswith('left out')}
-        self.assertLessEqual(left_out, what_may_be_left_out(set(table)))
         for name, (rate, metric, seconds) in table.items():
-            if name in left_out:
-                continue
             with self.subTest(example=name):
                 self.assertGreater(float(rate), 0)
                 self.assertRegex(metric, r'^(accuracy|perplexity|loss) [\d.]|^–$')
                 self.assertTrue(re.fullmatch(r'[\d.]+', seconds))
                 if metric.startswith('accuracy'):
                     self.assertGreater(float(metric.split()[1]), 15, 'of ten classes or two: nothing was learned')
-        self.assertGreaterEqual(len(table) - len(left_out), 4)  # those without data
 
     def test_an_example_that_does_not_exist_is_named(self):
         done = subprocess.run([sys.executable, str(ROOT / 'bench/examples.py'), '--only', 'nothing'], capture_output=True, text=True)

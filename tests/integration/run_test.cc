@@ -256,6 +256,53 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
+TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsItsManifestSays) {
+  const auto manifest = [this](int steps, const std::string& policy) {
+    WriteManifest(steps, 0);
+    std::string text = ReadAll(folder_ + "/job.yaml");
+    const std::string interval = "{intervalSteps: 10}";
+    const size_t at = text.find(interval);
+    ASSERT_NE(at, std::string::npos);
+    if (!policy.empty()) {
+      text.replace(at, interval.size(),
+                   absl::StrCat("{intervalSteps: 10, onExisting: ", policy, "}"));
+    }
+    std::ofstream(folder_ + "/job.yaml") << text;
+  };
+  manifest(20, "");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  for (const char* policy : {"", "Fail"}) {
+    manifest(40, policy);
+    EXPECT_EQ(Sluice(RunArguments()), 2) << policy;
+    EXPECT_THAT(ReadAll(output_), HasSubstr("CheckpointFolderInUse: the checkpoint folder"));
+    EXPECT_THAT(ReadAll(output_), HasSubstr("which finished after step 20"));
+    EXPECT_THAT(ReadAll(output_), HasSubstr("spec.training.steps 20 -> 40"));
+  }
+  manifest(20, "Resume");
+  EXPECT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+
+  manifest(40, "Resume");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 40);
+  EXPECT_EQ(Summary(output_)["restoredFromStep"], 20);
+
+  manifest(30, "Replace");
+  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
+  EXPECT_EQ(Summary(output_)["step"], 30);
+  EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const auto storage =
+      MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+  const std::vector<v1::CheckpointRef> left = storage->ListCheckpoints().value();
+  for (const v1::CheckpointRef& ref : left) {
+    EXPECT_EQ(ref.attempt(), 5) << "1 and 2: the first job; 3 and 4: the longer one";
+  }
+  // What is there is the job's own: the same command has nothing to do.
+  EXPECT_EQ(Sluice(RunArguments()), 0);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+}
+
 TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   WriteManifest(1000, 0.05);
   StartRun();
@@ -422,8 +469,9 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   };
   ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
   kill(PidOf("coordinator"), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return said("attempt 2 goes on from the checkpoint of attempt 1"); }))
-      << ReadAll(run_output_);
+  ASSERT_TRUE(WaitUntil([&] {
+    return said("attempt 2: resumed from the checkpoint of attempt 1");
+  })) << ReadAll(run_output_);
   ASSERT_TRUE(WaitUntil([&] {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.back()["attempt"] == 2 && progress.back()["phase"] == "TRAINING";
@@ -431,7 +479,7 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   kill(PidOf("ps-0"), SIGKILL);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
-  EXPECT_TRUE(said("attempt 3 goes on from the checkpoint of attempt ")) << ReadAll(run_output_);
+  EXPECT_TRUE(said("attempt 3: resumed from the checkpoint of attempt ")) << ReadAll(run_output_);
   const Json summary = Summary(run_output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 150);
@@ -505,7 +553,7 @@ TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
   kill(running_, SIGHUP);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   ExpectEachEndedWell();
-  EXPECT_NE(Summary(run_output_)["reason"], "stopped at once") << ReadAll(run_output_);
+  EXPECT_NE(Summary(run_output_)["reason"], "stopped immediately") << ReadAll(run_output_);
 }
 
 TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
@@ -534,20 +582,20 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   ExpectGone(processes);
   const Json stopped = Summary(run_output_);
   EXPECT_EQ(stopped["outcome"], "Suspended");
-  EXPECT_EQ(stopped["reason"], "stopped at once");
+  EXPECT_EQ(stopped["reason"], "stopped immediately");
 }
 
 TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
   WriteManifest(100000, 0.05);
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("it writes a checkpoint first"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("after saving a checkpoint"));
   EXPECT_THAT(ReadAll(output_), HasSubstr("example: Suspended at step"));
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   ExpectEachEndedWell();
   const uint64_t step = Summary(run_output_)["step"];
   EXPECT_EQ(Sluice({"stop", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("does not run"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("is not running"));
 
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example", "--now"}), 0) << ReadAll(output_);

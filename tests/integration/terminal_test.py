@@ -32,7 +32,7 @@ class TerminalTest(unittest.TestCase):
         (folder / 'job.yaml').write_text(_MANIFEST % steps)
         own = {name: value for name, value in os.environ.items() if name != 'NO_COLOR'}
         shown = terminal.Terminal([_ROOT / 'services/cli/sluice', 'run', folder / 'job.yaml', '--bin-dir', _ROOT, '--state-dir',
-                                   folder / 'state'], {**own, 'TERM': 'xterm', **environment})
+                                   folder / 'state'], {**own, 'TERM': 'xterm', 'LANG': 'C.UTF-8', **environment})
         self.addCleanup(shown.close)
         return shown
 
@@ -73,8 +73,8 @@ class TerminalTest(unittest.TestCase):
         shown.read()
         self.assertEqual(shown.process.wait(), 130, shown.output[-2000:])
         end = shown.screen.text()
-        self.assertIn('press Ctrl-C again to stop at once', end)
-        self.assertIn('The same command goes on from here.', end)
+        self.assertIn('press Ctrl-C again to stop immediately', end)
+        self.assertIn('Run the same command to resume.', end)
         self.assertNotRegex(end, '[█░]')
 
 

@@ -85,7 +85,8 @@ class Tour(unittest.TestCase):
         return words + (['--bin-dir', PROGRAMS] if words[1] == 'run' else [])
 
     def output(self, command):
-        done = subprocess.run(self.arguments(command), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(self.arguments(command), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S,
+                              env={**os.environ, 'LANG': 'C.UTF-8'})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 

@@ -76,7 +76,7 @@ class Transformer(unittest.TestCase):
         undisturbed = train(self.job(0.0), self.start_two)
         disturbed = train(self.job(0.4), self.start_two, self.kill_one)
         self.assertIn('tokens.weight', undisturbed)
-        self.assertNotIn('head.weight', undisturbed)  # tied
+        np.testing.assert_array_equal(undisturbed['head.weight'], undisturbed['tokens.weight'])
         self.assertEqual(list(undisturbed), list(disturbed))
         for name, value in undisturbed.items():
             np.testing.assert_array_equal(value, disturbed[name], name)
@@ -251,6 +251,20 @@ class Models(unittest.TestCase):
         self.assertEqual(kinds['0.weight'], wire.PARAMETER)
         self.assertEqual(kinds['1.running_mean'], wire.BUFFER)
         self.assertEqual(kinds['1.num_batches_tracked'], wire.COUNTER)
+
+    def test_second_names_and_constants_are_extras(self):
+        self.module.add_module('again', self.module[0])
+        self.module.register_buffer('mask', torch.tensor([True, False]))
+        self.module.register_buffer('hidden', torch.tensor([1]), persistent=False)
+        model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
+        aliases, constants = model.extras()
+        self.assertEqual(aliases, {'again.weight': '0.weight', 'again.bias': '0.bias'})
+        self.assertEqual(list(constants), ['mask'])
+        kind, flat, shape = constants['mask']
+        self.assertEqual((kind, flat.tolist(), tuple(shape)), ('BOOL', [True, False], (2,)))
+        names = [spec.name for spec in model.table.tensors]
+        self.assertEqual(sorted(names + ['mask', 'again.weight', 'again.bias']),
+                         sorted(self.module.state_dict()))
 
     def test_gradients_are_those_of_plain_pytorch_summed_over_samples(self):
         _, results = self.step()

@@ -47,6 +47,11 @@ void Checker::OnView(const v1::View& view) {
   known_views_[Order(view.id())] = view;
 }
 
+size_t Checker::MembersOf(const v1::ViewId& view) const {
+  const auto known = known_views_.find(Order(view));
+  return known == known_views_.end() ? 0 : static_cast<size_t>(known->second.workers_size());
+}
+
 void Checker::OnPauseReply(const ShardNow& now) {
   std::string state;
   for (const PartitionView& content : now.partitions) {

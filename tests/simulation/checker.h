@@ -60,6 +60,8 @@ class Checker {
 
   // Any view that anybody hears of.
   void OnView(const v1::View& view);
+  // Members of a view that the checker has seen; 0: it has not.
+  size_t MembersOf(const v1::ViewId& view) const;
 
   // A shard after an event, once it has a view.
   struct ShardNow {

@@ -113,7 +113,11 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       checker_(&model_, scenario_.job,
                *MakeLayout(model_.table(), scenario_.job.parameter_server().partitions())),
       wanted_workers_(scenario_.workers),
-      faults_left_(scenario_.faults) {}
+      faults_left_(scenario_.faults) {
+  if (scenario_.existing == nullptr) return;
+  storage_ = *scenario_.existing;
+  first_attempt_ = storage_.ReadClaims()->size() + 1;
+}
 
 Cluster::~Cluster() {
   // What waits in a frozen process holds the process.
@@ -215,7 +219,11 @@ Outcome Cluster::Run() {
                          coordinator_->view().first_step(), ", ",
                          coordinator_->view().workers_size(), " workers"));
     }
-    if (view.attempt() > 1 && only_workers_harmed_) {
+    if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
+      outcome_.failure = checker_.failure();
+      return outcome_;
+    }
+    if (view.attempt() > first_attempt_ && only_workers_harmed_) {
       checker_.Fail("only workers were harmed, and it cost an attempt");
     }
     if (scheduler_.now() > calm_since_ + patience) {

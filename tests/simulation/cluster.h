@@ -62,6 +62,11 @@ struct Scenario {
   // Processes that send whatever they like: workers that the job does not want, and readers;
   // members, which do their work besides.
   uint32_t strangers = 0, liars = 0;
+  // What an earlier job has left in the storage; null: nothing.
+  const MemoryStorage* existing = nullptr;
+  // All of the job's processes are gone after so many events, whatever it has done by then; 0:
+  // never.
+  uint64_t deleted_after = 0;
 
   // Null: all rules.
   const coordinator::CoordinatorRules* coordinator_rules = nullptr;
@@ -218,6 +223,7 @@ class Cluster {
   uint32_t faults_left_;
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();
+  uint64_t first_attempt_ = 1;
   bool finished_ = false;
   bool suspending_ = false;
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // of two

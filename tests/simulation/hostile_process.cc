@@ -213,11 +213,26 @@ v1::MemberMessage HostileProcess::MakeMessage() {
   return message;
 }
 
+bool HostileProcess::HoldersAreAwaited(const v1::ViewId& view) {
+  const v1::TrainingSpec::Stragglers& stragglers = cluster_.scenario().job.training().stragglers();
+  const size_t members = cluster_.checker().MembersOf(view);
+  const size_t absent =
+      stragglers.policy() == v1::TrainingSpec::Stragglers::DROP ? stragglers.backup() : 0;
+  return members > absent + 1;
+}
+
 // A step, clock or ask that a member may contribute to becomes one that it may not.
-void HostileProcess::LeaveOutOwn(v1::Header* header) const {
+void HostileProcess::LeaveOutOwn(v1::Header* header) {
   constexpr uint64_t kFar = 1'000'000;
   switch (header->body_case()) {
     case v1::Header::kPush:
+      if (header->push().clock() == 0 && cluster_.random().OneIn(2) &&
+          HoldersAreAwaited(header->view())) {
+        header->mutable_push()->clear_blocks();
+        header->mutable_push()->clear_complete();
+        header->mutable_push()->set_step(header->push().step() + cluster_.random().Below(2));
+        break;
+      }
       header->mutable_push()->set_step(header->push().step() + kFar);
       header->mutable_push()->set_clock(header->push().clock() + kFar);
       if (header->push().has_apply()) {

@@ -6,7 +6,10 @@
 //   a liar      a member: the process of a worker that does its work and sends everything else
 //               beside it, for a while. What it may decide is its own contribution, and that is
 //               right; so whatever its other messages claim, the job's model is that of the
-//               samples. It leaves out what would be its own contribution made wrong (LeaveOutOwn)
+//               samples. It leaves out what would be its own contribution made wrong
+//               (LeaveOutOwn). It also pushes steps of which it does not hold all partitions, with
+//               nothing in them: so it says to one shard that the others have closed the step
+//               before
 //
 // What is sent: frames and messages that were recorded, of its own and of others, as they were or
 // with some fields changed; and invented ones.
@@ -49,7 +52,9 @@ class HostileProcess : public Member {
   v1::Header MakeHello(const ShardProcess& shard);
   v1::Header MakeFrame();
   v1::MemberMessage MakeMessage();
-  void LeaveOutOwn(v1::Header* header) const;
+  void LeaveOutOwn(v1::Header* header);
+  // Whether shards believe no member of the view alone that all shards have closed a step.
+  bool HoldersAreAwaited(const v1::ViewId& view);
 
   const v1::Role role_;
   const uint32_t index_;

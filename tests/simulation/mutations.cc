@@ -74,6 +74,12 @@ void ComeAndGo(Scenario& scenario) {
   scenario.kill_worker = 20;
 }
 
+void AddLiars(Scenario& scenario) {
+  scenario.liars = 1;
+  scenario.workers = 4;
+  scenario.job.mutable_worker()->set_replicas(4);
+}
+
 // No view changes: what is forgotten stays forgotten.
 void Undisturbed(Scenario& scenario) {
   scenario.faults = 0;
@@ -133,6 +139,9 @@ std::vector<Mutation> MakeMutations() {
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(ShardRules, DropAccumulators), KillWorkers)},
       {"NoUndo", {kSynchronous}, Both(SLUICE_WITHOUT(ShardRules, KeepUndo), KillWorkers)},
+      {"OneMemberCommits",
+       {kSynchronous, kBitExact},
+       Both(SLUICE_WITHOUT(ShardRules, AwaitEveryHolder), AddLiars)},
       {"AppliedClocksAreAppliedAgain",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(ShardRules, IgnoreAppliedClocks), CutStreams)},

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/storage.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/row_selection.h"
@@ -200,12 +201,12 @@ absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() 
   MemoryStorage& storage = cluster_.storage();
   if (cluster_.DiskFails()) return absl::UnavailableError("the storage is away");
   coordinator::StorageContents contents;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  contents.claims = *std::move(claims);
   const std::vector<v1::CheckpointRef> checkpoints = *storage.ListCheckpoints();
-  absl::StatusOr<RestorePoint> restore = FindRestorePoint(storage);
-  if (!restore.ok()) return restore.status();
+  absl::StatusOr<OpenedStorage> opened = ReadForJob(storage, cluster_.scenario().job);
+  if (!opened.ok()) return opened.status();
+  contents.claims = opened->claims;
+  contents.existing = opened->existing;
+  const RestorePoint* restore = &opened->point;
   contents.has_newest = restore->found;
   contents.newest = restore->manifest;
   contents.damaged = restore->damaged;
@@ -215,6 +216,7 @@ absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() 
     if (passed_over.count(KeyOf(ref)) == 0) contents.checkpoints.push_back(ref);
   }
   cluster_.outcome().damaged += restore->damaged.size();
+  if (contents.existing.kind == ExistingJob::Kind::kReplace) return contents;
   // The newest one that there is, or an older one and said so; nothing begins anew beside them.
   const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(contents.claims, checkpoints);
   if (candidates.empty()) return contents;

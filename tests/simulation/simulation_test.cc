@@ -69,6 +69,46 @@ TEST(SeedTest, ALargeSeedThatOnceFailed) {
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
+// A job is deleted, while it trains or after its end, and made again under its name with other
+// settings and onExisting: Replace. Whatever dies then, coordinators above all, the new job trains
+// all of its own samples from the beginning, and nothing of the old one is left at its end.
+TEST(ReplaceTest, AJobThatReplacesAnotherOneFinishesExactlyWhateverDies) {
+  uint64_t restorations = 0;
+  uint64_t unfinished = 0;
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    const ScenarioOptions options[] = {
+        {v1::SYNCHRONOUS, false}, {v1::SYNCHRONOUS, true}, {v1::ASYNCHRONOUS, false}};
+    Scenario first = MakeScenario(seed, options[seed % 3]);
+    first.faults = static_cast<uint32_t>(seed % 3);
+    first.deleted_after = seed % 2 == 0 ? 400 + 20 * seed : 0;
+    Cluster before(first, Cluster::Tracing::kNone);
+    ASSERT_EQ(before.Run().failure, "") << Describe(first);
+    const std::vector<v1::Claim> claims = *before.storage().ReadClaims();
+    if (!claims.empty() && !claims.back().end()) ++unfinished;
+
+    Scenario again = MakeScenario(seed + 1000, options[seed % 3]);
+    again.job.set_uid("again");
+    again.job.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
+    again.existing = &before.storage();
+    again.fault_spacing = 120;
+    again.kill_coordinator = again.replace_coordinator = 8;
+    again.disk_errors = seed % 4 == 0 ? 6 : 0;
+    Cluster after(again, Cluster::Tracing::kNone);
+    const Outcome outcome = after.Run();
+    ASSERT_EQ(outcome.failure, "") << Describe(again);
+    restorations += outcome.attempts - claims.size() - 1;
+    const std::vector<v1::Claim> ended = *after.storage().ReadClaims();
+    EXPECT_TRUE(ended.back().end());
+    EXPECT_EQ(ended.back().job(), "default/job/again");
+    const std::vector<v1::CheckpointRef> left = after.storage().ListCheckpoints().value();
+    for (const v1::CheckpointRef& ref : left) {
+      EXPECT_GT(ref.attempt(), claims.size()) << Describe(again);
+    }
+  }
+  EXPECT_GT(unfinished, 30u);
+  EXPECT_GT(restorations, 50u);
+}
+
 TEST_P(SimulationTest, OneSeedIsOneHistory) {
   for (uint64_t seed : {3, 8, 21}) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);

@@ -91,6 +91,7 @@ absl::StatusOr<std::string> ExplainField(absl::string_view path) {
   if (node == nullptr) node = Descend(*FindSchema("spec"), parts);
   if (node == nullptr) return NoSuchField(path, parts);
 
+  const Field* const top = node->field;
   std::string out = absl::StrCat("KIND:     ", kKind, "\nVERSION:  ", kApiVersion, "\n");
   if (node->field != nullptr) {
     const Field& field = *node->field;
@@ -104,7 +105,6 @@ absl::StatusOr<std::string> ExplainField(absl::string_view path) {
     if (!field.examples.empty()) {
       absl::StrAppend(&out, "\nEXAMPLE:\n  ", node->name, ": ", field.examples[0].yaml, "\n");
     }
-    AppendRules(field.path, &out);
     if (node->item != nullptr) node = node->item;
   }
   if (!node->children.empty()) out += "\nFIELDS:\n";
@@ -112,7 +112,11 @@ absl::StatusOr<std::string> ExplainField(absl::string_view path) {
     absl::StrAppend(&out, "  ", child->name, " <", TypeText(*child), ">",
                     child->field->required ? " required" : "", "\n",
                     Wrapped(child->field->description, "    "));
+    const std::string fallback = DefaultText(*child->field);
+    if (!fallback.empty())
+      absl::StrAppend(&out, Wrapped(absl::StrCat("Default: ", fallback), "    "));
   }
+  if (top != nullptr) AppendRules(top->path, &out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #define SLUICE_OPERATOR_API_PRINT_PRINT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +23,9 @@ struct TemplateOptions {
   std::string data;
   // Column to predict; wanted for CSV.
   std::string label_column;
+  // The other columns of the CSV file, where its header was read: those of numbers and those of
+  // names. Both empty: not known.
+  std::vector<std::string> numeric_columns, categorical_columns;
 };
 
 // The commented manifest of `sluice init`: short, valid, and trains as it is where the data exists.

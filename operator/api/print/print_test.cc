@@ -300,6 +300,8 @@ TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
   for (const char* model :
        {"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive", "my/net.pt"}) {
     for (const std::string& data : model == std::string("lstm-lm") ? words : numbers) {
+      // It predicts numbers, which images are not labelled with.
+      if (model == std::string("linear") && data == numbers[1]) continue;
       TemplateOptions options;
       options.name = "mine";
       options.model = model;
@@ -325,6 +327,17 @@ TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelWords) {
   const v1::DataSpec text = MustParse(ManifestTemplate(options).value()).spec.data();
   EXPECT_EQ(text.format(), v1::DataSpec::TEXT);
   EXPECT_GT(text.text().sequence_length(), 0u);
+}
+
+TEST(ManifestTemplate, GivesAModelOfNumbersNumbersToPredict) {
+  TemplateOptions options;
+  options.model = "linear";
+  const v1::DataSpec made_up = MustParse(ManifestTemplate(options).value()).spec.data();
+  EXPECT_EQ(made_up.format(), v1::DataSpec::SYNTHETIC);
+  EXPECT_EQ(made_up.synthetic().classes(), 0u);
+  options.data = "table.csv";
+  options.label_column = "price";
+  EXPECT_TRUE(MustParse(ManifestTemplate(options).value()).spec.data().csv().regression());
 }
 
 TEST(ManifestTemplate, IsNamedAfterItsDataOrItsModel) {
@@ -361,7 +374,16 @@ TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
   options = {};
   options.data = "table.csv";
   EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
-              HasSubstr("column to predict"));
+              HasSubstr("column to predict with --label-column"));
+  options = {};
+  options.data = "table.parquet";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr(".parquet files cannot be read"));
+  options = {};
+  options.model = "linear";
+  options.data = "/usr/share/datasets/fashion-mnist";
+  EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
+              HasSubstr("linear predicts numbers"));
 }
 
 TEST(ReferenceMarkdown, HasEveryFieldAndEveryRule) {
@@ -396,7 +418,17 @@ ALLOWED:
 
 EXAMPLE:
   steps: 10000
+
+RULES:
+  `steps` or `epochs` is required: how long to train
 )");
+}
+
+TEST(ExplainField, HasTheFieldsWithTheirDefaultsBeforeTheRules) {
+  const std::string text = ExplainField("spec.training").value();
+  EXPECT_LT(text.find("\nFIELDS:\n"), text.find("\nRULES:\n"));
+  EXPECT_NE(text.find("\nRULES:\n"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("    Default: `Synchronous`\n"));
 }
 
 TEST(ExplainField, FindsFieldsUnderTheNamesThatPeopleType) {

@@ -1,12 +1,15 @@
 // The manifest that `sluice init` writes.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/strings/substitute.h"
@@ -30,8 +33,8 @@ spec:
 
 constexpr char kTail[] = R"(
   training:
-    # Synchronous: the result does not depend on how many workers there are, or on which of them crash.
-    # Others: Asynchronous, BoundedStaleness.
+    # Synchronous: up to rounding, the same result for any number of workers, shards and crashes; with
+    # `determinism: BitExact` to the bit. Others: Asynchronous, BoundedStaleness.
     mode: Synchronous
     globalBatchSize: 64   # samples of a step, over all workers
     epochs: 5             # or steps
@@ -43,7 +46,7 @@ constexpr char kTail[] = R"(
     replicas: 2           # processes that compute gradients
 
   checkpoint:
-    intervalSteps: 500    # the newest 3 are kept; after a crash, or Ctrl-C, the job goes on from there
+    intervalSteps: 500    # the newest 3 are kept; after a crash, or Ctrl-C, the job resumes from there
 )";
 
 bool IsTorchScript(const std::string& model) {
@@ -56,10 +59,13 @@ bool IsText(const std::string& data) {
   return absl::EndsWith(data, ".txt") || absl::EndsWith(data, ".txt.gz");
 }
 bool IsLanguageModel(const std::string& model) { return model == "lstm-lm"; }
+// Whether it predicts a number, not a class.
+bool IsRegression(const std::string& model) { return model == "linear"; }
 
 // What trains as it is.
 std::string DefaultData(const std::string& model) {
-  return IsLanguageModel(model) ? "synthetic" : "/usr/share/datasets/fashion-mnist";
+  return IsLanguageModel(model) || IsRegression(model) ? "synthetic"
+                                                       : "/usr/share/datasets/fashion-mnist";
 }
 
 // The last part of a path without its endings, of what a job may be called: "data/My_Table.csv.gz"
@@ -109,6 +115,26 @@ std::string ModelSection(const TemplateOptions& options) {
                       additive ? "    dimensions: {dim: 10}\n" : "");
 }
 
+std::string ListText(const std::vector<std::string>& names) {
+  return absl::StrCat("[",
+                      absl::StrJoin(names, ", ",
+                                    [](std::string* out, const std::string& name) {
+                                      // Within brackets more has to be quoted than elsewhere.
+                                      out->append(nlohmann::json(name).dump());
+                                    }),
+                      "]");
+}
+
+std::string ColumnLines(const TemplateOptions& options) {
+  if (options.categorical_columns.empty()) {
+    return "      # All columns but the label are numbers, unless listed:\n"
+           "      # numericColumns: [age]\n"
+           "      # categoricalColumns: [city]\n";
+  }
+  return absl::StrCat("      numericColumns: ", ListText(options.numeric_columns),
+                      "\n      categoricalColumns: ", ListText(options.categorical_columns), "\n");
+}
+
 std::string CsvSection(const TemplateOptions& options) {
   return absl::StrCat(
       "  data:\n    format: CSV\n    source:\n",
@@ -116,10 +142,10 @@ std::string CsvSection(const TemplateOptions& options) {
       "    csv:\n",
       Line(absl::StrCat("      labelColumn: ", YamlString(options.label_column)),
            "the column to predict"),
+      IsRegression(options.model) ? Line("      regression: true", "it is a number, not a class")
+                                  : "",
       Line("      standardize: true", "numbers get mean 0 and standard deviation 1"),
-      "      # All columns but the label are numbers, unless listed:\n"
-      "      # numericColumns: [age]\n"
-      "      # categoricalColumns: [city]\n"
+      ColumnLines(options),
       "    # evaluation:\n"
       "    #   source: {path: test.csv}\n"
       "    #   intervalSteps: 200\n");
@@ -138,6 +164,12 @@ std::string TextSection(const TemplateOptions& options) {
 
 std::string SyntheticSection(const TemplateOptions& options) {
   const bool words = IsLanguageModel(options.model);
+  if (IsRegression(options.model)) {
+    return absl::StrCat(
+        "  data:\n", Line("    format: Synthetic", "made up; for a table with numbers: CSV"),
+        "    synthetic: {samples: 10000, shape: [10], classes: 0}\n",
+        Line("    evaluation:", "on more such samples"), "      intervalSteps: 200\n");
+  }
   return absl::StrCat("  data:\n",
                       Line("    format: Synthetic", words ? "random words; for real ones: Text"
                                                           : "made up; others: IDX, CSV, Text"),
@@ -156,8 +188,7 @@ std::string DataSection(const TemplateOptions& options) {
   if (options.data == "synthetic") return SyntheticSection(options);
   if (IsLanguageModel(options.model) || IsText(options.data)) return TextSection(options);
   return absl::StrCat(
-      "  data:\n",
-      Line("    format: IDX", "the files of MNIST and its kin; others: CSV, Text, Synthetic"),
+      "  data:\n", Line("    format: IDX", "MNIST-style IDX files; others: CSV, Text, Synthetic"),
       "    source:\n      path: ", YamlString(options.data), "\n",
       Line("    evaluation:", "on the test images of the same folder"),
       "      intervalSteps: 200\n");
@@ -179,7 +210,20 @@ absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& wanted) {
   const bool csv = options.model != "additive" && IsCsv(options.data);
   if (csv && options.label_column.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options.data, ": name the column to predict as well"));
+        absl::StrCat(options.data, ": name the column to predict with --label-column"));
+  }
+  for (absl::string_view ending : {".parquet", ".json", ".jsonl", ".npz", ".npy", ".zip"}) {
+    if (absl::EndsWith(options.data, ending)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.data, ": ", ending,
+                       " files cannot be read; data is a folder with IDX files, a "
+                       ".csv or .txt file (also .gz), or `synthetic`"));
+    }
+  }
+  if (IsRegression(options.model) && !csv && options.data != "synthetic") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.model, " predicts numbers, and ", options.data,
+                     " has classes or words: use another model, a .csv file, or `synthetic`"));
   }
   const std::string text =
       absl::StrCat(absl::Substitute(kHead, YamlString(options.name)), ModelSection(options),

@@ -30,9 +30,8 @@ TEST(ApiCases, TranslateOurWordsIntoTheServers) {
                                                     "should be greater than or equal to 1"));
     }
     if (one.name == "manifest.two_ends") {
-      EXPECT_THAT(one.words,
-                  ::testing::ElementsAre("spec.training.epochs",
-                                         "exactly one of `steps` and `epochs` must be given"));
+      EXPECT_THAT(one.words, ::testing::ElementsAre("spec.training.epochs",
+                                                    "give `steps` or `epochs`, not both"));
     }
   }
 }

@@ -73,16 +73,12 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(
       Change("other_version", "sluice.dev/v1alpha1", "sluice.dev/v2",
              "1:1: apiVersion: must be sluice.dev/v1alpha1, not the string \"sluice.dev/v2\""));
-  cases->push_back(Change(
-      "other_kind", "kind: TrainingJob", "kind: Deployment",
-      "2:1: kind: is the string \"Deployment\"; a manifest holds one TrainingJob and nothing else",
-      true));
+  cases->push_back(Change("other_kind", "kind: TrainingJob", "kind: Deployment",
+                          "2:1: kind: must be TrainingJob, not \"Deployment\"", true));
   cases->push_back({"second_document", absl::StrCat(kValid, "---\n", kValid),
                     "21:1: a second TrainingJob begins here; put it in a file of its own", true});
-  cases->push_back(
-      {"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
-       "21:1: kind: is the string \"Secret\"; a manifest holds one TrainingJob and nothing else",
-       true});
+  cases->push_back({"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
+                    "21:1: kind: must be TrainingJob, not \"Secret\"", true});
 }
 
 void AddYamlCases(std::vector<InvalidManifest>* cases) {
@@ -104,6 +100,10 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
                           true));
   cases->push_back(Change("open_quote", "name: job", "name: \"job",
                           "20:1: not valid YAML: a quoted string is not closed", true));
+  cases->push_back(Change("two_colons", "name: job", "name: job: a",
+                          "4:12: not valid YAML: a `:` is not allowed here: quote a value that "
+                          "contains one, and begin a new line for each field",
+                          true));
   cases->push_back(Change("unknown_alias", "name: job", "name: *job",
                           "4:9: not valid YAML: the referenced anchor is not defined", true));
   cases->push_back(Change("tag", "name: job", "name: !secret job",
@@ -176,9 +176,14 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "4:3: metadata.name: must have at most 50 characters, not 53"));
   cases->push_back(Change("empty_path", "path: /data", "path: \"\"",
                           "11:7: spec.data.source.path: must not be empty"));
-  cases->push_back(Change("home", "path: /data", "path: ~/data",
-                          "11:7: spec.data.source.path: must not begin with `~`, which is not "
-                          "expanded; write the whole path; this is the string \"~/data\""));
+  for (const char* path : {"~/data", "$HOME/data"}) {
+    cases->push_back(Change(path[0] == '~' ? "home" : "variable", "path: /data",
+                            absl::StrCat("path: ", path),
+                            absl::StrCat("11:7: spec.data.source.path: must not begin with `~` or "
+                                         "`$`, which are not expanded; write the whole path; this "
+                                         "is the string \"",
+                                         path, "\"")));
+  }
   cases->push_back(Change("too_few_items", "name: SGD", "name: Adam\n    betas: [0.9]",
                           "14:5: spec.optimizer.betas: must have at least 2 items, not 1"));
   cases->push_back(Change("item_out_of_range", "name: SGD", "name: Adam\n    betas: [0.9, 1.5]",
@@ -191,10 +196,9 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
 void AddRuleCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(
       Change("no_end", "steps: 100", "seed: 1",
-             "14:3: spec.training.epochs: exactly one of `steps` and `epochs` must be given"));
-  cases->push_back(
-      Change("two_ends", "steps: 100", "steps: 100\n    epochs: 2",
-             "16:5: spec.training.epochs: exactly one of `steps` and `epochs` must be given"));
+             "14:3: spec.training.steps: `steps` or `epochs` is required: how long to train"));
+  cases->push_back(Change("two_ends", "steps: 100", "steps: 100\n    epochs: 2",
+                          "16:5: spec.training.epochs: give `steps` or `epochs`, not both"));
   cases->push_back(Change("large_microbatch", "steps: 100", "steps: 100\n    microbatchSize: 65",
                           "16:5: spec.training.microbatchSize: `microbatchSize` must be at most "
                           "`globalBatchSize` (64 where it is unset)"));
@@ -206,14 +210,14 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("asynchronous_bit_exact", "steps: 100",
                           "steps: 100\n    determinism: BitExact\n    mode: Asynchronous",
                           "16:5: spec.training.determinism: BitExact is for `mode: Synchronous`"));
-  cases->push_back(Change("staleness_without_mode", "steps: 100",
-                          "steps: 100\n    boundedStaleness: {maxStaleness: 2}",
-                          "16:5: spec.training.boundedStaleness: `boundedStaleness` is needed by "
-                          "`mode: BoundedStaleness`, and is for no other"));
-  cases->push_back(Change("mode_without_staleness", "steps: 100",
-                          "steps: 100\n    mode: BoundedStaleness",
-                          "14:3: spec.training.boundedStaleness: `boundedStaleness` is needed by "
-                          "`mode: BoundedStaleness`, and is for no other"));
+  cases->push_back(Change(
+      "staleness_without_mode", "steps: 100", "steps: 100\n    boundedStaleness: {maxStaleness: 2}",
+      "16:5: spec.training.boundedStaleness: `boundedStaleness` is required for "
+      "`mode: BoundedStaleness`, and only allowed with it"));
+  cases->push_back(
+      Change("mode_without_staleness", "steps: 100", "steps: 100\n    mode: BoundedStaleness",
+             "14:3: spec.training.boundedStaleness: `boundedStaleness` is required for "
+             "`mode: BoundedStaleness`, and only allowed with it"));
   cases->push_back(Change(
       "option_of_another_optimizer", "name: SGD", "name: SGD\n    betas: [0.9, 0.99]",
       "14:5: spec.optimizer.betas: `betas` is an option of Adam and AdamW only; leave it out"));
@@ -234,8 +238,8 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
                           "`intervalSteps` or `intervalSeconds`"));
   cases->push_back(Change("more_shards_than_partitions", "  parameterServer:\n    replicas: 1",
                           "  parameterServer:\n    replicas: 8\n    partitions: 4",
-                          "18:5: spec.parameterServer.partitions: `partitions` (64 where it is "
-                          "unset) must be at least `replicas`: a shard owns whole partitions"));
+                          "18:5: spec.parameterServer.partitions: each shard needs a partition of "
+                          "its own: `partitions` (default 64) must be at least `replicas`"));
   cases->push_back(Change("two_checkpoint_intervals", "  worker:",
                           "  checkpoint: {intervalSteps: 10, intervalSeconds: 60}\n  worker:",
                           "18:35: spec.checkpoint.intervalSeconds: at most one of `intervalSteps` "

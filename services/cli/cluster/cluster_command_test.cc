@@ -358,7 +358,7 @@ TEST_F(ClusterCommandTest, CtrlCEndsTheLookingOnAndTheJobGoesOn) {
   ASSERT_TRUE(out_->WaitFor("it trains"));
   Interrupt();
   EXPECT_EQ(Wait(), 130);
-  EXPECT_THAT(Err(), HasSubstr("job mnist goes on in namespace team"));
+  EXPECT_THAT(Err(), HasSubstr("Job mnist continues in namespace team"));
   EXPECT_THAT(Err(), HasSubstr("sluice run " + folder_ + "/job.yaml --cluster"));
   EXPECT_THAT(Err(), HasSubstr("sluice stop mnist --cluster --namespace team"));
   EXPECT_THAT(Err(), HasSubstr("kubectl delete stj mnist -n team"));
@@ -549,7 +549,7 @@ TEST_F(ClusterCommandTest, AJobIsStoppedAndTheSameCommandGoesOn) {
   EXPECT_EQ(Wait(), 0);
   EXPECT_THAT(Out(), HasSubstr("mnist: Suspended at step 510 of 1,000"));
   StartJob();
-  ASSERT_TRUE(out_->WaitFor("It was suspended, and goes on"));
+  ASSERT_TRUE(out_->WaitFor("The job was suspended; it is resumed"));
   EXPECT_EQ(Job()["spec"]["suspend"], false);
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
   EXPECT_EQ(Wait(), 0);
@@ -565,7 +565,7 @@ TEST_F(ClusterCommandTest, AJobThatIsSuspendedWhileItIsFollowedEndsWith130) {
   SetStatus(StatusOf("Suspended", 510, "Suspended"));
   EXPECT_EQ(Wait(), 130);
   EXPECT_THAT(Out(), HasSubstr("Stopped mnist at step 510 of 1,000"));
-  EXPECT_THAT(Err(), HasSubstr("The same command goes on from here."));
+  EXPECT_THAT(Err(), HasSubstr("Run the same command to resume."));
 }
 
 TEST_F(ClusterCommandTest, StoppingAtOnceIsRefused) {
@@ -664,7 +664,7 @@ TEST_F(ClusterCommandTest, WithoutKubectlThereIsNoWayToARunningJob) {
   status["checkpoint"]["location"] = "/var/lib/sluice/checkpoints/attempt-1";
   SetStatus(status);
   EXPECT_EQ(Run({"export", "mnist", "--cluster", "-o", folder_ + "/x.pt"}), 2);
-  EXPECT_THAT(Err(), HasSubstr("does not run"));
+  EXPECT_THAT(Err(), HasSubstr("is not running"));
   EXPECT_THAT(Err(), HasSubstr("/var/lib/sluice/checkpoints/attempt-1"));
 }
 

@@ -221,7 +221,7 @@ class ClusterJobs final : public Jobs {
     if (const auto ending = EndingOf(*job); ending.has_value()) {
       const std::string location = GetString(*job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(
-          "job ", name, " does not run (", StateLine(*job), ")",
+          "job ", name, " is not running (", StateLine(*job), ")",
           location.empty() ? ""
                            : absl::StrCat("; its newest checkpoint is ", location,
                                           " on the job's volume: copy it from a pod that mounts "

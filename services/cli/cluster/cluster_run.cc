@@ -84,7 +84,7 @@ std::string CommandText(const std::string& what, const std::string& name,
 std::vector<std::string> NextSteps(const ClusterRunFlags& flags, const kube::ObjectKey& key) {
   const auto command = [&](const char* what) { return CommandText(what, key.name, flags, key.ns); };
   std::string follow = absl::StrCat("sluice run ", flags.manifest, flags.cluster.Text());
-  return {absl::StrCat("  look on again   ", follow),
+  return {absl::StrCat("  re-attach       ", follow),
           absl::StrCat("  its state       ", command("status")),
           absl::StrCat("  its logs        ", command("logs"), " --follow"),
           absl::StrCat("  suspend it      ", command("stop")),
@@ -181,8 +181,8 @@ class Following {
     environment_.set_interrupt_handler(nullptr);
     if (!follower_.ending().has_value()) {
       std::vector<std::string> lines = NextSteps(flags_, key_);
-      lines.insert(lines.begin(), absl::StrCat("Looking on ends here; job ", key_.name,
-                                               " goes on in namespace ", key_.ns, "."));
+      lines.insert(lines.begin(), absl::StrCat("Detached. Job ", key_.name,
+                                               " continues in namespace ", key_.ns, "."));
       display_->Detached(lines);
       return kExitInterrupted;
     }
@@ -255,7 +255,7 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
                              connection.config.context, " ",
                              ChangeText(applied.change, flags.dry_run)));
   if (flags.dry_run) return kExitOk;
-  if (applied.resumed) display->Note("It was suspended, and goes on");
+  if (applied.resumed) display->Note("The job was suspended; it is resumed");
   if (suspend) {
     display->Note("It is suspended (spec.suspend): nothing runs");
     return kExitOk;

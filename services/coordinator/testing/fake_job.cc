@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "services/common/crc32c.h"
+#include "services/coordinator/open_storage.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -185,6 +187,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
     state.set_partition(p);
     state.set_version(version);
+    state.set_has_undo(committed < version);
   }
   reply.set_committed(committed);
   for (const auto& [worker, record] : clocks) {
@@ -256,7 +259,14 @@ void FakeShard::CheckCut() {
     *done.mutable_name() = cut->name();
     for (uint32_t p : Owned()) {
       done.add_files()->set_partition(p);
-      done.mutable_files(done.files_size() - 1)->set_bytes(1000);
+      v1::PartitionFile& file = *done.mutable_files(done.files_size() - 1);
+      file.set_bytes(1000);
+      if (job->storage == nullptr) continue;
+      const std::string content(file.bytes(), 'x');
+      file.set_name(absl::StrCat("partition-", p));
+      file.set_crc32c(Crc32c(content));
+      // If it fails, the manifest cannot be written.
+      (void)job->storage->WriteFile(cut->name(), file.name(), absl::Cord(content));
     }
   }
   Say(message);
@@ -485,7 +495,9 @@ void FakeJob::Perform(Action& action) {
     }
   } else if (std::get_if<ReadStorage>(&action)) {
     if (hold_storage) return;
-    if (read_storage != nullptr) {
+    if (storage != nullptr) {
+      core->OnStorageRead(OpenStorage(*storage, spec, nullptr), now);
+    } else if (read_storage != nullptr) {
       core->OnStorageRead(read_storage(), now);
     } else if (storage_error.ok()) {
       core->OnStorageRead(Contents(), now);
@@ -495,22 +507,38 @@ void FakeJob::Perform(Action& action) {
   } else if (auto* claim = std::get_if<ClaimAttempt>(&action)) {
     const uint64_t attempt = claim->claim.attempt();
     absl::Status status = claim_error;
+    if (storage != nullptr) status = storage->CreateClaim(claim->claim);
     for (const v1::Claim& other : claims) {
       if (other.attempt() == attempt) status = absl::AlreadyExistsError("claimed");
     }
-    if (status.ok()) claims.push_back(claim->claim);
+    if (status.ok() && storage == nullptr) claims.push_back(claim->claim);
     core->OnClaimResult(attempt, status, now);
   } else if (std::get_if<ReadClaims>(&action)) {
-    core->OnClaimsRead(claims, now);
+    if (storage != nullptr) {
+      core->OnClaimsRead(storage->ReadClaims(), now);
+    } else {
+      core->OnClaimsRead(claims, now);
+    }
   } else if (auto* write = std::get_if<WriteManifest>(&action)) {
     if (hold_manifest) return;
     const v1::CheckpointRef ref = write->manifest.checkpoint();
+    if (storage != nullptr) {
+      core->OnManifestWritten(ref, storage->WriteManifest(write->manifest), now);
+      return;
+    }
     if (manifest_error.ok()) manifests[{ref.attempt(), ref.step()}] = write->manifest;
     core->OnManifestWritten(ref, manifest_error, now);
   } else if (auto* remove = std::get_if<DeleteCheckpoint>(&action)) {
     deleted.insert({remove->checkpoint.attempt(), remove->checkpoint.step()});
+    if (storage != nullptr) {
+      (void)RemoveReplaced(*storage, remove->checkpoint, remove->attempt);
+    }
   } else if (auto* incomplete = std::get_if<RemoveIncomplete>(&action)) {
     removed.emplace_back(incomplete->checkpoint.attempt(), incomplete->checkpoint.step());
+    if (storage != nullptr &&
+        absl::IsNotFound(storage->ReadManifest(incomplete->checkpoint).status())) {
+      (void)storage->Remove(incomplete->checkpoint);
+    }
     if (!hold_removals) core->OnIncompleteRemoved(now);
   } else if (auto* answer = std::get_if<AnswerSnapshot>(&action)) {
     snapshots.push_back(*answer);

@@ -23,6 +23,7 @@
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/checkpoint/storage.h"
 #include "services/coordinator/coordinator_core.h"
 #include "services/protocol/interval_set.h"
 
@@ -183,7 +184,8 @@ class FakeJob {
   uint64_t next_incarnation = 100;
   uint64_t next_stream = 1;
 
-  // Storage.
+  // Storage. If `storage` is set, the core's actions are carried out there and not below.
+  CheckpointStorage* storage = nullptr;
   std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: what is told below
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;

@@ -24,18 +24,28 @@ double AllowanceAt(double calls, absl::Duration passed, const CallRate& rate) {
 
 }  // namespace
 
+uint64_t LogLimit::Count(absl::Time now) {
+  ++not_logged_;
+  if (now - last_logged_ < kRefusalLogInterval) return 0;
+  last_logged_ = now;
+  return std::exchange(not_logged_, 0);
+}
+
 absl::Status CallGate::Admit(const Call& call, absl::Time now) {
   CallRefusal refusal;
   absl::Status status = Judge(call, now, &refusal.reason);
+  if (options_.observer != nullptr) {
+    if (status.ok()) {
+      options_.observer->OnAdmitted(call.connection);
+    } else if (!TakeAllowance(call.connection, kRefusalRate, now)) {
+      options_.observer->OnFlood(call.connection);
+    }
+  }
   if (status.ok() || !options_.on_refused) return status;
   refusal.text = std::string(status.message());
   {
     MutexLock lock(&mutex_);
-    ++not_logged_;
-    if (now - last_logged_ >= kRefusalLogInterval) {
-      refusal.to_log = std::exchange(not_logged_, 0);
-      last_logged_ = now;
-    }
+    refusal.to_log = log_.Count(now);
   }
   options_.on_refused(refusal);
   return status;
@@ -81,7 +91,7 @@ absl::Status CallGate::CheckCaller(const Call& call, absl::string_view* reason) 
   return MayCall(*call.peer, call.method);
 }
 
-bool CallGate::TakeAllowance(uintptr_t connection, const CallRate& rate, absl::Time now) {
+bool CallGate::TakeAllowance(uint64_t connection, const CallRate& rate, absl::Time now) {
   MutexLock lock(&mutex_);
   auto found = allowances_.find({connection, &rate});
   if (found == allowances_.end()) {

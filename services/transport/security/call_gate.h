@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,19 +35,45 @@ inline constexpr CallRate kStreamRate = {64, 16};     // Join and Exchange
 inline constexpr CallRate kStageRate = {4000, 4000};  // a call for each layer and batch
 inline constexpr CallRate kCallRate = {400, 200};     // everything else
 
+// Refused calls that a connection may make; beyond, it is a flood, and is to be disconnected. A
+// process that is refused tries again with growing pauses.
+inline constexpr CallRate kRefusalRate = {200, 20};
+
 // Connections whose rates are remembered. Beyond, those that have been quiet are forgotten, and if
 // none has, all of them: a connection that is forgotten may begin as many calls as a new one.
 inline constexpr size_t kMaxRememberedConnections = 4096;
+
+// At most one line in the log every kRefusalLogInterval, for however many events. Not thread-safe.
+inline constexpr absl::Duration kRefusalLogInterval = absl::Seconds(10);
+class LogLimit {
+ public:
+  // Counts an event. Returns the number of events since the last line if this event deserves a
+  // line; else 0.
+  uint64_t Count(absl::Time now);
+
+ private:
+  uint64_t not_logged_ = 0;
+  absl::Time last_logged_ = absl::InfinitePast();
+};
 
 struct CallRefusal {
   // Why: "secret", "certificate", "job", "role" or "call_rate". For a metric's label.
   absl::string_view reason;
   std::string text;
   // Calls that were refused since the last refusal that is worth a line in the log; 0: this one is
-  // not worth one. A line every kRefusalLogInterval at most.
+  // not worth one (LogLimit).
   uint64_t to_log = 0;
 };
-inline constexpr absl::Duration kRefusalLogInterval = absl::Seconds(10);
+
+// Learns what a gate decides, on gRPC's threads; must not block.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  // The gate admitted a call of this connection.
+  virtual void OnAdmitted(uint64_t connection) = 0;
+  // The connection passed kRefusalRate.
+  virtual void OnFlood(uint64_t connection) = 0;
+};
 
 // Any thread; does not block.
 class CallGate {
@@ -59,10 +86,12 @@ class CallGate {
     std::optional<std::string> job;
     // Told of each call that is refused, on gRPC's threads; must not block. Null: nothing is told.
     std::function<void(const CallRefusal&)> on_refused;
+    // Null: none.
+    std::shared_ptr<CallObserver> observer;
   };
 
   struct Call {
-    uintptr_t connection = 0;  // the same for all calls of a connection
+    uint64_t connection = 0;   // the same for all calls of a connection
     absl::string_view method;  // "/sluice.v1.JobControl/SetDesired"
     std::optional<absl::string_view> secret;
     std::optional<PeerIdentity> peer;  // as its certificate says
@@ -87,14 +116,13 @@ class CallGate {
 
   absl::Status Judge(const Call& call, absl::Time now, absl::string_view* reason);
   absl::Status CheckCaller(const Call& call, absl::string_view* reason) const;
-  bool TakeAllowance(uintptr_t connection, const CallRate& rate, absl::Time now);
+  bool TakeAllowance(uint64_t connection, const CallRate& rate, absl::Time now);
   void ForgetQuietConnections(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;  // protects what follows; not held while calling out
-  std::map<std::pair<uintptr_t, const CallRate*>, Allowance> allowances_ ABSL_GUARDED_BY(mutex_);
-  uint64_t not_logged_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time last_logged_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::map<std::pair<uint64_t, const CallRate*>, Allowance> allowances_ ABSL_GUARDED_BY(mutex_);
+  LogLimit log_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::security

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 namespace sluice::security {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr char kJoin[] = "/sluice.v1.Coordinator/Join";
 constexpr char kExchange[] = "/sluice.v1.ParameterServer/Exchange";
@@ -104,9 +107,36 @@ TEST_F(CallGateTest, BoundsTheSecretsThatACallerTries) {
   EXPECT_EQ(gate.Admit(call, now_).code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(CallGateTest, ReportsConnectionsWhoseCallsAreRefusedTooOften) {
+  struct Observer final : CallObserver {
+    void OnAdmitted(uint64_t connection) override { admitted.push_back(connection); }
+    void OnFlood(uint64_t connection) override { flooding.push_back(connection); }
+    std::vector<uint64_t> admitted;
+    std::vector<uint64_t> flooding;
+  };
+  const auto observer = std::make_shared<Observer>();
+  CallGate gate = Gate({.secret = "right", .secret_file = "/run/secret", .observer = observer});
+  ASSERT_TRUE(gate.Admit({.connection = 1, .method = kProgress, .secret = "right"}, now_).ok());
+  EXPECT_THAT(observer->admitted, ElementsAre(1));
+  const auto refuse = [&](uint64_t connection, double calls) {
+    for (int i = 0; i < calls; ++i) {
+      (void)gate.Admit({.connection = connection, .method = kProgress}, now_);
+    }
+  };
+  refuse(1, kRefusalRate.at_once);
+  refuse(2, 1);
+  EXPECT_THAT(observer->flooding, IsEmpty());
+  refuse(1, 1);
+  EXPECT_THAT(observer->flooding, ElementsAre(1));
+  now_ += absl::Seconds(1);
+  refuse(1, kRefusalRate.per_second);
+  EXPECT_THAT(observer->flooding, ElementsAre(1));
+  EXPECT_THAT(observer->admitted, ElementsAre(1));
+}
+
 TEST_F(CallGateTest, RemembersABoundedNumberOfConnections) {
   CallGate gate = Gate({});
-  for (uintptr_t i = 1; i <= 10 * kMaxRememberedConnections; ++i) {
+  for (uint64_t i = 1; i <= 10 * kMaxRememberedConnections; ++i) {
     ASSERT_TRUE(gate.Admit({.connection = i, .method = kProgress}, now_).ok());
   }
   EXPECT_LE(gate.remembered_connections(), kMaxRememberedConnections);

@@ -11,11 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/common/mutex.h"
 #include "services/transport/security/job_secret.h"
 
 namespace sluice::security {
 namespace {
+
+constexpr char kConnectionProperty[] = "sluice-connection";
 
 absl::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
@@ -33,28 +38,56 @@ std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   return *std::move(identity);
 }
 
+// What each port has.
+struct Gate {
+  explicit Gate(CallGate::Options options) : calls(std::move(options)) {}
+
+  CallGate calls;
+  Mutex mutex;  // protects what follows, and a context until it has its number
+  uint64_t connections ABSL_GUARDED_BY(mutex) = 0;
+};
+
+// Gives the connection a number with its first call, before anything else reads the context.
+uint64_t NumberOf(grpc_auth_context* context, Gate* gate) {
+  MutexLock lock(&gate->mutex);
+  grpc_auth_property_iterator numbers =
+      grpc_auth_context_find_properties_by_name(context, kConnectionProperty);
+  uint64_t number = 0;
+  if (const grpc_auth_property* const found = grpc_auth_property_iterator_next(&numbers)) {
+    (void)absl::SimpleAtoi(absl::string_view(found->value, found->value_length), &number);
+    return number;
+  }
+  number = ++gate->connections;
+  grpc_auth_context_add_cstring_property(context, kConnectionProperty,
+                                         absl::StrCat(number).c_str());
+  return number;
+}
+
 // The context is the connection's: there is one as long as it lives.
 void Process(void* state, grpc_auth_context* context, const grpc_metadata* metadata, size_t size,
              grpc_process_auth_metadata_done_cb done, void* done_argument) {
+  Gate* const gate = static_cast<Gate*>(state);
   CallGate::Call call;
-  call.connection = reinterpret_cast<uintptr_t>(context);
+  call.connection = NumberOf(context, gate);
   for (size_t i = 0; i < size; ++i) {
     const absl::string_view key = TextOf(metadata[i].key);
     if (key == ":path") call.method = TextOf(metadata[i].value);
     if (key == kSecretMetadata) call.secret = TextOf(metadata[i].value);
   }
   call.peer = IdentityOfPeer(context);
-  const absl::Status status = static_cast<CallGate*>(state)->Admit(call, absl::Now());
+  const absl::Status status = gate->calls.Admit(call, absl::Now());
   done(done_argument, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        status.ok() ? nullptr : std::string(status.message()).c_str());
 }
 
-void Destroy(void* state) { delete static_cast<CallGate*>(state); }
+void Destroy(void* state) { delete static_cast<Gate*>(state); }
 
 class GatedServer final : public grpc::ServerCredentials {
  public:
   GatedServer(std::function<grpc_server_credentials*()> make, CallGate::Options options)
       : make_(std::move(make)), options_(std::move(options)) {}
+
+  void Observe(std::shared_ptr<CallObserver> observer) { options_.observer = std::move(observer); }
 
   // The gate is the processor.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
@@ -63,14 +96,14 @@ class GatedServer final : public grpc::ServerCredentials {
   int AddPortToServer(const std::string& address, grpc_server* server) override {
     grpc_server_credentials* const credentials = make_();
     grpc_server_credentials_set_auth_metadata_processor(credentials,
-                                                        {Process, Destroy, new CallGate(options_)});
+                                                        {Process, Destroy, new Gate(options_)});
     const int port = grpc_server_add_http2_port(server, address.c_str(), credentials);
     grpc_server_credentials_release(credentials);
     return port;
   }
 
   const std::function<grpc_server_credentials*()> make_;
-  const CallGate::Options options_;
+  CallGate::Options options_;
 };
 
 // Adds the secret to a call's metadata.
@@ -126,6 +159,22 @@ class SecretChannel final : public grpc::ChannelCredentials {
 std::shared_ptr<grpc::ServerCredentials> GatedServerCredentials(
     std::function<grpc_server_credentials*()> make, CallGate::Options options) {
   return std::make_shared<GatedServer>(std::move(make), std::move(options));
+}
+
+bool Observe(grpc::ServerCredentials* credentials, std::shared_ptr<CallObserver> observer) {
+  auto* const gated = dynamic_cast<GatedServer*>(credentials);
+  if (gated == nullptr) return false;
+  gated->Observe(std::move(observer));
+  return true;
+}
+
+uint64_t ConnectionOf(const grpc::AuthContext& context) {
+  uint64_t number = 0;
+  const std::vector<grpc::string_ref> found = context.FindPropertyValues(kConnectionProperty);
+  if (found.size() == 1) {
+    (void)absl::SimpleAtoi(absl::string_view(found[0].data(), found[0].size()), &number);
+  }
+  return number;
 }
 
 std::shared_ptr<grpc::ChannelCredentials> SecretChannelCredentials(std::string secret) {

@@ -20,19 +20,25 @@
 #include "absl/time/clock.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
+#include "services/transport/connection_guard.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/credential_folders.h"
 #include "services/transport/security/handshake.h"
 #include "services/transport/security/job_secret.h"
+#include "services/transport/testing/watched.h"
 
 namespace sluice::security {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 // Says which role asked.
 class EchoService final : public v1::JobControl::Service {
@@ -41,6 +47,7 @@ class EchoService final : public v1::JobControl::Service {
                            v1::JobProgress* progress) override {
     const std::optional<PeerIdentity> peer = PeerOf(*context->auth_context());
     progress->set_reason(peer.has_value() ? peer->ToString() : "plain text");
+    context->AddTrailingMetadata("peer", context->peer());
     return grpc::Status::OK;
   }
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest*,
@@ -97,7 +104,7 @@ class TransportSecurityTest : public ::testing::Test {
   std::unique_ptr<v1::JobControl::Stub> Dial(std::shared_ptr<grpc::ChannelCredentials> credentials,
                                              ChannelKind kind = ChannelKind::kControl) {
     return v1::JobControl::NewStub(
-        MakeChannel({.address = absl::StrCat("127.0.0.1:", server_->port()),
+        MakeChannel({.address = absl::StrCat(host_, ":", server_->port()),
                      .kind = kind,
                      .credentials = std::move(credentials)}));
   }
@@ -110,6 +117,37 @@ class TransportSecurityTest : public ::testing::Test {
     if (!status.ok()) return FromGrpcStatus(status);
     return progress.reason();
   }
+  // The same with some KiB of metadata; the server's name of this client.
+  static absl::StatusOr<std::string> AskMuch(v1::JobControl::Stub& stub) {
+    static int number = 0;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context.AddMetadata("x", absl::StrCat(++number, std::string(6000, 'x')));
+    v1::JobProgress progress;
+    const grpc::Status status = stub.GetProgress(&context, {}, &progress);
+    if (!status.ok()) return FromGrpcStatus(status);
+    const auto peer = context.GetServerTrailingMetadata().find("peer");
+    return std::string(peer->second.data(), peer->second.size());
+  }
+
+  // A client that may call sends more than one that may not ever could, and keeps its connection.
+  void ExpectKeepsThatOneAndDisconnectsThis(
+      std::shared_ptr<grpc::ChannelCredentials> honest_credentials,
+      std::shared_ptr<grpc::ChannelCredentials> hostile_credentials) {
+    const auto honest = Dial(honest_credentials);
+    const absl::StatusOr<std::string> peer = AskMuch(*honest);
+    ASSERT_TRUE(peer.ok()) << peer.status();
+    for (uint64_t sent = 0; sent < 2 * kMaxBytesBeforeCall; sent += 6000) {
+      ASSERT_EQ(AskMuch(*honest), peer);
+    }
+    const auto hostile = Dial(hostile_credentials);
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (disconnected_.Now().size() < 2 && absl::Now() < deadline) (void)AskMuch(*hostile);
+    EXPECT_EQ(AskMuch(*honest), peer);
+    EXPECT_THAT(disconnected_.Now(),
+                AllOf(SizeIs(Ge(2)), Each(HasSubstr(host_ == "[::1]" ? "ipv6:[::1]:" : "ipv4:"))));
+  }
+
   absl::StatusOr<std::string> AskAs(const std::string& folder) {
     return Ask(*Dial(ChannelCredentialsOf(folder.empty() ? nullptr : MustOpen(folder))));
   }
@@ -148,9 +186,18 @@ class TransportSecurityTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened.ok() ? *std::move(opened) : nullptr;
   }
-  void ServeWith(std::shared_ptr<const TransportSecurity> security) {
+  void ServeWith(std::shared_ptr<const TransportSecurity> security,
+                 const std::string& host = "127.0.0.1") {
+    host_ = host;
+    disconnected_.Change([](std::vector<std::string>* all) { all->clear(); });
     auto server = GrpcServer::Start(
-        {.credentials = ServerCredentialsOf(security, [this](const CallRefusal&) { ++refused_; }),
+        {.address = absl::StrCat(host, ":0"),
+         .credentials = ServerCredentialsOf(security, [this](const CallRefusal&) { ++refused_; }),
+         .on_disconnected =
+             [this](const Disconnection& disconnection) {
+               disconnected_.Change(
+                   [&](std::vector<std::string>* all) { all->push_back(disconnection.text); });
+             },
          .grace = absl::Milliseconds(200)},
         {&generated_});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -159,7 +206,9 @@ class TransportSecurityTest : public ::testing::Test {
 
   const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
   const std::filesystem::path root_;
+  std::string host_ = "127.0.0.1";
   std::atomic<int> refused_{0};
+  Watched<std::vector<std::string>> disconnected_;
   EchoService service_;
   GeneratedService generated_{&service_};
   std::unique_ptr<GrpcServer> server_;
@@ -324,13 +373,39 @@ TEST_F(TransportSecurityTest, AConnectionThatCallsTooOftenIsRefusedAndOthersAreS
   const auto busy = Dial(nullptr);
   int refused = 0;
   const absl::Time start = absl::Now();
-  for (int i = 0; i < 2000; ++i) {
+  constexpr int kCalls = static_cast<int>(kCallRate.at_once + kRefusalRate.at_once);
+  for (int i = 0; i < kCalls; ++i) {
     refused += absl::IsResourceExhausted(Ask(*busy).status());
   }
   const double allowed =
       kCallRate.at_once + kCallRate.per_second * absl::ToDoubleSeconds(absl::Now() - start);
-  EXPECT_GE(refused, 2000 - allowed - 1);
+  EXPECT_GE(refused, kCalls - allowed - 1);
   EXPECT_TRUE(Ask(*Dial(nullptr)).ok());
+}
+
+TEST_F(TransportSecurityTest, KeepsClientThatMayCallAndDisconnectsTheOther) {
+  for (const char* host : {"127.0.0.1", "[::1]"}) {
+    ServeWith(MustOpen("job/coordinator"), host);
+    const tls::KeyPair intruder = Issued(SubjectOf({"default/other", v1::WORKER, 0}));
+    ExpectKeepsThatOneAndDisconnectsThis(MustOpen("job/operator")->channel_credentials(),
+                                         TrustsAnyServer(Authority().certificate, intruder));
+  }
+}
+
+TEST_F(TransportSecurityTest, KeepsClientWithTheSecretAndDisconnectsTheOther) {
+  for (const char* host : {"127.0.0.1", "[::1]"}) {
+    const std::string file = SecretFile("secret");
+    ServeWith(WithSecret(file), host);
+    ExpectKeepsThatOneAndDisconnectsThis(WithSecret(file)->channel_credentials(),
+                                         WithSecret(SecretFile("other"))->channel_credentials());
+  }
+}
+
+TEST_F(TransportSecurityTest, KeepsClientWithFewCallsAndDisconnectsTheOtherInPlainText) {
+  for (const char* host : {"127.0.0.1", "[::1]"}) {
+    ServeWith(nullptr, host);
+    ExpectKeepsThatOneAndDisconnectsThis(nullptr, nullptr);
+  }
 }
 
 TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsUsed) {

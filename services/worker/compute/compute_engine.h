@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/model.pb.h"
+#include "services/checkpoint/state_dict_extras.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/data/batch.h"
 
@@ -89,6 +90,9 @@ class ComputeEngine {
 
   // Parameters, float buffers and integer counters in state_dict order. Constant.
   virtual const v1::TensorTable& Describe() const = 0;
+
+  // What the model's state_dict holds beside those tensors. Constant.
+  virtual StateDictExtras Extras() const { return {}; }
 
   // The value of version 0: a function of (job seed, tensor name), or what the model's file holds.
   // Independent of what was computed or set before. OutOfRange if there is no such tensor.

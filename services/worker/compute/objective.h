@@ -23,18 +23,24 @@ absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec
 // Immutable; LibTorch's errors leave its functions as exceptions.
 class Objective {
  public:
-  // `module` must outlive it and is asked for the loss only where `loss` is kModule; else null will
-  // do.
+  // `module` must outlive it and is asked for the loss only where `loss` is kModule or kForward;
+  // else null will do.
   Objective(LossKind loss, Model* module) : loss_(loss), module_(module) {}
 
   LossKind loss() const { return loss_; }
 
-  // The sum of the samples' losses.
+  // The sum of the samples' losses. Not where `loss` is kForward.
   at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target) const;
 
   // What is differentiated, and the sum of losses.
   std::pair<at::Tensor, double> Value(const GradientRequest& request, const at::Tensor& output,
                                       const at::Tensor& target) const;
+
+  // The same where `loss` is kForward: it runs the forward pass, once for each microbatch where
+  // their means are summed.
+  std::pair<at::Tensor, double> ValueOfForward(const GradientRequest& request,
+                                               const at::Tensor& input,
+                                               const at::Tensor& target) const;
 
   BatchMetrics Metrics(const Batch& batch, double loss_sum, const at::Tensor& output,
                        const at::Tensor& target) const;

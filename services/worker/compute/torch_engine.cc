@@ -98,6 +98,8 @@ class TorchEngine final : public ComputeEngine {
 
   const v1::TensorTable& Describe() const override { return table_; }
 
+  StateDictExtras Extras() const override { return model_->Extras(); }
+
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     if (tensor >= buffers_.tensors()) {
       return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", buffers_.tensors()));
@@ -388,10 +390,18 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   at::manual_seed(SplitMix64At(SplitMix64At(seed_, request.step), request.first_microbatch));
   ShieldBuffers();
   const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
+  const at::Tensor target = TargetTensor(batch).to(device_);
+  if (objective_.loss() == LossKind::kForward) {
+    const auto [objective, loss_sum] = objective_.ValueOfForward(request, InputOf(batch), target);
+    Backward(objective, batch, sink);
+    // Where each microbatch had a forward pass of its own, the change is that of all of them.
+    const bool one_pass = request.reduction == Reduction::kSumOfSamples;
+    ReportBufferChanges(one_pass ? static_cast<double>(MicrobatchesOf(request)) : 1, sink);
+    return BatchMetrics{loss_sum, batch.samples};
+  }
   const at::Tensor output = TrainingForward(batch);
   absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch);
   if (!status.ok()) return status;
-  const at::Tensor target = TargetTensor(batch).to(device_);
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   Backward(objective, batch, sink);
@@ -461,11 +471,15 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
     ShieldBuffers();
     const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
     model_->SetTraining(false);
+    const at::Tensor target = TargetTensor(batch).to(device_);
+    if (objective_.loss() == LossKind::kForward) {
+      const at::Tensor mean = model_->ForwardLoss(InputOf(batch), target);
+      return BatchMetrics{mean.item<double>() * static_cast<double>(batch.samples), batch.samples};
+    }
     const at::Tensor output = model_->Forward(InputOf(batch));
     if (absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch); !status.ok()) {
       return status;
     }
-    const at::Tensor target = TargetTensor(batch).to(device_);
     const double loss_sum = objective_.SumOfLosses(output, target).item<double>();
     return objective_.Metrics(batch, loss_sum, output, target);
   });

@@ -26,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 using Buffer = ComputeEngine::Buffer;
@@ -208,6 +209,58 @@ def loss(self, output, target):
                 absl::StatusCode::kFailedPrecondition, "no method 'loss(output, target)'");
 }
 
+// A linear model whose forward returns the loss.
+ScriptModule LossModule() {
+  ScriptModule module = LinearModule();
+  module.source = R"(
+def forward(self, x, y):
+    return torch.mean(torch.abs(torch.linear(x, self.weight, self.bias) - y))
+)";
+  return module;
+}
+
+TEST(TorchScriptEngineTest, AModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
+  const auto engine = CreateBorn(Options(Save(LossModule()), ""));
+  ASSERT_NE(engine, nullptr);
+  const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
+  RecordingSink sink;
+  const BatchMetrics metrics = Gradients(*engine, Request(batch), sink);
+  EXPECT_FLOAT_EQ(metrics.loss_sum, 0.5 + 1.5);
+  EXPECT_EQ(metrics.samples, 2u);
+  EXPECT_FALSE(metrics.has_correct);
+  EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(1 - 2, 1));
+  EXPECT_FLOAT_EQ(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, 2);
+  // The sum of the means of two microbatches.
+  GradientRequest request = Request(batch);
+  request.microbatch_size = 1;
+  request.reduction = Reduction::kSumOfMicrobatchMeans;
+  RecordingSink sums;
+  EXPECT_FLOAT_EQ(Gradients(*engine, request, sums).loss_sum, 2);
+  EXPECT_THAT(Elements(sums.gradients[0]), ElementsAre(1 - 2, 1));
+}
+
+TEST(TorchScriptEngineTest, ALossThatForwardDoesNotGiveIsRefused) {
+  ExpectRefused(CreateTorchEngine(Options(Save(LossModule()), "mse")).status(),
+                absl::StatusCode::kInvalidArgument, "computes the loss itself: leave loss out");
+  ScriptModule outputs = LossModule();
+  outputs.source = R"(
+def forward(self, x, y):
+    return torch.linear(x, self.weight, self.bias) - y
+)";
+  const auto engine = CreateBorn(Options(Save(outputs), ""));
+  RecordingSink sink;
+  const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
+  ExpectRefused(engine->ComputeGradients(Request(batch), sink).status(),
+                absl::StatusCode::kFailedPrecondition,
+                "forward(input, target) should return the mean loss");
+  ScriptModule three = LinearModule();
+  three.source = R"(
+def forward(self, x, y, z):
+    return torch.mean(x + y + z)
+)";
+  ExpectFileRefused(Save(three), absl::StatusCode::kInvalidArgument, "forward takes 3 arguments");
+}
+
 TEST(TorchScriptEngineTest, ChangesOfBuffersAreReportedAndUndone) {
   const auto engine = CreateBorn(Options(Save(NormedModule())));
   const Batch batch = Pairs({1, 10, 3, 14, 5, 12, 7, 16}, {0, 0, 0, 0});
@@ -273,6 +326,7 @@ def forward(self, x):
 )";
   const auto engine = CreateBorn(Options(Save(module)));
   EXPECT_THAT(Layout(*engine), ElementsAre("first PARAMETER FLOAT32"));
+  EXPECT_THAT(engine->Extras().aliases, ElementsAre(Pair("second", "first")));
   ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({3, 0})).ok());
   ASSERT_TRUE(engine->Adopt().ok());
   RecordingSink sink;
@@ -290,6 +344,22 @@ def forward(self, x):
   const auto engine = CreateBorn(Options(Save(module)));
   EXPECT_THAT(Layout(*engine), SizeIs(2));
   EXPECT_FLOAT_EQ(engine->Evaluate(Buffer::kCurrent, Pairs({0, 3}, {3.5}))->loss_sum, 0);
+}
+
+TEST(TorchScriptEngineTest, ConstantsAreExtrasOfTheStateDict) {
+  ScriptModule module = LinearModule();
+  module.tensors.push_back({"order", ScriptTensor::kIntegerBuffer, {2}, {1, 0}, ""});
+  module.tensors.push_back({"mask", ScriptTensor::kBoolBuffer, {1, 2}, {1, 0}, ""});
+  const auto engine = CreateBorn(Options(Save(module)));
+  const StateDictExtras extras = engine->Extras();
+  ASSERT_THAT(extras.constants, SizeIs(2));
+  EXPECT_EQ(extras.constants[0].name, "order");
+  EXPECT_EQ(extras.constants[0].dtype, v1::INT64);
+  EXPECT_THAT(Elements<int64_t>(extras.constants[0].bytes), ElementsAre(1, 0));
+  EXPECT_EQ(extras.constants[1].name, "mask");
+  EXPECT_EQ(extras.constants[1].other_type, "BOOL");
+  EXPECT_THAT(extras.constants[1].shape, ElementsAre(1, 2));
+  EXPECT_THAT(Elements<char>(extras.constants[1].bytes), ElementsAre(1, 0));
 }
 
 TEST(TorchScriptEngineTest, DropoutInAScriptIsSeededToo) {
@@ -341,7 +411,7 @@ TEST(TorchScriptEngineTest, FilesThatAreNotModulesAreRefusedByName) {
   }
   WriteTensorFile(folder + "/tensor.pt");
   ExpectFileRefused(folder + "/tensor.pt", absl::StatusCode::kInvalidArgument,
-                    "is not a TorchScript file");
+                    "it looks like torch.save of a state_dict");
   const std::string truncated = Save(LinearModule());
   std::filesystem::resize_file(truncated, std::filesystem::file_size(truncated) / 2);
   ExpectFileRefused(truncated, absl::StatusCode::kInvalidArgument, "is not a TorchScript file");

@@ -22,6 +22,7 @@ const char* NameOf(LossKind loss) {
   switch (loss) {
     case LossKind::kNone:
     case LossKind::kModule:
+    case LossKind::kForward:
       return "of the model";
     case LossKind::kNll:
       return "nll";

@@ -16,9 +16,10 @@
 namespace sluice {
 
 enum class LossKind {
-  kNone,    // a model without data
-  kModule,  // the method `loss(output, target)` of a TorchScript module: the mean over the samples
-  kNll,     // negative log likelihood; the model gives log-probabilities
+  kNone,     // a model without data
+  kModule,   // the method `loss(output, target)` of a TorchScript module: the mean over the samples
+  kForward,  // what a TorchScript module's `forward(input, target)` returns: the mean as above
+  kNll,      // negative log likelihood; the model gives log-probabilities
   kCrossEntropy,  // the model gives logits
   kMse,
   kBinaryCrossEntropyWithLogits,
@@ -35,7 +36,7 @@ at::Tensor TargetTensor(const Batch& batch);
 // before the functions below.
 absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batch& batch);
 
-// The sum of the samples' losses, differentiable, of any kind but kNone and kModule. The loss of a
+// The sum of the samples' losses, differentiable, of any kind that has a name. The loss of a
 // sample that has several labels is their mean.
 at::Tensor LossSum(LossKind loss, const at::Tensor& output, const at::Tensor& target);
 

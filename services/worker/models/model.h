@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
+#include "services/checkpoint/state_dict_extras.h"
 #include "services/worker/models/loss.h"
 
 namespace sluice {
@@ -34,6 +35,9 @@ class Model {
 
   // In state_dict order; a tensor with two names has the first. Constant but for the memory.
   virtual const std::vector<ModelTensor>& tensors() const = 0;
+
+  // What the state_dict holds beside those: second names, and buffers that are never changed.
+  virtual StateDictExtras Extras() const { return {}; }
 
   // A tensor of version 0, contiguous, on the CPU. Independent of the handles' memory.
   virtual at::Tensor Initial(size_t tensor) const = 0;
@@ -75,6 +79,12 @@ class Model {
 
   // The mean loss by the model's own method, where OwnLoss() is kModule.
   virtual at::Tensor ModuleLoss(const at::Tensor& output, const at::Tensor& target) = 0;
+
+  // The mean loss that forward(input, target) returns, in place of Forward, where OwnLoss() is
+  // kForward.
+  virtual at::Tensor ForwardLoss(const at::Tensor& /*input*/, const at::Tensor& /*target*/) {
+    return at::Tensor();
+  }
 
   // Dropout and the like on or off.
   virtual void SetTraining(bool training) = 0;

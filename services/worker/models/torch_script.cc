@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/state_dict_extras.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/operator_releases.h"
 #include "services/worker/models/row_lookups.h"
@@ -31,6 +32,7 @@ struct Slot {
 struct Discovered {
   std::vector<ModelTensor> tensors;
   std::vector<Slot> slots;  // of the tensors
+  StateDictExtras extras;
 };
 
 bool SameMemory(const at::Tensor& a, const at::Tensor& b) {
@@ -38,15 +40,56 @@ bool SameMemory(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
+// As safetensors names it; empty for a type that it does not have.
+absl::string_view ConstantType(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return "BOOL";
+    case at::kByte:
+      return "U8";
+    case at::kChar:
+      return "I8";
+    case at::kShort:
+      return "I16";
+    case at::kInt:
+      return "I32";
+    case at::kComplexFloat:
+      return "C64";
+    default:
+      return "";
+  }
+}
+
+// A buffer that the model never changes, as a strict load_state_dict wants it.
+void AddConstant(const std::string& name, const at::Tensor& value, StateDictExtras& extras) {
+  SafetensorsArray constant;
+  constant.name = name;
+  constant.dtype = DataTypeOfTensor(value);
+  if (constant.dtype == v1::DATA_TYPE_UNSPECIFIED) {
+    constant.other_type = std::string(ConstantType(value.scalar_type()));
+    if (constant.other_type.empty()) return;
+  }
+  constant.shape.assign(value.sizes().begin(), value.sizes().end());
+  const at::Tensor host = value.detach().cpu().contiguous();
+  constant.bytes =
+      absl::Cord(absl::string_view(static_cast<const char*>(host.data_ptr()), host.nbytes()));
+  extras.constants.push_back(std::move(constant));
+}
+
 absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefix,
                        const std::string& attribute, const at::Tensor& value, bool parameter,
                        Discovered& found) {
   const std::string name = absl::StrCat(prefix, attribute);
-  if (!value.defined() || value.numel() == 0) return absl::OkStatus();
+  if (!value.defined()) return absl::OkStatus();
+  if (value.numel() == 0) {
+    AddConstant(name, value, found.extras);
+    return absl::OkStatus();
+  }
   v1::TensorKind kind = v1::BUFFER;
   if (parameter && value.requires_grad()) kind = v1::PARAMETER;
   if (!value.is_floating_point()) {
     if (attribute != "num_batches_tracked" || value.scalar_type() != at::kLong) {
+      AddConstant(name, value, found.extras);
       return absl::OkStatus();
     }
     kind = v1::COUNTER;
@@ -58,8 +101,9 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
   }
   for (const ModelTensor& known : found.tensors) {
     if (!SameMemory(known.value, value)) continue;
-    // A tensor under two names: whoever uses the second name must see what the first is given.
+    // A tensor with two names: code that reads the second must see what the first is given.
     torch::jit::Module(owner).setattr(attribute, known.value);
+    found.extras.aliases[name] = known.name;
     return absl::OkStatus();
   }
   found.tensors.push_back({name, kind, value});
@@ -87,6 +131,16 @@ absl::Status Discover(const torch::jit::Module& module, const std::string& prefi
   return absl::OkStatus();
 }
 
+// Of forward, without those that have a default.
+size_t NeededArguments(const torch::jit::Module& module) {
+  size_t needed = 0;
+  for (const c10::Argument& argument :
+       module.get_method("forward").function().getSchema().arguments()) {
+    if (argument.name() != "self" && !argument.default_value().has_value()) ++needed;
+  }
+  return needed;
+}
+
 absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device device) {
   if (path.empty()) return absl::InvalidArgumentError("model.path is not set");
   struct stat info;
@@ -100,6 +154,12 @@ absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device devi
     torch::jit::Module module = torch::jit::load(path, device);
     if (!module.find_method("forward").has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": the module has no method 'forward'"));
+    }
+    if (const size_t needed = NeededArguments(module); needed > 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": forward takes ", needed,
+                       " arguments: should be forward(input), or forward(input, target) where it "
+                       "returns the loss"));
     }
     return module;
   } catch (const c10::Error& error) {
@@ -122,6 +182,8 @@ class TorchScriptModel final : public Model {
 
   const std::vector<ModelTensor>& tensors() const override { return found_.tensors; }
 
+  StateDictExtras Extras() const override { return found_.extras; }
+
   at::Tensor Initial(size_t tensor) const override { return initial_[tensor].clone(); }
 
   bool TakesData() const override { return true; }
@@ -141,9 +203,18 @@ class TorchScriptModel final : public Model {
   }
 
   absl::StatusOr<LossKind> OwnLoss() const override {
+    if (NeededArguments(module_) == 2) return LossKind::kForward;
     if (module_.find_method("loss").has_value()) return LossKind::kModule;
     return absl::FailedPreconditionError(
-        "loss is not set, and the module has no method 'loss(output, target)'");
+        "loss is not set, and the module computes none: it has no method 'loss(output, target)', "
+        "and its forward takes the input alone, not forward(input, target)");
+  }
+
+  at::Tensor ForwardLoss(const at::Tensor& input, const at::Tensor& target) override {
+    const c10::IValue loss = module_.forward({input, target});
+    TORCH_CHECK(loss.isTensor() && loss.toTensor().numel() == 1,
+                "forward(input, target) should return the mean loss as a Tensor of one number");
+    return loss.toTensor().reshape({});
   }
 
   at::Tensor ModuleLoss(const at::Tensor& output, const at::Tensor& target) override {
@@ -218,9 +289,13 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
     return absl::UnimplementedError(absl::StrCat(path, ": was saved by a LibTorch too far from ",
                                                  LinkedTorchVersion(), ": ", FirstLine(what)));
   }
+  // The record that torch.jit.save writes and torch.save does not.
+  const bool saved_by_torch = absl::StrContains(what, "constants.pkl");
   return absl::InvalidArgumentError(absl::StrCat(
-      path, ": is not a TorchScript file, as torch.jit.script(model).save(path) writes it (",
-      FirstLine(what), ")"));
+      path, ": is not a TorchScript file, as torch.jit.script(model).save(path) writes it",
+      saved_by_torch ? "; it looks like torch.save of a state_dict, which has values and no model "
+                     : " ",
+      "(", FirstLine(what), ")"));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,

@@ -4,6 +4,9 @@
 // and under the names of the module's state_dict in PyTorch. A parameter that does not require a
 // gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` (batch norm) is a COUNTER;
 // the others, and buffers of bool, are constants of the model: they stay as the file has them.
+// A tensor with several names has the first; constants and the other names are Extras().
+//
+// `forward(input)` returns the output; `forward(input, target)` the mean loss.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 #define SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 

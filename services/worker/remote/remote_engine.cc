@@ -105,6 +105,7 @@ class RemoteEngine final : public ComputeEngine {
   }
 
   const v1::TensorTable& Describe() const override { return local_->Describe(); }
+  StateDictExtras Extras() const override { return local_->Extras(); }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     return local_->InitialTensor(tensor);
   }
@@ -387,7 +388,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
     const absl::StatusOr<LossKind> loss =
         ChooseLoss(options.job.loss(), options.job.model(), **model);
     if (!loss.ok()) return loss.status();
-    if (*loss == LossKind::kNone || *loss == LossKind::kModule) {
+    if (*loss == LossKind::kNone || *loss == LossKind::kModule || *loss == LossKind::kForward) {
       return absl::InvalidArgumentError(
           "training.execution is Server, where the worker computes the loss: the model should take "
           "data, and `loss` name nll, crossEntropy, mse or binaryCrossEntropyWithLogits");

@@ -133,7 +133,7 @@ class CliTest(OperatorCase):
         self.assertEqual(stop.returncode, 0, shown)
         self.assertIn('job: Suspended at step', shown)
         code, shown = self.sluice('run', '--cluster', '--detach', self.manifest)
-        self.assertEqual((code, 'It was suspended, and goes on' in shown), (0, True), shown)
+        self.assertEqual((code, 'The job was suspended; it is resumed' in shown), (0, True), shown)
         self.wait_for_pods()
         self.wait_for_condition('Running')
 

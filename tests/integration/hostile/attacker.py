@@ -60,6 +60,8 @@ class Attacker(frame_attacks.FrameAttacks, word_attacks.WordAttacks, floods.Floo
 
 def main():
     name, target = sys.argv[1], json.loads(sys.argv[2])
+    if target.get('idle'):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if 'user' in target:
         os.setgroups([])
         os.setgid(target['user'])

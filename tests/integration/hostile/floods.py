@@ -77,10 +77,10 @@ class Floods(client.HostileClient):
     # ---- S6, S7: places taken
 
     def silent_streams(self):
-        """Thousands of streams to each shard, and control streams, on which nothing is said: as many as can be opened in half of
-        the time, and held for the rest."""
+        """Thousands of streams to each shard, and control streams, on which nothing is said: as many as can be opened in the seconds
+        `opening`, and held for the rest."""
         deadline = time.monotonic() + self.seconds
-        opened_by = time.monotonic() + self.seconds / 2
+        opened_by = time.monotonic() + self.target['opening']
         view = self.progress().view
         connections = []
         for address, path in [(shard.address, client.EXCHANGE) for shard in view.shards] + [(self.coordinator, client.JOIN)]:

@@ -17,6 +17,7 @@ namespace {
 
 at::Tensor MakeTensor(const ScriptTensor& tensor) {
   at::Tensor value = at::tensor(tensor.values, at::kDouble).reshape(tensor.shape);
+  if (tensor.kind == ScriptTensor::kBoolBuffer) return value.to(at::kBool);
   return value.to(tensor.kind == ScriptTensor::kIntegerBuffer ? at::kLong : at::kFloat);
 }
 

@@ -10,7 +10,7 @@
 namespace sluice {
 
 struct ScriptTensor {
-  enum Kind { kParameter, kFrozenParameter, kBuffer, kIntegerBuffer };
+  enum Kind { kParameter, kFrozenParameter, kBuffer, kIntegerBuffer, kBoolBuffer };
   std::string name;
   Kind kind = kParameter;
   std::vector<int64_t> shape;

@@ -1,0 +1,84 @@
+"""The file state_dict.extras: what a model's state_dict holds beside the tensors that a job trains.
+
+These are second names (tied weights) and constant buffers (masks). A worker writes the file beside
+the checkpoints; `sluice.load` and `sluice export` read it. docs/checkpoints.md has the format.
+"""
+
+import json
+import os
+import struct
+
+import numpy as np
+
+from sluice import checksum
+from sluice import errors
+
+NAME = 'state_dict.extras'
+_FORMAT = 'sluice-state-dict-extras-1'
+_ALIAS = 'alias:'
+_LINE_BYTES = len('crc32c 00000000\n')
+# Safetensors' names of types; bfloat16 as the bits that it is stored in.
+TYPES = {'F32': '<f4', 'F64': '<f8', 'BF16': '<u2', 'F16': '<f2', 'I64': '<i8', 'I32': '<i4',
+         'I16': '<i2', 'I8': 'i1', 'U8': 'u1', 'BOOL': '?', 'C64': '<c8'}
+
+
+def _checksum_line(content):
+    return b'crc32c %08x\n' % checksum.crc32c(content)
+
+
+def encode(aliases, constants):
+    """The file. `aliases`: second name -> first; `constants`: name -> (type, flat array, shape)."""
+    header = {'__metadata__': {'format': _FORMAT,
+                               **{_ALIAS + name: first for name, first in aliases.items()}}}
+    data = []
+    place = 0
+    for name, (kind, flat, shape) in constants.items():
+        content = np.ascontiguousarray(flat).tobytes()
+        header[name] = {'dtype': kind, 'shape': list(shape),
+                        'data_offsets': [place, place + len(content)]}
+        data.append(content)
+        place += len(content)
+    text = json.dumps(header).encode()
+    text += b' ' * (-(8 + len(text)) % 64)
+    content = struct.pack('<Q', len(text)) + text + b''.join(data)
+    return content + _checksum_line(content)
+
+
+def check(path, content):
+    """The safetensors part of the file's content. Raises SluiceError for a damaged one."""
+    body = content[:-_LINE_BYTES]
+    if len(content) < _LINE_BYTES or content[-_LINE_BYTES:] != _checksum_line(body):
+        raise errors.SluiceError(f'{path} is damaged: its CRC32C is not the one that it states. '
+                                 'Without this file, what the job trained is read alone')
+    return body
+
+
+def aliases_of(header):
+    """Second name -> first, of the file's header."""
+    metadata = header.get('__metadata__', {})
+    return {key[len(_ALIAS):]: first for key, first in metadata.items() if key.startswith(_ALIAS)}
+
+
+def keep(directory, index, aliases, constants):
+    """Writes the file, if the directory is there and can be written.
+
+    A worker that cannot write it trains all the same: what it trains is whole in the checkpoints,
+    under the first names.
+    """
+    if not directory or not os.path.isdir(directory):
+        return
+    path = os.path.join(directory, NAME)
+    # Written also where there is nothing, in the place of the extras of an earlier model.
+    if not aliases and not constants and not os.path.exists(path):
+        return
+    content = encode(aliases, constants)
+    unfinished = f'{path}.tmp-{index}-{os.getpid()}'
+    try:
+        with open(unfinished, 'wb') as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)

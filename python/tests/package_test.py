@@ -1,0 +1,49 @@
+"""The package builds from a source distribution, as `python -m build python` does."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+from python.testing import requirements
+requirements.need('setuptools')
+
+from tools import unittest_main
+
+
+def setup(folder, *arguments):
+    done = subprocess.run([sys.executable, 'setup.py', '-q', *arguments], cwd=folder, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise AssertionError(done.stdout)
+
+
+class SourceDistribution(unittest.TestCase):
+
+    def test_has_what_a_build_needs(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        clone = pathlib.Path(temporary.name) / 'clone'
+        (clone / 'proto').mkdir(parents=True)
+        for proto in pathlib.Path('proto').glob('*.proto'):
+            shutil.copy(proto, clone / 'proto')
+        shutil.copytree('python', clone / 'python',
+                        ignore=shutil.ignore_patterns('wire.descriptors', '__pycache__'))
+        setup(clone / 'python', 'sdist')
+        (archive,) = (clone / 'python' / 'dist').glob('*.tar.gz')
+        with tarfile.open(archive) as content:
+            content.extractall(clone / 'unpacked')
+        (unpacked,) = (clone / 'unpacked').iterdir()
+        setup(unpacked, 'build')
+        built = unpacked / 'build' / 'lib' / 'sluice'
+        self.assertGreater((built / 'protocol' / 'wire.descriptors').stat().st_size, 1000)
+        modules = {path.relative_to('python/sluice') for path in
+                   pathlib.Path('python/sluice').rglob('*.py')}
+        self.assertEqual(modules, {path.relative_to(built) for path in built.rglob('*.py')})
+
+
+if __name__ == '__main__':
+    unittest_main.main()

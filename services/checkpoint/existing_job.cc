@@ -1,0 +1,324 @@
+#include "services/checkpoint/existing_job.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/common/json_text.h"
+#include "services/common/utf8.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = ExistingJob::Kind;
+
+constexpr const char* kLength[] = {"spec.training.steps", "spec.training.epochs",
+                                   "spec.training.target"};
+constexpr size_t kMaxShown = 10;       // differences in one message
+constexpr size_t kMaxValueBytes = 80;  // of one value in a message
+constexpr size_t kMaxSettingsDepth = 32;
+constexpr size_t kMaxSettingsBytes = 16 << 10;  // longer ones are not recorded: claims are small
+
+struct Change {
+  std::string path;
+  Json before;  // null: unset
+  Json after;
+};
+
+void Compare(const std::string& path, const Json& before, const Json& after,
+             std::vector<Change>* changes) {
+  if (before == after) return;
+  const bool objects =
+      (before.is_object() || before.is_null()) && (after.is_object() || after.is_null());
+  if (!objects) {
+    changes->push_back({path, before, after});
+    return;
+  }
+  std::set<std::string> keys;
+  for (const Json* side : {&before, &after}) {
+    if (!side->is_object()) continue;
+    for (const auto& entry : side->items()) keys.insert(entry.key());
+  }
+  const auto child = [](const Json& side, const std::string& key) {
+    return side.is_object() ? side.value(key, Json()) : Json();
+  };
+  for (const std::string& key : keys) {
+    Compare(absl::StrCat(path, ".", key), child(before, key), child(after, key), changes);
+  }
+}
+
+std::string ValueText(const Json& value) {
+  if (value.is_null()) return "(unset)";
+  // 64-bit integers are strings in JSON made from protobufs.
+  const std::string text = value.is_string()
+                               ? value.get<std::string>()
+                               : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= kMaxValueBytes ? text
+                                       : absl::StrCat(TruncateUtf8(text, kMaxValueBytes), "...");
+}
+
+std::string ChangesText(const std::vector<Change>& changes) {
+  std::vector<std::string> texts;
+  for (const Change& change : changes) {
+    if (texts.size() == kMaxShown) {
+      texts.push_back(absl::StrCat(changes.size() - kMaxShown, " more"));
+      break;
+    }
+    texts.push_back(
+        absl::StrCat(change.path, " ", ValueText(change.before), " -> ", ValueText(change.after)));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// Empty if the claim does not record its job's settings, or not legibly.
+Json ParseSettings(const std::string& text) {
+  if (text.empty() || !CheckJsonText(text, kMaxSettingsDepth).ok()) return Json();
+  Json settings = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return settings.is_object() ? settings : Json();
+}
+
+Json TrainingOf(const Json& settings, const char* name) {
+  const Json training = settings.value("training", Json());
+  return training.is_object() ? training.value(name, Json()) : Json();
+}
+
+uint64_t NumberOf(const Json& settings, const char* name) {
+  const Json value = TrainingOf(settings, name);
+  uint64_t number = 0;
+  return value.is_string() && absl::SimpleAtoi(value.get<std::string>(), &number) ? number : 0;
+}
+
+// Whether the second job asks for more training than the first one.
+bool AsksForMore(const Json& before, const Json& after) {
+  return NumberOf(after, "steps") > NumberOf(before, "steps") ||
+         NumberOf(after, "epochs") > NumberOf(before, "epochs") ||
+         TrainingOf(after, "target") != TrainingOf(before, "target");
+}
+
+// What another activation has left.
+struct Found {
+  std::string job;
+  bool finished = false;
+  std::string time;  // of its newest claim
+  std::optional<v1::CheckpointRef> checkpoint;
+  bool settings_known = false;
+  bool longer = false;
+  std::vector<Change> length;    // differences of the length
+  std::vector<Change> settings;  // all others
+};
+
+std::string FoundText(const v1::JobSpec& job, const Found& found) {
+  const std::string& folder = job.checkpoint().directory();
+  const std::string at =
+      found.checkpoint.has_value()
+          ? absl::StrCat(found.finished ? " after step " : "; its newest checkpoint is of step ",
+                         found.checkpoint->step())
+          : "";
+  std::string text = absl::StrCat("the checkpoint folder", folder.empty() ? "" : " ", folder,
+                                  " holds job ", found.job);
+  if (found.finished) {
+    absl::StrAppend(&text, ", which finished", at, found.time.empty() ? "" : " at ", found.time);
+  } else {
+    absl::StrAppend(&text, ", which has not finished", at,
+                    found.time.empty() ? "" : absl::StrCat(", its newest attempt of ", found.time));
+  }
+  std::vector<Change> all = found.length;
+  all.insert(all.end(), found.settings.begin(), found.settings.end());
+  if (!found.settings_known) {
+    absl::StrAppend(&text, "; its settings are not recorded");
+  } else if (all.empty()) {
+    absl::StrAppend(&text, "; its settings are those of this job");
+  } else {
+    absl::StrAppend(&text, "; this job differs in ", ChangesText(all));
+  }
+  return text;
+}
+
+// What a user can set.
+std::string Advice(const Found& found) {
+  std::vector<std::string> ways;
+  if (!found.settings.empty()) {
+    ways.push_back("Resume, with its settings, to continue from it");
+  } else {
+    ways.push_back(found.finished && found.settings_known && !found.longer
+                       ? "Resume to accept its result"
+                       : "Resume to continue from it");
+  }
+  ways.push_back(
+      "Replace to train from the beginning (its checkpoints are removed when the first new one is "
+      "complete)");
+  return absl::StrCat(
+      ". Nothing was trained or changed. Set checkpoint.onExisting: ", absl::StrJoin(ways, ", or "),
+      "; or give this job a folder of its own (checkpoint.storage)");
+}
+
+ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
+  const std::string text = FoundText(job, found);
+  const ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(found))};
+  const ExistingJob resumed = {Kind::kResume, absl::StrCat(text, "; training continues from it")};
+  switch (job.checkpoint().on_existing()) {
+    case v1::CheckpointSpec::REPLACE:
+      return {Kind::kReplace,
+              absl::StrCat(text,
+                           "; training begins again (checkpoint.onExisting: Replace), and those "
+                           "checkpoints are removed when the first new one is complete")};
+    case v1::CheckpointSpec::RESUME:
+      if (!found.settings.empty()) return refused;
+      if (!found.finished || !found.settings_known || found.longer) return resumed;
+      return {Kind::kFinished, absl::StrCat(text, "; nothing was trained")};
+    case v1::CheckpointSpec::UNSET:
+      return found.finished || !found.settings_known || !found.settings.empty() ? refused : resumed;
+    default:
+      return refused;
+  }
+}
+
+}  // namespace
+
+std::string FullJobName(const v1::JobSpec& job) {
+  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+}
+
+bool IsLengthSetting(const std::string& path) {
+  return std::any_of(std::begin(kLength), std::end(kLength), [&](const char* length) {
+    return path == length || absl::StartsWith(path, absl::StrCat(length, "."));
+  });
+}
+
+std::string ClaimSettings(const v1::JobSpec& job) {
+  v1::JobSpec kept;
+  *kept.mutable_model() = job.model();
+  kept.mutable_model()->clear_device();
+  *kept.mutable_data() = job.data();
+  kept.mutable_data()->clear_evaluation();
+  kept.set_loss(job.loss());
+  *kept.mutable_optimizer() = job.optimizer();
+  kept.mutable_parameter_server()->set_partitions(job.parameter_server().partitions());
+  if (!job.checkpoint().restore_from().empty()) {
+    kept.mutable_checkpoint()->set_restore_from(job.checkpoint().restore_from());
+  }
+  const v1::TrainingSpec& from = job.training();
+  v1::TrainingSpec& training = *kept.mutable_training();
+  training.set_steps(from.steps());
+  training.set_epochs(from.epochs());
+  if (from.has_target()) *training.mutable_target() = from.target();
+  training.set_global_batch_size(from.global_batch_size());
+  training.set_microbatch_size(from.microbatch_size());
+  training.set_seed(from.seed());
+  training.set_bit_exact(from.bit_exact());
+  training.set_aggregation(from.aggregation());
+  training.set_non_finite(from.non_finite());
+  training.set_execution(from.execution());
+  if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
+  if (from.has_dense()) *training.mutable_dense() = from.dense();
+  std::string json;
+  // Fails only on text that is not UTF-8, which no manifest has; then the settings are not known.
+  if (!google::protobuf::util::MessageToJsonString(kept, &json).ok()) json.clear();
+  return json.size() <= kMaxSettingsBytes ? json : "";
+}
+
+ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
+                          const RestorePoint& point) {
+  if (claims.empty()) return {};
+  const v1::Claim& newest = claims.back();
+  const std::string name = FullJobName(job);
+  // Claims of older versions, and damaged ones, do not name their job.
+  const std::string other = newest.job().empty() ? point.manifest.job() : newest.job();
+  if (other == name || other.empty()) return {};
+  if (!IsSameJob(other, name)) {
+    return {Kind::kRefused,
+            absl::StrCat("the checkpoint folder ", job.checkpoint().directory(), " is job ", other,
+                         "'s, and this is job ", name,
+                         ": give each job a folder of its own; to begin with another job's "
+                         "checkpoint, name it in checkpoint.restoreFrom")};
+  }
+  const bool replaced = std::any_of(claims.begin(), claims.end(),
+                                    [&](const v1::Claim& claim) { return claim.job() == name; });
+  if (replaced) {
+    return {Kind::kRefused, absl::StrCat("job ", other, " has taken over the checkpoint folder",
+                                         job.checkpoint().directory().empty() ? "" : " ",
+                                         job.checkpoint().directory(), " of this job, ", name)};
+  }
+  const bool replace = job.checkpoint().on_existing() == v1::CheckpointSpec::REPLACE;
+  // Nothing was saved, so nothing is lost.
+  if (!point.found && !newest.end() && !replace) return {};
+  Found found;
+  found.job = other;
+  found.finished = newest.end();
+  found.time = newest.time();
+  if (point.found) found.checkpoint = point.manifest.checkpoint();
+  const Json before = ParseSettings(newest.settings());
+  const Json after = ParseSettings(ClaimSettings(job));
+  found.settings_known = before.is_object() && after.is_object();
+  if (found.settings_known) {
+    std::vector<Change> changes;
+    Compare("spec", before, after, &changes);
+    for (Change& change : changes) {
+      (IsLengthSetting(change.path) ? found.length : found.settings).push_back(std::move(change));
+    }
+    found.longer = AsksForMore(before, after);
+  }
+  return Judge(job, found);
+}
+
+absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job) {
+  OpenedStorage opened;
+  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
+  if (!claims.ok()) return claims.status();
+  opened.claims = *std::move(claims);
+  absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
+  if (point.ok()) {
+    opened.existing = JudgeExisting(job, opened.claims, *point);
+    opened.point = *std::move(point);
+  } else {
+    // What is replaced need not be whole. But its numbers must be known, and that it is another
+    // activation's.
+    absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
+    if (!absl::IsFailedPrecondition(point.status()) || !checkpoints.ok()) return point.status();
+    const uint64_t highest = opened.claims.empty() ? 0 : opened.claims.back().attempt();
+    for (const v1::CheckpointRef& ref : *checkpoints) {
+      if (ref.attempt() > highest) return point.status();
+    }
+    opened.existing = JudgeExisting(job, opened.claims, RestorePoint());
+    if (opened.existing.kind != Kind::kReplace) return point.status();
+    return opened;
+  }
+  if (opened.existing.kind == Kind::kReplace) {
+    // A damaged claim may be this job's own, of checkpoints that are damaged too.
+    if (IsDamaged(opened.claims.back()) && !opened.point.passed_over.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it is not known whose checkpoints are there: ",
+                       absl::StrJoin(opened.point.damaged, "; "),
+                       ". Put back what is damaged from a copy, or remove the folder to train from "
+                       "the beginning"));
+    }
+    opened.point = RestorePoint();
+  }
+  return opened;
+}
+
+std::vector<v1::CheckpointRef> ReplacedCheckpoints(
+    const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
+    const std::vector<v1::CheckpointRef>& checkpoints) {
+  if (job.checkpoint().on_existing() != v1::CheckpointSpec::REPLACE) return {};
+  const std::string name = FullJobName(job);
+  const auto first = std::find_if(claims.begin(), claims.end(),
+                                  [&](const v1::Claim& claim) { return claim.job() == name; });
+  if (first == claims.end() || first->end() || first->has_parent()) return {};
+  std::vector<v1::CheckpointRef> replaced;
+  for (const v1::CheckpointRef& ref : checkpoints) {
+    if (ref.attempt() < first->attempt()) replaced.push_back(ref);
+  }
+  return replaced;
+}
+
+}  // namespace sluice

@@ -1,0 +1,245 @@
+#include "services/checkpoint/existing_job.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/crc32c.h"
+#include "services/common/fake_file_system.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Kind = ExistingJob::Kind;
+
+v1::CheckpointRef Ref(uint64_t attempt, uint64_t step) {
+  v1::CheckpointRef ref;
+  ref.set_attempt(attempt);
+  ref.set_step(step);
+  return ref;
+}
+
+v1::JobSpec Job(const std::string& uid, uint64_t steps = 100) {
+  v1::JobSpec job;
+  job.set_namespace_("default");
+  job.set_name("exact");
+  job.set_uid(uid);
+  job.set_loss("nll");
+  job.mutable_training()->set_steps(steps);
+  job.mutable_training()->set_global_batch_size(32);
+  job.mutable_worker()->set_replicas(2);
+  job.mutable_checkpoint()->set_directory("/store");
+  return job;
+}
+
+v1::JobSpec Job(const std::string& uid, v1::CheckpointSpec::OnExisting policy,
+                uint64_t steps = 100) {
+  v1::JobSpec job = Job(uid, steps);
+  job.mutable_checkpoint()->set_on_existing(policy);
+  return job;
+}
+
+class ExistingJobTest : public ::testing::Test {
+ protected:
+  void Claim(const v1::JobSpec& job, bool end = false) {
+    v1::Claim claim;
+    claim.set_attempt(++claims_);
+    claim.set_end(end);
+    claim.set_job(FullJobName(job));
+    claim.set_settings(ClaimSettings(job));
+    claim.set_time("2026-11-22T20:00:00+00:00");
+    if (parent_.step() > 0 && !end) *claim.mutable_parent() = parent_;
+    ASSERT_TRUE(storage_->CreateClaim(claim).ok());
+  }
+
+  void Save(const v1::JobSpec& job, const v1::CheckpointRef& ref) {
+    const std::string content = "values";
+    ASSERT_TRUE(storage_->WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
+    v1::Manifest manifest;
+    manifest.set_job(FullJobName(job));
+    *manifest.mutable_checkpoint() = ref;
+    v1::PartitionFile& file = *manifest.add_files();
+    file.set_name("partition-00000.safetensors");
+    file.set_bytes(content.size());
+    file.set_crc32c(Crc32c(content));
+    ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
+  }
+
+  // Job u1 has trained; `finished`: to its end.
+  void Train(bool finished) {
+    Claim(Job("u1"));
+    Save(Job("u1"), Ref(1, 100));
+    if (finished) Claim(Job("u1"), /*end=*/true);
+  }
+
+  ExistingJob Judge(const v1::JobSpec& job) {
+    const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? opened->existing : ExistingJob();
+  }
+
+  FakeFileSystem files_;
+  std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, "/store", "test");
+  uint64_t claims_ = 0;
+  v1::CheckpointRef parent_;  // of the next claim
+};
+
+TEST_F(ExistingJobTest, AnEmptyFolderAndTheJobsOwnCheckpointsAreUsedWithoutAWord) {
+  for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
+                            v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
+    EXPECT_EQ(Judge(Job("u1", policy)).kind, Kind::kNone);
+  }
+  Train(/*finished=*/false);
+  for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
+                            v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
+    const ExistingJob existing = Judge(Job("u1", policy, 200));
+    EXPECT_EQ(existing.kind, Kind::kNone) << policy;
+    EXPECT_EQ(existing.message, "");
+  }
+}
+
+TEST_F(ExistingJobTest, ADamagedClaimOfTheJobsOwnIsKnownByItsCheckpoint) {
+  Train(/*finished=*/false);
+  ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
+  EXPECT_EQ(Judge(Job("u1", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
+  EXPECT_EQ(Judge(Job("u2")).kind, Kind::kRefused) << "the settings are not known";
+}
+
+TEST_F(ExistingJobTest, AnUnfinishedJobWithTheSameSettingsIsResumedUnlessTheJobSaysOtherwise) {
+  Train(/*finished=*/false);
+  v1::JobSpec wider = Job("u2");
+  wider.mutable_worker()->set_replicas(7);
+  wider.mutable_checkpoint()->set_interval_steps(5);
+  EXPECT_EQ(Judge(wider).kind, Kind::kResume) << "no checkpoint depends on what differs";
+  EXPECT_EQ(Judge(Job("u2", 200)).kind, Kind::kResume);
+  EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::RESUME)).kind, Kind::kResume);
+  const ExistingJob refused = Judge(Job("u2", v1::CheckpointSpec::FAIL));
+  EXPECT_EQ(refused.kind, Kind::kRefused);
+  EXPECT_THAT(
+      refused.message,
+      AllOf(HasSubstr("the checkpoint folder /store holds job default/exact/u1, which has "
+                      "not finished; its newest checkpoint is of step 100"),
+            HasSubstr("its settings are those of this job"),
+            HasSubstr("Set checkpoint.onExisting: Resume to continue from it, or Replace")));
+}
+
+TEST_F(ExistingJobTest, AFinishedJobIsNamedAndNothingIsDoneUntilTheJobSaysWhat) {
+  Train(/*finished=*/true);
+  for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::FAIL}) {
+    const ExistingJob existing = Judge(Job("u2", policy, 200));
+    EXPECT_EQ(existing.kind, Kind::kRefused);
+    EXPECT_THAT(existing.message,
+                AllOf(HasSubstr("holds job default/exact/u1, which finished after step 100 at "
+                                "2026-11-22T20:00:00+00:00; this job differs in "
+                                "spec.training.steps 100 -> 200"),
+                      HasSubstr("Nothing was trained or changed."),
+                      HasSubstr("Resume to continue from it")));
+  }
+  EXPECT_THAT(Judge(Job("u2")).message, HasSubstr("Resume to accept its result"));
+}
+
+TEST_F(ExistingJobTest, AFinishedJobIsContinuedWhereMoreIsAskedForAndElseCalledFinished) {
+  Train(/*finished=*/true);
+  EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::RESUME, 200)).kind, Kind::kResume);
+  for (const uint64_t steps : {100, 50}) {
+    const ExistingJob existing = Judge(Job("u2", v1::CheckpointSpec::RESUME, steps));
+    EXPECT_EQ(existing.kind, Kind::kFinished);
+    EXPECT_THAT(existing.message, HasSubstr("nothing was trained"));
+  }
+}
+
+TEST_F(ExistingJobTest, OtherSettingsAreNamedAndNeverResumed) {
+  Train(/*finished=*/false);
+  for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME}) {
+    v1::JobSpec job = Job("u2", policy);
+    job.set_loss("mse");
+    job.mutable_training()->set_global_batch_size(64);
+    const ExistingJob existing = Judge(job);
+    EXPECT_EQ(existing.kind, Kind::kRefused);
+    EXPECT_THAT(existing.message,
+                AllOf(HasSubstr("spec.loss nll -> mse, spec.training.globalBatchSize 32 -> 64"),
+                      HasSubstr("Resume, with its settings"), HasSubstr("Replace")));
+  }
+}
+
+TEST_F(ExistingJobTest, WhatIsReplacedIsNamedAndIsNoStateToBeginWith) {
+  Train(/*finished=*/true);
+  v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
+  const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job);
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened->existing.kind, Kind::kReplace);
+  EXPECT_THAT(opened->existing.message, HasSubstr("default/exact/u1, which finished after step"));
+  EXPECT_FALSE(opened->point.found);
+  EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(1)) << "nothing is removed yet";
+  EXPECT_THAT(ReplacedCheckpoints(job, opened->claims, *storage_->ListCheckpoints()), IsEmpty());
+
+  // From its first claim on it is the job's own, and continues.
+  Claim(job);
+  EXPECT_EQ(Judge(job).kind, Kind::kNone);
+  Save(job, Ref(3, 10));
+  const auto replaced =
+      ReplacedCheckpoints(job, *storage_->ReadClaims(), *storage_->ListCheckpoints());
+  ASSERT_THAT(replaced, SizeIs(1));
+  EXPECT_EQ(replaced[0].attempt(), 1u);
+}
+
+TEST_F(ExistingJobTest, AResumedJobReplacesNothing) {
+  Train(/*finished=*/false);
+  parent_ = Ref(1, 100);
+  v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
+  Claim(job);
+  EXPECT_THAT(ReplacedCheckpoints(job, *storage_->ReadClaims(), *storage_->ListCheckpoints()),
+              IsEmpty());
+}
+
+TEST_F(ExistingJobTest, AJobThatAnotherOneHasReplacedDoesNotReplaceItInTurn) {
+  Train(/*finished=*/false);
+  Claim(Job("u2", v1::CheckpointSpec::REPLACE));
+  const ExistingJob existing = Judge(Job("u1", v1::CheckpointSpec::REPLACE));
+  EXPECT_EQ(existing.kind, Kind::kRefused);
+  EXPECT_THAT(existing.message, HasSubstr("job default/exact/u2 has taken over"));
+}
+
+TEST_F(ExistingJobTest, OnlyReplaceBeginsAgainBesideDamagedCheckpoints) {
+  Train(/*finished=*/false);
+  const std::string manifest =
+      absl::StrCat("/store/", CheckpointFolder(Ref(1, 100)), "/manifest.json");
+  ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
+  for (const auto policy :
+       {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME, v1::CheckpointSpec::FAIL}) {
+    const auto opened = ReadForJob(*storage_, Job("u2", policy));
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr("no checkpoint of the job"));
+  }
+  EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::REPLACE)).kind, Kind::kReplace);
+  // Its own are not replaced, nor is what may be its own.
+  EXPECT_FALSE(ReadForJob(*storage_, Job("u1", v1::CheckpointSpec::REPLACE)).ok());
+  ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
+  EXPECT_FALSE(ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE)).ok());
+}
+
+TEST_F(ExistingJobTest, ClaimsWithoutACheckpointBindNobody) {
+  Claim(Job("u1"));
+  EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
+}
+
+TEST_F(ExistingJobTest, SettingsThatAreNotJsonAreNotKnown) {
+  v1::Claim claim;
+  claim.set_attempt(++claims_);
+  claim.set_job("default/exact/u1");
+  for (const char* settings : {"", "[]", "{\"training\": 3}", "{\"training\": {\"steps\": []}}",
+                               "{\"training\"", "\xff"}) {
+    claim.set_settings(settings);
+    RestorePoint point;
+    point.found = true;
+    *point.manifest.mutable_checkpoint() = Ref(1, 100);
+    EXPECT_EQ(JudgeExisting(Job("u2"), {claim}, point).kind, Kind::kRefused) << settings;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,110 @@
+// Disconnects the clients that flood a server below gRPC's calls.
+//
+// Intuition. gRPC 1.51 lets a client open and reset streams, or send headers without end, as fast
+// as it can. Its calls are refused (security/call_gate.h) one by one, and everything else that the
+// process receives waits behind them, heartbeats too. gRPC has no means to end such a connection.
+// The socket belongs to this process, so a thread looks at the server's sockets several times a
+// second and aborts the connections that
+//
+//   - sent more than kMaxBytesBeforeCall without a call that the gate admitted: a process of a job
+//     begins with such a call; or
+//   - made more refused calls than kRefusalRate allows.
+//
+// The gate knows a connection by a number, and admits its first call before anything behind that
+// call is read; the peer's address, by which a socket is found, is known a moment later, when a
+// service sees the call. Until then no connection is judged by the first rule.
+#ifndef SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
+#define SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
+
+#include <grpcpp/server_context.h>
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "services/common/mutex.h"
+#include "services/transport/security/call_gate.h"
+
+namespace sluice {
+
+inline constexpr uint64_t kMaxBytesBeforeCall = uint64_t{256} << 10;
+
+struct Disconnection {
+  // Why: "no_call" or "refused_calls". For a metric's label.
+  absl::string_view reason;
+  std::string text;  // names the peer
+  // As CallRefusal::to_log.
+  uint64_t to_log = 0;
+};
+
+class ConnectionGuard final : public security::CallObserver {
+ public:
+  // `on_disconnected` is called on the guard's thread; null: nothing is told.
+  explicit ConnectionGuard(std::function<void(const Disconnection&)> on_disconnected);
+  ~ConnectionGuard() override;
+
+  ConnectionGuard(const ConnectionGuard&) = delete;
+  ConnectionGuard& operator=(const ConnectionGuard&) = delete;
+
+  // Watches the server of this process that listens on `port`. Once.
+  void Start(int port);
+  // Returns when no connection will be disconnected any more. Repeatable.
+  void Stop();
+
+  // Any thread; these do not block.
+  void OnAdmitted(uint64_t connection) override;
+  void OnFlood(uint64_t connection) override;
+  // A service sees a call, whose context is complete.
+  void OnCall(const grpc::ServerContextBase& context);
+
+ private:
+  // A connection that had a call admitted.
+  struct Connection {
+    std::string peer;       // empty: not known yet
+    int sweeps = 0;         // for which it was not known
+    bool flooding = false;  // it is to be disconnected
+  };
+  // What the thread has seen of a socket that sent more than it should.
+  struct Suspect {
+    uint64_t read_bytes = 0;
+    absl::Time seen;
+  };
+  // What is known of peers when a sweep begins.
+  struct Known {
+    std::map<std::string, bool> flooding;  // by peer, of those that had a call admitted
+    bool complete = true;                  // there is no connection whose peer is not known yet
+  };
+
+  void Loop();
+  // Whether it is time to sweep; false: the guard stops.
+  bool WaitForSweep(absl::Duration least, absl::Duration most);
+  Known Look();
+  void Sweep();
+  void Disconnect(int fd, const std::string& peer, absl::string_view reason, absl::string_view why);
+
+  const std::function<void(const Disconnection&)> on_disconnected_;
+  int port_ = 0;
+  Mutex mutex_;  // protects what follows; not held while sockets are looked at
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool flood_found_ ABSL_GUARDED_BY(mutex_) = false;
+  // As many as are open, and those that came within the last kMaxSweepsWithoutPeer sweeps.
+  std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
+
+  // The thread's.
+  std::map<std::string, Suspect> suspects_;  // by peer
+  security::LogLimit log_;
+  std::thread thread_;
+};
+
+// As gRPC names the address; empty: it is neither IPv4 nor IPv6, or of one link only.
+std::string GrpcPeerName(const sockaddr_storage& address);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_

@@ -1,0 +1,80 @@
+"""tools/install_dependencies.sh beside stand-ins for Debian's programs."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from tools import unittest_main
+
+SCRIPT = pathlib.Path('tools/install_dependencies.sh').absolute()
+
+# Nothing is installed until apt-get has run, which enables a service, as packages do.
+STAND_INS = {
+    'dpkg-query': 'test -e "$HERE/installed" && echo installed',
+    'id': 'echo "${USER_ID:-0}"',
+    'sudo': 'echo "sudo $*" >>"$HERE/commands"; exec "$@"',
+    'systemctl': 'echo "systemctl $*" >>"$HERE/commands"',
+    'apt-get': '''
+echo "apt-get $*" >>"$HERE/commands"
+case "$*" in *--simulate*) exit 0 ;; esac
+touch "$HERE/installed"
+ln -s /lib/containerd.service "$SLUICE_TEST_UNITS/multi-user.target.wants/containerd.service"
+for i in $(seq 120); do echo "Setting up package-$i (1.0) ..."; done''',
+}
+
+
+class InstallDependencies(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.wants = self.folder / 'units' / 'multi-user.target.wants'
+        self.wants.mkdir(parents=True)
+        (self.wants / 'cron.service').symlink_to('/lib/cron.service')
+        (self.folder / 'bin').mkdir()
+        for name, text in STAND_INS.items():
+            self.stand_in(name, text)
+
+    def stand_in(self, name, text):
+        path = self.folder / 'bin' / name
+        path.write_text(f'#!/bin/sh\n{text}\n')
+        path.chmod(0o755)
+
+    def run_script(self, *arguments, **environment):
+        done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, env={
+            **os.environ, 'PATH': f'{self.folder / "bin"}:/usr/bin:/bin', 'HERE': str(self.folder), 'HOME': str(self.folder),
+            'SLUICE_TEST_UNITS': str(self.folder / 'units'), **environment})
+        return done.returncode, done.stdout + done.stderr
+
+    def commands(self):
+        return (self.folder / 'commands').read_text().splitlines()
+
+    def test_what_running_needs_is_a_part_that_has_no_services_and_no_tools_of_tests(self):
+        all_packages = set(self.run_script('--list')[1].split())
+        to_run = set(self.run_script('--list', '--run')[1].split())
+        self.assertLess(to_run, all_packages)
+        self.assertLessEqual({'bazel-bootstrap', 'libtorch-dev', 'dataset-fashion-mnist'}, to_run)
+        self.assertFalse({'containerd', 'prometheus', 'clang-tidy-14', 'golang-go', 'spin', 'libgtest-dev'} & to_run)
+
+    def test_services_that_packages_enable_are_disabled_and_no_others(self):
+        code, output = self.run_script()
+        self.assertEqual(code, 0, output)
+        self.assertIn('systemctl --quiet disable containerd.service', self.commands())
+        self.assertLess(len(output.splitlines()), 12, output)  # not a line for each package
+
+    def test_another_user_than_root_is_asked_by_sudo(self):
+        code, output = self.run_script('--run', USER_ID='1000')
+        self.assertEqual(code, 0, output)
+        self.assertIn('needs root: sudo may ask for your password', output)
+        self.assertTrue(any(line.startswith('sudo env DEBIAN_FRONTEND=noninteractive') for line in self.commands()))
+
+    def test_nothing_is_changed_where_nothing_is_missing(self):
+        (self.folder / 'installed').touch()
+        code, output = self.run_script()
+        self.assertEqual(code, 0, output)
+        self.assertFalse((self.folder / 'commands').exists())
+
+
+if __name__ == '__main__':
+    unittest_main.main()

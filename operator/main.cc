@@ -3,7 +3,10 @@
 #include <curl/curl.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -51,6 +54,7 @@ struct Flags {
   std::string server_image = "sluice-server:latest";
   std::string worker_image = "sluice-worker:latest";
   std::string job_log_format = "logfmt";
+  std::optional<int64_t> job_user = 65532;
   int workers = 8;
   std::string resync_text = "10m";
   absl::Duration resync;
@@ -159,14 +163,18 @@ class Process {
 
   // Until Stop, or until leadership is lost. Blocks.
   absl::Status Run() {
-    operator_->StartCaches([this](const std::string& resource, const absl::Status& status) {
-      meter_.OnWatchError(resource);
-      logger_.Warning("A watch broke", {{"resource", resource}, {"why", status.ToString()}});
-    });
+    operator_->StartCaches(
+        [this](const std::string& ns, const std::string& resource, const absl::Status& status) {
+          meter_.OnWatchError(resource);
+          logger_.Warning("Watch failed",
+                          {{"namespace", ns}, {"resource", resource}, {"err", status.ToString()}});
+        });
     std::thread keeper([this] { KeepHouse(); });
+    std::thread messenger([this] { SendEvents(); });
     absl::Status status = flags_.leader_elect ? Lead() : ActUntilStopped();
     housekeeping_.Cancel();
     keeper.join();
+    messenger.join();
     if (!absl::IsCancelled(status)) return status;
     return absl::OkStatus();
   }
@@ -175,13 +183,18 @@ class Process {
   Operator::Options OperatorOptions() {
     Operator::Options options;
     options.namespaces = absl::StrSplit(flags_.namespaces, ',', absl::SkipWhitespace());
-    options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format};
+    options.reconciler.pods = {flags_.server_image, flags_.worker_image, flags_.job_log_format,
+                               flags_.job_user};
     options.reconciler.control_address = [](const std::string& ip) {
       const bool six = ip.find(':') != std::string::npos;
       return absl::StrCat(six ? "[" : "", ip, six ? "]" : "", ":", reconciler::kCoordinatorPort);
     };
-    options.reconciler.on_status = [this](const kube::Json& before, const kube::Json& after) {
-      meter_.OnStatus(before, after);
+    options.reconciler.on_status = [this](const kube::ObjectKey& job, const kube::Json& before,
+                                          const kube::Json& after) {
+      meter_.OnStatus(job, before, after);
+    };
+    options.reconciler.on_certificates = [this](const kube::ObjectKey& job, absl::Time expiry) {
+      meter_.OnCertificates(job, expiry);
     };
     options.resync = flags_.resync;
     options.controller.name = "trainingjob";
@@ -200,11 +213,10 @@ class Process {
   }
 
   void LogFailure(const ReconcileLog::Line& line) const {
-    logger_.Warning("A job could not be brought on",
-                    {{"job", line.job},
-                     {"why", line.why},
-                     {"retry_in", absl::FormatDuration(line.retry_in)},
-                     {"untold", line.untold}});
+    logger_.Warning("Reconcile failed", {{"job", line.job},
+                                         {"err", line.why},
+                                         {"retry_in", absl::FormatDuration(line.retry_in)},
+                                         {"untold", line.untold}});
   }
 
   bool WaitForCaches() {
@@ -225,10 +237,12 @@ class Process {
           starter = std::thread([this] { Begin(); });
         },
         [&] {
-          logger_.Info("The operator leads no more", {{"holder", elector_->Holder()}});
+          cancellation_.Cancel();
+          starter.join();
+          // Where this process stops of its own accord, it still holds the lease.
+          if (elector_->IsLeader()) EndActing();
+          logger_.Info("Leadership ended", {{"holder", elector_->Holder()}});
         });
-    cancellation_.Cancel();
-    if (starter.joinable()) starter.join();
     return status;
   }
 
@@ -236,7 +250,14 @@ class Process {
     Begin();
     while (!cancellation_.WaitFor(absl::Hours(1))) {
     }
+    EndActing();
     return absl::OkStatus();
+  }
+
+  // The last reconciliations end, and their events are sent.
+  void EndActing() {
+    operator_->Stop();
+    events_->Flush(writes_.get()).IgnoreError();
   }
 
   void Begin() {
@@ -248,12 +269,17 @@ class Process {
       operator_->Tick();
       meter_.Update(operator_->jobs(), operator_->queue()->depth(),
                     operator_->queue()->processing(), !flags_.leader_elect || elector_->IsLeader(),
-                    events_->dropped());
+                    events_->dropped(), operator_->refused_namespaces().size());
+    } while (!housekeeping_.WaitFor(kHousekeeping));
+  }
+
+  // On a thread of its own: a slow API server must not hold up metrics and resyncs.
+  void SendEvents() {
+    do {
       if (const absl::Status sent = events_->SendPending(writes_.get()); !sent.ok()) {
-        logger_.Debug("Events wait", {{"why", sent.ToString()}});
+        logger_.Debug("Events wait", {{"err", sent.ToString()}});
       }
     } while (!housekeeping_.WaitFor(kHousekeeping));
-    events_->Flush(writes_.get()).IgnoreError();
   }
 
   const Flags flags_;
@@ -300,7 +326,7 @@ absl::Status Run(const Flags& flags, const Environment& environment, const Logge
 
 int Main(int argc, char** argv) {
   Flags flags;
-  flags.program.metrics_address = "0.0.0.0:8080";
+  flags.program.metrics_address = "[::]:8080";
   CLI::App app{"Runs Sluice's TrainingJobs on a Kubernetes cluster."};
   app.add_option("--kubeconfig", flags.kubeconfig,
                  "how to reach the API server (default: as the pod's service account, else "
@@ -323,6 +349,12 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--job-log-format", flags.job_log_format, "of the jobs' pods: logfmt or json")
       ->capture_default_str();
+  bool platform_user = false;
+  app.add_option("--job-user", *flags.job_user, "user and group of the processes in jobs' pods")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{std::numeric_limits<int32_t>::max()}));
+  app.add_flag("--platform-user", platform_user,
+               "leave user and group of jobs' pods to the platform, as OpenShift wants it");
   app.add_option("--workers", flags.workers, "jobs that are reconciled at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
@@ -331,6 +363,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+  if (platform_user) flags.job_user.reset();
   if (!absl::ParseDuration(flags.resync_text, &flags.resync) ||
       flags.resync <= absl::ZeroDuration()) {
     return ExitWith("sluice-operator",

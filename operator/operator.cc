@@ -77,14 +77,40 @@ class Operator::Sink final : public kube::ReflectorSink {
       }
     }
     synced_ = true;
+    refused_ = false;
   }
   void Apply(kube::WatchEvent event) override { informer_->Apply(std::move(event)); }
   bool synced() const { return synced_; }
+  bool refused() const { return refused_; }
+  const std::string& ns() const { return ns_; }
+  // A round that failed. A list that is refused does not come: others do not wait for it. What is
+  // in the cache stays.
+  void Note(const absl::Status& status) {
+    const bool refused = absl::IsPermissionDenied(status) || absl::IsNotFound(status);
+    if (!ns_.empty() && refused) refused_ = true;
+  }
 
  private:
   const std::string ns_;
   runtime::Informer* const informer_;
   std::atomic<bool> synced_{false};
+  std::atomic<bool> refused_{false};
+};
+
+// Keeps jobs from the reconciler of whose pods the operator may know only a part.
+class Operator::Gate final : public runtime::Reconciler {
+ public:
+  Gate(const Operator* owner, runtime::Reconciler* next) : owner_(owner), next_(next) {}
+
+  runtime::Result Reconcile(const runtime::Key& key) override {
+    constexpr absl::Duration kLookAgain = absl::Seconds(5);
+    if (!owner_->HasListed(key.ns)) return runtime::Result::RequeueAfter(kLookAgain);
+    return next_->Reconcile(key);
+  }
+
+ private:
+  const Operator* const owner_;
+  runtime::Reconciler* const next_;
 };
 
 namespace {
@@ -99,7 +125,6 @@ void StripPod(Json* pod) {
 runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceType& type) {
   const bool is_job = &type == &reconciler::TrainingJobs();
   runtime::Informer::Options options;
-  options.transform = &type == &reconciler::Pods() ? StripPod : runtime::StripManagedFields;
   if (is_job) options.resync = options_.resync;
   options.indexes[reconciler::kControllerIndex] = runtime::IndexByController();
   informers_.push_back(std::make_unique<runtime::Informer>(std::move(options)));
@@ -111,6 +136,7 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
     Source source{&type, informer, std::make_unique<Sink>(ns, informer), nullptr};
     kube::Reflector::Options reflector = options_.reflector;
     reflector.ns = ns;
+    reflector.strip = &type == &reconciler::Pods() ? StripPod : runtime::StripManagedFields;
     if (!is_job) reflector.label_selector = reconciler::kJobLabel;
     source.reflector =
         std::make_unique<kube::Reflector>(reads, type, std::move(reflector), source.sink.get());
@@ -138,18 +164,19 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   reconciler.pool = &creators_;
   reconciler_ = std::make_unique<reconciler::JobReconciler>(std::move(reconciler), writes, caches,
                                                             coordinators, events, clock);
-  controller_ = std::make_unique<runtime::Controller>(options_.controller, reconciler_.get(), clock,
-                                                      observer);
+  gate_ = std::make_unique<Gate>(this, reconciler_.get());
+  controller_ =
+      std::make_unique<runtime::Controller>(options_.controller, gate_.get(), clock, observer);
 }
 
 Operator::~Operator() { Stop(); }
 
-void Operator::StartCaches(
-    std::function<void(const std::string& resource, const absl::Status&)> on_error) {
+void Operator::StartCaches(const WatchError& on_error) {
   for (Source& source : sources_) {
     threads_.emplace_back([this, &source, on_error] {
       source.reflector->Run(&cancellation_, [&](const absl::Status& status) {
-        on_error(source.type->resource, status);
+        source.sink->Note(status);
+        on_error(source.sink->ns(), source.type->resource, status);
       });
     });
   }
@@ -157,9 +184,24 @@ void Operator::StartCaches(
 
 bool Operator::HasSynced() const {
   for (const Source& source : sources_) {
-    if (!source.sink->synced()) return false;
+    if (!source.sink->synced() && !source.sink->refused()) return false;
   }
   return true;
+}
+
+bool Operator::HasListed(const std::string& ns) const {
+  if (options_.namespaces.empty()) return true;  // waited for before the controllers start
+  return std::all_of(sources_.begin(), sources_.end(), [&](const Source& source) {
+    return source.sink->ns() != ns || source.sink->synced();
+  });
+}
+
+std::vector<std::string> Operator::refused_namespaces() const {
+  std::set<std::string> refused;
+  for (const Source& source : sources_) {
+    if (source.sink->refused()) refused.insert(source.sink->ns());
+  }
+  return {refused.begin(), refused.end()};
 }
 
 void Operator::StartControllers() { controller_->Start(); }
@@ -172,7 +214,10 @@ void Operator::Stop() {
 }
 
 void Operator::SyncOnce() {
-  for (Source& source : sources_) source.reflector->Round(&cancellation_).IgnoreError();
+  for (Source& source : sources_) {
+    const absl::Status status = source.reflector->Round(&cancellation_);
+    if (!status.ok()) source.sink->Note(status);
+  }
 }
 
 void Operator::Tick() {

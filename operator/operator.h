@@ -53,8 +53,12 @@ class Operator {
 
   // Threads that keep the caches: from here on, leader or not. `on_error` hears of watches that
   // broke. Once.
-  void StartCaches(std::function<void(const std::string& resource, const absl::Status&)> on_error);
-  // All first lists are there.
+  using WatchError =
+      std::function<void(const std::string& ns, const std::string& resource, const absl::Status&)>;
+  void StartCaches(const WatchError& on_error);
+  // All first lists are there; but where only some namespaces are watched, one that the API server
+  // refuses to list (it is gone, or the operator has no rights there) is not waited for. Its jobs
+  // are not reconciled before all of its lists are there.
   bool HasSynced() const;
   // Threads that reconcile. Once.
   void StartControllers();
@@ -67,10 +71,14 @@ class Operator {
   // Now and then: resyncs that are due.
   void Tick();
 
+  // Namespaces of Options::namespaces that the API server refuses to list, at present.
+  std::vector<std::string> refused_namespaces() const;
+
   const runtime::Informer& jobs() const { return *informers_.front(); }
   runtime::WorkQueue* queue() { return controller_->queue(); }
 
  private:
+  class Gate;
   class Handler;
   class Sink;
   // One namespace (or all) of one type.
@@ -81,6 +89,8 @@ class Operator {
     std::unique_ptr<kube::Reflector> reflector;
   };
 
+  // Whether each list of the namespace has come once.
+  bool HasListed(const std::string& ns) const;
   runtime::Informer* AddCache(kube::Client* reads, const kube::ResourceType& type);
 
   const Options options_;
@@ -90,6 +100,7 @@ class Operator {
   std::vector<Source> sources_;
   runtime::TaskPool creators_;
   std::unique_ptr<reconciler::JobReconciler> reconciler_;
+  std::unique_ptr<Gate> gate_;
   std::unique_ptr<runtime::Controller> controller_;
   kube::Cancellation cancellation_;
   std::vector<std::thread> threads_;

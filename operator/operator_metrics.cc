@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -22,6 +23,9 @@ const Json* Condition(const Json& status, absl::string_view type) {
   }
   return nullptr;
 }
+
+// Of a job that may be deleted the moment it has failed: longer than the alert's window.
+constexpr absl::Duration kFailureIsShown = absl::Minutes(30);
 
 constexpr const char* kRoles[] = {"coordinator", "ps", "worker"};
 
@@ -90,6 +94,24 @@ std::vector<MetricDescriptor> OperatorMetrics() {
        Type::kGauge,
        "Events for people that were not sent, because there were too many.",
        {},
+       {}},
+      {"operator_namespaces_refused",
+       Type::kGauge,
+       "Watched namespaces that the API server refuses to list: deleted, or without rights. Jobs "
+       "in them are not reconciled.",
+       {},
+       {}},
+      {"operator_job_problem",
+       Type::kGauge,
+       "1 for each job that is Degraded, has Failed or is not Accepted, with the condition's "
+       "reason. "
+       "A failure stays for 30 minutes, even if the job is deleted.",
+       {"job_namespace", "training_job", "condition", "reason"},
+       {}},
+      {"operator_job_certificate_expiry_timestamp_seconds",
+       Type::kGauge,
+       "When the first certificate of a job's processes expires; of jobs that run with TLS.",
+       {"job_namespace", "training_job"},
        {}},
       {"operator_leader", Type::kGauge, "1 while this process is the one that acts.", {}, {}},
       {"operator_jobs",
@@ -166,10 +188,28 @@ void OperatorMeter::OnWatchError(const std::string& resource) {
   metrics_->counter("operator_watch_errors_total", {resource}).Increment();
 }
 
-void OperatorMeter::OnStatus(const Json& before, const Json& after) {
+void OperatorMeter::OnCertificates(const kube::ObjectKey& job, absl::Time expiry) {
+  constexpr char kName[] = "operator_job_certificate_expiry_timestamp_seconds";
+  const std::vector<std::string> labels = {job.ns, job.name};
+  MutexLock lock(&mutex_);
+  if (expiry != absl::InfiniteFuture()) {
+    metrics_->gauge(kName, labels).Set(static_cast<double>(absl::ToUnixSeconds(expiry)));
+    with_certificates_.insert(job);
+  } else if (with_certificates_.erase(job) > 0) {
+    metrics_->RemoveGauge(kName, labels);
+  }
+}
+
+void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, const Json& after) {
   const auto holds = [](const Json* condition) {
     return condition != nullptr && GetString(*condition, {"status"}) == "True";
   };
+  if (const Json* failed = Condition(after, "Failed"); holds(failed)) {
+    if (!holds(Condition(before, "Failed"))) {
+      MutexLock lock(&mutex_);
+      failed_[{job.ns, job.name, "Failed", GetString(*failed, {"reason"})}] = clock_->Now();
+    }
+  }
   for (const char* outcome : {"Succeeded", "Failed"}) {
     if (!holds(Condition(before, outcome)) && holds(Condition(after, outcome))) {
       metrics_->counter("operator_jobs_finished_total", {outcome}).Increment();
@@ -212,11 +252,12 @@ void OperatorMeter::OnStatus(const Json& before, const Json& after) {
 }
 
 void OperatorMeter::Update(const runtime::Informer& jobs, size_t queue_depth, size_t running,
-                           bool leader, int64_t events_dropped) {
+                           bool leader, int64_t events_dropped, size_t namespaces_refused) {
   metrics_->gauge("operator_queue_depth").Set(static_cast<double>(queue_depth));
   metrics_->gauge("operator_reconciles_running").Set(static_cast<double>(running));
   metrics_->gauge("operator_leader").Set(leader ? 1 : 0);
   metrics_->gauge("operator_events_dropped").Set(static_cast<double>(events_dropped));
+  metrics_->gauge("operator_namespaces_refused").Set(static_cast<double>(namespaces_refused));
   for (auto& [state, count] : jobs_by_state_) count = 0;
   for (const runtime::ObjectPtr& job : jobs.List("")) {
     const std::string summary = GetString(*job, {"status", "summary"});
@@ -225,6 +266,39 @@ void OperatorMeter::Update(const runtime::Informer& jobs, size_t queue_depth, si
   for (const auto& [state, count] : jobs_by_state_) {
     metrics_->gauge("operator_jobs", {state}).Set(count);
   }
+  UpdateProblems(jobs);
+}
+
+void OperatorMeter::UpdateProblems(const runtime::Informer& jobs) {
+  std::set<std::vector<std::string>> problems;
+  for (const runtime::ObjectPtr& job : jobs.List("")) {
+    const kube::ObjectKey key = kube::KeyOf(*job);
+    const Json* status = kube::Find(*job, {"status"});
+    if (status == nullptr) continue;
+    for (const auto& [type, bad] :
+         {std::pair{"Degraded", "True"}, {"Failed", "True"}, {"Accepted", "False"}}) {
+      const Json* condition = Condition(*status, type);
+      if (condition == nullptr || GetString(*condition, {"status"}) != bad) continue;
+      problems.insert({key.ns, key.name, type, GetString(*condition, {"reason"})});
+    }
+  }
+  {
+    MutexLock lock(&mutex_);
+    const absl::Time now = clock_->Now();
+    for (auto it = failed_.begin(); it != failed_.end();) {
+      if (now - it->second > kFailureIsShown) {
+        it = failed_.erase(it);
+        continue;
+      }
+      problems.insert(it->first);
+      ++it;
+    }
+  }
+  for (const auto& labels : problems_) {
+    if (problems.count(labels) == 0) metrics_->RemoveGauge("operator_job_problem", labels);
+  }
+  for (const auto& labels : problems) metrics_->gauge("operator_job_problem", labels).Set(1);
+  problems_ = std::move(problems);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #define SLUICE_OPERATOR_OPERATOR_METRICS_H_
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "operator/runtime/informer.h"
 #include "services/common/clock.h"
 #include "services/common/metrics.h"
+#include "services/common/mutex.h"
 
 namespace sluice {
 
@@ -27,18 +29,27 @@ class OperatorMeter final : public runtime::ControllerObserver {
                     absl::Duration took, absl::Duration retry_in) override;
   // As HttpClient::Options::on_call.
   void OnCall(const std::string& verb, const std::string& resource, int code, absl::Duration took);
-  // A status of a job was written.
-  void OnStatus(const kube::Json& before, const kube::Json& after);
+  // A status of the job was written.
+  void OnStatus(const kube::ObjectKey& job, const kube::Json& before, const kube::Json& after);
+  // As JobReconciler::Options::on_certificates.
+  void OnCertificates(const kube::ObjectKey& job, absl::Time expiry);
   void OnWatchError(const std::string& resource);
 
   // What is counted now and then rather than at each change. One thread.
   void Update(const runtime::Informer& jobs, size_t queue_depth, size_t running, bool leader,
-              int64_t events_dropped);
+              int64_t events_dropped, size_t namespaces_refused);
 
  private:
+  void UpdateProblems(const runtime::Informer& jobs);
+
   Metrics* const metrics_;
   const Clock* const clock_;
+  // Of the thread that calls Update.
   std::map<std::string, double> jobs_by_state_;
+  std::set<std::vector<std::string>> problems_;  // label values that have a series
+  Mutex mutex_;                                  // protects what follows
+  std::map<std::vector<std::string>, absl::Time> failed_ ABSL_GUARDED_BY(mutex_);
+  std::set<kube::ObjectKey> with_certificates_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -35,13 +36,15 @@ class OperatorMeterTest : public ::testing::Test {
     return text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
   }
 
+  const kube::ObjectKey job_{"ns", "a"};
   FakeClock clock_{kube::DecodeTime("2026-01-01T00:00:12Z")};
   Metrics metrics_{OperatorMetrics(), {}};
   OperatorMeter meter_{&metrics_, &clock_};
 };
 
 TEST_F(OperatorMeterTest, ARecoveryIsOfTheRoleThatWasLost) {
-  meter_.OnStatus(Status({"Degraded"}, {Failure("ps"), Failure("worker", "2025-12-31T23:00:00Z")}),
+  meter_.OnStatus(job_,
+                  Status({"Degraded"}, {Failure("ps"), Failure("worker", "2025-12-31T23:00:00Z")}),
                   Status({}));
   EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"ps\"}"),
             "sluice_operator_recovery_seconds_count{role=\"ps\"} 1");
@@ -60,31 +63,74 @@ TEST_F(OperatorMeterTest, SeriesOfAllRolesAreThereFromTheStart) {
 }
 
 TEST_F(OperatorMeterTest, WhatWasNoLossOrIsNotOverIsNoRecovery) {
-  meter_.OnStatus(Status({"Degraded"}), Status({}));  // a quota, say
-  meter_.OnStatus(Status({"Degraded"}, {Failure("ps")}), Status({"Degraded"}, {Failure("ps")}));
-  meter_.OnStatus(Status({"Degraded"}, {Failure("ps")}), Status({"Failed"}));
+  meter_.OnStatus(job_, Status({"Degraded"}), Status({}));  // a quota, say
+  meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}),
+                  Status({"Degraded"}, {Failure("ps")}));
+  meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}), Status({"Failed"}));
   EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"ps\"}"),
             "sluice_operator_recovery_seconds_count{role=\"ps\"} 0");
 }
 
 TEST_F(OperatorMeterTest, ScalingTakesFromTheChangeToTheLastProcess) {
-  meter_.OnStatus(Status({"Scaling"}), Status({}));
+  meter_.OnStatus(job_, Status({"Scaling"}), Status({}));
   EXPECT_EQ(Line("sluice_operator_scale_seconds_sum"), "sluice_operator_scale_seconds_sum 12");
 }
 
 TEST_F(OperatorMeterTest, AnEndIsCountedOnce) {
-  meter_.OnStatus(Status({}), Status({"Succeeded"}));
-  meter_.OnStatus(Status({"Succeeded"}), Status({"Succeeded"}));
+  meter_.OnStatus(job_, Status({}), Status({"Succeeded"}));
+  meter_.OnStatus(job_, Status({"Succeeded"}), Status({"Succeeded"}));
   EXPECT_EQ(Line("sluice_operator_jobs_finished_total{outcome=\"Succeeded\"}"),
             "sluice_operator_jobs_finished_total{outcome=\"Succeeded\"} 1");
 }
 
 TEST_F(OperatorMeterTest, OnlyEndsOfPodsThatAreNewAreCounted) {
-  meter_.OnStatus(Status({}), Status({}, {Failure("worker")}));
-  meter_.OnStatus(Status({}, {Failure("worker")}),
+  meter_.OnStatus(job_, Status({}), Status({}, {Failure("worker")}));
+  meter_.OnStatus(job_, Status({}, {Failure("worker")}),
                   Status({}, {Failure("worker", "2026-01-01T00:00:05Z"), Failure("worker")}));
   EXPECT_EQ(Line("sluice_operator_pod_failures_total{reason=\"Killed\",role=\"worker\"}"),
             "sluice_operator_pod_failures_total{reason=\"Killed\",role=\"worker\"} 2");
+}
+
+TEST_F(OperatorMeterTest, ProblemsOfJobsAreNamedAsLongAsTheyLast) {
+  runtime::Informer jobs({});
+  Json job = {{"metadata", {{"name", "a"}, {"namespace", "ns"}, {"uid", "1"}}},
+              {"status", Status({"Degraded"})}};
+  job["status"]["conditions"][0]["reason"] = "ImagePullFailed";
+  const std::string degraded =
+      "sluice_operator_job_problem{condition=\"Degraded\",job_namespace=\"ns\",reason="
+      "\"ImagePullFailed\",training_job=\"a\"}";
+  jobs.Replace({job});
+  meter_.Update(jobs, 0, 0, true, 0, 0);
+  EXPECT_EQ(Line(degraded), degraded + " 1");
+  job["status"] = Status({});
+  jobs.Replace({job});
+  meter_.Update(jobs, 0, 0, true, 0, 0);
+  EXPECT_EQ(Line(degraded), "");
+}
+
+TEST_F(OperatorMeterTest, AFailureIsShownForAWhileThoughTheJobIsDeletedAtOnce) {
+  Json failed = Status({"Failed"});
+  failed["conditions"][0]["reason"] = "TrainingFailed";
+  meter_.OnStatus(job_, Status({}), failed);
+  const runtime::Informer none({});
+  meter_.Update(none, 0, 0, true, 0, 0);
+  const std::string series =
+      "sluice_operator_job_problem{condition=\"Failed\",job_namespace=\"ns\",reason="
+      "\"TrainingFailed\",training_job=\"a\"}";
+  EXPECT_EQ(Line(series), series + " 1");
+  clock_.Advance(absl::Minutes(31));
+  meter_.Update(none, 0, 0, true, 0, 0);
+  EXPECT_EQ(Line(series), "");
+}
+
+TEST_F(OperatorMeterTest, TheFirstExpiryOfAJobsCertificatesIsShownWhileItNeedsThem) {
+  const std::string series =
+      "sluice_operator_job_certificate_expiry_timestamp_seconds{job_namespace=\"ns\",training_job="
+      "\"a\"}";
+  meter_.OnCertificates(job_, absl::FromUnixSeconds(1700000000));
+  EXPECT_EQ(Line(series), series + " 1700000000");
+  meter_.OnCertificates(job_, absl::InfiniteFuture());
+  EXPECT_EQ(Line(series), "");
 }
 
 }  // namespace

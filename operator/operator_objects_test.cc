@@ -30,6 +30,14 @@ kube::HttpClient::Options AdminOptions() {
   return options;
 }
 
+kube::FakeApiServer::Fault Answer(int code, const std::string& reason, const std::string& message) {
+  kube::FakeApiServer::Fault fault;
+  fault.response.code = code;
+  fault.response.body =
+      Json({{"kind", "Status"}, {"code", code}, {"reason", reason}, {"message", message}}).dump();
+  return fault;
+}
+
 class OperatorObjectsTest : public ::testing::Test {
  protected:
   Json Get(const kube::ResourceType& type, const std::string& name) {
@@ -199,12 +207,53 @@ TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
   }
 }
 
+TEST_F(OperatorObjectsTest, APortThatAnotherClientAddedIsRemovedOnce) {
+  Train();
+  Json ports = Get(reconciler::Services(), "a")["spec"]["ports"];
+  const Json before = ports;
+  ports.push_back({{"name", "x"}, {"port", 8080}});
+  Merge(reconciler::Services(), "a", {{"spec", {{"ports", ports}}}});
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 12; ++i) cluster_.Pass(absl::Seconds(10));
+  EXPECT_EQ(Get(reconciler::Services(), "a")["spec"]["ports"], before);
+  EXPECT_EQ(cluster_.Writes().size(), 1u);
+}
+
+// A mutating webhook, or another operator that disagrees.
+TEST_F(OperatorObjectsTest, AnObjectThatIsChangedBackEachTimeIsWrittenMoreAndMoreSeldom) {
+  Train();
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 6 * 60; ++i) {
+    Merge(reconciler::Services(), "a", {{"spec", {{"clusterIP", "10.96.0.9"}}}});
+    cluster_.Pass(absl::Seconds(10));
+  }
+  EXPECT_GE(cluster_.Writes().size(), 5u);
+  EXPECT_LE(cluster_.Writes().size(), 12u) << "in an hour";
+}
+
+TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessoryIsRefused) {
+  Train();
+  cluster_.on_write = [](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (!absl::StrContains(request.target, "/networkpolicies")) return fault;
+    fault = Answer(403, "Forbidden", "denied");
+    return fault;
+  };
+  Delete(reconciler::NetworkPolicies(), "a");
+  const std::string before = cluster_.UidOf("a-worker-0");
+  cluster_.EndPod("a-worker-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(30));
+  EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "and the refusal is told";
+}
+
 TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
   Train();
   for (const Own& own : EditsOfAllKinds()) {
     const Json before = Get(*own.type, own.name);
     Merge(*own.type, own.name, {{"metadata", {{"labels", {{reconciler::kJobLabel, nullptr}}}}}});
-    cluster_.Pass(absl::Seconds(11));
+    cluster_.Pass(absl::Minutes(2));
     EXPECT_EQ(Get(*own.type, own.name)["metadata"]["labels"], before["metadata"]["labels"]);
     EXPECT_EQ(kube::UidOf(Get(*own.type, own.name)), kube::UidOf(before));
   }
@@ -242,15 +291,50 @@ TEST_F(OperatorObjectsTest, AnObjectThatIsMadeAnewByAnotherIsNotOverwrittenByALa
   EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), theirs);
 }
 
-// ---- a server that fails
+// ---- namespaces
 
-kube::FakeApiServer::Fault Answer(int code, const std::string& reason, const std::string& message) {
-  kube::FakeApiServer::Fault fault;
-  fault.response.code = code;
-  fault.response.body =
-      Json({{"kind", "Status"}, {"code", code}, {"reason", reason}, {"message", message}}).dump();
-  return fault;
+TEST(OperatorNamespacesTest, ANamespaceThatIsRefusedDoesNotStopTheOthers) {
+  FakeCluster cluster;
+  cluster.namespaces = {"ns", "gone"};
+  cluster.server.SetFaultInjector([](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (!absl::StrContains(request.target, "/namespaces/gone/")) return fault;
+    fault = Answer(403, "Forbidden", "no");
+    return fault;
+  });
+  cluster.Restart();
+  cluster.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_TRUE(cluster.HasSynced());
+  EXPECT_THAT(cluster.RefusedNamespaces(), ElementsAre("gone"));
+  EXPECT_EQ(cluster.PodNames().size(), 4u);
+  cluster.server.SetFaultInjector(nullptr);
+  cluster.Pass(absl::Minutes(1));
+  EXPECT_THAT(cluster.RefusedNamespaces(), IsEmpty());
 }
+
+// Without its pods, a job that suspends looks like one that has no coordinator any more.
+TEST(OperatorNamespacesTest, JobsWhosePodsAreNotListedYetAreLeftAlone) {
+  FakeCluster cluster;
+  cluster.namespaces = {"ns"};
+  cluster.Restart();
+  ASSERT_TRUE(cluster.Train("a"));
+  cluster.server.SetFaultInjector([](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (request.method != "GET" || !absl::StrContains(request.target, "/pods?")) return fault;
+    fault = Answer(403, "Forbidden", "no");
+    return fault;
+  });
+  cluster.PatchJob("a", {{"spec", {{"suspend", true}}}});
+  cluster.Restart();
+  cluster.ForgetWrites();
+  cluster.kubelets = false;
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_TRUE(cluster.HasSynced());
+  EXPECT_THAT(cluster.Writes(), IsEmpty());
+}
+
+// ---- a server that fails
 
 struct Failure {
   std::string test;
@@ -334,6 +418,45 @@ TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
   code = 0;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+}
+
+TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
+  int tries = 0;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    std::optional<kube::FakeApiServer::Fault> fault;
+    if (request.method != "POST" || !absl::StrContains(request.target, "/pods")) return fault;
+    fault = ++tries % 2 == 0 ? Answer(403, "", "exceeded quota: q")
+                             : Answer(422, "Invalid", "Pod \"a-ps-0\" is invalid: spec");
+    return fault;
+  };
+  cluster_.Create(FakeCluster::Job("a"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(11));
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 60; ++i) cluster_.Pass(absl::Seconds(1));
+  EXPECT_LE(cluster_.Writes().size(), 100u) << "in a minute";
+  EXPECT_THAT(cluster_.Condition("a", "Degraded"), HasSubstr("True/"));
+}
+
+TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHasThem) {
+  Train();
+  const std::string uid = cluster_.UidOf("a-worker-0");
+  Merge(reconciler::Pods(), "a-worker-0",
+        {{"metadata", {{"labels", {{reconciler::kJobLabel, nullptr}}}}}});
+  cluster_.Pass(absl::Seconds(30));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
+  EXPECT_THAT(Told("Degraded"), HasSubstr("lacks labels (sluice.dev/training-job"));
+  cluster_.ForgetWrites();
+  for (int i = 0; i < 10; ++i) cluster_.Pass(absl::Seconds(30));
+  for (const std::string& write : cluster_.Writes()) {
+    EXPECT_THAT(write, HasSubstr("POST")) << "the status rests";
+  }
+  EXPECT_LE(cluster_.Writes().size(), 11u);
+  Merge(reconciler::Pods(), "a-worker-0",
+        {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
+  cluster_.Pass(absl::Seconds(30));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
 TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {

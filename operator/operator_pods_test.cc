@@ -137,6 +137,30 @@ TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
   }
 }
 
+TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsLetOthersHaveTheirTurnInBetween) {
+  cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 100}}}}}}));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Say("a", v1::JobProgress::TRAINING, 10);
+  ASSERT_TRUE(cluster_.Settle());
+  Mutex mutex;
+  std::vector<std::string> writes;
+  cluster_.on_write = [&](const kube::HttpRequest& request) {
+    MutexLock lock(&mutex);
+    writes.push_back(request.target);
+    return std::optional<kube::FakeApiServer::Fault>();
+  };
+  cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
+  cluster_.Create(FakeCluster::Job("b"));
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Minutes(1));
+  EXPECT_EQ(cluster_.PodNames().size(), 3u + 4u);
+  size_t first_of_b = writes.size();
+  for (size_t i = writes.size(); i-- > 0;) {
+    if (absl::StrContains(writes[i], "/trainingjobs/b/")) first_of_b = i;
+  }
+  EXPECT_LE(first_of_b, 20u) << "one turn of the large job is all that the small one waits for";
+}
+
 TEST_F(OperatorManyPodsTest, PodsThatGetReadyAreLookedAtTogetherAndOneThatEndsAtOnce) {
   cluster_.gather_pod_news = absl::Milliseconds(100);
   cluster_.Restart();

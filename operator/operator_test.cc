@@ -393,6 +393,39 @@ TEST_F(OperatorTest, ACoordinatorThatHadToLeaveIsFollowedByAnother) {
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"attempt"}), 2);
 }
 
+// The taint manager may be seen before what tells that the node is lost.
+TEST_F(OperatorTest, APodDeletedForATaintIsOfALostNodeUnlessItEndsByItself) {
+  struct Case {
+    const char* what;
+    std::function<void()> then;
+    const char* reason;
+  };
+  const Case cases[] = {
+      {"the node is found lost later",
+       [&] { cluster_.SetPodCondition("a-worker-0", "Ready", "False", "NodeNotReady"); },
+       "NodeLost"},
+      {"the node never speaks again", [&] { cluster_.Pass(absl::Minutes(2)); }, "NodeLost"},
+      {"the node ends the pod", [&] { cluster_.EndPod("a-worker-0", 143); }, "Evicted"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    Train();
+    cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
+    cluster_.SetPodCondition("a-worker-0", "DisruptionTarget", "True", "DeletionByTaintManager");
+    cluster_.DeletePod("a-worker-0");
+    ASSERT_TRUE(cluster_.Settle());
+    c.then();
+    ASSERT_TRUE(cluster_.Settle());
+    EXPECT_EQ(LastFailure()["reason"], c.reason);
+    EXPECT_EQ(LastFailure()["pod"], "a-worker-0");
+    cluster_.Pass(absl::Minutes(2));
+    EXPECT_EQ(Restarts("worker"), 1);
+    cluster_.frozen = nullptr;
+    ASSERT_TRUE(Admin().Delete(reconciler::TrainingJobs(), {"ns", "a"}, {}).ok());
+    ASSERT_TRUE(cluster_.Settle());
+  }
+}
+
 TEST_F(OperatorTest, APodOfALostNodeIsForcedOutAndReplaced) {
   Train();
   cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
@@ -450,6 +483,22 @@ TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
+}
+
+TEST_F(OperatorTest, AChangeOfSizeThatCostsStepsSaysSo) {
+  Train();
+  cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Minutes(10));
+  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "the checkpoint is slow; nobody asked for a stop";
+  cluster_.Say("a", Progress::SUSPENDED, 20, [](Progress* progress) {
+    progress->set_reason("suspended; no checkpoint within 1m");
+  });
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.EventReasons(), Contains("CheckpointFailed"));
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.PodNames().size(), 6u);
 }
 
 TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
@@ -571,6 +620,25 @@ TEST_F(OperatorTest, PodsAreCleanedUpAsTheJobSays) {
     cluster.Pass(absl::Minutes(1));
     EXPECT_EQ(cluster.PodNames().size(), policy == "All" ? 0u : 4u) << policy;
   }
+}
+
+TEST_F(OperatorTest, PodsOfAnEndedJobWhoseOtherContainersRunAreDeleted) {
+  Train();
+  cluster_.Say("a", Progress::SUCCEEDED, 100);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.EndPod("a-coordinator", 0);
+  // Its own container has ended, a sidecar goes on: the pod's phase is Running.
+  for (const char* name : {"a-worker-0", "a-worker-1", "a-ps-0"}) {
+    const std::string role = absl::StrContains(name, "worker") ? "worker" : "ps";
+    cluster_.MergeStatus(name,
+                         {{"phase", "Running"},
+                          {"containerStatuses",
+                           {{{"name", role}, {"state", {{"terminated", {{"exitCode", 0}}}}}},
+                            {{"name", "sidecar"}, {"state", {{"running", Json::object()}}}}}}});
+  }
+  cluster_.Pass(absl::Minutes(10));
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-coordinator"))
+      << "what runs no more keeps its logs";
 }
 
 TEST_F(OperatorTest, DeadlinesFailAJob) {
@@ -958,6 +1026,28 @@ TEST_F(OperatorTlsTest, SecretsThatAreDeletedAreMadeAgain) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_FALSE(Certificate("ca", "ca.crt").empty());
   EXPECT_NE(Certificate("ca", "ca.crt"), authority);
+}
+
+// Certificates are renewed after 20 days; those of a job that has ended are not.
+TEST_F(OperatorTlsTest, AJobThatHasEndedOrIsSuspendedCostsNothing) {
+  for (const bool suspended : {false, true}) {
+    Train();
+    if (suspended) {
+      cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
+      ASSERT_TRUE(cluster_.Settle());
+    }
+    cluster_.Say("a", suspended ? Progress::SUSPENDED : Progress::SUCCEEDED, 100);
+    ASSERT_TRUE(cluster_.Settle());
+    for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+    cluster_.Pass(absl::Minutes(1));
+    cluster_.ForgetWrites();
+    const int64_t before = cluster_.reconciliations;
+    for (int i = 0; i < 90; ++i) cluster_.Pass(kDay);
+    EXPECT_THAT(cluster_.Writes(), IsEmpty());
+    EXPECT_LE(cluster_.reconciliations - before, 3 * 90) << "one a resync, and little more";
+    ASSERT_TRUE(Admin().Delete(reconciler::TrainingJobs(), {"ns", "a"}, {}).ok());
+    ASSERT_TRUE(cluster_.Settle());
+  }
 }
 
 TEST_F(OperatorTlsTest, NothingIsWrittenWhileNothingChanges) {

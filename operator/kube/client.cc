@@ -8,7 +8,7 @@
 namespace sluice::kube {
 
 absl::StatusOr<ListPage> ListAll(Client* client, const ResourceType& type, ListOptions options,
-                                 int max_restarts) {
+                                 int max_restarts, const std::function<void(Json*)>& strip) {
   ListPage all;
   while (true) {
     absl::StatusOr<ListPage> page = client->List(type, options);
@@ -18,6 +18,9 @@ absl::StatusOr<ListPage> ListAll(Client* client, const ResourceType& type, ListO
       all = ListPage();
       options.continue_token.clear();
       continue;
+    }
+    if (strip) {
+      for (Json& item : page->items) strip(&item);
     }
     all.items.insert(all.items.end(), std::make_move_iterator(page->items.begin()),
                      std::make_move_iterator(page->items.end()));

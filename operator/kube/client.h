@@ -106,9 +106,11 @@ class Client {
                              const WatchSink& sink, Cancellation* cancellation) = 0;
 };
 
-// All pages. A list whose next page has expired starts again, at most `max_restarts` times.
+// All pages. A list whose next page has expired starts again, at most `max_restarts` times. `strip`
+// (may be null) is applied to the objects of each page before the next page is requested.
 absl::StatusOr<ListPage> ListAll(Client* client, const ResourceType& type, ListOptions options,
-                                 int max_restarts);
+                                 int max_restarts,
+                                 const std::function<void(Json*)>& strip = nullptr);
 
 // Creates an object with a given name, also through calls whose outcome is unknown: then it looks,
 // before it tries again, whether the object is there. `is_ours` tells whether an object found is

@@ -238,8 +238,13 @@ absl::Status HttpClient::Watch(const ResourceType& type, const WatchOptions& opt
   request.timeout = options_.timeout;
   request.idle_timeout = options.idle_timeout;
   WatchParser parser(sink);
+  const absl::Time start = options_.on_call ? options_.now() : absl::Time();
   const absl::StatusOr<HttpResponse> response = transport_->Stream(
       request, [&parser](absl::string_view bytes) { return parser.Feed(bytes); }, cancellation);
+  if (options_.on_call) {
+    options_.on_call("watch", type.resource, response.ok() ? response->code : 0,
+                     options_.now() - start);
+  }
   absl::Status status = response.status();
   if (response.ok()) status = response->code == 200 ? parser.Finish() : StatusOf(*response);
   return Annotate(status, absl::StrCat("watch ", type.resource));

@@ -27,10 +27,11 @@ absl::Status Reflector::List() {
   options.label_selector = options_.label_selector;
   options.field_selector = options_.field_selector;
   options.limit = options_.page_size;
-  absl::StatusOr<ListPage> page = ListAll(client_, type_, options, kMaxListRestarts);
+  const auto strip = [this](Json* object) { Strip(object); };
+  absl::StatusOr<ListPage> page = ListAll(client_, type_, options, kMaxListRestarts, strip);
   if (!page.ok() && IsExpired(page.status())) {
     options.limit = 0;
-    page = ListAll(client_, type_, options, 0);
+    page = ListAll(client_, type_, options, 0, strip);
   }
   if (!page.ok()) return page.status();
   if (page->resource_version.empty()) {
@@ -45,8 +46,10 @@ absl::Status Reflector::OnEvent(WatchEvent event) {
   const std::string version = ResourceVersionOf(event.object);
   if (version.empty()) return absl::DataLossError("a watch event without a resourceVersion");
   quiet_rounds_ = 0;
+  const bool ends_initial = EndsInitialEvents(event);
+  if (event.type != WatchEvent::Type::kBookmark) Strip(&event.object);
   if (Initial()) {
-    if (EndsInitialEvents(event)) {
+    if (ends_initial) {
       version_ = version;
       backoff_ = options_.initial_backoff;
       std::vector<Json> objects;

@@ -43,6 +43,9 @@ class Reflector {
     absl::Duration initial_backoff = absl::Milliseconds(500);
     absl::Duration max_backoff = absl::Seconds(30);
     std::function<double()> random;  // in [0, 1)
+    // Applied to each object as it arrives, before the next one is read: a list is never held in
+    // full. May be null.
+    std::function<void(Json*)> strip;
   };
 
   // `client` and `sink` outlive this.
@@ -62,6 +65,9 @@ class Reflector {
 
  private:
   absl::Status List();
+  void Strip(Json* object) const {
+    if (options_.strip) options_.strip(object);
+  }
   absl::Status Watch(Cancellation* cancellation);
   absl::Status OnEvent(WatchEvent event);
   bool Initial() const { return version_.empty(); }

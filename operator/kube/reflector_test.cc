@@ -14,8 +14,11 @@
 namespace sluice::kube {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -25,9 +28,13 @@ class World : public ReflectorSink {
   void Replace(std::vector<Json> objects) override {
     ++replaced;
     there.clear();
-    for (const Json& object : objects) there[KeyOf(object).name] = ResourceVersionOf(object);
+    for (const Json& object : objects) {
+      there[KeyOf(object).name] = ResourceVersionOf(object);
+      texts.push_back(object.dump());
+    }
   }
   void Apply(WatchEvent event) override {
+    texts.push_back(event.object.dump());
     if (event.type == WatchEvent::Type::kDeleted) {
       there.erase(KeyOf(event.object).name);
     } else {
@@ -36,6 +43,7 @@ class World : public ReflectorSink {
   }
   std::map<std::string, std::string> there;
   int replaced = 0;
+  std::vector<std::string> texts;  // of all objects that came
 };
 
 class ReflectorTest : public ::testing::Test {
@@ -101,6 +109,39 @@ TEST_F(ReflectorTest, AStreamingListBringsEverythingWithoutAList) {
   ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
   EXPECT_EQ(world_.there, Truth());
   EXPECT_EQ(world_.replaced, 1);
+}
+
+// What the parser and the sink hold at a time: a list of 10,000 pods must not be held unstripped.
+TEST_F(ReflectorTest, StripsEachObjectBeforeTheNextOneArrives) {
+  for (const bool streaming : {true, false}) {
+    size_t stripped = 0;
+    Reflector::Options options;
+    options.streaming_lists = streaming;
+    options.page_size = 2;
+    options.strip = [&](Json* object) {
+      ++stripped;
+      object->erase("data");
+    };
+    Start({}, options);
+    std::vector<size_t> stripped_at_page;
+    server_->SetFaultInjector([&](const HttpRequest& request) {
+      if (absl::StrContains(request.target, "continue=")) stripped_at_page.push_back(stripped);
+      return std::nullopt;
+    });
+    for (const char* name : {"a", "b", "c", "d", "e"}) {
+      Create(Named(name));
+      Touch(name, "bytes");
+    }
+    ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
+    EXPECT_EQ(stripped, 5u) << streaming;
+    if (!streaming) {
+      EXPECT_THAT(stripped_at_page, ElementsAre(2u, 4u));
+    }
+    EXPECT_THAT(world_.texts, Each(Not(HasSubstr("bytes"))));
+    Touch("a", "more bytes");
+    ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
+    EXPECT_THAT(world_.texts, Each(Not(HasSubstr("bytes"))));
+  }
 }
 
 TEST_F(ReflectorTest, WhereStreamingListsAreRefusedItListsFromThenOn) {

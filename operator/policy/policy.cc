@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "services/common/exit_code.h"
 
 namespace sluice::policy {
@@ -74,6 +76,11 @@ const FailureRule* RuleFor(const JobPlan& plan, const Slot& slot, const Exit& ex
 std::string WithMessage(std::string text, const Exit& exit) {
   if (!exit.message.empty()) absl::StrAppend(&text, ": ", exit.message);
   return text;
+}
+
+// Why a coordinator that ended as suspended saved no checkpoint; empty: it saved one.
+std::string WhyNoCheckpoint(absl::string_view reason) {
+  return absl::ConsumePrefix(&reason, "suspended; ") ? std::string(reason) : "";
 }
 
 class Decider {
@@ -345,7 +352,9 @@ class Decider {
             std::nullopt, limits_.failed_grace);
         break;
       case v1::JobProgress::SUSPENDED:
-        if (plan_.suspend || !plan_.outlives_coordinator) Suspended("", limits_.leave_grace);
+        if (plan_.suspend || !plan_.outlives_coordinator) {
+          Suspended(WhyNoCheckpoint(world_.phase_reason), limits_.leave_grace);
+        }
         break;
       default:
         break;

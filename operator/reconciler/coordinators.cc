@@ -72,8 +72,8 @@ class GrpcCoordinators::Impl {
       partner.untold = true;
       partner.due = absl::Now();
       OpenChannel(&partner, address);
-    } else if (partner.address.credentials != address.credentials) {
-      OpenChannel(&partner, address);  // renewed
+    } else if (partner.channel == nullptr || partner.address.credentials != address.credentials) {
+      OpenChannel(&partner, address);  // after a pause, or with renewed credentials
     }
     partner.life = life;
     partner.active = true;
@@ -94,16 +94,20 @@ class GrpcCoordinators::Impl {
 
   void Pause(const kube::ObjectKey& job) {
     MutexLock lock(&mutex_);
-    if (const auto found = partners_.find(job); found != partners_.end()) {
-      found->second.active = false;
-    }
+    const auto found = partners_.find(job);
+    if (found == partners_.end()) return;
+    found->second.active = false;
+    // A job that has ended stays for weeks; its connection need not.
+    if (found->second.channel == nullptr) return;
+    garbage_.push_back(std::exchange(found->second.channel, nullptr));
+    changed_.SignalAll();
   }
 
   void Forget(const kube::ObjectKey& job) {
     MutexLock lock(&mutex_);
     const auto found = partners_.find(job);
     if (found == partners_.end()) return;
-    garbage_.push_back(std::move(found->second.channel));
+    if (found->second.channel != nullptr) garbage_.push_back(std::move(found->second.channel));
     partners_.erase(found);
     changed_.SignalAll();
   }
@@ -148,7 +152,7 @@ class GrpcCoordinators::Impl {
   void OpenChannel(Partner* partner, const ControlAddress& address)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     partner->address = address;
-    garbage_.push_back(std::move(partner->channel));
+    if (partner->channel != nullptr) garbage_.push_back(std::move(partner->channel));
     partner->channel = MakeChannel({.address = address.host_and_port,
                                     .credentials = address.credentials,
                                     .connect_timeout = options_.call_timeout});

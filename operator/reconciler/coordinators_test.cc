@@ -181,6 +181,18 @@ TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
   WaitForNews(a_, 2);
 }
 
+TEST_F(CoordinatorsTest, AConversationContinuesAfterAPause) {
+  FakeCoordinator coordinator;
+  coordinator.SetStep(1);
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
+  WaitForNews(a_, 1);
+  coordinators_.Pause(a_);
+  EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "what was said is kept";
+  coordinator.SetStep(2);
+  coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
+  WaitForNews(a_, 2);
+}
+
 TEST_F(CoordinatorsTest, AForgottenJobIsSilent) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);

@@ -48,6 +48,7 @@ class JobDecider {
     recovery_.memory = decision.memory;
     AgainBy(decision.decide_again);
     stopped_ = decision.finish.has_value();
+    TellLostSteps(before);
     if (switching_ && before.suspending_since == absl::InfiniteFuture() && !before.ending) {
       Tell("SwitchingMode", "Switch",
            absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
@@ -126,6 +127,11 @@ class JobDecider {
     resizing_ = goes_on && recovery_.shards != wanted_shards;
     switching_ = goes_on && recovery_.mode != wanted_mode_;
     policy_plan_.suspend = job_.job.suspend || resizing_ || switching_;
+    // The user asked for no stop: the operator waits for the checkpoint as long as the coordinator
+    // tries to save one.
+    if (!job_.job.suspend && policy_plan_.suspend) {
+      policy_plan_.suspend_timeout = absl::InfiniteDuration();
+    }
   }
 
   void ObserveWorld() {
@@ -190,6 +196,11 @@ class JobDecider {
       if (!pod->deletion_asked.has_value() || !Wanted(slot)) continue;
       policy::Memory::SlotMemory& kept = recovery_.memory.slots[slot];
       if (kept.replaced_life == pod->uid) continue;
+      if (pod->tainted && !pod->ended && !pod->node_lost && now_ < pod->gone_by) {
+        // Evicted or lost: the word for it comes later. Its successor waits for its name anyway.
+        AgainBy(pod->gone_by);
+        continue;
+      }
       kept.replaced_life = pod->uid;
       ++kept.restarts;
       if (kept.handled_life == pod->uid) continue;
@@ -315,10 +326,12 @@ class JobDecider {
   // What is left of pods that have ended and get no successor.
   void CleanUp() {
     const bool all = Suspended() || (stopped_ && job_.clean_pod_policy == CleanPodPolicy::kAll);
+    const bool running = stopped_ && job_.clean_pod_policy == CleanPodPolicy::kRunning;
     for (const PodView& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
       const bool surplus = !Ending() && !Wanted(pod.slot);
-      if (all || surplus) Delete(pod, GraceOf(pod));
+      // Other containers may outlive a pod's process.
+      if (all || surplus || (running && !pod.terminal)) Delete(pod, GraceOf(pod));
     }
     if (Suspended() && !world_.pods.empty()) stopped_ = false;
   }
@@ -390,9 +403,21 @@ class JobDecider {
     if (ready == policy_plan_.workers && !surplus) recovery_.sized_workers = ready;
   }
 
-  void Tell(std::string reason, std::string action, std::string note) {
-    plan_.events.push_back({runtime::EventRecord::Type::kNormal, std::move(reason),
-                            std::move(action), std::move(note)});
+  void Tell(std::string reason, std::string action, std::string note,
+            runtime::EventRecord::Type type = runtime::EventRecord::Type::kNormal) {
+    plan_.events.push_back({type, std::move(reason), std::move(action), std::move(note), ""});
+  }
+
+  // The job was stopped to change its size or mode, and saved no checkpoint.
+  void TellLostSteps(const policy::Memory& before) {
+    if (job_.job.suspend || before.ending.has_value() || !Suspended()) return;
+    const std::string& why = recovery_.memory.ending->reason;
+    if (why.empty() || !(resizing_ || switching_)) return;
+    Tell("CheckpointFailed", resizing_ ? "Scale" : "Switch",
+         absl::StrCat("no checkpoint was saved before the change (", why,
+                      "): training continues from the newest one, and the steps since are "
+                      "computed again"),
+         runtime::EventRecord::Type::kWarning);
   }
 
   void Finish() {

@@ -435,14 +435,14 @@ const Row kSizes[] = {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "Scaling"},
     {"AnotherModeTakesACheckpoint",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"training", {{"mode", "Asynchronous"}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
     {"AnotherBoundOfStalenessDoesToo",
      [](Scene* s) {
@@ -451,7 +451,7 @@ const Row kSizes[] = {
        s->Trains();
        s->Spec({{"training", {{"boundedStaleness", {{"maxStaleness", 3}}}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "again after 1m"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
     {"NobodyIsReplacedWhileTheCheckpointIsWritten",
      [](Scene* s) {
@@ -460,8 +460,7 @@ const Row kSizes[] = {
        s->Decide();
        s->Ends(kWorker1, 1);
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "tell of incarnation 77",
-      "again after 1m"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "tell of incarnation 77"},
      "Scaling"},
     {"PodsOfAnActivationThatIsOverAreRemoved",
      [](Scene* s) {

@@ -129,7 +129,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   trail->written = *std::move(written);
   trail->status_written = clock_->Now();
   if (plan.change == StatusChange::kTransition) trail->transition = trail->status_written;
-  if (options_.on_status != nullptr) options_.on_status(world.status, plan.status);
+  if (options_.on_status != nullptr) options_.on_status(world.job.key, world.status, plan.status);
   for (const runtime::EventRecord& event : plan.events) events_->Record(job, event);
   return absl::OkStatus();
 }
@@ -146,24 +146,37 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
                                                                            : caches_.policies;
     const runtime::ObjectPtr live = cache->Get(key);
     const std::string name = absl::StrCat(wanted.type->resource, "/", key.name);
+    const auto applied = trail->applied.find(name);
+    const bool known = applied != trail->applied.end();
     if (live != nullptr && Covers(*live, wanted.object)) {
-      trail->applied.erase(name);
+      if (!known) continue;
+      applied->second.shown = true;
+      // It lasts.
+      const absl::Duration quiet = 2 * WriteLag(applied->second.times);
+      if (now - applied->second.at >= quiet) trail->applied.erase(applied);
       continue;
     }
     if (live != nullptr && kube::ControllerUidOf(*live) != job.uid) {
       return NameTaken(*wanted.type, *live, job);
     }
-    const auto applied = trail->applied.find(name);
-    const bool fresh = applied != trail->applied.end() && applied->second.first == wanted.object &&
-                       now - applied->second.second < options_.write_lag;
-    if (!fresh) lacking.push_back({std::move(wanted), live});
+    if (known && applied->second.object == wanted.object) {
+      // An edit is put right at once; one that comes again and again, more and more seldom.
+      const bool first_edit = applied->second.shown && applied->second.times == 1;
+      if (!first_edit && now - applied->second.at < WriteLag(applied->second.times)) {
+        applied->second.shown = false;
+        continue;
+      }
+    }
+    lacking.push_back({std::move(wanted), live});
   }
   return PutRight(job, lacking, trail);
 }
 
 // One that is not known to be there is created, and so never takes the place of another's: the
 // caches hold what has the job's label, and do not know of others. One that is there and says
-// something else is applied over the very state that was seen: a leader of the past does no harm.
+// something else is patched in the very state that was seen: a leader of the past does no harm. It
+// is a merge patch, which replaces lists whole: a server-side apply leaves in them what another
+// client added.
 absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& wanted,
                                      const Json* live) const {
   Json found;
@@ -176,12 +189,11 @@ absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& want
   }
   kube::WriteOptions options;
   options.field_manager = kFieldManager;
-  options.force = true;
   Json body = wanted.object;
   body["metadata"]["uid"] = kube::UidOf(*live);
   body["metadata"]["resourceVersion"] = kube::ResourceVersionOf(*live);
   return client_
-      ->Patch(*wanted.type, kube::KeyOf(wanted.object), kube::PatchKind::kApply, body, options)
+      ->Patch(*wanted.type, kube::KeyOf(wanted.object), kube::PatchKind::kMerge, body, options)
       .status();
 }
 
@@ -199,7 +211,10 @@ absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacki
     if (!written[i]) continue;
     const OwnedObject& wanted = objects[i].wanted;
     const std::string name = kube::KeyOf(wanted.object).name;
-    trail->applied[absl::StrCat(wanted.type->resource, "/", name)] = {wanted.object, now};
+    const auto [applied, is_new] =
+        trail->applied.try_emplace(absl::StrCat(wanted.type->resource, "/", name));
+    const bool repeated = !is_new && applied->second.object == wanted.object;
+    applied->second = {wanted.object, now, repeated ? applied->second.times + 1 : 1, false};
   }
   return status;
 }
@@ -207,7 +222,7 @@ absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacki
 absl::Status JobReconciler::InParallel(size_t count, const runtime::TaskPool::Task& task) const {
   runtime::TaskPool alone(0);
   runtime::TaskPool* const pool = options_.pool == nullptr ? &alone : options_.pool;
-  return pool->ForEach(count, options_.creations_at_once, task);
+  return pool->ForEach(count, options_.writes_at_once, task);
 }
 
 // The NetworkPolicy of a job that wants none any more.
@@ -224,18 +239,27 @@ absl::Status JobReconciler::DropPolicy(const World& world) {
   return absl::IsNotFound(status) || kube::IsConflict(status) ? absl::OkStatus() : status;
 }
 
-absl::Status JobReconciler::DeletePod(const std::string& ns, const PodDeletion& deletion,
-                                      Trail* trail) {
-  kube::DeleteOptions options;
-  options.uid = deletion.uid;
-  options.grace_period_seconds = deletion.grace_seconds;
-  absl::Status status = client_->Delete(Pods(), {ns, deletion.name}, options).status();
-  // Gone already, or another pod has the name: what was to be deleted is not there.
-  if (!status.ok() && !absl::IsNotFound(status) && !kube::IsConflict(status)) return status;
-  const bool forced = deletion.grace_seconds.has_value() && *deletion.grace_seconds == 0;
-  trail->deleted[deletion.uid] = {forced, clock_->Now()};
-  trail->created.erase(deletion.name);
-  return absl::OkStatus();
+absl::Status JobReconciler::DeletePods(const std::string& ns,
+                                       const std::vector<PodDeletion>& deletions, Trail* trail) {
+  std::vector<char> deleted(deletions.size(), 0);  // each by one task
+  absl::Status status = InParallel(deletions.size(), [&](size_t i) {
+    kube::DeleteOptions options;
+    options.uid = deletions[i].uid;
+    options.grace_period_seconds = deletions[i].grace_seconds;
+    const absl::Status done = client_->Delete(Pods(), {ns, deletions[i].name}, options).status();
+    // Gone already, or another pod has the name: what was to be deleted is not there.
+    if (!done.ok() && !absl::IsNotFound(done) && !kube::IsConflict(done)) return done;
+    deleted[i] = 1;
+    return absl::OkStatus();
+  });
+  const absl::Time now = clock_->Now();
+  for (size_t i = 0; i < deletions.size(); ++i) {
+    if (!deleted[i]) continue;
+    const bool forced = deletions[i].grace_seconds == 0;
+    trail->deleted[deletions[i].uid] = {forced, now};
+    trail->created.erase(deletions[i].name);
+  }
+  return status;
 }
 
 absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& world,
@@ -244,6 +268,14 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& worl
   const Json pod = MakePod(world.job, options_.pods, images, slot);
   absl::StatusOr<Json> made = CreateOwned(client_, Pods(), world.job, pod);
   if (!made.ok()) return made.status();
+  const Json& labels = pod["metadata"]["labels"];
+  const Json* found = kube::Find(*made, {"metadata", "labels"});
+  if (found == nullptr || !Covers(*found, labels)) {
+    // The caches select by label, so they never show it.
+    return absl::AlreadyExistsError(absl::StrCat(
+        "the Pod ", kube::KeyOf(pod).ToString(), " belongs to this job and lacks labels (",
+        kJobLabel, ", ", kRoleLabel, ", ", kIndexLabel, "): put them back, or delete the pod"));
+  }
   return NewPod{*std::move(made), TemplateHash(pod)};
 }
 
@@ -273,43 +305,65 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
-                                Trail* trail) {
-  if (plan.keep_objects) {
-    absl::Status status =
-        KeepObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), trail);
-    if (status.ok()) status = DropPolicy(world);
-    if (!status.ok()) return status;
-    if (world.job.tls) {
-      // Those that pods mount are there before the pods.
-      status =
-          trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
-      if (!status.ok()) return status;
-    }
+absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& plan, Trail* trail) {
+  absl::Status status =
+      KeepObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), trail);
+  if (status.ok()) status = DropPolicy(world);
+  if (!status.ok() || !world.job.tls) return status;
+  // Those that pods mount are there before the pods.
+  status = trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
+  if (options_.on_certificates != nullptr) {
+    options_.on_certificates(world.job.key, trail->secrets.expiry());
   }
-  // The first refusal ends it: the next pod would only be refused alike.
-  for (const PodDeletion& deletion : plan.deletions) {
-    absl::Status status = DeletePod(world.job.key.ns, deletion, trail);
-    if (!status.ok()) return status;
-  }
+  return status;
+}
+
+absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trail* trail) {
+  const size_t turn = options_.pods_in_a_turn;
+  std::vector<PodDeletion> deletions = plan.deletions;
   std::vector<policy::Slot> creations = plan.creations;
-  if (creations.size() > options_.creations_in_a_turn) {
-    creations.resize(options_.creations_in_a_turn);
+  if (deletions.size() > turn) {
+    // The next pod of a name waits for the deletion of the one before it.
+    for (size_t i = turn; i < deletions.size(); ++i) {
+      creations.erase(std::remove(creations.begin(), creations.end(), deletions[i].slot),
+                      creations.end());
+    }
+    deletions.resize(turn);
   }
-  absl::Status made = CreatePods(world, plan.images, creations, trail);
+  if (creations.size() > turn) creations.resize(turn);
+  absl::Status status = DeletePods(world.job.key.ns, deletions, trail);
+  if (!status.ok()) return status;
+  status = CreatePods(world, plan.images, creations, trail);
   // Kubernetes looks at every budget of a namespace for every news of a pod in it: it comes when
   // there are no more pods to make, or none can be made.
-  if (plan.keep_objects && (creations.empty() || !made.ok())) {
-    made.Update(KeepObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, trail));
+  if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {
+    status.Update(KeepObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, trail));
   }
-  if (!made.ok()) return made;
+  return status;
+}
+
+absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
+                                Trail* trail) {
+  absl::Status status;
+  if (plan.keep_objects) {
+    status = ApplyAccessories(world, plan, trail);
+  } else if (options_.on_certificates != nullptr) {
+    options_.on_certificates(world.job.key, absl::InfiniteFuture());
+  }
+  // Before the job's first process there must be everything; a job that runs has its dead processes
+  // replaced although an accessory is refused.
+  const bool runs = std::any_of(world.pods.begin(), world.pods.end(),
+                                [](const PodView& pod) { return pod.begun; });
+  if (!status.ok() && !runs) return status;
+  status.Update(ApplyPods(world, plan, trail));
+  if (!status.ok()) return status;
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;
     options.resource_version = kube::ResourceVersionOf(job);
     options.propagation = kube::Propagation::kBackground;
-    absl::Status status = client_->Delete(TrainingJobs(), world.job.key, options).status();
-    if (!status.ok() && !absl::IsNotFound(status)) return status;
+    absl::Status deleted = client_->Delete(TrainingJobs(), world.job.key, options).status();
+    if (!deleted.ok() && !absl::IsNotFound(deleted)) return deleted;
   }
   return absl::OkStatus();
 }
@@ -329,7 +383,8 @@ void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail)
                           conversation.deaths);
 }
 
-// Whether there is news to tell.
+// Whether there is news that the status must show at once. Of refusals that alternate, one is shown
+// for a while: each status written brings the job back into the queue.
 bool JobReconciler::NoteRefusal(const absl::Status& acted, Trail* trail) const {
   const absl::Time now = clock_->Now();
   Refusal refusal = RefusalOf(acted);
@@ -340,23 +395,37 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, Trail* trail) const {
     if (now - trail->failing_since < options_.patience) return false;
   }
   const bool news = refusal.trouble.reason != trail->refused.reason;
+  if (news && !acted.ok() && now - trail->refusal_shown < options_.write_lag) return false;
   trail->refused = std::move(refusal.trouble);
+  if (news && !acted.ok()) trail->refusal_shown = now;
   return news;
 }
 
-// When what was done, and has not been seen, is to be doubted.
-absl::Time JobReconciler::NextLook(const Trail& trail) const {
-  absl::Time oldest = absl::InfiniteFuture();
-  for (const auto& [name, made] : trail.created) oldest = std::min(oldest, made.at);
-  for (const auto& [uid, removed] : trail.deleted) oldest = std::min(oldest, removed.at);
-  for (const auto& [name, applied] : trail.applied) oldest = std::min(oldest, applied.second);
-  return std::min(oldest + options_.write_lag + absl::Milliseconds(1), trail.secrets.look_again());
+absl::Duration JobReconciler::WriteLag(int times) const {
+  const absl::Duration lag = options_.write_lag * (int64_t{1} << std::min(times - 1, 20));
+  return std::min(lag, std::max(options_.write_lag, options_.longest_write_lag));
+}
+
+// When what was done, and has not been seen, is to be doubted. Of a job that keeps no objects (it
+// has ended, or is suspended) objects and certificates are left as they are.
+absl::Time JobReconciler::NextLook(const Trail& trail, bool keeps_objects) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [name, made] : trail.created) next = std::min(next, made.at + WriteLag(1));
+  for (const auto& [uid, removed] : trail.deleted) next = std::min(next, removed.at + WriteLag(1));
+  if (!keeps_objects) return next + absl::Milliseconds(1);
+  for (const auto& [name, applied] : trail.applied) {
+    if (!applied.shown) next = std::min(next, applied.at + WriteLag(applied.times));
+  }
+  return std::min(next + absl::Milliseconds(1), trail.secrets.look_again());
 }
 
 Result JobReconciler::Reconcile(const runtime::Key& key) {
   const runtime::ObjectPtr cached = caches_.jobs->Get(key);
   if (cached == nullptr) {
     coordinators_->Forget(key);
+    if (options_.on_certificates != nullptr) {
+      options_.on_certificates(key, absl::InfiniteFuture());
+    }
     MutexLock lock(&mutex_);
     trails_.erase(key);
     return Result::Done();
@@ -395,12 +464,16 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   // What was found is to be said at once.
   if (NoteRefusal(acted, trail.get())) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
-  if (plan.creations.size() > options_.creations_in_a_turn) return Result::RequeueAfter({});
-  again = std::min(again, NextLook(*trail));
+  if (std::max(plan.creations.size(), plan.deletions.size()) > options_.pods_in_a_turn) {
+    return Result::RequeueAfter({});
+  }
+  again = std::min(again, NextLook(*trail, plan.keep_objects));
   // Its coordinator need not say more than that steps are made.
   if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();
-  return Result::RequeueAfter(std::max(again - clock_->Now(), absl::ZeroDuration()));
+  const absl::Duration rest = again - clock_->Now();
+  // A time that has passed, and stays, must not become a loop.
+  return Result::RequeueAfter(rest > absl::ZeroDuration() ? rest : options_.shortest_rest);
 }
 
 }  // namespace sluice::reconciler

@@ -50,20 +50,30 @@ class JobReconciler final : public runtime::Reconciler {
     // And how many pods are ready, this often; more and more seldom when that goes on for long.
     absl::Duration counts_interval = absl::Seconds(5);
     absl::Duration longest_counts_interval = absl::Minutes(1);
-    // A write that the caches do not show after so long was undone by somebody.
+    // A write that the caches do not show after so long was undone by another client. A write that
+    // is undone again and again is repeated each time after twice as long.
     absl::Duration write_lag = absl::Seconds(10);
+    absl::Duration longest_write_lag = absl::Minutes(30);
+    // A job is not looked at more often than this when nothing has changed.
+    absl::Duration shortest_rest = absl::Seconds(1);
     // What may pass by itself (an API server or a webhook that does not answer) is told when it
     // lasts longer.
     absl::Duration patience = absl::Seconds(20);
-    // So many of a job's pods are asked for at a time, where `pool` has threads for it.
-    int creations_at_once = 8;
-    // And so many in one reconciliation: the rest follows when other jobs have had their turn.
-    size_t creations_in_a_turn = 16;
+    // This many of a job's pods are created or deleted at a time, where `pool` has threads for it.
+    int writes_at_once = 8;
+    // And this many in one reconciliation: the rest follows when other jobs have had their turn.
+    size_t pods_in_a_turn = 16;
     runtime::TaskPool* pool = nullptr;  // outlives the reconciler; null: one after the other
     // Where the coordinator with this pod IP listens.
     std::function<std::string(const std::string& ip)> control_address;
     // For metrics: each status written. May be null.
-    std::function<void(const kube::Json& before, const kube::Json& after)> on_status;
+    std::function<void(const kube::ObjectKey& job, const kube::Json& before,
+                       const kube::Json& after)>
+        on_status;
+    // For metrics: the time at which the first certificate of the job's processes expires, each
+    // time the certificates are checked. Infinite future: the job has none, or needs none any more.
+    // May be null.
+    std::function<void(const kube::ObjectKey& job, absl::Time expiry)> on_certificates;
   };
 
   // All outlive this.
@@ -91,9 +101,16 @@ class JobReconciler final : public runtime::Reconciler {
       absl::Time at;
     };
     std::map<std::string, Removed> deleted;  // pods, by uid
-    std::map<std::string, std::pair<kube::Json, absl::Time>> applied;
+    struct Applied {
+      kube::Json object;
+      absl::Time at;
+      int times = 1;       // in a row that it was undone
+      bool shown = false;  // by the caches, since
+    };
+    std::map<std::string, Applied> applied;
     SecretKeeper secrets;
-    Trouble refused;  // what was told last
+    Trouble refused;                                  // what was told last
+    absl::Time refusal_shown = absl::InfinitePast();  // a change of its reason, at once
     // All that was tried since then ended in what may pass by itself; infinite future: not so.
     absl::Time failing_since = absl::InfiniteFuture();
     // Of pods as they would be made by the job's spec of this generation, from these images.
@@ -113,7 +130,8 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
   absl::Status KeepObjects(const JobView& job, std::vector<OwnedObject> objects, Trail* trail);
   absl::Status DropPolicy(const World& world);
-  absl::Status DeletePod(const std::string& ns, const PodDeletion& deletion, Trail* trail);
+  absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
+                          Trail* trail);
   struct NewPod {
     kube::Json object;
     std::string template_hash;
@@ -127,14 +145,19 @@ class JobReconciler final : public runtime::Reconciler {
   absl::Status PutRight(const JobView& job, const std::vector<Lacking>& objects, Trail* trail);
   absl::Status PutRight(const JobView& job, const OwnedObject& wanted,
                         const kube::Json* live) const;
-  // Each task at most once, several at a time (Options::creations_at_once).
+  // Each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
                           const std::vector<policy::Slot>& slots, Trail* trail);
   std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
   bool NoteRefusal(const absl::Status& acted, Trail* trail) const;
-  absl::Time NextLook(const Trail& trail) const;
+  // The wait after the n-th write without effect.
+  absl::Duration WriteLag(int times) const;
+  absl::Status ApplyAccessories(const World& world, const Plan& plan, Trail* trail);
+  // Ends at the first refusal: the next pod would be refused alike.
+  absl::Status ApplyPods(const World& world, const Plan& plan, Trail* trail);
+  absl::Time NextLook(const Trail& trail, bool keeps_objects) const;
 
   const Options options_;
   kube::Client* const client_;

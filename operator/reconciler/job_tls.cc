@@ -246,6 +246,8 @@ class Planner {
   absl::Status PlanEntry(v1::Role role, uint32_t index, const Data& before, Data* after) {
     const security::PeerIdentity identity = {job_.key.ToString(), role, index};
     tls::KeyPair pair = {At(before, CertificateKey(index)), At(before, PrivateKeyKey(index))};
+    const absl::StatusOr<tls::Certificate> live = tls::ReadCertificate(pair.certificate);
+    if (live.ok()) plan_.expiry = std::min(plan_.expiry, live->validity.until);
     absl::Time renew_at = GoodUntil(pair, identity, bundle_, now_);
     if (renew_at <= now_) {
       const tls::Validity validity = {now_ - kSkew, now_ + kCertificateLife};

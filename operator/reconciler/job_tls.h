@@ -50,6 +50,9 @@ struct TlsPlan {
   // follows once it is kept.
   std::vector<kube::Json> writes;
   absl::Time look_again = absl::InfiniteFuture();
+  // When the first certificate expires of the processes' certificates in `live`; infinite future:
+  // none was read.
+  absl::Time expiry = absl::InfiniteFuture();
 };
 
 absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,

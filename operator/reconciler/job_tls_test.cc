@@ -124,6 +124,10 @@ TEST_F(JobTlsTest, WhatIsThereIsLeftAlone) {
   now_ += 19 * kDay;
   EXPECT_THAT(Settle(), IsEmpty());
   EXPECT_EQ(Plan().look_again, kNow + kCertificateLife - (kCertificateLife + absl::Minutes(5)) / 3);
+  EXPECT_EQ(Plan().expiry, kNow + kCertificateLife);
+  now_ = kNow + kCertificateLife - kDay;
+  EXPECT_FALSE(Plan().writes.empty());
+  EXPECT_EQ(Plan().expiry, kNow + kCertificateLife) << "as long as the renewal is not written";
 }
 
 TEST_F(JobTlsTest, MoreWorkersGetMoreCertificatesAndFewerKeepTheirs) {

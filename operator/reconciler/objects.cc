@@ -91,7 +91,7 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Sl
   } else {
     arguments.push_back("--insecure");
   }
-  add("--metrics-address", absl::StrCat("0.0.0.0:", kMetricsPort));
+  add("--metrics-address", absl::StrCat("[::]:", kMetricsPort));
   add("--log-format", defaults.log_format);
   return arguments;
 }
@@ -409,6 +409,18 @@ Json MakeNetworkPolicy(const JobView& job) {
   return policy;
 }
 
+Json SecurityContext(const PodDefaults& defaults) {
+  Json context = {{"runAsNonRoot", true},
+                  {"fsGroupChangePolicy", "OnRootMismatch"},
+                  {"seccompProfile", {{"type", "RuntimeDefault"}}}};
+  if (defaults.run_as.has_value()) {
+    for (const char* field : {"runAsUser", "runAsGroup", "fsGroup"}) {
+      context[field] = *defaults.run_as;
+    }
+  }
+  return context;
+}
+
 }  // namespace
 
 std::string TemplateHash(const Json& pod) {
@@ -443,13 +455,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& i
                {"enableServiceLinks", false},
                {"terminationGracePeriodSeconds", GraceSeconds(job, slot.role)},
                {"tolerations", Tolerations(job)},
-               {"securityContext",
-                {{"runAsNonRoot", true},
-                 {"runAsUser", 65532},
-                 {"runAsGroup", 65532},
-                 {"fsGroup", 65532},
-                 {"fsGroupChangePolicy", "OnRootMismatch"},
-                 {"seccompProfile", {{"type", "RuntimeDefault"}}}}},
+               {"securityContext", SecurityContext(defaults)},
                {"containers", Json::array({container})},
                {"volumes", std::move(volumes)}};
   const Json* their_spec = kube::Find(pod_template, {"spec"});
@@ -476,8 +482,10 @@ std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
 
 OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards) {
   Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
+  // A process that is not ready holds up no drain: to move it may be what helps.
   budget["spec"] = {
       {"minAvailable", shards},
+      {"unhealthyPodEvictionPolicy", "AlwaysAllow"},
       {"selector",
        {{"matchLabels", {{kJobLabel, job.key.name}}},
         {"matchExpressions",

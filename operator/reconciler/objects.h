@@ -2,6 +2,8 @@
 #ifndef SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
 #define SLUICE_OPERATOR_RECONCILER_OBJECTS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,9 @@ struct PodDefaults {
   std::string server_image;  // of coordinators and shards,
   std::string worker_image;  // and of workers, where spec.image is unset
   std::string log_format = "logfmt";
+  // User and group of the pods' processes, and group of their volumes; nothing: left to the
+  // platform (OpenShift gives each namespace a range of its own).
+  std::optional<int64_t> run_as = 65532;
 };
 
 // Of pods of an activation that begins now.

@@ -55,7 +55,7 @@ TEST(ObjectsTest, ProcessesAreTheirPodsOnly) {
   EXPECT_EQ(Container(worker)["command"], Json::array({"/usr/bin/sluice-worker"}));
   EXPECT_THAT(Arguments(worker),
               IsSupersetOf({"--job=ns/a/u-1", "--coordinator=a-coordinator.ns.svc:29500",
-                            "--index=1", "--metrics-address=0.0.0.0:9090"}));
+                            "--index=1", "--metrics-address=[::]:9090"}));
   EXPECT_EQ(Container(worker)["image"], "worker:1");
   EXPECT_EQ(Container(MakePod(Job(), kDefaults, kShard))["image"], "server:1");
   EXPECT_THAT(Arguments(MakePod(Job(), kDefaults, kShard)), Contains("--advertise=$(POD_IP)"));
@@ -107,6 +107,14 @@ TEST(ObjectsTest, PodsAreRestricted) {
     EXPECT_EQ(context["capabilities"]["drop"], Json::array({"ALL"}));
     EXPECT_EQ(context["seccompProfile"]["type"], "RuntimeDefault");
     EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+    EXPECT_EQ(pod["spec"]["securityContext"]["runAsUser"], 65532);
+    PodDefaults platform = kDefaults;
+    platform.run_as.reset();
+    const Json theirs = MakePod(Job(), platform, slot)["spec"]["securityContext"];
+    EXPECT_EQ(theirs["runAsNonRoot"], true);
+    for (const char* field : {"runAsUser", "runAsGroup", "fsGroup"}) {
+      EXPECT_FALSE(theirs.contains(field)) << field;
+    }
   }
 }
 
@@ -267,6 +275,7 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
 TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
   const Json budget = MakeDisruptionBudget(Job(), 2).object["spec"];
   EXPECT_EQ(budget["minAvailable"], 2) << "of three: two shards and the coordinator";
+  EXPECT_EQ(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow");
   EXPECT_EQ(
       budget["selector"]["matchExpressions"],
       Json::array(

@@ -183,13 +183,15 @@ void ReadSlowStart(const Json& pod, PodView* view) {
   }
 }
 
+constexpr char kByTaint[] = "DeletionByTaintManager";
+
 // Who wanted the pod gone from where it was, if anybody did; in a word.
 std::string OutsideReason(const Json& pod, const PodView& view) {
   if (const Json* target = Condition(pod, "DisruptionTarget"); IsTrue(target)) {
     const std::string reason = GetString(*target, {"reason"});
     if (reason == "PreemptionByScheduler") return "Preempted";
     if (reason == "DeletionByPodGC") return "NodeLost";
-    if (reason == "DeletionByTaintManager") return view.node_lost ? "NodeLost" : "Evicted";
+    if (reason == kByTaint) return view.ended && !view.node_lost ? "Evicted" : "NodeLost";
     return "Evicted";
   }
   std::string reason = GetString(pod, {"status", "reason"});
@@ -274,6 +276,8 @@ std::optional<PodView> ReadPod(const Json& pod) {
     const int64_t grace = GetInt(pod, {"metadata", "deletionGracePeriodSeconds"});
     view.deletion_asked = view.gone_by - absl::Seconds(grace);
     view.forced = grace == 0;
+    const Json* target = Condition(pod, "DisruptionTarget");
+    view.tainted = IsTrue(target) && GetString(*target, {"reason"}) == kByTaint;
   }
   const Json* ready = Condition(pod, "Ready");
   view.ready = IsTrue(ready);

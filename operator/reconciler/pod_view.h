@@ -53,6 +53,9 @@ struct PodView {
   std::optional<absl::Time> deletion_asked;
   absl::Time gone_by;
   bool forced = false;  // it was asked to be gone at once
+  // Kubernetes deletes it for a taint of its node, and does not say which. A node that answers ends
+  // the pod by `gone_by`; until then only `node_lost` tells that the node is lost.
+  bool tainted = false;
   // Its node does not answer: what the pod says of itself is old.
   bool node_lost = false;
 };

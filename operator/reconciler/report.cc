@@ -128,8 +128,10 @@ class Reporter {
            const std::string& message) {
     return SetCondition(type, holds, reason, message, job_.generation, findings_.now, &status_);
   }
-  void Tell(Type type, std::string reason, std::string action, std::string note) {
-    events_->push_back({type, std::move(reason), std::move(action), std::move(note)});
+  void Tell(Type type, std::string reason, std::string action, std::string note,
+            std::string pod = "") {
+    events_->push_back(
+        {type, std::move(reason), std::move(action), std::move(note), std::move(pod)});
   }
 
   bool Wanted(const policy::Slot& slot) const {
@@ -291,7 +293,8 @@ class Reporter {
     // The condition's own event says it.
     if (reason == kDataMissing || reason == kRefused || Ending().has_value()) return;
     Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
-         absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message));
+         absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message),
+         pod.name);
   }
 
   void Acceptance() {

@@ -72,6 +72,8 @@ absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Clien
     }
     const absl::StatusOr<TlsPlan> plan = PlanTls(job, shards, workers, live, now);
     if (!plan.ok()) return plan.status();
+    // A plan that renews the authority alone reads no other certificate.
+    if (plan->expiry != absl::InfiniteFuture()) expiry_ = plan->expiry;
     if (plan->writes.empty()) {
       settled_ = std::move(state);
       settled_until_ = plan->look_again;

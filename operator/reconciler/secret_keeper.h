@@ -37,6 +37,10 @@ class SecretKeeper {
   // Keep, then, though nothing changes.
   absl::Time look_again() const { return look_again_; }
 
+  // When the first of the processes' certificates expires, as of the last Keep; infinite future:
+  // there is none.
+  absl::Time expiry() const { return expiry_; }
+
  private:
   LiveSecrets Gather(const JobView& job, const runtime::Informer& cache, absl::Time now);
   absl::Status Write(const JobView& job, const kube::Json& secret, kube::Client* client,
@@ -48,6 +52,7 @@ class SecretKeeper {
   std::string settled_;
   absl::Time settled_until_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();
+  absl::Time expiry_ = absl::InfiniteFuture();
 
   std::string issued_by_;  // version of the authority's Secret
   absl::Time issued_until_ = absl::InfinitePast();

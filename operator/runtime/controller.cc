@@ -1,5 +1,6 @@
 #include "operator/runtime/controller.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace sluice::runtime {
@@ -42,8 +43,8 @@ void Controller::Process(const QueueCore::Taken& taken) {
       break;
     case Result::Kind::kRequeueAfter:
       queue_.Forget(taken.key);
-      queue_.AddAfter(taken.key, result.after);
-      retry_in = result.after;
+      retry_in = std::max(result.after, options_.shortest_wait);
+      queue_.AddAfter(taken.key, retry_in);
       break;
     case Result::Kind::kRequeue:
     case Result::Kind::kError:

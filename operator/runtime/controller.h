@@ -18,7 +18,7 @@ struct Result {
   enum class Kind {
     kDone,          // nothing, until something changes
     kRequeue,       // again, with the key's backoff
-    kRequeueAfter,  // again after `after`; no failure
+    kRequeueAfter,  // again after `after`, but not sooner than Options::shortest_wait; no failure
     kError,         // `status` stood in the way: again, with the key's backoff
     kTerminal,      // `status` stands in the way and trying again is no use until something changes
   };
@@ -66,6 +66,8 @@ class Controller {
     std::string name;
     int workers = 4;
     QueueCore::Options queue;
+    // A reconciler that asks to be called sooner is called after this: no key takes a whole thread.
+    absl::Duration shortest_wait = absl::Milliseconds(10);
   };
 
   // All outlive this; `observer` may be null.

@@ -75,6 +75,17 @@ TEST_F(ControllerTest, AnErrorIsTriedAgainAfterGrowingTimesUntilItIsOver) {
                                              absl::ZeroDuration(), absl::Milliseconds(5)));
 }
 
+TEST_F(ControllerTest, GivesAKeyNoMoreThanItsShareHoweverSoonItIsAskedFor) {
+  reconciler_.answers = std::deque<Result>(1000, Result::RequeueAfter(absl::ZeroDuration()));
+  controller_.queue()->Add(a_);
+  for (int i = 0; i < 100; ++i) {
+    while (controller_.ProcessOne()) {
+    }
+    clock_.Advance(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(reconciler_.names.size(), 10u) << "in 100 ms";
+}
+
 TEST_F(ControllerTest, ATerminalErrorIsNotTriedAgainUntilSomethingChanges) {
   reconciler_.answers = {Result::Terminal(absl::InvalidArgumentError("never"))};
   controller_.queue()->Add(a_);

@@ -47,12 +47,12 @@ bool IsWorthARetry(const absl::Status& status) {
 EventRecorder::EventRecorder(Options options, const Clock* clock)
     : options_(std::move(options)), clock_(clock) {}
 
-bool EventRecorder::TakeToken(const std::string& uid, absl::Time now) {
+bool EventRecorder::TakeToken(const std::string& uid, double reserve, absl::Time now) {
   Bucket& bucket = buckets_.try_emplace(uid, Bucket{options_.burst, now}).first->second;
   bucket.tokens = std::min(
       options_.burst, bucket.tokens + absl::FDivDuration(now - bucket.at, options_.token_every));
   bucket.at = now;
-  if (bucket.tokens < 1) return false;
+  if (bucket.tokens < 1 + reserve) return false;
   bucket.tokens -= 1;
   return true;
 }
@@ -80,15 +80,20 @@ Json EventRecorder::MakeObject(const Json& regarding, const EventRecord& record,
                     {"uid", kube::UidOf(regarding)},
                     {"resourceVersion", kube::ResourceVersionOf(regarding)}};
   if (!kube::KeyOf(regarding).ns.empty()) reference["namespace"] = kube::KeyOf(regarding).ns;
-  return {{"metadata", {{"name", name}, {"namespace", ns}}},
-          {"eventTime", kube::EncodeMicroTime(now)},
-          {"reportingController", options_.controller},
-          {"reportingInstance", Cut(options_.instance, 128)},
-          {"action", record.action},
-          {"reason", record.reason},
-          {"regarding", std::move(reference)},
-          {"note", Cut(record.note, kMaxNote)},
-          {"type", TypeName(record.type)}};
+  Json event = {{"metadata", {{"name", name}, {"namespace", ns}}},
+                {"eventTime", kube::EncodeMicroTime(now)},
+                {"reportingController", options_.controller},
+                {"reportingInstance", Cut(options_.instance, 128)},
+                {"action", record.action},
+                {"reason", record.reason},
+                {"regarding", std::move(reference)},
+                {"note", Cut(record.note, kMaxNote)},
+                {"type", TypeName(record.type)}};
+  if (!record.pod.empty()) {
+    event["related"] = {
+        {"apiVersion", "v1"}, {"kind", "Pod"}, {"namespace", ns}, {"name", record.pod}};
+  }
+  return event;
 }
 
 void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
@@ -96,7 +101,7 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
   const std::string uid = kube::UidOf(regarding);
   const std::string same =
       absl::StrCat(uid, "\n", kube::KeyOf(regarding).ToString(), "\n", TypeName(record.type), "\n",
-                   record.reason, "\n", record.action);
+                   record.reason, "\n", record.action, "\n", record.pod);
   MutexLock lock(&mutex_);
   Expire(now);
   const auto found = series_.find(same);
@@ -105,7 +110,7 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
     found->second.last = now;
     return;
   }
-  if (!TakeToken(uid, now)) {
+  if (!TakeToken(uid, record.pod.empty() ? 0 : options_.reserve, now)) {
     ++dropped_;
     return;
   }

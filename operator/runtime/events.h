@@ -22,6 +22,7 @@ struct EventRecord {
   std::string reason;  // "WorkerReplaced": one word, for machines; at most 128 bytes
   std::string action;  // "ReplaceWorker": what the controller did, or would not do
   std::string note;    // a sentence; cut at 1024 bytes
+  std::string pod;     // in the regarded object's namespace, that it is about; may be empty
 };
 
 // Records events, and sends them when told to. An event that happens again within `series_window`
@@ -36,6 +37,8 @@ class EventRecorder {
     absl::Duration series_window = absl::Minutes(6);
     absl::Duration series_period = absl::Minutes(1);
     double burst = 25;
+    // Events that are about a pod leave so many of them for those about the object itself.
+    double reserve = 10;
     absl::Duration token_every = absl::Minutes(5);
     size_t max_pending = 1000;
   };
@@ -69,7 +72,8 @@ class EventRecorder {
     absl::Time at;
   };
 
-  bool TakeToken(const std::string& uid, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeToken(const std::string& uid, double reserve, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   kube::Json MakeObject(const kube::Json& regarding, const EventRecord& record,
                         const std::string& name, const std::string& ns, absl::Time now) const;

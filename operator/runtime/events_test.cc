@@ -35,7 +35,7 @@ class EventsTest : public ::testing::Test {
   EventRecorder recorder_{{"example.com/controller", "pod-1"}, &clock_};
   Json widget_;
   const EventRecord replaced_{EventRecord::Type::kWarning, "WorkerReplaced", "ReplaceWorker",
-                              "worker 3 was killed"};
+                              "worker 3 was killed", ""};
 };
 
 TEST_F(EventsTest, AnEventSaysWhatAboutWhichObjectAndWhen) {
@@ -93,12 +93,37 @@ TEST_F(EventsTest, AfterALongPauseItIsANewEvent) {
 TEST_F(EventsTest, AnObjectThatMakesTooManyEventsIsBoundAndOthersAreNot) {
   const Json other = *client_.Create(kube::Widgets(), "ns", kube::Named("other"), {});
   for (int i = 0; i < 100; ++i) {
-    recorder_.Record(widget_, {EventRecord::Type::kNormal, absl::StrCat("R", i), "A", ""});
+    recorder_.Record(widget_, {EventRecord::Type::kNormal, absl::StrCat("R", i), "A", "", ""});
   }
   recorder_.Record(other, replaced_);
   Send();
   EXPECT_THAT(Events(), SizeIs(26));
   EXPECT_EQ(recorder_.dropped(), 75);
+}
+
+TEST_F(EventsTest, WhatHappensToTwoPodsIsTwoEvents) {
+  EventRecord record = replaced_;
+  for (const char* pod : {"w-worker-1", "w-worker-2", "w-worker-1"}) {
+    record.pod = pod;
+    recorder_.Record(widget_, record);
+  }
+  Send();
+  ASSERT_THAT(Events(), SizeIs(2));
+  EXPECT_EQ(kube::GetString(Events()[0], {"related", "name"}), "w-worker-1");
+  EXPECT_EQ(kube::GetInt(Events()[0], {"series", "count"}), 2);
+  EXPECT_EQ(kube::GetString(Events()[1], {"related", "name"}), "w-worker-2");
+}
+
+TEST_F(EventsTest, EventsOfManyPodsLeaveRoomForThoseOfTheObject) {
+  for (int i = 0; i < 100; ++i) {
+    EventRecord record = replaced_;
+    record.pod = absl::StrCat("w-worker-", i);
+    recorder_.Record(widget_, record);
+  }
+  recorder_.Record(widget_, {EventRecord::Type::kWarning, "Failed", "Fail", "", ""});
+  Send();
+  EXPECT_THAT(Events(), SizeIs(16));
+  EXPECT_EQ(kube::GetString(Events().back(), {"reason"}), "Failed");
 }
 
 TEST_F(EventsTest, AServerThatIsAwayLosesNoEvent) {

@@ -113,7 +113,6 @@ void Informer::Replace(std::vector<Json> objects) {
   };
   std::vector<ObjectPtr> now;
   for (Json& object : objects) {
-    if (options_.transform) options_.transform(&object);
     now.push_back(std::make_shared<const Json>(std::move(object)));
   }
   {
@@ -130,7 +129,6 @@ void Informer::Replace(std::vector<Json> objects) {
 }
 
 void Informer::Apply(kube::WatchEvent event) {
-  if (options_.transform) options_.transform(&event.object);
   const ObjectKey key = kube::KeyOf(event.object);
   auto object = std::make_shared<const Json>(std::move(event.object));
   std::vector<Change> changes;

@@ -38,8 +38,6 @@ class Informer final : public kube::ReflectorSink {
   // The values under which an object is found in an index.
   using IndexFunction = std::function<std::vector<std::string>(const kube::Json&)>;
   struct Options {
-    // Applied to every object before it is kept: StripManagedFields, say. May be null.
-    std::function<void(kube::Json*)> transform;
     std::map<std::string, IndexFunction> indexes;
     absl::Duration resync = absl::ZeroDuration();  // 0: never
   };

@@ -47,11 +47,11 @@ class InformerTest : public ::testing::Test {
   static kube::Reflector::Options ReflectorOptions() {
     kube::Reflector::Options options;
     options.random = [] { return 0.0; };
+    options.strip = StripManagedFields;
     return options;
   }
   static Informer::Options InformerOptions() {
     Informer::Options options;
-    options.transform = StripManagedFields;
     options.indexes["controller"] = IndexByController();
     options.indexes["app"] = IndexByLabel("app");
     options.resync = absl::Minutes(10);

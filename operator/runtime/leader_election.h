@@ -60,9 +60,10 @@ class LeaderElector final : public kube::WriteGate {
   absl::Status Release();
 
   // Steps until it leads, calls `on_started`, renews until `cancellation` or until it leads no
-  // more, calls `on_stopped`, and releases the Lease. Neither call may block for long. Returns
-  // Cancelled, or Aborted when leadership was lost: the process should then end. Blocks; waits by
-  // real time.
+  // more, calls `on_stopped`, and releases the Lease. `on_started` must not block. After
+  // `cancellation` the Lease is still held during `on_stopped`, until its renew deadline, so that
+  // last writes are possible. Returns Cancelled, or Aborted when leadership was lost: the process
+  // should then end. Blocks; waits by real time.
   absl::Status Run(kube::Cancellation* cancellation, const std::function<void()>& on_started,
                    const std::function<void()>& on_stopped);
 

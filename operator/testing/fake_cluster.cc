@@ -136,6 +136,7 @@ Operator::Options FakeCluster::OperatorOptions() const {
   options.reconciler.pods = pod_defaults;
   options.reconciler.control_address = [](const std::string& ip) { return ip + ":29500"; };
   options.creators = creators;
+  options.namespaces = namespaces;
   options.gather_pod_news = gather_pod_news;
   options.controller.name = "test";
   options.controller.queue.max_backoff = absl::Seconds(30);
@@ -154,6 +155,7 @@ bool FakeCluster::Settle() {
     operator_->SyncOnce();
     int reconciled = 0;
     while (!operator_dead && reconciled < 50 && operator_->ReconcileOne()) ++reconciled;
+    reconciliations += reconciled;
     if (operator_dead) return true;
     if (kubelets) RunKubelets();
     server.CollectGarbage();

@@ -55,6 +55,10 @@ class FakeCluster {
   std::unique_ptr<Operator> Another();
   // Moves the clock, then settles.
   void Pass(absl::Duration time);
+  bool HasSynced() const { return operator_->HasSynced(); }
+  std::vector<std::string> RefusedNamespaces() const { return operator_->refused_namespaces(); }
+  // By the operator, ever.
+  int64_t reconciliations = 0;
   bool kubelets = true;
 
   // ---- jobs
@@ -112,6 +116,7 @@ class FakeCluster {
   // As in Operator::Options; from the next Restart on. With creators, `on_write` is called by
   // several threads.
   int creators = 0;
+  std::vector<std::string> namespaces;
   absl::Duration gather_pod_news = absl::ZeroDuration();
 
  private:

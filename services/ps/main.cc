@@ -62,6 +62,11 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
+  // An IPv6 address as a pod has it, which stands in brackets in front of a port.
+  if (options.advertised_host.find(':') != std::string::npos &&
+      options.advertised_host.front() != '[') {
+    options.advertised_host = absl::StrCat("[", options.advertised_host, "]");
+  }
   options.coordinator = *coordinator;
   options.compute_threads = flags.threads;
   v1::Register& identity = options.core.identity;

@@ -51,7 +51,10 @@ void WriteResponse(mg_connection* connection, const HttpResponse& response) {
 class HttpFront::Impl {
  public:
   Impl(FakeApiServer* server, Options options)
-      : server_(server), delay_(options.delay), token_(std::move(options.token)) {}
+      : server_(server),
+        delay_(options.delay),
+        threads_(absl::StrCat(options.threads)),
+        token_(std::move(options.token)) {}
 
   ~Impl() {
     cancellation_.Cancel();
@@ -70,9 +73,15 @@ class HttpFront::Impl {
   }
 
   absl::Status Start() {
-    const char* settings[] = {
-        "listening_ports",       "127.0.0.1:0", "num_threads", "16", "enable_keep_alive", "yes",
-        "keep_alive_timeout_ms", "500",         nullptr};
+    const char* settings[] = {"listening_ports",
+                              "127.0.0.1:0",
+                              "num_threads",
+                              threads_.c_str(),
+                              "enable_keep_alive",
+                              "yes",
+                              "keep_alive_timeout_ms",
+                              "500",
+                              nullptr};
     mg_callbacks callbacks = {};
     callbacks.begin_request = &Impl::OnRequest;
     mg_init_library(0);
@@ -167,6 +176,7 @@ class HttpFront::Impl {
 
   FakeApiServer* const server_;
   const absl::Duration delay_;
+  const std::string threads_;
   Cancellation cancellation_;
   mg_context* context_ = nullptr;
   int port_ = 0;

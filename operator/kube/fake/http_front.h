@@ -19,6 +19,7 @@ class HttpFront {
     std::string token;
     // Each answer is held back so long; streams stall so before their first byte.
     absl::Duration delay;
+    int threads = 16;  // each watch takes one
   };
 
   // On a free port. `server` outlives this.

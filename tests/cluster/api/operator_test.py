@@ -373,7 +373,7 @@ class OperatorTest(OperatorCase):
         self.assertIn('failurePolicy', message)
         wait_for('an event says it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
-        said = [line for line in self.operator.log().splitlines() if 'could not be brought on' in line and 'gate.example.com' in line]
+        said = [line for line in self.operator.log().splitlines() if 'Reconcile failed' in line and 'gate.example.com' in line]
         self.assertIn(f'job={self.namespace}/job', said[0])
         self.cluster.kubectl('delete', 'ValidatingWebhookConfiguration', self.namespace)
         self.wait_for_pods(seconds=90)

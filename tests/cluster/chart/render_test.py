@@ -185,6 +185,16 @@ class RenderTest(unittest.TestCase):
                     'allowPrivilegeEscalation': False, 'readOnlyRootFilesystem': True, 'capabilities': {'drop': ['ALL']}})
                 self.assertIn('requests', container['resources'])
 
+    def test_the_user_of_pods_can_be_left_to_the_platform(self):
+        for setting, user, flags in (('runAsUser=65532', 65532, set()), ('runAsUser=1000', 1000, {'--job-user=1000'}),
+                                     ('runAsUser=null', None, {'--platform-user'})):
+            with self.subTest(setting):
+                objects = render(setting)
+                pod = objects['Deployment', 'sluice']['spec']['template']['spec']
+                self.assertEqual({pod['securityContext'].get(field) for field in ('runAsUser', 'runAsGroup', 'fsGroup')}, {user})
+                self.assertEqual({flag for flag in pod['containers'][0]['args'] if '-user' in flag}, flags)
+                self.assertEqual(objects['Pod', 'sluice-test']['spec']['securityContext'].get('runAsUser'), user)
+
     def test_the_script_of_the_test_is_whole(self):
         container = render()['Pod', 'sluice-test']['spec']['containers'][0]
         compile(container['command'][2], 'helm_test.py', 'exec')

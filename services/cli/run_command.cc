@@ -166,7 +166,7 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
 }
 
 int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
-                const PreparedRun& run) {
+                const local::JobDirectory& directory, const PreparedRun& run) {
   std::string text = absl::StrCat("Job ", name, " has finished already, after ",
                                   CountText(run.finished->step), " steps");
   if (run.finished->has_accuracy) {
@@ -369,7 +369,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
   }
   if (!run.ok()) return Complain(environment, run.status());
   if (run->finished.has_value()) {
-    return SayFinished(environment, flags, job->spec.name(), *run);
+    return SayFinished(environment, flags, job->spec.name(), directory, *run);
   }
   return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
 }

@@ -65,7 +65,7 @@ TEST_F(JobDirectoryTest, ASecondLockIsRefusedWithTheProcessThatHoldsIt) {
   JobDirectory other(files_.get(), state_, "example");
   const auto refused = other.Lock();
   EXPECT_TRUE(absl::IsAborted(refused.status()));
-  EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
+  EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat("pid ", getpid())));
   EXPECT_TRUE(JobDirectory(files_.get(), state_, "another").Lock().ok());
   *lock = nullptr;
   EXPECT_EQ(directory_.LockedBy(), std::nullopt);

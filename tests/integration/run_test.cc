@@ -599,6 +599,7 @@ TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("is not running"));
 
   StartRun();
+  ASSERT_TRUE(WaitUntil([&] { return LastStep() > step; })) << ReadAll(run_output_);
   EXPECT_EQ(Sluice({"stop", "example", "--now"}), 0) << ReadAll(output_);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   EXPECT_EQ(Summary(run_output_)["restoredFromStep"], step);

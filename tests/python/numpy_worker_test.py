@@ -296,10 +296,13 @@ class Errors(unittest.TestCase):
         self.assertEqual(job.name, processes.name)
 
     def test_a_model_that_is_not_the_jobs(self):
-        processes = self.start(training={'steps': 1000}, worker={'replicas': 2})
-        processes.start_python_worker(0, _WORKER, '0.01')
+        # Two of three have brought the same one.
+        processes = self.start(training={'steps': 1000}, worker={'replicas': 3})
+        for index in range(2):
+            processes.start_python_worker(index, _WORKER, '0.01')
+        processes.wait_for_members(2)
         processes.wait_for_step(2)
-        job = sluice.join(processes.address, index=1)
+        job = sluice.join(processes.address, index=2)
         with self.assertRaisesRegex(sluice.ModelMismatch, "(?s)w.*same model"):
             with sluice.Worker(job, {'w': np.zeros(6), 'b': np.zeros(1)}) as worker:
                 for batch in worker.batches(sluice.ArrayDataset(np.ones((1000, 5)))):

@@ -175,7 +175,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r'50,890 parameters, 198.8 KiB')
         self.assertRegex(done.stdout, r'ps-1 +\S+ MiB +\S+ KiB')
-        self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ s a step')
+        self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ ms a step')
 
     def test_what_is_wrong_is_named_before_anything_starts(self):
         spec = manifest()

@@ -530,7 +530,7 @@ TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
 }
 
 TEST_F(RunTest, TwoJobsRunSideBySide) {
-  std::string manifest = absl::Substitute(kManifest, 40, 0.02);
+  std::string manifest = absl::Substitute(kManifest, 120, 0.02);
   std::ofstream(folder_ + "/job.yaml") << manifest;
   manifest.replace(manifest.find("name: example"), 13, "name: another");
   std::ofstream(folder_ + "/another.yaml") << manifest;
@@ -538,9 +538,9 @@ TEST_F(RunTest, TwoJobsRunSideBySide) {
   EXPECT_EQ(Sluice({"run", folder_ + "/another.yaml", "--output", "json", "--bin-dir", programs_}),
             0)
       << ReadAll(output_);
-  EXPECT_EQ(Summary(output_)["step"], 40);
+  EXPECT_EQ(Summary(output_)["step"], 120);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
-  EXPECT_EQ(Summary(run_output_)["step"], 40);
+  EXPECT_EQ(Summary(run_output_)["step"], 120);
   EXPECT_EQ(Sluice({"status"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("example "));
   EXPECT_THAT(ReadAll(output_), HasSubstr("another "));

@@ -110,7 +110,7 @@ class CliTest(OperatorCase):
         self.printed('training goes on from step')
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(30), 130)
-        self.printed(f'job job goes on in namespace {self.namespace}')
+        self.printed(f'Job job continues in namespace {self.namespace}')
         self.assertFalse(self.job()['spec'].get('suspend'))
         before = self.job()['metadata']['resourceVersion'], self.job()['metadata']['generation']
         process = self.follow()

@@ -111,7 +111,8 @@ class HostileClient:
         if not fresh and (address, role) in self._channels:
             return self._channels[address, role]
         options = [('grpc.max_send_message_length', -1), ('grpc.max_receive_message_length', -1),
-                   ('grpc.use_local_subchannel_pool', 1), ('grpc.enable_http_proxy', 0)]
+                   ('grpc.use_local_subchannel_pool', 1), ('grpc.enable_http_proxy', 0),
+                   ('grpc.http2.bdp_probe', 0)]  # gRPC 1.51 can crash where the connection closes meanwhile
         if self._tls is None:
             made = grpc.insecure_channel(address, options=options)
         else:

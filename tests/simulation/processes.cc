@@ -447,6 +447,7 @@ Checker::ShardNow ShardProcess::Look() const {
     now.partitions.push_back(ViewOf(*content));
     for (const v1::ClockRecord& record : content->clocks) {
       now.clocks[record.worker()] = record.clock();
+      now.last_samples[record.worker()] = {record.samples().begin(), record.samples().end()};
     }
   }
   return now;

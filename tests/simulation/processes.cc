@@ -608,7 +608,8 @@ void ShardProcess::On(const ps::CloseStream& action) {
 }
 
 void ShardProcess::On(const ps::SendToCoordinator& action) {
-  cluster_.contract().OnShardSays(incarnation_, action.message);
+  // Without a stream nobody hears it.
+  if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
   if (action.message.has_pause_reply() && core_.status().has_view) {
     cluster_.checker().OnPauseReply(Look());
   }

@@ -6,6 +6,23 @@
 #include "absl/strings/str_cat.h"
 
 namespace sluice::simulation {
+namespace {
+
+// Tags that add up to `rest`, at most one from each set from `place` on.
+bool Choose(const std::vector<std::vector<double>>& sets, size_t place, double rest,
+            std::vector<double>* chosen) {
+  if (rest == 0) return true;
+  if (rest < 0 || place == sets.size()) return false;
+  if (Choose(sets, place + 1, rest, chosen)) return true;
+  for (double tag : sets[place]) {
+    chosen->push_back(tag);
+    if (Choose(sets, place + 1, rest - tag, chosen)) return true;
+    chosen->pop_back();
+  }
+  return false;
+}
+
+}  // namespace
 
 Checker::Checker(ToyModel* model, const v1::JobSpec& job, const v1::Layout& layout)
     : model_(*model), job_(job), layout_(layout), index_(model->table(), layout) {}
@@ -384,30 +401,26 @@ bool Checker::Apply(double tag, Applied* applied) {
   return true;
 }
 
-bool Checker::Explain(const PartitionView& content, Applied* applied) {
+bool Checker::Explain(const ShardNow& now, const PartitionView& content, Applied* applied) {
   size_t loud = 0;
   while (loud < content.blocks.size() && model_.IsSilent(TensorOf(content.partition, loud))) ++loud;
   if (loud == content.blocks.size()) return content.blocks == applied->content;
   double rest = content.blocks[loud][1] - applied->content[loud][1];
   std::vector<double> found;
-  // One event applies one update, or (an Install) one of each of a few workers.
-  std::vector<double> open;
-  for (const auto& [tag, update] : updates_) {
-    if (applied->updates.count(tag) == 0) open.push_back(tag);
-  }
   if (updates_.count(rest) != 0) {
     found = {rest};
   } else {
-    for (size_t i = 0; i < open.size() && found.empty(); ++i) {
-      for (size_t j = i + 1; j < open.size() && found.empty(); ++j) {
-        if (open[i] + open[j] == rest) found = {open[i], open[j]};
-        for (size_t k = j + 1; k < open.size() && found.empty(); ++k) {
-          if (open[i] + open[j] + open[k] == rest) found = {open[i], open[j], open[k]};
-        }
+    // An Install applies the last update of each of some workers at once.
+    std::vector<std::vector<double>> open;  // by worker
+    for (const auto& [worker, samples] : now.last_samples) {
+      if (applied->samples.Intersects({samples.begin, samples.end})) continue;
+      std::vector<double>& tags = open.emplace_back();
+      for (const auto& [tag, update] : updates_) {
+        if (update.positions == samples) tags.push_back(tag);
       }
     }
+    if (!Choose(open, 0, rest, &found)) return false;
   }
-  if (found.empty()) return false;
   for (double tag : found) {
     if (!Apply(tag, applied)) return true;  // told
     for (size_t i = 0; i < content.blocks.size(); ++i) {
@@ -440,7 +453,7 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionView& content) {
   const bool same = std::equal(
       content.blocks.begin(), content.blocks.end(), it->second.content.begin(),
       [](const Elements3& a, const Elements3& b) { return a[0] == b[0] && a[1] == b[1]; });
-  if (!same && !Explain(content, &it->second)) {
+  if (!same && !Explain(now, content, &it->second)) {
     return Fail(
         absl::StrCat(Where(now, content), ": has changed by something that is no whole update"));
   }

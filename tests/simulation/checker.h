@@ -69,7 +69,9 @@ class Checker {
     v1::ViewId view;
     uint64_t committed = 0;
     std::vector<PartitionView> partitions;
-    std::map<uint64_t, uint64_t> clocks;  // asynchronous: by worker
+    // Asynchronous, by worker: the clock of its last update, and that update's samples.
+    std::map<uint64_t, uint64_t> clocks;
+    std::map<uint64_t, PositionRange> last_samples;
   };
   void OnShard(const ShardNow& now);
   void OnPauseReply(const ShardNow& now);
@@ -136,7 +138,7 @@ class Checker {
   void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
   std::optional<Applied> Origin(const PartitionView& content) const;
-  bool Explain(const PartitionView& content, Applied* applied);
+  bool Explain(const ShardNow& now, const PartitionView& content, Applied* applied);
   bool Apply(double tag, Applied* applied);
 
   ToyModel& model_;

@@ -447,6 +447,7 @@ Checker::ShardNow ShardProcess::Look() const {
     now.partitions.push_back(ViewOf(*content));
     for (const v1::ClockRecord& record : content->clocks) {
       now.clocks[record.worker()] = record.clock();
+      now.last_samples[record.worker()] = {record.samples().begin(), record.samples().end()};
     }
   }
   return now;
@@ -607,7 +608,8 @@ void ShardProcess::On(const ps::CloseStream& action) {
 }
 
 void ShardProcess::On(const ps::SendToCoordinator& action) {
-  cluster_.contract().OnShardSays(incarnation_, action.message);
+  // Without a stream nobody hears it.
+  if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
   if (action.message.has_pause_reply() && core_.status().has_view) {
     cluster_.checker().OnPauseReply(Look());
   }

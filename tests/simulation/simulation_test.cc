@@ -69,6 +69,13 @@ TEST(SeedTest, ALargeSeedThatOnceFailed) {
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
+// An Install applied the updates of four workers at once; the checker knew of three at most.
+TEST(SeedTest, ASeedWithALiarThatOnceFailed) {
+  Scenario scenario = MakeScenario(830, {v1::BOUNDED_STALENESS, false});
+  scenario.liars = 1;
+  EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+}
+
 TEST_P(SimulationTest, OneSeedIsOneHistory) {
   for (uint64_t seed : {3, 8, 21}) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);

@@ -55,6 +55,13 @@ INSTANTIATE_TEST_SUITE_P(Troubles, TroubleTest, testing::ValuesIn(Troubles()),
                            return info.param.name;
                          });
 
+// A shard that had left an older coordinator, and had no other yet, was taken to speak to it.
+TEST(TroubleTest, ASeedThatOnceFailed) {
+  Scenario scenario = MakeScenario(427, {v1::ASYNCHRONOUS, false});
+  ASSERT_TRUE(AddTroubles("leave_shards,two_coordinators,liars", &scenario).ok());
+  EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+}
+
 // What a coordinator did not hear because it was frozen is held against no shard.
 TEST(TroubleTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
   for (const Mode& mode : Modes()) {

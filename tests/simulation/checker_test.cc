@@ -1,0 +1,106 @@
+// The simulator's checker, on contents made by hand.
+#include "tests/simulation/checker.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "services/protocol/layout.h"
+#include "tests/simulation/toy_model.h"
+
+namespace sluice::simulation {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kBatch = 6;
+constexpr uint64_t kWorkers = 5;
+
+v1::JobSpec Job() {
+  v1::JobSpec job;
+  v1::TrainingSpec& training = *job.mutable_training();
+  training.set_mode(v1::BOUNDED_STALENESS);
+  training.set_global_batch_size(kBatch);
+  training.set_microbatch_size(2);
+  return job;
+}
+
+// One shard with one partition of two tensors. Worker w has computed samples [6w, 6w + 6).
+class CheckerTest : public testing::Test {
+ protected:
+  CheckerTest() {
+    now_.incarnation = 77;
+    now_.view.set_attempt(1);
+    now_.view.set_number(1);
+    PartitionView& content = now_.partitions.emplace_back();
+    for (uint32_t tensor = 0; tensor < 2; ++tensor) {
+      content.blocks.push_back(model_.Initial(tensor));
+    }
+    checker_.OnShard(now_);
+    now_.view.set_number(2);
+    for (uint64_t worker = 0; worker < kWorkers; ++worker) {
+      checker_.OnUpdate(TagOf(worker), SamplesOf(worker));
+    }
+  }
+
+  static PositionRange SamplesOf(uint64_t worker) {
+    return {worker * kBatch, (worker + 1) * kBatch};
+  }
+  // No tag is the sum of others.
+  static double TagOf(uint64_t worker) { return static_cast<double>(uint64_t{1} << (10 + worker)); }
+
+  void Add(uint64_t worker, uint32_t tensor, const PositionRange& samples) {
+    const Elements3 gradient = model_.Gradient(samples, tensor, TagOf(worker));
+    for (size_t i = 0; i < gradient.size(); ++i)
+      now_.partitions[0].blocks[tensor][i] += gradient[i];
+  }
+  void Record(uint64_t worker, const PositionRange& samples) {
+    now_.clocks[worker] = 1;
+    now_.last_samples[worker] = samples;
+    ++now_.partitions[0].version;
+  }
+  void Apply(uint64_t worker) {
+    for (uint32_t tensor = 0; tensor < 2; ++tensor) Add(worker, tensor, SamplesOf(worker));
+    Record(worker, SamplesOf(worker));
+  }
+
+  const v1::JobSpec job_ = Job();
+  ToyModel model_{1, 2, false, kWorkers* kBatch, job_.training()};
+  Checker checker_{&model_, job_, *MakeLayout(model_.table(), 1)};
+  Checker::ShardNow now_;
+};
+
+TEST_F(CheckerTest, AnInstallMayApplyAnUpdateOfEveryWorker) {
+  for (uint64_t worker = 0; worker < kWorkers; ++worker) Apply(worker);
+  checker_.OnShard(now_);
+  EXPECT_EQ(checker_.failure(), "");
+}
+
+TEST_F(CheckerTest, PartOfAnUpdateIsFoundAmongWholeOnes) {
+  for (uint64_t worker = 0; worker + 1 < kWorkers; ++worker) Apply(worker);
+  Add(kWorkers - 1, 0, SamplesOf(kWorkers - 1));
+  Record(kWorkers - 1, SamplesOf(kWorkers - 1));
+  checker_.OnShard(now_);
+  EXPECT_THAT(checker_.failure(), HasSubstr("no whole update"));
+}
+
+TEST_F(CheckerTest, AnUpdateThatTheShardDoesNotRecordIsFoundAmongOthers) {
+  for (uint64_t worker = 0; worker < kWorkers; ++worker) Apply(worker);
+  now_.last_samples.erase(0);
+  checker_.OnShard(now_);
+  EXPECT_THAT(checker_.failure(), HasSubstr("no whole update"));
+}
+
+TEST_F(CheckerTest, SamplesThatTwoUpdatesOfOneInstallShareAreFound) {
+  checker_.OnUpdate(TagOf(1), SamplesOf(0));
+  Apply(0);
+  for (uint32_t tensor = 0; tensor < 2; ++tensor) Add(1, tensor, SamplesOf(0));
+  Record(1, SamplesOf(0));
+  checker_.OnShard(now_);
+  EXPECT_EQ(checker_.failure(), "samples [0, 6) are applied twice");
+}
+
+}  // namespace
+}  // namespace sluice::simulation

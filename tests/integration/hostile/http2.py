@@ -1,6 +1,7 @@
 """HTTP/2 by hand (RFC 9113), as far as a client needs it that does not keep its rules."""
 
 import pathlib
+import select
 import socket
 import ssl
 import struct
@@ -71,7 +72,8 @@ class Connection:
         self._socket = connect(address, tls)
         self._socket.settimeout(10)
         self._changed = threading.Condition()
-        self._write_lock = threading.Lock()
+        # Held for each use of the socket: one of TLS serves one thread at a time.
+        self._socket_lock = threading.Lock()
         self._window = _INITIAL_WINDOW
         self._windows = {}
         self._initial_window = _INITIAL_WINDOW
@@ -83,14 +85,15 @@ class Connection:
 
     def close(self):
         self.closed = True
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self._socket.close()
+        with self._socket_lock:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            self._socket.close()
 
     def send(self, data):
-        with self._write_lock:
+        with self._socket_lock:
             self._socket.sendall(data)
 
     def new_stream(self):
@@ -123,13 +126,32 @@ class Connection:
             sent += size
         return sent
 
+    def _receive(self, poller):
+        """What has come, waiting for up to a second; None: nothing, b'': the server has closed the connection."""
+        if not poller.poll(1000):
+            return None
+        received = None
+        with self._socket_lock:
+            timeout = self._socket.gettimeout()
+            self._socket.settimeout(0)
+            try:
+                # TLS may have read more than the first call returns.
+                while data := self._socket.recv(1 << 16):
+                    received = (received or b'') + data
+                return received or b''
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return received
+            finally:
+                self._socket.settimeout(timeout)
+
     def _read(self):
         pending = b''
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
         try:
             while not self.closed:
-                try:
-                    data = self._socket.recv(1 << 16)
-                except (TimeoutError, ssl.SSLWantReadError):
+                data = self._receive(poller)
+                if data is None:
                     continue
                 if not data:
                     break

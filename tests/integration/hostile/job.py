@@ -245,7 +245,7 @@ class Attack:
         self.outcome = {}
         self._process = subprocess.Popen(
             [sys.executable, attacker.__file__, name, json.dumps(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+            text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONFAULTHANDLER': '1'})
         self._seconds = target['seconds']
         self.ready = threading.Event()
         self._lines = []

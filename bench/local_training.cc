@@ -71,7 +71,7 @@ class Trainer {
                                  : at::from_blob(batch->tokens.data(), shape, at::kLong);
     optimizer_->zero_grad();
     const at::Tensor output = model_->Forward(input);
-    const absl::Status fits = CheckLabels(loss_, output.sizes(), *batch);
+    absl::Status fits = CheckLabels(loss_, output.sizes(), *batch);
     if (!fits.ok()) return fits;
     const at::Tensor loss =
         LossSum(loss_, output, TargetTensor(*batch)).div(static_cast<double>(batch->samples));

@@ -105,7 +105,7 @@ absl::Status Reflector::Round(Cancellation* cancellation) {
   if (cancellation->cancelled()) return absl::CancelledError("the reflector was stopped");
   ++quiet_rounds_;
   if (Initial() && !streaming_) {
-    const absl::Status listed = List();
+    absl::Status listed = List();
     if (!listed.ok()) return listed;
   }
   return Watch(cancellation);

@@ -246,7 +246,7 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
     kube::DeleteOptions options;
     options.uid = deletions[i].uid;
     options.grace_period_seconds = deletions[i].grace_seconds;
-    const absl::Status done = client_->Delete(Pods(), {ns, deletions[i].name}, options).status();
+    absl::Status done = client_->Delete(Pods(), {ns, deletions[i].name}, options).status();
     // Gone already, or another pod has the name: what was to be deleted is not there.
     if (!done.ok() && !absl::IsNotFound(done) && !kube::IsConflict(done)) return done;
     deleted[i] = 1;

@@ -305,7 +305,7 @@ absl::Status AddStateDictExtras(const Environment& environment, const std::strin
   if (absl::IsNotFound(content.status())) return absl::OkStatus();
   if (!content.ok()) return content.status();
   const absl::StatusOr<StateDictExtras> extras = ReadStateDictExtras(absl::Cord(*content));
-  const absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
+  absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
   if (added.ok()) return added;
   return absl::DataLossError(
       absl::StrCat(path, ": ", added.message(),

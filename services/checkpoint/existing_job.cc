@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/json_difference.h"
 #include "services/common/json_text.h"
 #include "services/common/utf8.h"
 
@@ -28,55 +28,23 @@ constexpr size_t kMaxValueBytes = 80;  // of one value in a message
 constexpr size_t kMaxSettingsDepth = 32;
 constexpr size_t kMaxSettingsBytes = 16 << 10;  // longer ones are not recorded: claims are small
 
-struct Change {
-  std::string path;
-  Json before;  // null: unset
-  Json after;
-};
-
-void Compare(const std::string& path, const Json& before, const Json& after,
-             std::vector<Change>* changes) {
-  if (before == after) return;
-  const bool objects =
-      (before.is_object() || before.is_null()) && (after.is_object() || after.is_null());
-  if (!objects) {
-    changes->push_back({path, before, after});
-    return;
-  }
-  std::set<std::string> keys;
-  for (const Json* side : {&before, &after}) {
-    if (!side->is_object()) continue;
-    for (const auto& entry : side->items()) keys.insert(entry.key());
-  }
-  const auto child = [](const Json& side, const std::string& key) {
-    return side.is_object() ? side.value(key, Json()) : Json();
-  };
-  for (const std::string& key : keys) {
-    Compare(absl::StrCat(path, ".", key), child(before, key), child(after, key), changes);
-  }
-}
-
-std::string ValueText(const Json& value) {
-  if (value.is_null()) return "(unset)";
+std::string ValueText(const Json* value) {
+  if (value == nullptr) return "(unset)";
   // 64-bit integers are strings in JSON made from protobufs.
-  const std::string text = value.is_string()
-                               ? value.get<std::string>()
-                               : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = value->is_string()
+                               ? value->get<std::string>()
+                               : value->dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= kMaxValueBytes ? text
                                        : absl::StrCat(TruncateUtf8(text, kMaxValueBytes), "...");
 }
 
-std::string ChangesText(const std::vector<Change>& changes) {
-  std::vector<std::string> texts;
-  for (const Change& change : changes) {
-    if (texts.size() == kMaxShown) {
-      texts.push_back(absl::StrCat(changes.size() - kMaxShown, " more"));
-      break;
-    }
-    texts.push_back(
-        absl::StrCat(change.path, " ", ValueText(change.before), " -> ", ValueText(change.after)));
+std::string ListText(std::vector<std::string> changes) {
+  if (changes.size() > kMaxShown) {
+    const size_t more = changes.size() - kMaxShown;
+    changes.resize(kMaxShown);
+    changes.push_back(absl::StrCat(more, " more"));
   }
-  return absl::StrJoin(texts, ", ");
+  return absl::StrJoin(changes, ", ");
 }
 
 // Empty if the claim does not record its job's settings, or not legibly.
@@ -112,8 +80,9 @@ struct Found {
   std::optional<v1::CheckpointRef> checkpoint;
   bool settings_known = false;
   bool longer = false;
-  std::vector<Change> length;    // differences of the length
-  std::vector<Change> settings;  // all others
+  // Of settings that differ: "spec.training.steps 100 -> 200".
+  std::vector<std::string> length;
+  std::vector<std::string> settings;  // all others
 };
 
 std::string FoundText(const v1::JobSpec& job, const Found& found) {
@@ -131,14 +100,14 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
     absl::StrAppend(&text, ", which has not finished", at,
                     found.time.empty() ? "" : absl::StrCat(", its newest attempt of ", found.time));
   }
-  std::vector<Change> all = found.length;
+  std::vector<std::string> all = found.length;
   all.insert(all.end(), found.settings.begin(), found.settings.end());
   if (!found.settings_known) {
     absl::StrAppend(&text, "; its settings are not recorded");
   } else if (all.empty()) {
     absl::StrAppend(&text, "; its settings are those of this job");
   } else {
-    absl::StrAppend(&text, "; this job differs in ", ChangesText(all));
+    absl::StrAppend(&text, "; this job differs in ", ListText(std::move(all)));
   }
   return text;
 }
@@ -260,10 +229,10 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   const Json after = ParseSettings(ClaimSettings(job));
   found.settings_known = before.is_object() && after.is_object();
   if (found.settings_known) {
-    std::vector<Change> changes;
-    Compare("spec", before, after, &changes);
-    for (Change& change : changes) {
-      (IsLengthSetting(change.path) ? found.length : found.settings).push_back(std::move(change));
+    for (const JsonDifference& each : JsonDifferences("spec", before, after)) {
+      (IsLengthSetting(each.path) ? found.length : found.settings)
+          .push_back(
+              absl::StrCat(each.path, " ", ValueText(each.before), " -> ", ValueText(each.after)));
     }
     found.longer = AsksForMore(before, after);
   }

@@ -362,11 +362,6 @@ int Run(const Environment& environment, const RunFlags& flags) {
   }
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
   absl::StatusOr<PreparedRun> run = PrepareRun(*job, flags.fresh, &directory, environment.files);
-  if (absl::StartsWith(run.status().message(), "cannot make the folder ")) {
-    return Complain(environment, absl::Status(run.status().code(),
-                                              absl::StrCat(run.status().message(),
-                                                           "; --state-dir names another place")));
-  }
   if (!run.ok()) return Complain(environment, run.status());
   if (run->finished.has_value()) {
     return SayFinished(environment, flags, job->spec.name(), directory, *run);

@@ -270,7 +270,10 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
               : "; --take-over checkpoints and stops it, then continues with this manifest";
     return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
   }
-  if (!lock.ok()) return lock.status();
+  if (!lock.ok()) {
+    return absl::Status(lock.status().code(),
+                        absl::StrCat(lock.status().message(), "; --state-dir names another place"));
+  }
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();

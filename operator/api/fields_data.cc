@@ -303,7 +303,8 @@ void AddText(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.data.text",
              "How to cut a text into samples. Only with format Text. Words stand between white "
-             "space; each line ends with the word `<eos>`."));
+             "space; each line ends with the word `<eos>`.")
+          .Fixed());
   fields->push_back(
       Integer("spec.data.text.sequenceLength",
               "Words of one sample. The model learns to predict the word behind each of them.")

@@ -558,14 +558,15 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
 }
 
 void AddLimits(std::vector<Field>* fields) {
-  fields->push_back(Integer("spec.backoffLimit",
-                            "How often the job may be restored from a checkpoint, after the loss "
-                            "of a shard or of the coordinator, before it fails.")
-                        .Default("6")
-                        .Min(0)
-                        .Max(1000)
-                        .Example("0")
-                        .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Integer("spec.backoffLimit",
+              "How many times the job may be restored from a checkpoint, after the loss "
+              "of a shard or of the coordinator, before it fails.")
+          .Default("6")
+          .Min(0)
+          .Max(1000)
+          .Example("0")
+          .Invalid("-1", "at least 0"));
   fields->push_back(
       Object("spec.timeouts", "When a process counts as lost. The defaults suit most jobs.")
           .Default("{}"));

@@ -48,6 +48,8 @@ class Progress:
             facts.append(f'evaluation loss {self.evaluation_loss:.4g}')
         if self.samples_per_second and self.phase == 'training':
             facts.append(f'{self.samples_per_second:,.0f} samples/s')
+        if self.phase == 'training' and self.message.HasField('evaluating_step'):
+            facts.append(f'evaluating step {self.message.evaluating_step:,}')
         if self.reason:
             facts.append(self.reason)
         return facts

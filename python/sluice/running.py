@@ -134,6 +134,8 @@ def _progress_of(entry):
         samples_per_second=entry.get('samplesPerSecond', 0.0),
         phase=getattr(wire, f'JobProgress_{entry.get("phase", "STARTING")}', 0),
         reason=entry.get('reason', '') if entry.get('exitCode') else '')
+    if 'evaluatingStep' in entry:
+        message.evaluating_step = int(entry['evaluatingStep'])
     if 'evaluation' in entry:
         evaluation = entry['evaluation']
         message.last_evaluation.loss = evaluation['loss']

@@ -138,8 +138,8 @@ class Runtime:
         self.close()
         raise errors.JobNotFound(
             f'no job answers at {self.address} within {timeout:g} s ({self.last_error or "no sign of it"}). '
-            'Is the job running, and is this the address of its coordinator? `sluice status` '
-            'lists the jobs of this machine.')
+            'It has ended, has not begun (timeout= waits longer), or has its coordinator at another '
+            'address. `sluice status` lists the jobs of this machine.')
 
     def open_model(self, table, training_samples, evaluation_samples, read_initial, allocate):
         with self._lock:

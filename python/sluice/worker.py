@@ -78,8 +78,8 @@ def _ask_job_name(address, timeout, tls):
                 if time.monotonic() >= deadline:
                     raise errors.JobNotFound(
                         f'no job answers at {address} within {timeout:g} s '
-                        f'({transport.describe(error)}). Is the job running, and is this the '
-                        'address of its coordinator?') from None
+                        f'({transport.describe(error)}). It has ended, has not begun (timeout= '
+                        'waits longer), or has its coordinator at another address') from None
                 time.sleep(0.2)
 
 

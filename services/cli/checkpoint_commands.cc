@@ -357,8 +357,14 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   if (*script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {
+    const bool running = found->folder.empty();
     *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
-                     << "load_file(\"" << flags.output << "\"))\n";
+                     << "load_file(\"" << flags.output << "\")" << (running ? ", strict=False" : "")
+                     << ")\n";
+    if (running) {
+      *environment.out << "\nstrict=False: the shards of a running job have each tied tensor under "
+                          "its first name, and no constant buffers.\n";
+    }
   }
   return kExitOk;
 }
@@ -398,13 +404,14 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
   inspect->callback(
       [=, &environment] { *action = [=, &environment] { return Inspect(environment, *flags); }; });
 
-  CLI::App* exporter =
-      app->add_subcommand("export",
-                          "Write a checkpoint's model for PyTorch, and say how to load it\n\n"
-                          "  sluice export fashion-mnist -o model.safetensors\n"
-                          "  sluice export fashion-mnist --cluster -o model.safetensors\n"
-                          "  sluice export my-net -o trained.pt\n\n"
-                          "On a cluster it writes the parameters of a job that runs.\n");
+  CLI::App* exporter = app->add_subcommand(
+      "export",
+      "Write a checkpoint's model for PyTorch, and say how to load it\n\n"
+      "  sluice export fashion-mnist -o model.safetensors\n"
+      "  sluice export fashion-mnist --cluster -o model.safetensors\n"
+      "  sluice export my-net -o trained.pt\n\n"
+      "On a cluster it writes the parameters of a job that runs, each tied tensor\n"
+      "under its first name.\n");
   exporter->add_option("SOURCE", flags->target, "a checkpoint's folder, or a job's name")
       ->required();
   exporter->add_option("-o,--output", flags->output, "the file to write")->required();

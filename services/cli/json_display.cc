@@ -30,6 +30,7 @@ Json ProgressJson(const v1::JobProgress& progress) {
                {"totalSamples", progress.total_samples()},
                {"samplesPerSecond", progress.samples_per_second()}};
   if (progress.has_loss()) json["loss"] = progress.loss();
+  if (progress.has_evaluating_step()) json["evaluatingStep"] = progress.evaluating_step();
   if (progress.restored()) json["restoredFromStep"] = progress.restored_from_step();
   return json;
 }

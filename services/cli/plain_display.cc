@@ -36,6 +36,7 @@ class PlainDisplay final : public RunDisplay {
 
   void OnProgress(const v1::JobProgress& progress, const std::string&) override {
     for (const v1::Event& event : progress.events()) {
+      if (IsReasonOfFailure(event, progress)) continue;  // Finish tells it
       if (event.kind() == v1::Event::WARNING) {
         *environment_.err << "Warning: " << event.message() << std::endl;
       } else if (event.has_evaluation()) {

@@ -73,7 +73,12 @@ const char* PaintOf(ProcessState::Tone tone) {
 // The phase, or what is known beyond it.
 std::string StateOf(const JobView& view) {
   if (!view.state.empty()) return view.state;
-  return view.heard ? PhaseText(view.progress.phase()) : "starting";
+  if (!view.heard) return "starting";
+  std::string text = PhaseText(view.progress.phase());
+  if (view.progress.phase() == v1::JobProgress::TRAINING && view.progress.has_evaluating_step()) {
+    absl::StrAppend(&text, ", evaluating step ", CountText(view.progress.evaluating_step()));
+  }
+  return text;
 }
 
 std::string MetricsText(const v1::JobProgress& progress) {
@@ -292,6 +297,10 @@ int WidthOf(absl::string_view text) {
   int width = 0;
   Cut(text, 0, &width);
   return width;
+}
+
+bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress) {
+  return progress.phase() == v1::JobProgress::FAILED && event.message() == progress.reason();
 }
 
 std::string RemedyFor(absl::string_view reason) {

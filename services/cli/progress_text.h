@@ -67,6 +67,9 @@ std::string CutToWidth(absl::string_view text, int columns);
 // The number of characters, counted likewise.
 int WidthOf(absl::string_view text);
 
+// Whether the event says no more than why the job failed.
+bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress);
+
 // What helps against a failure of a common kind, as one sentence; empty where it is not known.
 std::string RemedyFor(absl::string_view reason);
 

@@ -116,6 +116,9 @@ TEST(ProgressTextTest, APlainLineSaysWhereTheJobIs) {
   EXPECT_EQ(ProgressLine(view),
             "training: step 1,163 of 1,876 (62 %), epoch 1.24, loss 0.0712, 1,000 samples/s, "
             "45.6 s left");
+  view.progress.set_evaluating_step(1100);
+  EXPECT_THAT(ProgressLine(view), HasSubstr("training, evaluating step 1,100: step 1,163 of"));
+  EXPECT_THAT(LiveLines(view, 200, false)[0], HasSubstr("  training, evaluating step 1,100  step"));
 }
 
 TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {

@@ -306,8 +306,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     anew = !trained && !refused.ok();
     run.resumed = !anew && existing.kind != ExistingJob::Kind::kReplace;
   } else if (!absl::IsNotFound(before.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        before.status().message(), "; use --fresh to start over, which removes what is trained"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(before.status().message(),
+                     "; use --fresh to start over, which deletes the existing checkpoints"));
   } else {
     absl::StatusOr<ExistingJob> judged = CheckStorage(job, fresh, *directory, files);
     if (!judged.ok()) return judged.status();

@@ -81,7 +81,10 @@ class TextDisplay final : public RunDisplay {
     view_.progress = progress;
     view_.state = state;
     view_.heard = true;
-    for (const v1::Event& event : progress.events()) ShowEvent(event);
+    for (const v1::Event& event : progress.events()) {
+      // Finish tells it.
+      if (!IsReasonOfFailure(event, progress)) ShowEvent(event);
+    }
   }
 
   void OnLogLine(absl::string_view process, absl::string_view line) override {
@@ -96,7 +99,9 @@ class TextDisplay final : public RunDisplay {
         next_redraw_ = now + kRedrawInterval;
         Redraw();
       }
-    } else if (now >= next_line_ && fresh_ && view_.progress.phase() == v1::JobProgress::TRAINING) {
+    } else if (now >= next_line_ && fresh_ &&
+               (view_.progress.phase() == v1::JobProgress::TRAINING ||
+                view_.progress.phase() == v1::JobProgress::EVALUATING)) {
       next_line_ = now + kLineInterval;
       fresh_ = false;
       Note(ProgressLine(view_));

@@ -65,10 +65,17 @@ TEST_F(TextDisplayTest, AFailureIsToldOnceWithItsRemedy) {
   event.set_message("worker-0: killed by signal 9 (Killed)");
   display->OnProgress(progress, "");
   EXPECT_EQ(out.str(), "worker-0 ended: killed by signal 9 (Killed)\n");
+  const std::string reason = "ps-0: step 1: fc2.bias[0:10]: the gradient is not finite";
+  progress.set_phase(v1::JobProgress::FAILED);
+  progress.set_reason(reason);
+  event.set_message(reason);
+  out.str("");
+  display->OnProgress(progress, "");
+  EXPECT_EQ(out.str(), "");
   SummaryFacts facts;
   facts.name = "job";
   facts.result.ending.outcome = policy::Outcome::kFailed;
-  facts.result.ending.reason = "ps-0: step 1: fc2.bias[0:10]: the gradient is not finite";
+  facts.result.ending.reason = reason;
   facts.result.ending.blamed = policy::Slot{v1::SHARD, 0};
   display->Finish(facts, 1,
                   {"time=1 level=info msg=\"Control stream closed\" role=ps",

@@ -45,6 +45,10 @@ absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags) {
 int ParseFlags(CLI::App* app, int argc, char** argv) {
   try {
     app->parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    // Most often a newer release started the program: it must not end a job that trains.
+    app->exit(error);
+    return kExitRefused;
   } catch (const CLI::ParseError& error) {
     // Prints help, version or what is wrong.
     return app->exit(error) == 0 ? kExitOk : kExitUsage;

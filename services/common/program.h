@@ -39,8 +39,8 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags);
 // log.
 absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags);
 
-// Parses; returns the exit code if the program is to end at once (help, version, wrong flags), else
-// -1.
+// Parses; returns the exit code if the program is to end at once (help, version, wrong flags; a
+// flag that it does not know: kExitRefused), else -1.
 int ParseFlags(CLI::App* app, int argc, char** argv);
 
 // Serves the metrics where the flags say so, and writes the port's file; null if they do not. As

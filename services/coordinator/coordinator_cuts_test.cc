@@ -423,11 +423,14 @@ TEST(CoordinatorEvaluation, EachDueVersionIsEvaluatedAndNoOtherHoweverFastTheTra
 TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIsEvaluated) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
+  EXPECT_FALSE(job.Progress().has_evaluating_step());
   TrainWithoutEvaluating(job);
   EXPECT_EQ(job.Version(), 6);
   EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
+  EXPECT_EQ(job.Progress().evaluating_step(), 3);
   LetEvaluate(job);
   job.Train(10);
+  EXPECT_FALSE(job.Progress().has_evaluating_step());
   EXPECT_EQ(job.Version(), 16);
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12, 15));
 }

@@ -76,6 +76,7 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   meter_.CopyTo(&progress);
   progress.set_samples_per_second(meter_.SamplesPerSecond(now));
   if (last_result_.has_value()) *progress.mutable_last_evaluation() = *last_result_;
+  if (evaluation_.has_value()) progress.set_evaluating_step(evaluation_->version());
   *progress.mutable_checkpoint() = checkpoint_status_;
   if (base_.has_value()) {
     progress.set_restored(true);

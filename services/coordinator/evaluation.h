@@ -44,6 +44,7 @@ class Evaluation {
 
   uint64_t id() const { return options_.id; }
   uint64_t cut() const { return options_.cut; }
+  uint64_t version() const { return options_.version; }
 
   // Gives what nobody has to the evaluators: messages by incarnation. Who lives not any more
   // (is not among them), or has not answered in time, loses what it has; the latter gets nothing

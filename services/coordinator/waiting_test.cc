@@ -112,6 +112,16 @@ TEST(WaitingDefault, AMemberThatContributesNothingIsExpelledAfterTenMinutes) {
   EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "which shards measure";
 }
 
+// After an update of 32 samples.
+void LeaseNextSamples(const FakeWorker& worker, FakeJob* job) {
+  for (FakeShard* shard : job->Shards()) {
+    v1::LeaseRecord& lease = shard->leases.emplace_back();
+    lease.set_worker(worker.id.incarnation());
+    lease.mutable_samples()->set_begin(32);
+    lease.mutable_samples()->set_end(64);
+  }
+}
+
 TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinutes) {
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
     v1::JobSpec spec = FakeJob::Spec();
@@ -119,12 +129,7 @@ TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinu
     FakeJob job(spec);
     job.Start();
     job.Update(*job.workers[0], 32);
-    for (FakeShard* shard : job.Shards()) {
-      v1::LeaseRecord& lease = shard->leases.emplace_back();
-      lease.set_worker(job.workers[1]->id.incarnation());
-      lease.mutable_samples()->set_begin(32);
-      lease.mutable_samples()->set_end(64);
-    }
+    LeaseNextSamples(*job.workers[1], &job);
     job.Shards()[0]->SayProgress();
     job.Pass(absl::Seconds(590));
     EXPECT_EQ(job.core->view().workers_size(), 2);
@@ -141,12 +146,7 @@ TEST(WaitingAsynchronous, ExpelsALeaseHolderThatTheArbiterNamesWhileTheOthersGoO
   FakeJob job(spec);
   job.Start();
   job.Update(*job.workers[0], 32);
-  for (FakeShard* shard : job.Shards()) {
-    v1::LeaseRecord& lease = shard->leases.emplace_back();
-    lease.set_worker(job.workers[1]->id.incarnation());
-    lease.mutable_samples()->set_begin(32);
-    lease.mutable_samples()->set_end(64);
-  }
+  LeaseNextSamples(*job.workers[1], &job);
   for (int i = 0; i < 7; ++i) {
     job.Pass(absl::Seconds(100));
     job.Update(*job.workers[0], 32, {}, 64);

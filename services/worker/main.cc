@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,9 @@
 namespace sluice::worker {
 namespace {
 
+// A coordinator may be started later than its workers.
+constexpr double kConnectSeconds = 600;
+
 struct Flags {
   ProgramFlags program;
   std::string job;
@@ -43,6 +47,7 @@ struct Flags {
   uint32_t index = 0;
   int threads = 0;
   double grace_seconds = 10;
+  std::optional<double> connect_seconds;
   bool shared_memory = true;
   security::TransportSecurity::Options security;
 };
@@ -109,6 +114,13 @@ int ExitCodeOf(ExitReason reason) {
   return kExitFailed;
 }
 
+// A worker that something else starts, and ends with its job, waits without a limit.
+absl::Duration ConnectTimeout(const Flags& flags) {
+  const bool managed = flags.program.parent != 0 || std::getenv("KUBERNETES_SERVICE_HOST");
+  const double seconds = flags.connect_seconds.value_or(managed ? 0 : kConnectSeconds);
+  return seconds > 0 ? absl::Seconds(seconds) : absl::InfiniteDuration();
+}
+
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const Logger logger = base_logger.With(
       {{"job", ShortJobName(flags.job)}, {"role", "worker"}, {"index", flags.index}});
@@ -135,6 +147,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.host = HostName();
   options.core.pid = getpid();
   options.coordinator = *coordinator;
+  options.connect_timeout = ConnectTimeout(flags);
   options.advertised_host = flags.advertised_host;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
@@ -167,6 +180,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   });
   const WorkerProcess::Result result = process->Wait();
   stop->SetHandler(nullptr);
+  if (result.unreachable) return kExitRetry;
   return result.data_missing ? +kExitMissing : ExitCodeOf(result.reason);
 }
 
@@ -190,6 +204,10 @@ int Main(int argc, char** argv) {
                  "seconds within which SIGTERM lets the step end and the work be handed over")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 3600.0));
+  app.add_option("--connect-timeout", flags.connect_seconds,
+                 "seconds to wait for the coordinator's first answer (0: without a limit; default: "
+                 "600, and 0 with --parent and in a pod)")
+      ->check(NumberBetween(0.0, 30.0 * 24 * 3600));
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "exchange tensors with shards of this machine through memory (default: yes)");
   security::AddSecurityFlags(&app, &flags.security);

@@ -62,14 +62,19 @@ class WorkerProcess::Impl {
                    },
                .on_message =
                    [this](v1::CoordinatorMessage message) {
-                     Event([message = std::move(message)](WorkerCore& core, absl::Time now) {
+                     Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
+                       heard_ = true;
+                       last_break_.clear();
                        return core.OnCoordinatorMessage(message, now);
                      });
                    },
                .on_broken =
                    [this](absl::Status why) {
-                     logger_.Info("Control stream closed", {{"why", why.ToString()}});
-                     Event([](WorkerCore& core, absl::Time now) {
+                     Event([this, why = why.ToString()](WorkerCore& core, absl::Time now) {
+                       // Of tries that fail alike only the first is logged.
+                       if (last_break_ != why)
+                         logger_.Info("Control stream closed", {{"why", why}});
+                       last_break_ = why;
                        return core.OnCoordinatorBroken(now);
                      });
                    }});
@@ -189,6 +194,7 @@ class WorkerProcess::Impl {
   }
 
   void AfterEvents(absl::Time now) {
+    if (!heard_ && now - started_ >= options_.connect_timeout) return GiveUp();
     if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
     timer_.Set(std::min(core_.NextDeadline(), last_publication_ + absl::Seconds(1)));
   }
@@ -502,9 +508,21 @@ class WorkerProcess::Impl {
     End(ExitReason::kFailed, std::move(message));
   }
 
+  void GiveUp() {
+    const std::string message =
+        absl::StrCat("no coordinator has answered at ", options_.coordinator, " within ",
+                     absl::FormatDuration(options_.connect_timeout),
+                     ": the job has ended or has not begun, or its coordinator is elsewhere",
+                     last_break_.empty() ? "" : absl::StrCat(" (", last_break_, ")"));
+    logger_.Error(message);
+    unreachable_ = true;
+    End(ExitReason::kFailed, "no coordinator has answered");
+  }
+
   void End(ExitReason reason, std::string message) {
     logger_.Info("The worker ends", {{"why", message}});
-    result_ = {reason, std::move(message), data_missing_ && reason == ExitReason::kLeft};
+    result_ = {reason, std::move(message), data_missing_ && reason == ExitReason::kLeft,
+               unreachable_};
     ended_.Notify();
   }
 
@@ -549,6 +567,7 @@ class WorkerProcess::Impl {
   Metrics* const metrics_;
   const Logger logger_;
   const RealClock clock_;
+  const absl::Time started_ = clock_.Now();
   prometheus::Counter& frames_received_ = metrics_->counter("frames_received_total");
   prometheus::Counter& bytes_received_ = metrics_->counter("received_bytes_total");
   prometheus::Counter& frames_sent_ = metrics_->counter("frames_sent_total");
@@ -585,6 +604,9 @@ class WorkerProcess::Impl {
   int64_t told_sent_at_ = 0;
   absl::Time last_publication_ = absl::InfinitePast();
   std::string last_view_;
+  bool heard_ = false;      // anything, of the coordinator
+  std::string last_break_;  // why its stream broke, unless it was heard since
+  bool unreachable_ = false;
   bool data_missing_ = false;
   Result result_;  // written before ended_ is notified
 

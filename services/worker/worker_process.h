@@ -37,6 +37,9 @@ class WorkerProcess {
   struct Options {
     WorkerOptions core;
     std::string coordinator;  // host:port
+    // The worker ends where no coordinator has answered for so long since it started. Once one has,
+    // it waits for that or a replacement without a limit.
+    absl::Duration connect_timeout = absl::InfiniteDuration();
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
     int threads = 0;  // 0: as the job says; else the machine's cores
@@ -55,6 +58,8 @@ class WorkerProcess {
     // It left because data or model are not there, or may not be read: whoever puts them there may
     // start it again. What is there and cannot be used fails the job instead.
     bool data_missing = false;
+    // No coordinator answered within `connect_timeout`.
+    bool unreachable = false;
   };
 
   // Begins to look for the coordinator. `metrics` must outlive the process.

@@ -94,8 +94,8 @@ class ByHand(unittest.TestCase):
                    '--status-file', self.folder / 'status.json')
         return [self.start(f'ps-{i}', SHARD, '--job', JOB, '--index', i) for i in range(2)]
 
-    def start_worker(self, index):
-        return self.start(f'worker-{index}', WORKER, '--job', JOB, '--index', index)
+    def start_worker(self, index, *flags):
+        return self.start(f'worker-{index}', WORKER, '--job', JOB, '--index', index, *flags)
 
     def start_all_but_the_worker_of_a_table(self, data):
         job = manifest(steps=20)
@@ -250,6 +250,15 @@ class ByHand(unittest.TestCase):
         self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--listen', '127.0.0.1:0',
                                       '--storage', self.folder / 'file', '--linger', 0),
                          'the checkpoint storage cannot be written: .*/file')
+
+    def test_a_worker_that_finds_no_coordinator_ends_and_says_why(self):
+        port = self.reserve_port()
+        self.use('127.0.0.1', port)
+        worker = self.start_worker(0, '--connect-timeout', 2)
+        self.assertEqual(worker.wait(PATIENCE_S), 12, self.log('worker-0')[-3000:])
+        log = self.log('worker-0')
+        self.assertIn(f'no coordinator has answered at 127.0.0.1:{port} within 2s: the job has ended', log)
+        self.assertEqual(log.count('Control stream closed'), 1, log)
 
     def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
         port = self.reserve_port()

@@ -23,6 +23,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -62,6 +63,21 @@ spec:
   checkpoint: {intervalSteps: 10}
 )";
 
+// $0: steps, $1: another field of the spec.
+constexpr char kScriptManifest[] = R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: TorchScript, path: net.pt}
+  data:
+    format: Synthetic
+    synthetic: {samples: 512, shape: [2], classes: 2}
+    evaluation: {intervalSteps: 10}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: $0, globalBatchSize: 16}
+  $1
+)";
+
 bool WaitUntil(const std::function<bool()>& condition) {
   const absl::Time deadline = absl::Now() + kPatience;
   while (!condition()) {
@@ -93,6 +109,11 @@ class RunTest : public ::testing::Test {
     }
   }
 
+  // A job that trains the module on samples of two numbers.
+  void WriteScriptJob(const ScriptModule& module, int steps, const std::string& more) {
+    WriteScript(folder_ + "/net.pt", module);
+    std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kScriptManifest, steps, more);
+  }
   void WriteManifest(int steps, double delay) {
     std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
   }
@@ -647,8 +668,8 @@ TEST_F(RunTest, AWatchNeedsNoNumberOfSeconds) {
     const std::string watched = output_;
     EXPECT_TRUE(WaitUntil([&] { return ReadAll(watched).find(" at step ") != std::string::npos; }))
         << ReadAll(watched);
-    kill(watch, SIGKILL);
-    Wait(watch);
+    kill(watch, SIGINT);
+    EXPECT_EQ(Wait(watch), 130);
   }
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
@@ -659,17 +680,7 @@ TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
   module.source = "def forward(self, x):\n    return torch.linear(x, self.weight, self.bias)\n";
-  WriteScript(folder_ + "/net.pt", module);
-  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: example}
-spec:
-  model: {type: TorchScript, path: net.pt}
-  loss: binaryCrossEntropyWithLogits
-  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}}
-  optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: 20, globalBatchSize: 16}
-)";
+  WriteScriptJob(module, 20, "loss: binaryCrossEntropyWithLogits");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const std::string trained = folder_ + "/trained.model";
   ASSERT_EQ(Sluice({"export", "example", "-o", trained, "--format", "torchscript", "--bin-dir",
@@ -713,17 +724,7 @@ def forward(self, x):
     x = torch.index_select(x, 1, self.order) * self.mask
     return torch.linear(x, self.weight, self.bias) + torch.linear(x, self.tied)
 )";
-  WriteScript(folder_ + "/net.pt", module);
-  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: example}
-spec:
-  model: {type: TorchScript, path: net.pt}
-  loss: binaryCrossEntropyWithLogits
-  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}}
-  optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: 5, globalBatchSize: 16}
-)";
+  WriteScriptJob(module, 5, "loss: binaryCrossEntropyWithLogits");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const std::string exported = folder_ + "/trained.safetensors";
   ASSERT_EQ(Sluice({"export", "example", "-o", exported}), 0) << ReadAll(output_);
@@ -756,17 +757,7 @@ def forward(self, x, y):
     logits = torch.linear(x, self.weight, self.bias).squeeze(1)
     return torch.binary_cross_entropy_with_logits(logits, y.to(logits.dtype))
 )";
-  WriteScript(folder_ + "/net.pt", module);
-  std::ofstream(folder_ + "/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: example}
-spec:
-  model: {type: TorchScript, path: net.pt}
-  data: {format: Synthetic, synthetic: {samples: 512, shape: [2], classes: 2}, evaluation: {intervalSteps: 10}}
-  optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: 20, globalBatchSize: 16}
-  worker: {replicas: 2}
-)";
+  WriteScriptJob(module, 20, "worker: {replicas: 2}");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json evaluation = Objects(output_, "summary").at(0).at("evaluation");
   EXPECT_EQ(evaluation.at("step"), 20);
@@ -818,6 +809,20 @@ TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
   EXPECT_THAT(summary["reason"].get<std::string>(), HasSubstr("label"));
   EXPECT_THAT(summary["process"].get<std::string>(), HasSubstr("worker-"));
   EXPECT_FALSE(summary["logLines"].empty());
+}
+
+TEST_F(RunTest, AGradientThatIsNotFiniteIsToldOnceWithItsRemedy) {
+  std::string manifest = absl::Substitute(kManifest, 40, 0);
+  for (const auto& [from, to] : std::map<std::string, std::string>{
+           {"logistic", "linear"}, {"classes: 2", "classes: 0"}, {"Rate: 0.1", "Rate: 1e10"}}) {
+    manifest.replace(manifest.find(from), from.size(), to);
+  }
+  std::ofstream(folder_ + "/job.yaml") << manifest;
+  EXPECT_EQ(Sluice({"run", folder_ + "/job.yaml", "--bin-dir", programs_}), 1);
+  const std::string told = ReadAll(output_);
+  const std::vector<std::string> parts = absl::StrSplit(told, "is not finite");
+  EXPECT_EQ(parts.size(), 2u) << told;
+  EXPECT_THAT(parts.back(), HasSubstr("Lower the learning rate"));
 }
 
 TEST_F(RunTest, ABadManifestStartsNothing) {

@@ -264,6 +264,11 @@ class Display(unittest.TestCase):
         self.assertEqual(stream.getvalue().count('\r'), 2)
         self.assertIn('training [############............] step 100 of 200', stream.getvalue())
 
+    def test_an_evaluation_that_is_under_way_is_shown(self):
+        value = sluice.Progress(wire.JobProgress(phase=wire.JobProgress_TRAINING, step=60, total_steps=200, evaluating_step=40))
+        self.assertIn('evaluating step 40', repr(value))
+        self.assertNotIn('evaluating', repr(self.values[0]))
+
     def test_what_a_job_says_is_text_and_never_markup(self):
         failed = sluice.Progress(wire.JobProgress(phase=wire.JobProgress_FAILED, reason='<b>&'))
         self.assertIn('&lt;b&gt;&amp;', failed._repr_html_())

@@ -543,7 +543,7 @@ TEST_F(ClusterCommandTest, AJobIsStoppedAndTheSameCommandGoesOn) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Training", 500));
   Start({"stop", "mnist", "--cluster"});
-  ASSERT_TRUE(out_->WaitFor("it writes a checkpoint first"));
+  ASSERT_TRUE(out_->WaitFor("after saving a checkpoint"));
   EXPECT_EQ(Job()["spec"]["suspend"], true);
   SetStatus(StatusOf("Suspended", 510, "Suspended"));
   EXPECT_EQ(Wait(), 0);
@@ -590,6 +590,10 @@ TEST_F(ClusterCommandTest, StatusListsJobsAndShowsOneWithItsPods) {
   EXPECT_EQ(Run({"status", "mnist", "--cluster"}), 0);
   EXPECT_THAT(Out(), HasSubstr("  worker-0     training on node-a\n"));
   EXPECT_THAT(Out(), HasSubstr("mnist-worker-0 ended: OOMKilled"));
+  SetStatus(
+      StatusOf("Training", 510, "SpecNotInEffect", "the job goes on with spec.training.steps"));
+  EXPECT_EQ(Run({"status", "mnist", "--cluster"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("  not in effect: the job goes on with spec.training.steps\n"));
   EXPECT_EQ(Run({"status", "other", "--cluster"}), 2);
   EXPECT_THAT(Err(), HasSubstr("there is no job other in namespace team of context here; there "
                                "are: mnist"));

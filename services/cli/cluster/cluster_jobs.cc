@@ -196,7 +196,7 @@ class ClusterJobs final : public Jobs {
     const absl::StatusOr<Json> patched = connection_.client->Patch(
         reconciler::TrainingJobs(), kube::KeyOf(*job), kube::PatchKind::kMerge, patch, write);
     if (!patched.ok()) return Explain(patched.status(), connection_);
-    say(absl::StrCat("Stopping ", name, " in ", Place(), ": it writes a checkpoint first"));
+    say(absl::StrCat("Stopping ", name, " in ", Place(), " after saving a checkpoint"));
     JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
     const absl::Time deadline = absl::Now() + options.timeout;
     while (true) {
@@ -289,6 +289,11 @@ class ClusterJobs final : public Jobs {
     if (degraded != nullptr && reconciler::HasCondition(*status, "Degraded")) {
       lines->push_back(absl::StrCat("  degraded: ", GetString(*degraded, {"reason"}), ": ",
                                     GetString(*degraded, {"message"})));
+    }
+    const Json* pending =
+        status == nullptr ? nullptr : reconciler::FindCondition(*status, "SpecNotInEffect");
+    if (pending != nullptr && reconciler::HasCondition(*status, "SpecNotInEffect")) {
+      lines->push_back(absl::StrCat("  not in effect: ", GetString(*pending, {"message"})));
     }
     const Json* failures = kube::Find(job, {"status", "lastFailures"});
     if (failures != nullptr && failures->is_array()) {

@@ -139,7 +139,7 @@ absl::Status Explain(const absl::Status& status, const Connection& connection) {
   if (absl::IsPermissionDenied(status) && absl::StrContains(text, "cannot ")) {
     absl::StrAppend(&text,
                     ". Whoever may edit a namespace may do so with its TrainingJobs: ask for the "
-                    "role edit (or view, to look on) of namespace ",
+                    "role edit (or view, to follow jobs) of namespace ",
                     connection.ns);
   } else if (absl::IsUnauthenticated(status)) {
     text = absl::StrCat(Server(connection), " does not accept the kubeconfig's credentials (",

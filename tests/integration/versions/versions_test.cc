@@ -44,6 +44,16 @@ std::string EventsOf(const v1::JobProgress& progress) {
   return text;
 }
 
+// Without workers, which hold the job.
+void StartServers(JobProcesses* processes) {
+  ASSERT_TRUE(processes->StartCoordinator().ok());
+  for (uint32_t shard : {0, 1}) ASSERT_TRUE(processes->StartShard(shard).ok());
+}
+
+void StartWorkers(JobProcesses* processes) {
+  for (uint32_t worker : {0, 1}) ASSERT_TRUE(processes->StartWorker(worker).ok());
+}
+
 void FinishAndCheck(JobProcesses* processes) {
   const auto code = processes->WaitForExit("coordinator", absl::Seconds(120));
   ASSERT_TRUE(code.ok()) << code.status();
@@ -85,9 +95,7 @@ INSTANTIATE_TEST_SUITE_P(All, MixtureTest,
 TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
   JobProcesses::Options options = Options("late");
   JobProcesses processes(options);
-  // It holds the job until another one is there.
-  ASSERT_TRUE(processes.StartCoordinator().ok());
-  for (uint32_t shard : {0, 1}) ASSERT_TRUE(processes.StartShard(shard).ok());
+  StartServers(&processes);
   options.coordinator = processes.coordinator_address();
   options.secret_file = processes.secret_file();
   options.folder = NewFolder("late_worker");
@@ -103,7 +111,21 @@ TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
       },
       absl::Seconds(60));
   EXPECT_TRUE(told.ok()) << told.status();
-  for (uint32_t worker : {0, 1}) ASSERT_TRUE(processes.StartWorker(worker).ok());
+  StartWorkers(&processes);
+  FinishAndCheck(&processes);
+}
+
+TEST(VersionsTest, AProcessWithAFlagOfANewerReleaseIsRefusedAndTheJobGoesOn) {
+  const JobProcesses::Options options = Options("newer_flag");
+  JobProcesses processes(options);
+  StartServers(&processes);
+  ASSERT_TRUE(processes.StartWorker(1, {"--flag-of-a-newer-release=1"}).ok());
+  const auto code = processes.WaitForExit("worker-1", absl::Seconds(60));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitRefused);
+  EXPECT_THAT(Contents(absl::StrCat(options.folder, "/worker-1.stderr")),
+              HasSubstr("--flag-of-a-newer-release"));
+  StartWorkers(&processes);
   FinishAndCheck(&processes);
 }
 
@@ -111,7 +133,7 @@ TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
   JobProcesses::Options options = Options("newer_field");
   options.more_of_job = R"("newField": {"deep": [1, 2]}, )";
   JobProcesses processes(options);
-  ASSERT_TRUE(processes.StartCoordinator().ok());
+  StartServers(&processes);
   const auto told = processes.WaitFor(
       [](const v1::JobProgress& progress) {
         return absl::StrContains(EventsOf(progress), "leaves out: newField;");
@@ -119,10 +141,7 @@ TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
       absl::Seconds(60));
   EXPECT_TRUE(told.ok()) << told.status();
   EXPECT_THAT(Contents(processes.LogFile("coordinator")), HasSubstr("leaves out: newField;"));
-  for (uint32_t i : {0, 1}) {
-    ASSERT_TRUE(processes.StartShard(i).ok());
-    ASSERT_TRUE(processes.StartWorker(i).ok());
-  }
+  StartWorkers(&processes);
   FinishAndCheck(&processes);
 }
 

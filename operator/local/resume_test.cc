@@ -1,0 +1,77 @@
+// Two lists of what a checkpoint depends on: the field table's, by which CompareJobs refuses
+// changes, and that of claims (ClaimSettings).
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "operator/api/codec.h"
+#include "operator/api/field_table.h"
+#include "operator/api/manifest.h"
+#include "services/checkpoint/existing_job.h"
+
+namespace sluice::local {
+namespace {
+
+using Json = nlohmann::json;
+
+// What a claim records of manifests with each value of the field that the table knows, and of one
+// without it.
+std::set<std::string> SettingsOfEachValue(const api::Field& field) {
+  Json manifest = api::MinimalManifest();
+  if (!field.context.empty()) manifest.merge_patch(Json::parse(field.context));
+  const Json::json_pointer place(absl::StrCat("/", absl::StrReplaceAll(field.path, {{".", "/"}})));
+  manifest[place] = "@here@";
+  const std::string text = manifest.dump();
+  const std::string here = "\"@here@\"";
+  std::set<std::string> settings;
+  for (const api::Example& example : field.examples) {
+    std::string with = text;
+    // JSON is YAML, and so is JSON with YAML's values in it.
+    with.replace(with.find(here), here.size(), example.yaml);
+    const api::ParsedManifest parsed = api::ParseManifest(with, {"job.yaml", ""});
+    EXPECT_TRUE(parsed.ok()) << with;
+    settings.insert(ClaimSettings(parsed.job.spec));
+    // These need not be valid.
+    Json job = api::ToJson(parsed.job);
+    for (const std::string& value : field.values) {
+      job[place] = value;
+      settings.insert(ClaimSettings(api::FromJson(job).spec));
+    }
+    if (job.contains(place)) job[place.parent_pointer()].erase(place.back());
+    settings.insert(ClaimSettings(api::FromJson(job).spec));
+  }
+  return settings;
+}
+
+bool IsOfClusters(absl::string_view path) {
+  for (size_t end = path.size(); end != absl::string_view::npos; end = path.rfind('.', end - 1)) {
+    const api::SchemaNode* node = api::FindSchema(path.substr(0, end));
+    if (node != nullptr && node->field->cluster_only) return true;
+  }
+  return false;
+}
+
+// Two lists of what a checkpoint depends on: the table's, by which changes of a manifest are
+// refused, and that of claims, by which another activation's checkpoints are judged.
+TEST(ResumeTest, AClaimRecordsTheSettingsThatAreFixedAndTheLength) {
+  int recorded = 0;
+  for (const api::Field& field : api::Fields()) {
+    const bool item = absl::StrContains(field.path, "[]") || absl::StrContains(field.path, "{}");
+    if (field.examples.empty() || item || IsOfClusters(field.path)) continue;
+    // That is where the claim is.
+    if (absl::StartsWith(field.path, "spec.checkpoint.storage")) continue;
+    const bool differs = SettingsOfEachValue(field).size() > 1;
+    EXPECT_EQ(differs, api::IsFixed(field.path) || IsLengthSetting(field.path)) << field.path;
+    recorded += differs;
+  }
+  EXPECT_GT(recorded, 40);
+}
+
+}  // namespace
+}  // namespace sluice::local

@@ -328,7 +328,8 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
     // Where a newer attempt has removed the folder as incomplete, an older coordinator writes a
     // manifest alone, of a checkpoint with which no attempt begins.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
-    const bool newest = claims.back().attempt() <= manifest.checkpoint().attempt();
+    const bool newest =
+        claims.empty() || claims.back().attempt() <= manifest.checkpoint().attempt();
     for (const v1::PartitionFile& file : manifest.files()) {
       if (!newest || cluster_.storage().HasFile(manifest.checkpoint(), file.name())) continue;
       cluster_.checker().Fail(absl::StrCat("the manifest of ",

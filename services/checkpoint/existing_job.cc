@@ -261,15 +261,25 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
     if (opened.existing.kind != Kind::kReplace) return point.status();
     return opened;
   }
+  // A damaged claim may be this job's own, of checkpoints that are damaged too. Then it is not
+  // known whether the checkpoint that comes next was replaced.
+  const bool others =
+      !opened.point.manifest.job().empty() && opened.point.manifest.job() != FullJobName(job);
+  const bool of_unknown_job =
+      opened.existing.kind == Kind::kReplace
+          ? IsDamaged(opened.claims.back()) && !opened.point.passed_over.empty()
+          : job.checkpoint().on_existing() == v1::CheckpointSpec::REPLACE && others &&
+                std::any_of(opened.claims.begin(), opened.claims.end(), [&](const auto& claim) {
+                  return IsDamaged(claim) &&
+                         claim.attempt() > opened.point.manifest.checkpoint().attempt();
+                });
+  if (of_unknown_job) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is not known whose checkpoints are there: ", absl::StrJoin(opened.point.damaged, "; "),
+        ". Put back what is damaged from a copy, or remove the folder to train from "
+        "the beginning"));
+  }
   if (opened.existing.kind == Kind::kReplace) {
-    // A damaged claim may be this job's own, of checkpoints that are damaged too.
-    if (IsDamaged(opened.claims.back()) && !opened.point.passed_over.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("it is not known whose checkpoints are there: ",
-                       absl::StrJoin(opened.point.damaged, "; "),
-                       ". Put back what is damaged from a copy, or remove the folder to train from "
-                       "the beginning"));
-    }
     opened.point = RestorePoint();
   }
   return opened;

@@ -222,6 +222,25 @@ TEST_F(ExistingJobTest, OnlyReplaceBeginsAgainBesideDamagedCheckpoints) {
   EXPECT_FALSE(ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE)).ok());
 }
 
+// The first claim of u2 says that it began without the checkpoints of u1.
+TEST_F(ExistingJobTest, AJobThatReplacesNeverContinuesFromTheOtherJobWhereItsFirstClaimIsDamaged) {
+  Train(/*finished=*/true);
+  const v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
+  Claim(job);
+  Save(job, Ref(3, 10));
+  parent_ = Ref(3, 10);
+  Claim(job);
+  ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000003.json", absl::Cord("{}"), "t").ok());
+  EXPECT_EQ(Judge(job).kind, Kind::kNone) << "its own checkpoint is whole";
+  const std::string manifest =
+      absl::StrCat("/store/", CheckpointFolder(Ref(3, 10)), "/manifest.json");
+  ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
+  const auto opened = ReadForJob(*storage_, job);
+  EXPECT_THAT(std::string(opened.status().message()),
+              AllOf(HasSubstr("it is not known whose checkpoints are there"),
+                    HasSubstr("claims/000003.json"), HasSubstr(CheckpointFolder(Ref(3, 10)))));
+}
+
 TEST_F(ExistingJobTest, ClaimsWithoutACheckpointBindNobody) {
   Claim(Job("u1"));
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);

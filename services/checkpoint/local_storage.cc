@@ -88,6 +88,11 @@ class LocalStorage final : public CheckpointStorage {
     if (absl::Status status = files_->CreateDirectories(ClaimsFolder()); !status.ok()) {
       return status;
     }
+    if (claim.has_parent()) {
+      // The process that wrote the parent may have died before the parent's manifest was durable.
+      const absl::Status status = files_->SyncDirectory(Folder(claim.parent()));
+      if (!status.ok() && !absl::IsNotFound(status)) return status;
+    }
     return ExclusiveCreateFile(files_, ClaimPath(claim.attempt()), absl::Cord(ClaimToJson(claim)),
                                Suffix());
   }

@@ -166,6 +166,29 @@ TEST_F(LocalStorageTest, AnEmptyStorageHasNothingAndSaysSo) {
   EXPECT_FALSE(point->found);
 }
 
+TEST_F(LocalStorageTest, TheParentOfAClaimIsDurableBeforeTheClaim) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(1, 10), "content");
+  const v1::Manifest manifest = *storage_->ReadManifest(Ref(1, 10));
+  ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
+  ASSERT_TRUE(
+      storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+  const int before = files_.operations();
+  ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
+  const int last = files_.operations() - before - 1;
+  // Once more; the process dies when only the folder is not synced yet.
+  ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
+  ASSERT_TRUE(
+      storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+  files_.FailAfter(last);
+  ASSERT_FALSE(storage_->WriteManifest(manifest).ok());
+  files_.FailNever();
+  ASSERT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
+  files_.CutPower();
+  EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
+}
+
 TEST_F(LocalStorageTest, AFolderWithoutManifestIsNoCheckpoint) {
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok());
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());

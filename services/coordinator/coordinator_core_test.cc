@@ -994,6 +994,34 @@ TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) 
   EXPECT_EQ(job.claims.back().parent().step(), 5u);
 }
 
+TEST(CoordinatorStart, DoesNotClaimAnAttemptAgainThatAShardKnows) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.claims.clear();  // the file was removed
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  ASSERT_EQ(job.claims.size(), 1u);
+  EXPECT_EQ(job.claims[0].attempt(), 2u);
+  EXPECT_TRUE(job.HasEvent("claims were removed"));
+  job.Train(1);
+  EXPECT_FALSE(job.exit.has_value());
+}
+
+TEST(CoordinatorStart, TakesAHigherTermThanTheOneThatADamagedClaimMayHaveHad) {
+  FakeJob job(FakeJob::Spec());
+  v1::Claim claim;
+  claim.set_format_version(kClaimFormatVersion);
+  claim.set_attempt(1);
+  claim.mutable_term()->set_counter(4);
+  job.claims.push_back(claim);
+  job.claims.emplace_back().set_attempt(2);
+  ASSERT_TRUE(IsDamaged(job.claims.back()));
+  job.Start();
+  ASSERT_EQ(job.claims.size(), 3u);
+  EXPECT_GT(job.claims.back().term().counter(), 5u);
+}
+
 TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) {
   FakeJob job(FakeJob::Spec());
   job.Start();

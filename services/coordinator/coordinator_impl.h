@@ -295,6 +295,10 @@ class CoordinatorCore::Impl {
   absl::Time retry_at_ = absl::InfiniteFuture();
   int storage_errors_ = 0;
   uint64_t highest_claim_ = 0;
+  // The highest attempt that a shard has a view of, now and when the storage began to be read. A
+  // claim of it that is not in the storage then was lost.
+  uint64_t shards_attempt_ = 0;
+  uint64_t shards_attempt_at_read_ = 0;
   absl::Time look_at_ = absl::InfiniteFuture();  // at the claims, while gathering
   bool looking_ = false;                         // they are being read for that
   bool claim_unused_ = false;                    // attempt_ is claimed and no view of it was made

@@ -18,6 +18,9 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
+// Claims above the newest one in the storage that shards may know of. The storage takes no more
+// than kMaxMissingClaims gaps, whatever a shard says.
+constexpr uint64_t kMaxLostClaims = 10;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -63,6 +66,7 @@ absl::StatusOr<v1::Layout> LayoutOf(const v1::JobSpec& job, const v1::TensorTabl
 void CoordinatorCore::Impl::ReadStorageAgain(absl::Time) {
   storage_pending_ = true;
   retry_at_ = absl::InfiniteFuture();
+  shards_attempt_at_read_ = shards_attempt_;
   actions_.push_back(ReadStorage{});
 }
 
@@ -95,7 +99,19 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   }
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());
-    highest_counter_ = std::max(highest_counter_, claim.term().counter());
+    // The counter of a damaged claim is not known: at most one above those before it.
+    highest_counter_ = IsDamaged(claim) ? highest_counter_ + 1
+                                        : std::max(highest_counter_, claim.term().counter());
+  }
+  // A number is never claimed twice: processes of the first attempt would take the second one's
+  // messages for their own.
+  if (shards_attempt_at_read_ > highest_claim_ &&
+      shards_attempt_at_read_ - highest_claim_ <= kMaxLostClaims) {
+    Warn(absl::StrCat("a shard knows attempt ", shards_attempt_at_read_,
+                      ", and the newest claim is of attempt ", highest_claim_,
+                      ": claims were removed"),
+         now);
+    highest_claim_ = shards_attempt_at_read_;
   }
   // A longer job begins another attempt behind the end record.
   const bool goes_on =
@@ -154,12 +170,19 @@ void CoordinatorCore::Impl::AnswerRegistration(const Process& process, absl::Tim
 
 // A term or attempt above ours is of a coordinator that came after us; before our first claim it is
 // one that went before us.
-void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time) {
+void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time now) {
   highest_counter_ = std::max(highest_counter_, seen.term().counter());
+  shards_attempt_ = std::max(shards_attempt_, seen.attempt());
   const bool claimed = attempt_ != 0 || claim_.has_value();
   if (!claimed) {
     if (storage_known_ && rules_->TakeHigherTerm()) {
       term_.set_counter(std::max(term_.counter(), highest_counter_ + 1));
+    }
+    // Another coordinator may have claimed it meanwhile, or the claim was lost.
+    const bool news = shards_attempt_ > highest_claim_ && shards_attempt_ > shards_attempt_at_read_;
+    if (stage_ == Stage::kGathering && news) {
+      stage_ = Stage::kReading;
+      ReadStorageAgain(now);
     }
   } else if (Compare(seen.term(), term_) > 0) {
     Supersede(absl::StrCat("a process knows view ", ShortName(seen), " of a newer coordinator"));

@@ -75,7 +75,8 @@ class CoordinatorLink::Impl {
     {
       MutexLock lock(&mutex_);
       stream = stream_.get();
-      if (stream == nullptr || retiring_) return;
+      // A stream that was given up may still lead to a coordinator that was replaced.
+      if (stream == nullptr || retiring_ || broken_) return;
       ++users_;
     }
     use(*stream);

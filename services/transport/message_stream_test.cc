@@ -14,6 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
+#include "services/transport/coordinator_link.h"
+#include "services/transport/event_loop.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/testing/watched.h"
 
@@ -323,6 +325,42 @@ TEST(MessageStreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   const auto closed = server.events().Now().closed;
   EXPECT_THAT(closed, SizeIs(2));
   for (const auto& [id, reasons] : closed) EXPECT_THAT(reasons, SizeIs(1)) << id;
+}
+
+// The coordinator that was given up may be an older one: it must not learn what comes after.
+TEST(CoordinatorLinkTest, SendsNothingOnAStreamThatItHasGivenUp) {
+  TestServer server(Answer);
+  Watched<bool> answered;
+  EventLoop loop("test");
+  std::unique_ptr<CoordinatorLink> link;
+  Watched<bool> link_ready;
+  int streams = 0;  // on the link's thread
+  link = CoordinatorLink::Start(
+      {.address = server.address(), .loop = &loop},
+      {[&] {
+         link_ready.WaitFor([](bool ready) { return ready; });
+         link->Send(Heartbeat(++streams));
+         if (streams > 1) return;
+         // The stream is open, and its thread cannot end it during this call.
+         answered.WaitFor([](bool there) { return there; });
+         link->Reconnect();
+         link->Send(Heartbeat(1000));
+         link->Send(Heartbeat(1001));
+       },
+       [&](const v1::CoordinatorMessage&) { answered.Change([](bool* there) { *there = true; }); },
+       [](const absl::Status&) {}});
+  link_ready.Change([](bool* ready) { *ready = true; });
+  const auto messages =
+      server.events()
+          .WaitFor([](const ServerEvents& e) {
+            return e.opened.size() > 1 && e.closed.size() == 1 && e.messages.count(e.opened[1]) > 0;
+          })
+          .messages;
+  for (const auto& [stream, received] : messages) {
+    ASSERT_THAT(received, SizeIs(1));
+    EXPECT_LT(received[0].heartbeat().sequence(), 1000u);
+  }
+  link = nullptr;
 }
 
 }  // namespace

@@ -108,12 +108,16 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       random_(scenario_.seed),
       network_(&scheduler_, &random_),
       groups_(&scheduler_, &random_),
+      storage_(scenario_.storage == nullptr ? std::make_shared<MemoryStorage>()
+                                            : scenario_.storage),
       model_(scenario_.seed, scenario_.tensors, scenario_.rows, scenario_.samples,
              scenario_.job.training()),
       checker_(&model_, scenario_.job,
                *MakeLayout(model_.table(), scenario_.job.parameter_server().partitions())),
       wanted_workers_(scenario_.workers),
-      faults_left_(scenario_.faults) {}
+      faults_left_(scenario_.faults),
+      first_attempt_((*storage_)->ReadClaims()->size() + 1),
+      replaced_(storage_->NewestAsWritten()) {}
 
 Cluster::~Cluster() {
   // What waits in a frozen process holds the process.
@@ -147,6 +151,8 @@ std::vector<std::shared_ptr<WorkerProcess>> Cluster::workers() const {
   for (const auto& [index, worker] : workers_) workers.push_back(worker);
   return workers;
 }
+
+bool Cluster::TakeCrash() { return std::exchange(crash_at_write_, false); }
 
 bool Cluster::DiskFails() {
   if (scenario_.disk_errors == 0 || faults_left_ == 0) return false;
@@ -215,7 +221,11 @@ Outcome Cluster::Run() {
                          coordinator_->view().first_step(), ", ",
                          coordinator_->view().workers_size(), " workers"));
     }
-    if (view.attempt() > 1 && only_workers_harmed_) {
+    if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
+      outcome_.failure = checker_.failure();
+      return outcome_;
+    }
+    if (view.attempt() > first_attempt_ && only_workers_harmed_) {
       checker_.Fail("only workers were harmed, and it cost an attempt");
     }
     if (scheduler_.now() > calm_since_ + patience) {
@@ -227,12 +237,13 @@ Outcome Cluster::Run() {
     const auto length = coordinator::JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
     std::optional<v1::Manifest> newest;
-    if (scenario_.damage > 0) {
-      newest = storage_.NewestAsWritten();
-    } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(storage_);
+    if (!storage_->Damaged().empty()) {
+      newest = storage_->NewestAsWritten();
+    } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(**storage_);
                whole.ok() && whole->found) {
       newest = whole->manifest;
     }
+    CheckOnlyOwnIsLeft();
     checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
   }
   outcome_.failure = checker_.failure();
@@ -242,6 +253,23 @@ Outcome Cluster::Run() {
   outcome_.broken_sums = groups_.broken();
   outcome_.attempts = view.attempt();
   return outcome_;
+}
+
+void Cluster::CheckReplaced() {
+  if (!replaced_.has_value() || !storage_->Damaged().empty()) return;
+  const std::vector<v1::CheckpointRef> checkpoints = *(*storage_)->ListCheckpoints();
+  const bool has_own = !checkpoints.empty() && checkpoints.back().attempt() >= first_attempt_;
+  if (has_own || ReadWholeCheckpoint(**storage_, replaced_->checkpoint()).ok()) return;
+  checker_.Fail("the earlier job's newest checkpoint is gone before this job has one");
+}
+
+// What a job that replaced another one leaves.
+void Cluster::CheckOnlyOwnIsLeft() {
+  const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
+  for (const v1::CheckpointRef& ref : checkpoints) {
+    if (ref.attempt() >= first_attempt_) continue;
+    checker_.Fail(absl::StrCat(CheckpointFolder(ref), " of the earlier job is left at the end"));
+  }
 }
 
 // ---- the process manager
@@ -326,15 +354,28 @@ void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, boo
   Trace(absl::StrCat("the coordinator exits: ", message));
   process.Die();
   network_.CutAll(process);
-  if (failed) checker_.Fail(absl::StrCat("the coordinator fails the job: ", message));
-  if (succeeded) finished_ = true;
-  if (coordinator_.get() == &process) {
-    coordinator_ = nullptr;
-    if (suspended) Resume();
+  // The user mends the storage as the message says, and starts the job again.
+  const bool mended = failed && NamesDamage(message);
+  if (failed && !mended) checker_.Fail(absl::StrCat("the coordinator fails the job: ", message));
+  if (mended) {
+    for (const MemoryStorage::DamagedFile& file : storage_->Damaged()) mended_.push_back(file.path);
+    storage_->PutBack();
+    ++outcome_.put_back;
   }
+  if (succeeded) finished_ = true;
+  if (coordinator_.get() == &process) coordinator_ = nullptr;
+  // It has let all processes go.
+  if (suspended || mended) RestartAll();
   Replace([this] {
     if (coordinator_ == nullptr) StartCoordinator();
   });
+}
+
+bool Cluster::NamesDamage(const std::string& message) {
+  std::vector<std::string> paths = mended_;  // what an older coordinator still found damaged
+  for (const MemoryStorage::DamagedFile& file : storage_->Damaged()) paths.push_back(file.path);
+  return std::any_of(paths.begin(), paths.end(),
+                     [&](const std::string& path) { return MemoryStorage::Names(message, path); });
 }
 
 void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
@@ -343,18 +384,28 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   Trace(absl::StrCat("ps-", index, " exits: ", message));
   process.Die();
   network_.CutAll(process);
-  if (failed) checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
-  if (finished && !process.leaving()) return AfterFinish();
+  if (failed && !NamesDamage(message)) {
+    checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
+  }
+  if (finished && !process.leaving()) return AfterFinish(/*shard=*/true);
   ReportDeath(v1::SHARD, index, process.incarnation());
   Replace([this, index] { StartShardUnlessThere(index); });
 }
 
-// The shards say that the job has ended. A coordinator that knows nothing of it (it was started
-// while another one still lived) waits for them in vain: the manager starts it anew, and it reads.
-void Cluster::AfterFinish() {
-  scheduler_.After(absl::Seconds(2), [this, told = coordinator_] {
-    if (!finished_ && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
+// A process was let go. The coordinator may have died before it ended: then the parent starts all
+// that is missing. A coordinator that knows nothing of the end (it was started while another one
+// still lived) waits in vain, and is replaced when the shards are gone; the next one reads of it.
+void Cluster::AfterFinish(bool shard) {
+  scheduler_.After(absl::Seconds(2), [this, shard, told = coordinator_] {
+    if (finished_ || suspending_) return;
+    if (shard && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
+    StartMissing();
   });
+}
+
+void Cluster::StartMissing() {
+  for (uint32_t index = 0; index < scenario_.shards; ++index) StartShardUnlessThere(index);
+  for (uint32_t index = 0; index < wanted_workers_; ++index) StartWorkerUnlessThere(index);
 }
 
 void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
@@ -366,8 +417,10 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   // What it has said arrives.
   scheduler_.After(absl::Milliseconds(100),
                    [this, self = process.shared_from_this()] { network_.CutAll(*self); });
-  if (failed) checker_.Fail(absl::StrCat("worker-", index, " fails: ", message));
-  if (finished) return;
+  if (failed && !NamesDamage(message)) {
+    checker_.Fail(absl::StrCat("worker-", index, " fails: ", message));
+  }
+  if (finished) return AfterFinish(/*shard=*/false);
   ReportDeath(v1::WORKER, index, process.incarnation());
   Replace([this, index] { StartWorkerUnlessThere(index); });
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,9 @@ struct Scenario {
            kill_shard = 1, freeze_shard = 2, kill_coordinator = 1, freeze_coordinator = 1,
            replace_coordinator = 1;
   // Only with a trouble (troubles.h).
-  uint32_t freeze_for_good = 0, damage = 0, snapshot = 0, suspend = 0, leave_all = 0,
-           leave_shard = 0, two_coordinators = 0;
+  uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
+           leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
+           crash_at_write = 0, break_group = 0;
 
   // Whether a freeze of the coordinator counts among the faults that harm only workers.
   bool coordinator_freezes_are_harmless = false;
@@ -62,6 +64,11 @@ struct Scenario {
   // Processes that send whatever they like: workers that the job does not want, and readers;
   // members, which do their work besides.
   uint32_t strangers = 0, liars = 0;
+  // What an earlier job, which this job replaces, has left; null: an empty storage.
+  std::shared_ptr<MemoryStorage> storage;
+  // After so many events all processes are gone for good, whatever the job has done by then; 0:
+  // never.
+  uint64_t deleted_after = 0;
 
   // Null: all rules.
   const coordinator::CoordinatorRules* coordinator_rules = nullptr;
@@ -95,7 +102,9 @@ struct Outcome {
   uint64_t larger_updates = 0;  // asynchronous: than training.globalBatchSize
   uint64_t lies = 0;            // messages and frames of hostile processes
   uint64_t snapshots = 0;       // that readers read whole
-  uint64_t damaged = 0;         // checkpoints that were passed over
+  uint64_t damaged = 0;         // files and checkpoints that were named when the job began again
+  uint64_t put_back = 0;        // times that the job failed for damage, until that was mended
+  uint64_t crashes = 0;         // of coordinators, while they used the storage
   uint64_t disk_errors = 0;
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
 };
@@ -126,7 +135,7 @@ class Cluster {
   Network& network() { return network_; }
   Groups& groups() { return groups_; }
   Random& random() { return random_; }
-  MemoryStorage& storage() { return storage_; }
+  MemoryStorage& storage() { return *storage_; }
   Checker& checker() { return checker_; }
   Contract& contract() { return contract_; }
   ToyModel& model() { return model_; }
@@ -141,6 +150,10 @@ class Cluster {
   void NoteUpdate(uint64_t samples);
   // Whether this operation of the storage fails.
   bool DiskFails();
+  // The earlier job's newest checkpoint is whole until this job has one.
+  void CheckReplaced();
+  // Whether the coordinator is to crash while it uses the storage now.
+  bool TakeCrash();
   bool faults_are_over() const { return faults_left_ == 0; }
   Outcome& outcome() { return outcome_; }
   // What hostile processes have seen of the others.
@@ -153,6 +166,7 @@ class Cluster {
   void Trace(const std::string& what);
   void TraceMessage(const std::string& from, const std::string& to,
                     const google::protobuf::Message& message);
+  void OnCoordinatorCrash(CoordinatorProcess& process);
   void OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, bool failed, bool suspended,
                          const std::string& message);
   void OnShardExit(ShardProcess& process, bool finished, bool failed, const std::string& message);
@@ -165,7 +179,8 @@ class Cluster {
   void StartShardUnlessThere(uint32_t index);
   void StartWorkerUnlessThere(uint32_t index);
   void TellDesired();
-  void AfterFinish();
+  void AfterFinish(bool shard);
+  void StartMissing();
   void Replace(std::function<void()> start);
   void ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation);
   void MaybeFault();
@@ -182,8 +197,10 @@ class Cluster {
   void RunTwoCoordinators();
   void DamageCheckpoint();
   void OpenSnapshot();
+  void DamageRecord();
+  void CheckOnlyOwnIsLeft();
   void Suspend();
-  void Resume();
+  void RestartAll();
   void LeaveAll();
   void StartHostile();
   void Watch();
@@ -191,6 +208,8 @@ class Cluster {
                   const v1::JobProgress& progress);
   template <typename P>
   void EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgress& progress);
+  // Whether a failure names a file that is damaged.
+  bool NamesDamage(const std::string& message);
   bool watched() const { return scenario_.freeze_for_good > 0; }
   std::shared_ptr<WorkerProcess> PickWorker();
   std::shared_ptr<ShardProcess> PickShard();
@@ -201,7 +220,7 @@ class Cluster {
   Random random_;
   Network network_;
   Groups groups_;
-  MemoryStorage storage_;
+  const std::shared_ptr<MemoryStorage> storage_;
   ToyModel model_;
   Checker checker_;
   Contract contract_{&checker_};
@@ -218,8 +237,12 @@ class Cluster {
   uint32_t faults_left_;
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();
+  const uint64_t first_attempt_;                // behind those of an earlier job
+  const std::optional<v1::Manifest> replaced_;  // that job's newest
   bool finished_ = false;
   bool suspending_ = false;
+  std::vector<std::string> mended_;  // paths of files that were damaged, and are as written
+  bool crash_at_write_ = false;      // the next time that a coordinator uses the storage
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // of two
   std::vector<std::shared_ptr<HostileProcess>> hostile_;
   uint32_t readers_ = 0;

@@ -72,6 +72,7 @@ void Cluster::DoFault() {
       {s.freeze_for_good, false, [this] { FreezeForGood(); }},
       {s.two_coordinators, false, [this] { RunTwoCoordinators(); }},
       {s.damage, false, [this] { DamageCheckpoint(); }},
+      {s.damage_record, false, [this] { DamageRecord(); }},
       {s.snapshot, true, [this] { OpenSnapshot(); }},
       {s.suspend, false, [this] { Suspend(); }},
       {s.leave_shard, false,
@@ -82,6 +83,21 @@ void Cluster::DoFault() {
          shard->Handle([shard] { shard->Leave(); });
        }},
       {s.leave_all, true, [this] { LeaveAll(); }},
+      {s.leave_coordinator, false,
+       [this] {
+         if (coordinator_ == nullptr) return;
+         Trace("the coordinator is told to leave");
+         coordinator_->Handle([leaving = coordinator_] { leaving->Leave(); });
+       }},
+      {s.crash_at_write, false,
+       [this] {
+         Trace("a coordinator is to crash when it uses the storage next");
+         crash_at_write_ = true;
+       }},
+      {s.break_group, true,
+       [this] {
+         if (groups_.Break()) Trace("the connections among workers break");
+       }},
   };
   uint64_t all = 0;
   for (const Kind& kind : kinds) all += kind.weight;
@@ -133,6 +149,14 @@ void Cluster::End(const std::shared_ptr<ShardProcess>& shard) {
   network_.CutAll(*shard);
   ReportDeath(v1::SHARD, shard->index(), shard->incarnation());
   Replace([this, index = shard->index()] { StartShardUnlessThere(index); });
+}
+
+void Cluster::OnCoordinatorCrash(CoordinatorProcess& process) {
+  ++outcome_.crashes;
+  if (coordinator_.get() == &process) return KillCoordinator();
+  Trace("an older coordinator crashes");
+  process.Die();
+  network_.CutAll(process);
 }
 
 void Cluster::KillCoordinator() {
@@ -232,11 +256,23 @@ void Cluster::RunTwoCoordinators() {
 
 // Never the last whole one: what then happens is no business of the protocol.
 void Cluster::DamageCheckpoint() {
-  const std::string damaged = storage_.Damage(&random_);
+  const std::string damaged = storage_->DamageCheckpoint(&random_);
   if (damaged.empty()) return;
   Trace(absl::StrCat("damaged: ", damaged));
   // Only a restoration finds it, if the checkpoint is still the newest.
   if (random_.OneIn(2)) {
+    KillShard();
+  } else {
+    KillCoordinator();
+  }
+}
+
+void Cluster::DamageRecord() {
+  const std::string damaged = storage_->DamageRecord(&random_);
+  if (damaged.empty()) return;
+  Trace(absl::StrCat("damaged: ", damaged));
+  // Claims are read for an attempt, the owner when a coordinator starts.
+  if (random_.OneIn(4)) {
     KillShard();
   } else {
     KillCoordinator();
@@ -257,8 +293,8 @@ void Cluster::Suspend() {
   TellDesired();
 }
 
-void Cluster::Resume() {
-  Trace("the job is resumed");
+void Cluster::RestartAll() {
+  Trace("all processes are started again");
   suspending_ = false;
   for (const auto& [index, shard] : shards_) {
     shard->Die();
@@ -269,10 +305,7 @@ void Cluster::Resume() {
     network_.CutAll(*worker);
     groups_.Leave(worker->incarnation());
   }
-  Replace([this] {
-    for (uint32_t index = 0; index < scenario_.shards; ++index) StartShardUnlessThere(index);
-    for (uint32_t index = 0; index < wanted_workers_; ++index) StartWorkerUnlessThere(index);
-  });
+  Replace([this] { StartMissing(); });
 }
 
 void Cluster::LeaveAll() {

@@ -27,10 +27,23 @@ void Groups::Leave(uint64_t member) {
   if (found == group_of_.end()) return;
   const std::shared_ptr<Group> group = std::exchange(found->second, nullptr);
   group_of_.erase(found);
-  group->broken = true;
   group->members.erase(member);
-  for (auto& [other, state] : group->members) {
-    if (state.waits) Tell(*group, &state, absl::UnavailableError("a member has left"));
+  Break(group);
+}
+
+bool Groups::Break() {
+  if (group_of_.empty()) return false;
+  const auto pick =
+      std::next(group_of_.begin(), static_cast<long>(random_.Below(group_of_.size())));
+  Break(pick->second);
+  return true;
+}
+
+void Groups::Break(const std::shared_ptr<Group>& group) {
+  group->broken = true;
+  for (auto& [member, state] : group->members) {
+    if (state.waits) Tell(group, member, absl::UnavailableError("the group is broken"));
+    state.loses = state.loses || random_.OneIn(2);
   }
 }
 
@@ -41,19 +54,18 @@ void Groups::Reduce(uint64_t member, uint64_t step, worker::DenseGradients gradi
   state.step = step;
   state.gradients = std::move(gradients);
   if (group->broken) {
-    Tell(*group, &state, absl::UnavailableError("the group is broken"));
+    Tell(group, member, absl::UnavailableError("the group is broken"));
   } else {
-    SumUp(group.get());
+    SumUp(group);
   }
 }
 
-void Groups::SumUp(Group* group) {
+void Groups::SumUp(const std::shared_ptr<Group>& group) {
   if (group->members.size() < group->size) return;
   for (const auto& [incarnation, state] : group->members) {
     if (!state.waits) return;
   }
   ++sums_;
-  // Connections may break when some members have all of their part and others have not.
   for (auto& [incarnation, state] : group->members) {
     const worker::ReductionPlan& plan = *state.plan;
     worker::PartSum sum(&plan);
@@ -64,16 +76,24 @@ void Groups::SumUp(Group* group) {
       WriteMessage(plan, plan.own(), group->members.at(other).gradients, message);
       sum.Add(message);
     }
-    Tell(*group, &state, sum.Take());
+    Tell(group, incarnation, sum.Take());
   }
 }
 
-void Groups::Tell(const Group& group, Member* member, absl::StatusOr<worker::ReducedPart> part) {
-  member->waits = false;
+// Connections may break when some members have all of their part and others have not.
+void Groups::Tell(const std::shared_ptr<Group>& group, uint64_t member,
+                  absl::StatusOr<worker::ReducedPart> part) {
+  Member& state = group->members.at(member);
+  state.waits = false;
   if (!part.ok()) ++broken_;
-  scheduler_.After(random_.Between(absl::Microseconds(50), absl::Milliseconds(4)),
-                   [done = member->done, view = group.view, step = member->step,
-                    part = std::move(part)] { done(view, step, part); });
+  scheduler_.After(
+      random_.Between(absl::Microseconds(50), absl::Milliseconds(4)),
+      [this, group, member, done = state.done, step = state.step, part = std::move(part)] {
+        const auto found = group->members.find(member);
+        const bool lost = part.ok() && found != group->members.end() && found->second.loses;
+        if (lost) ++broken_;
+        done(group->view, step, lost ? absl::UnavailableError("the group is broken") : part);
+      });
 }
 
 }  // namespace sluice::simulation

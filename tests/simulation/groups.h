@@ -27,8 +27,11 @@ class Groups {
   // In place of the group that the member was in.
   void Join(uint64_t member, const v1::ViewId& view,
             std::shared_ptr<const worker::ReductionPlan> plan, Done done);
-  // Breaks the group for all who are in it.
+  // Breaks the group for all who are in it. Members to which a sum is on its way may lose it.
   void Leave(uint64_t member);
+  // Breaks a group though no member leaves it: a network that is cut between two of them, or a
+  // rendezvous that fails. False: there is none.
+  bool Break();
   // Sums once all members have given theirs; `done` comes at another time for each.
   void Reduce(uint64_t member, uint64_t step, worker::DenseGradients gradients);
 
@@ -40,6 +43,7 @@ class Groups {
     std::shared_ptr<const worker::ReductionPlan> plan;
     Done done;
     bool waits = false;
+    bool loses = false;  // the sum that is on its way
     uint64_t step = 0;
     worker::DenseGradients gradients;
   };
@@ -50,8 +54,10 @@ class Groups {
     std::map<uint64_t, Member> members;  // those who have joined, by incarnation
   };
 
-  void Tell(const Group& group, Member* member, absl::StatusOr<worker::ReducedPart> part);
-  void SumUp(Group* group);
+  void Break(const std::shared_ptr<Group>& group);
+  void Tell(const std::shared_ptr<Group>& group, uint64_t member,
+            absl::StatusOr<worker::ReducedPart> part);
+  void SumUp(const std::shared_ptr<Group>& group);
 
   Scheduler& scheduler_;
   Random& random_;

@@ -24,9 +24,9 @@ ABSL_FLAG(bool, messages, false, "tell all messages as well");
 ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
 ABSL_FLAG(std::string, with, "",
           "troubles that each seed has besides, by commas: strangers, liars, frozen, readers, "
-          "slow_disk, disk_errors, damage, suspensions, leave_all, leave_shards, two_coordinators, "
-          "timers_first, "
-          "large");
+          "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
+          "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
+          "two_coordinators, timers_first, large");
 ABSL_FLAG(std::string, faults, "",
           "kinds of fault and their weights, and no others: kill_worker=10,join=2");
 ABSL_FLAG(int32_t, nfaults, -1, "faults of each seed; below 0: as the seed says");

@@ -1,145 +1,190 @@
 #include "tests/simulation/memory_storage.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "services/common/crc32c.h"
+#include "absl/strings/strip.h"
+#include "services/checkpoint/local_storage.h"
 
 namespace sluice::simulation {
+namespace {
 
-absl::Status MemoryStorage::Own(const std::string& job) {
-  if (owner_.empty()) owner_ = job;
-  if (IsSameJob(owner_, job)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the storage is job ", owner_, "'s"));
+constexpr char kFolder[] = "/store";
+constexpr char kClaims[] = "/store/claims";
+constexpr char kOwner[] = "/store/owner";
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+std::string PathOf(const v1::CheckpointRef& ref, const std::string& name) {
+  return absl::StrCat(kFolder, "/", CheckpointFolder(ref), "/", name);
 }
 
-absl::Status MemoryStorage::CreateClaim(const v1::Claim& claim) {
-  if (!claims_.emplace(claim.attempt(), claim).second) {
-    return absl::AlreadyExistsError(absl::StrCat("claim ", claim.attempt(), " exists"));
-  }
-  return absl::OkStatus();
+// 0: it is no claim.
+uint64_t AttemptOfClaim(const std::string& path) {
+  uint64_t attempt = 0;
+  const bool is_claim = DirectoryOf(path) == kClaims &&
+                        absl::SimpleAtoi(absl::StripSuffix(FileNameOf(path), ".json"), &attempt);
+  return is_claim ? attempt : 0;
 }
 
-absl::StatusOr<std::vector<v1::Claim>> MemoryStorage::ReadClaims() {
-  std::vector<v1::Claim> claims;
-  for (const auto& [attempt, claim] : claims_) claims.push_back(claim);
-  return claims;
+}  // namespace
+
+MemoryStorage::MemoryStorage() : storage_(MakeLocalStorage(&disk_, kFolder, "writer")) {}
+
+std::optional<std::string> MemoryStorage::Read(const std::string& path) {
+  absl::StatusOr<std::string> content = disk_.Read(path, kMaxFileBytes);
+  if (!content.ok()) return std::nullopt;
+  return *std::move(content);
 }
 
-absl::StatusOr<std::vector<v1::CheckpointRef>> MemoryStorage::ListCheckpoints() {
-  std::vector<v1::CheckpointRef> refs;
-  for (const auto& [key, manifest] : manifests_) refs.push_back(manifest.checkpoint());
-  return refs;
+void MemoryStorage::Write(const std::string& path, const std::string& content) {
+  const std::unique_ptr<WritableFile> file = *disk_.Create(path, /*exclusive=*/false);
+  (void)file->Append(content);
+  (void)file->Sync();
+  (void)disk_.SyncDirectory(DirectoryOf(path));
 }
 
-absl::StatusOr<v1::Manifest> MemoryStorage::ReadManifest(const v1::CheckpointRef& ref) {
-  auto it = manifests_.find(KeyOf(ref));
-  if (it == manifests_.end()) {
-    return absl::NotFoundError(absl::StrCat(CheckpointFolder(ref), " has no manifest"));
-  }
-  const auto damaged = damaged_.find(KeyOf(ref));
-  if (damaged == damaged_.end()) return it->second;
-  absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(damaged->second);
-  if (manifest.ok() && KeyOf(manifest->checkpoint()) != KeyOf(ref)) {
-    return absl::DataLossError(
-        absl::StrCat(CheckpointFolder(ref), " has the manifest of another checkpoint"));
-  }
-  return manifest;
+void MemoryStorage::Remove(const std::string& path) {
+  (void)disk_.Remove(path);
+  (void)disk_.SyncDirectory(DirectoryOf(path));
 }
 
-absl::Status MemoryStorage::WriteManifest(const v1::Manifest& manifest) {
-  const std::string folder = CheckpointFolder(manifest.checkpoint());
-  for (const v1::PartitionFile& file : manifest.files()) {
-    if (!HasFile(folder, file.name())) {
-      return absl::NotFoundError(
-          absl::StrCat("the manifest of ", folder, " names ", file.name(), ", which is not there"));
-    }
-  }
-  manifests_[KeyOf(manifest.checkpoint())] = manifest;
-  damaged_.erase(KeyOf(manifest.checkpoint()));
-  return absl::OkStatus();
+bool MemoryStorage::HasFile(const v1::CheckpointRef& ref, const std::string& name) {
+  return Read(PathOf(ref, name)).has_value();
 }
 
-absl::Status MemoryStorage::WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
-                                      const absl::Cord& content) {
-  files_[CheckpointFolder(ref)][std::string(name)] = content;
-  return absl::OkStatus();
-}
+// ---- damage
 
-absl::StatusOr<absl::Cord> MemoryStorage::ReadFile(const v1::CheckpointRef& ref,
-                                                   const v1::PartitionFile& file) {
-  const std::string folder = CheckpointFolder(ref);
-  if (!HasFile(folder, file.name())) {
-    return absl::NotFoundError(absl::StrCat(folder, "/", file.name(), " is not there"));
-  }
-  const absl::Cord& content = files_[folder][file.name()];
-  if (content.size() != file.bytes() || Crc32c(std::string(content)) != file.crc32c()) {
-    return absl::DataLossError(absl::StrCat(folder, "/", file.name(), " is damaged"));
-  }
-  return content;
-}
-
-absl::Status MemoryStorage::Remove(const v1::CheckpointRef& ref) {
-  manifests_.erase(KeyOf(ref));
-  damaged_.erase(KeyOf(ref));
-  files_.erase(CheckpointFolder(ref));
-  return absl::OkStatus();
-}
-
-absl::Status MemoryStorage::RemoveIncomplete(uint64_t attempt) {
-  for (auto it = files_.begin(); it != files_.end();) {
-    absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(it->first);
-    const bool incomplete =
-        ref.ok() && ref->attempt() < attempt && manifests_.count(KeyOf(*ref)) == 0;
-    it = incomplete ? files_.erase(it) : std::next(it);
-  }
-  return absl::OkStatus();
-}
-
-std::optional<v1::Manifest> MemoryStorage::NewestAsWritten() {
-  const std::vector<v1::CheckpointRef> candidates =
-      RestoreCandidates(*ReadClaims(), *ListCheckpoints());
-  if (candidates.empty()) return std::nullopt;
-  return manifests_[KeyOf(candidates.front())];
-}
-
-std::string MemoryStorage::Damage(Random* random) {
+std::string MemoryStorage::DamageCheckpoint(Random* random) {
   std::vector<v1::Manifest> whole;
-  for (const v1::CheckpointRef& ref : RestoreCandidates(*ReadClaims(), *ListCheckpoints())) {
-    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*this, ref);
+  const std::vector<v1::CheckpointRef> candidates =
+      RestoreCandidates(*storage_->ReadClaims(), *storage_->ListCheckpoints());
+  for (const v1::CheckpointRef& ref : candidates) {
+    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*storage_, ref);
     if (manifest.ok()) whole.push_back(*std::move(manifest));
   }
   if (whole.size() < 2) return "";
-  // The newest one most often: that is what will be looked at.
-  const size_t pick = random->OneIn(3) ? random->Below(whole.size()) : 0;
-  const v1::CheckpointRef& ref = whole[pick].checkpoint();
-  const std::string folder = CheckpointFolder(ref);
-  if (whole[pick].files().empty() || random->OneIn(2)) {
-    std::string text = ManifestToJson(whole[pick]);
-    const size_t at = random->Below(text.size());
-    const bool cut = random->OneIn(4);
-    if (cut) {
-      text.resize(at);
-    } else {
-      text[at] = static_cast<char>(text[at] ^ 1 << random->Below(8));
+  // The newest one most often: a restoration looks at that.
+  const v1::Manifest& pick = whole[random->OneIn(3) ? random->Below(whole.size()) : 0];
+  if (pick.files().empty() || random->OneIn(2)) {
+    return DamageFile(PathOf(pick.checkpoint(), "manifest.json"), /*may_remove=*/false, random);
+  }
+  const int file = static_cast<int>(random->Below(static_cast<uint64_t>(pick.files_size())));
+  return DamageFile(PathOf(pick.checkpoint(), pick.files(file).name()), /*may_remove=*/true,
+                    random);
+}
+
+std::string MemoryStorage::DamageRecord(Random* random) {
+  std::vector<std::string> paths;
+  if (Read(kOwner).has_value()) paths.push_back(kOwner);
+  const absl::StatusOr<std::vector<std::string>> claims = disk_.List(kClaims);
+  if (claims.ok()) {
+    for (const std::string& name : *claims) {
+      if (absl::EndsWith(name, ".json")) paths.push_back(absl::StrCat(kClaims, "/", name));
     }
-    damaged_[KeyOf(ref)] = std::move(text);
-    return absl::StrCat(folder, ": the manifest ",
-                        cut ? "is cut at byte " : "has a flipped bit in byte ", at);
   }
-  const std::string& name =
-      whole[pick].files(static_cast<int>(random->Below(whole[pick].files_size()))).name();
-  if (random->OneIn(4)) {
-    files_[folder].erase(name);
-    return absl::StrCat(folder, "/", name, " is removed");
+  if (paths.empty()) return "";
+  // The newest claim most often: a restoration begins with that.
+  const std::string& path =
+      paths[random->OneIn(2) ? random->Below(paths.size()) : paths.size() - 1];
+  if (damage_.count(path) > 0) return "";
+  // Where the newest claim is gone, and all shards that knew its attempt, only a checkpoint of the
+  // attempt tells of it.
+  const std::vector<v1::CheckpointRef> checkpoints = storage_->ListCheckpoints().value();
+  const bool traceless =
+      path == paths.back() && AttemptOfClaim(path) > 0 &&
+      (checkpoints.empty() || checkpoints.back().attempt() != AttemptOfClaim(path));
+  return DamageFile(path, /*may_remove=*/!traceless, random);
+}
+
+std::string MemoryStorage::DamageFile(const std::string& path, bool may_remove, Random* random) {
+  const std::string written = *Read(path);
+  if (written.empty()) return "";
+  if (may_remove && random->OneIn(4)) {
+    Remove(path);
+    damage_[path] = {written, std::nullopt};
+    return absl::StrCat(path, " is removed");
   }
-  std::string bytes(files_[folder][name]);
-  const size_t at = random->Below(bytes.size());
-  if (random->OneIn(3)) {
-    bytes.resize(at);
+  std::string content = written;
+  const size_t at = random->Below(content.size());
+  const bool cut = random->OneIn(3);
+  if (cut) {
+    content.resize(at);
   } else {
-    bytes[at] = static_cast<char>(bytes[at] ^ 1 << random->Below(8));
+    content[at] = static_cast<char>(content[at] ^ 1 << random->Below(8));
   }
-  files_[folder][name] = absl::Cord(bytes);
-  return absl::StrCat(folder, "/", name, " is changed at byte ", at);
+  Write(path, content);
+  damage_[path] = {written, content};
+  return absl::StrCat(path, cut ? " is cut at byte " : " has a flipped bit in byte ", at);
+}
+
+// Files that were written again or deleted with their checkpoint are not damaged any more.
+void MemoryStorage::Forget() {
+  for (auto it = damage_.begin(); it != damage_.end();) {
+    const bool there = *disk_.Exists(DirectoryOf(it->first));
+    it = there && Read(it->first) == it->second.now ? std::next(it) : damage_.erase(it);
+  }
+}
+
+std::vector<MemoryStorage::DamagedFile> MemoryStorage::Damaged() {
+  Forget();
+  std::vector<DamagedFile> files;
+  for (const auto& [path, damage] : damage_) {
+    files.push_back({path, !damage.now.has_value(), path == kOwner, AttemptOfClaim(path)});
+  }
+  return files;
+}
+
+bool MemoryStorage::Names(const std::string& sentence, const std::string& path) {
+  const std::string folder = FileNameOf(DirectoryOf(path));
+  if (absl::StartsWith(folder, "attempt-")) return absl::StrContains(sentence, folder);
+  if (absl::StrContains(sentence, path)) return true;
+  // Without its claim an attempt is known by its checkpoints.
+  const uint64_t attempt = AttemptOfClaim(path);
+  return attempt > 0 &&
+         absl::StrContains(sentence, absl::StrCat("no claim of attempt ", attempt, ":"));
+}
+
+void MemoryStorage::PutBack() {
+  Forget();
+  for (const auto& [path, damage] : damage_) Write(path, damage.written);
+  damage_.clear();
+}
+
+// ---- what was written
+
+void MemoryStorage::WithFilesAsWritten(absl::FunctionRef<void()> look) {
+  const std::map<std::string, Damage> damage = [this] {
+    Forget();
+    return damage_;
+  }();
+  PutBack();
+  look();
+  for (const auto& [path, damaged] : damage) {
+    if (damaged.now.has_value()) {
+      Write(path, *damaged.now);
+    } else {
+      Remove(path);
+    }
+  }
+  damage_ = damage;
+}
+
+std::vector<v1::CheckpointRef> MemoryStorage::CandidatesAsWritten() {
+  std::vector<v1::CheckpointRef> candidates;
+  WithFilesAsWritten([&] {
+    candidates = RestoreCandidates(*storage_->ReadClaims(), *storage_->ListCheckpoints());
+  });
+  return candidates;
+}
+
+std::optional<v1::Manifest> MemoryStorage::NewestAsWritten() {
+  std::optional<v1::Manifest> newest;
+  WithFilesAsWritten([&] {
+    const std::vector<v1::CheckpointRef> candidates =
+        RestoreCandidates(*storage_->ReadClaims(), *storage_->ListCheckpoints());
+    if (!candidates.empty()) newest = *storage_->ReadManifest(candidates.front());
+  });
+  return newest;
 }
 
 }  // namespace sluice::simulation

@@ -1,57 +1,73 @@
-// A checkpoint storage in memory, with everything that a real one promises.
+// A checkpoint storage in memory: the shipped one on a disk that rots and breaks.
 #ifndef SLUICE_TESTS_SIMULATION_MEMORY_STORAGE_H_
 #define SLUICE_TESTS_SIMULATION_MEMORY_STORAGE_H_
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "services/checkpoint/storage.h"
+#include "services/common/fake_file_system.h"
 #include "tests/simulation/scheduler.h"
 
 namespace sluice::simulation {
 
-class MemoryStorage : public CheckpointStorage {
+class MemoryStorage {
  public:
-  absl::Status Probe() override { return absl::OkStatus(); }
-  absl::Status Own(const std::string& job) override;
-  absl::Status CreateClaim(const v1::Claim& claim) override;
-  absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override;
-  absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override;
-  absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) override;
-  absl::Status WriteManifest(const v1::Manifest& manifest) override;
-  absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
-                         const absl::Cord& content) override;
-  absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
-                                      const v1::PartitionFile& file) override;
-  absl::Status Remove(const v1::CheckpointRef& ref) override;
-  absl::Status RemoveIncomplete(uint64_t attempt) override;
+  // A file that differs from what was written.
+  struct DamagedFile {
+    std::string path;
+    bool removed = false;
+    bool owner = false;
+    uint64_t claim = 0;  // the attempt that it claims; 0: it is no claim
+  };
+
+  MemoryStorage();
+
+  CheckpointStorage& operator*() { return *storage_; }
+  CheckpointStorage* operator->() { return storage_.get(); }
+  FakeFileSystem& disk() { return disk_; }
 
   // Flips a bit of a file of a checkpoint, cuts the file or removes it. There are always other
   // checkpoints that are whole. Says what was done; empty: nothing.
-  std::string Damage(Random* random);
+  std::string DamageCheckpoint(Random* random);
+  // The same for a claim or the owner file, of which all may be damaged.
+  std::string DamageRecord(Random* random);
 
-  // The best checkpoint as it was written, whatever happened to its files since.
+  std::vector<DamagedFile> Damaged();
+  // Whether a sentence names the file, or the checkpoint that the file belongs to.
+  static bool Names(const std::string& sentence, const std::string& path);
+  // Writes the damaged files as they were.
+  void PutBack();
+
+  // The checkpoints to restore from, best first, and the best manifest: as written, whatever
+  // happened to the files since.
+  std::vector<v1::CheckpointRef> CandidatesAsWritten();
   std::optional<v1::Manifest> NewestAsWritten();
 
-  // Whether a file of that name lies there.
-  bool HasFile(const std::string& folder, const std::string& name) const {
-    auto it = files_.find(folder);
-    return it != files_.end() && it->second.count(name) != 0;
-  }
+  bool HasFile(const v1::CheckpointRef& ref, const std::string& name);
 
  private:
-  using Key = std::pair<uint64_t, uint64_t>;  // attempt, step
-  static Key KeyOf(const v1::CheckpointRef& ref) { return {ref.attempt(), ref.step()}; }
+  struct Damage {
+    std::string written;
+    std::optional<std::string> now;  // nullopt: the file was removed
+  };
 
-  std::string owner_;
-  std::map<uint64_t, v1::Claim> claims_;
-  std::map<Key, v1::Manifest> manifests_;
-  std::map<Key, std::string> damaged_;                              // manifests, as text
-  std::map<std::string, std::map<std::string, absl::Cord>> files_;  // by folder, name
+  std::optional<std::string> Read(const std::string& path);
+  // Durable at once.
+  void Write(const std::string& path, const std::string& content);
+  void Remove(const std::string& path);
+  std::string DamageFile(const std::string& path, bool may_remove, Random* random);
+  void Forget();
+  void WithFilesAsWritten(absl::FunctionRef<void()> look);
+
+  FakeFileSystem disk_;
+  const std::unique_ptr<CheckpointStorage> storage_;
+  std::map<std::string, Damage> damage_;  // by path
 };
 
 }  // namespace sluice::simulation

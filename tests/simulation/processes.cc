@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/storage.h"
+#include "services/coordinator/open_storage.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/row_selection.h"
 #include "services/ps/bounds.h"
@@ -93,8 +94,17 @@ void CoordinatorProcess::OnMessage(const StreamRef& stream, const v1::MemberMess
 }
 
 void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
+  desired_ = desired;
+  desired_.clear_deaths();
   core_.OnSetDesired(desired, cluster_.scheduler().now());
   Perform();
+}
+
+// As the shell does it.
+void CoordinatorProcess::Leave() {
+  v1::SetDesiredRequest desired = desired_;
+  desired.set_suspend(true);
+  SetDesired(desired);
 }
 
 v1::JobProgress CoordinatorProcess::Progress() const {
@@ -196,43 +206,91 @@ void CoordinatorProcess::On(const coordinator::ReadStorage&) {
   });
 }
 
-// As the coordinator's shell does it.
 absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() {
-  MemoryStorage& storage = cluster_.storage();
   if (cluster_.DiskFails()) return absl::UnavailableError("the storage is away");
-  coordinator::StorageContents contents;
-  const std::vector<v1::CheckpointRef> checkpoints = *storage.ListCheckpoints();
-  absl::StatusOr<OpenedStorage> opened = ReadForJob(storage, cluster_.scenario().job);
-  if (!opened.ok()) return opened.status();
-  contents.claims = opened->claims;
-  contents.existing = opened->existing;
-  const RestorePoint* restore = &opened->point;
-  contents.has_newest = restore->found;
-  contents.newest = restore->manifest;
-  contents.damaged = restore->damaged;
-  std::set<std::pair<uint64_t, uint64_t>> passed_over;
-  for (const v1::CheckpointRef& ref : restore->passed_over) passed_over.insert(KeyOf(ref));
-  for (const v1::CheckpointRef& ref : checkpoints) {
-    if (passed_over.count(KeyOf(ref)) == 0) contents.checkpoints.push_back(ref);
-  }
-  cluster_.outcome().damaged += restore->damaged.size();
-  if (contents.existing.kind == ExistingJob::Kind::kReplace) return contents;
-  // The newest one that there is, or an older one and said so; nothing begins anew beside them.
-  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(contents.claims, checkpoints);
-  if (candidates.empty()) return contents;
-  if (!restore->found) {
-    cluster_.checker().Fail("training begins anew beside checkpoints");
-  } else if (KeyOf(candidates.front()) != KeyOf(restore->manifest.checkpoint()) &&
-             restore->damaged.empty()) {
-    cluster_.checker().Fail("an older checkpoint is used, and nothing said why");
-  }
+  MemoryStorage& storage = cluster_.storage();
+  const std::vector<MemoryStorage::DamagedFile> damaged = storage.Damaged();
+  absl::StatusOr<coordinator::StorageContents> contents;
+  OnDisk([&] {
+    contents = coordinator::OpenStorage(*storage, cluster_.scenario().job, /*restore_source=*/{});
+  });
+  cluster_.CheckReplaced();
+  if (!contents.ok() || !alive()) return contents;
+  cluster_.outcome().damaged += contents->damaged.size();
+  using Kind = ExistingJob::Kind;
+  const Kind kind = contents->existing.kind;
+  if (kind != Kind::kReplace && kind != Kind::kRefused) CheckContents(*contents, damaged);
   return contents;
+}
+
+// The newest whole checkpoint is used, everything damaged is named, and training does not begin
+// at zero beside checkpoints. `damaged` was damaged before the storage was read.
+void CoordinatorProcess::CheckContents(const coordinator::StorageContents& contents,
+                                       const std::vector<MemoryStorage::DamagedFile>& damaged) {
+  MemoryStorage& storage = cluster_.storage();
+  const auto is_named = [&](const std::string& path) {
+    return std::any_of(
+        contents.damaged.begin(), contents.damaged.end(),
+        [&](const std::string& sentence) { return MemoryStorage::Names(sentence, path); });
+  };
+  const std::vector<MemoryStorage::DamagedFile> left = storage.Damaged();
+  const uint64_t newest_claim = contents.claims.empty() ? 0 : contents.claims.back().attempt();
+  bool claims_are_whole = true;
+  for (const MemoryStorage::DamagedFile& file : damaged) {
+    claims_are_whole = claims_are_whole && file.claim == 0;
+    // Nothing tells of a claim that was removed and had no successor.
+    const bool claim = file.claim > 0 && file.claim <= newest_claim;
+    // An owner that is missing is made, as one that is damaged is. Other damage left it legible.
+    const bool owner =
+        file.owner && !file.removed &&
+        std::none_of(left.begin(), left.end(), [](const auto& other) { return other.owner; });
+    if ((claim || owner) && !is_named(file.path)) {
+      cluster_.checker().Fail(absl::StrCat(file.path, " is damaged, and nothing says so"));
+    }
+  }
+  std::vector<v1::CheckpointRef> candidates = storage.CandidatesAsWritten();
+  if (candidates.empty()) return;
+  if (!contents.has_newest) {
+    cluster_.checker().Fail("training begins anew beside checkpoints");
+    return;
+  }
+  const std::pair<uint64_t, uint64_t> used = KeyOf(contents.newest.checkpoint());
+  for (const v1::CheckpointRef& ref : candidates) {
+    if (KeyOf(ref) == used) break;
+    if (ReadWholeCheckpoint(*storage, ref).ok()) {
+      // A damaged claim's parent is not known; then a newer checkpoint may be used.
+      if (claims_are_whole || used < KeyOf(ref)) {
+        cluster_.checker().Fail(absl::StrCat(CheckpointFolder(contents.newest.checkpoint()),
+                                             " is used, though ", CheckpointFolder(ref),
+                                             " is whole"));
+      }
+      break;
+    }
+    if (!is_named(absl::StrCat(CheckpointFolder(ref), "/manifest.json"))) {
+      cluster_.checker().Fail(
+          absl::StrCat(CheckpointFolder(ref), " is passed over, and nothing says so"));
+    }
+  }
+}
+
+// A coordinator that is to crash here dies at one of the disk's operations; half of the time its
+// machine loses power.
+void CoordinatorProcess::OnDisk(absl::FunctionRef<void()> use) {
+  if (!cluster_.TakeCrash()) return use();
+  FakeFileSystem& disk = cluster_.storage().disk();
+  disk.FailAfter(static_cast<int>(cluster_.random().Below(10)));
+  use();
+  disk.FailNever();
+  if (cluster_.random().OneIn(2)) disk.CutPower();
+  cluster_.OnCoordinatorCrash(*this);
 }
 
 void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
   After([this, claim = action.claim] {
-    const absl::Status status = cluster_.DiskFails() ? absl::UnavailableError("the storage is away")
-                                                     : cluster_.storage().CreateClaim(claim);
+    absl::Status status = absl::UnavailableError("the storage is away");
+    if (!cluster_.DiskFails()) {
+      OnDisk([&] { status = cluster_.storage()->CreateClaim(claim); });
+    }
     cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
                                 status.ok() ? "made" : "lost"));
     After([this, claim, status] {
@@ -244,7 +302,7 @@ void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
 
 void CoordinatorProcess::On(const coordinator::ReadClaims&) {
   After([this] {
-    absl::StatusOr<std::vector<v1::Claim>> claims = cluster_.storage().ReadClaims();
+    absl::StatusOr<std::vector<v1::Claim>> claims = cluster_.storage()->ReadClaims();
     if (cluster_.DiskFails()) claims = absl::UnavailableError("the storage is away");
     After([this, claims] {
       core_.OnClaimsRead(claims, cluster_.scheduler().now());
@@ -257,7 +315,7 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
   After([this, manifest = action.manifest] {
     if (cluster_.DiskFails()) {
       // It may be there all the same.
-      if (cluster_.random().OneIn(2)) (void)cluster_.storage().WriteManifest(manifest);
+      if (cluster_.random().OneIn(2)) (void)cluster_.storage()->WriteManifest(manifest);
       cluster_.Trace("a manifest cannot be written");
       After([this, manifest] {
         core_.OnManifestWritten(manifest.checkpoint(),
@@ -267,10 +325,23 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
       });
       return;
     }
-    const absl::Status status = cluster_.storage().WriteManifest(manifest);
+    // Where a newer attempt has removed the folder as incomplete, an older coordinator writes a
+    // manifest alone, of a checkpoint with which no attempt begins.
+    const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
+    const bool newest =
+        claims.empty() || claims.back().attempt() <= manifest.checkpoint().attempt();
+    for (const v1::PartitionFile& file : manifest.files()) {
+      if (!newest || cluster_.storage().HasFile(manifest.checkpoint(), file.name())) continue;
+      cluster_.checker().Fail(absl::StrCat("the manifest of ",
+                                           CheckpointFolder(manifest.checkpoint()), " names ",
+                                           file.name(), ", which is not there"));
+    }
+    absl::Status status;
+    OnDisk([&] { status = cluster_.storage()->WriteManifest(manifest); });
     cluster_.Trace(absl::StrCat("manifest ", CheckpointFolder(manifest.checkpoint())));
-    if (!status.ok()) cluster_.checker().Fail(std::string(status.message()));
     cluster_.checker().OnManifest(manifest);
+    if (!alive()) return;
+    if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
     After([this, manifest, status] {
       core_.OnManifestWritten(manifest.checkpoint(), status, cluster_.scheduler().now());
       Perform();
@@ -279,13 +350,13 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::DeleteCheckpoint& action) {
-  (void)RemoveReplaced(cluster_.storage(), action.checkpoint, action.attempt);
+  OnDisk([&] { (void)RemoveReplaced(*cluster_.storage(), action.checkpoint, action.attempt); });
 }
 
 void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
   After([this, checkpoint = action.checkpoint] {
-    if (absl::IsNotFound(cluster_.storage().ReadManifest(checkpoint).status())) {
-      (void)cluster_.storage().Remove(checkpoint);
+    if (absl::IsNotFound(cluster_.storage()->ReadManifest(checkpoint).status())) {
+      OnDisk([&] { (void)cluster_.storage()->Remove(checkpoint); });
     }
     After([this] {
       core_.OnIncompleteRemoved(cluster_.scheduler().now());
@@ -304,6 +375,15 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
+  // Nothing is lost by a suspension for which there was time to save.
+  if (action.reason == coordinator::ExitReason::kSuspended && action.message == "suspended") {
+    const std::optional<v1::Manifest> newest = cluster_.storage().NewestAsWritten();
+    const uint64_t step = Progress().step();
+    if (!newest.has_value() || newest->checkpoint().step() < step) {
+      cluster_.checker().Fail(
+          absl::StrCat("the job is suspended at step ", step, ", and that is not saved"));
+    }
+  }
   cluster_.OnCoordinatorExit(*this, action.reason == coordinator::ExitReason::kSucceeded,
                              action.reason == coordinator::ExitReason::kFailed,
                              action.reason == coordinator::ExitReason::kSuspended, action.message);
@@ -645,7 +725,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
           }
           const ps::EncodedPartition encoded = ps::EncodePartition(*action.content);
           v1::PartitionFile file = encoded.file;
-          (void)self->cluster_.storage().WriteFile(action.checkpoint, file.name(), encoded.bytes);
+          (void)self->cluster_.storage()->WriteFile(action.checkpoint, file.name(), encoded.bytes);
           self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
           self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition, file,
                                          self->cluster_.scheduler().now());
@@ -660,7 +740,7 @@ void ShardProcess::On(const ps::LoadPartition& action) {
         self->Handle([self, action] {
           self->core_.OnPartitionLoaded(
               action.ask, action.file.partition(),
-              self->cluster_.storage().ReadFile(action.checkpoint, action.file),
+              self->cluster_.storage()->ReadFile(action.checkpoint, action.file),
               self->cluster_.scheduler().now());
           self->Perform();
         });

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
@@ -49,6 +50,8 @@ class CoordinatorProcess : public Process {
   void Accept(const StreamRef& stream);
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
   void SetDesired(const v1::SetDesiredRequest& desired);
+  // SIGTERM.
+  void Leave();
   v1::JobProgress Progress() const;
   // A reader's call. The answers come after a while; an error is the last. The call's number.
   using SnapshotAnswered = std::function<void(absl::StatusOr<v1::Snapshot>)>;
@@ -62,6 +65,9 @@ class CoordinatorProcess : public Process {
   void TraceEvents();
   void CheckAdmission(uint64_t stream);
   absl::StatusOr<coordinator::StorageContents> ReadContents();
+  void CheckContents(const coordinator::StorageContents& contents,
+                     const std::vector<MemoryStorage::DamagedFile>& damaged);
+  void OnDisk(absl::FunctionRef<void()> use);
   void On(const coordinator::Send& action);
   void On(const coordinator::CloseStream& action);
   void On(const coordinator::ReadStorage& action);
@@ -75,6 +81,7 @@ class CoordinatorProcess : public Process {
 
   Cluster& cluster_;
   coordinator::CoordinatorCore core_;
+  v1::SetDesiredRequest desired_;
   std::map<uint64_t, StreamRef> streams_;
   std::map<uint64_t, uint64_t> registered_;  // stream -> incarnation
   uint64_t last_event_ = 0;

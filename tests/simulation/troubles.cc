@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -30,12 +31,33 @@ std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
       {"replace_coordinator", &scenario->replace_coordinator},
       {"freeze_for_good", &scenario->freeze_for_good},
       {"damage", &scenario->damage},
+      {"damage_record", &scenario->damage_record},
       {"snapshot", &scenario->snapshot},
       {"suspend", &scenario->suspend},
       {"leave_all", &scenario->leave_all},
       {"leave_shard", &scenario->leave_shard},
+      {"leave_coordinator", &scenario->leave_coordinator},
       {"two_coordinators", &scenario->two_coordinators},
+      {"crash_at_write", &scenario->crash_at_write},
+      {"break_group", &scenario->break_group},
   };
+}
+
+// An earlier job of that name has left its claims and checkpoints, of other samples. It finished,
+// or was deleted while it trained.
+void ReplaceEarlierJob(Scenario* scenario) {
+  Scenario earlier = *scenario;
+  earlier.seed = ~scenario->seed;
+  earlier.faults = static_cast<uint32_t>(scenario->seed % 3);
+  earlier.deleted_after = scenario->seed % 2 == 0 ? 400 + 20 * (scenario->seed % 100) : 0;
+  earlier.storage = std::make_shared<MemoryStorage>();
+  (void)Cluster(earlier, Cluster::Tracing::kNone).Run();
+  scenario->storage = earlier.storage;
+  scenario->job.set_uid("again");
+  scenario->job.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
+  scenario->crash_at_write += 8;
+  scenario->kill_coordinator += 4;
+  AtLeast(6, scenario);
 }
 
 }  // namespace
@@ -74,6 +96,24 @@ const std::vector<Trouble>& Troubles() {
          AtLeast(8, s);
        },
        [](const Outcome& o) { return o.damaged > 0; }},
+      {"damaged_records",
+       "claims and the owner file are flipped, cut or removed, and so are checkpoints",
+       [](Scenario* s) {
+         s->damage = 4;
+         s->damage_record = 12;
+         s->kill_shard += 4;
+         s->kill_coordinator += 4;
+         AtLeast(8, s);
+       },
+       [](const Outcome& o) { return o.damaged > 0; }},
+      {"crashes_at_write", "coordinators die while they use the storage",
+       [](Scenario* s) {
+         s->crash_at_write = 12;
+         AtLeast(6, s);
+       },
+       [](const Outcome& o) { return o.crashes > 0; }},
+      {"replaced_jobs", "the job replaces an earlier one, and coordinators die while they do so",
+       ReplaceEarlierJob, [](const Outcome& o) { return o.crashes > 0; }},
       {"suspensions", "the job is suspended and resumed",
        [](Scenario* s) {
          s->suspend = 6;
@@ -90,6 +130,18 @@ const std::vector<Trouble>& Troubles() {
        [](Scenario* s) {
          s->leave_shard = 10;
          AtLeast(4, s);
+       },
+       nullptr},
+      {"leave_coordinators", "coordinators are told to leave",
+       [](Scenario* s) {
+         s->leave_coordinator = 10;
+         AtLeast(4, s);
+       },
+       nullptr},
+      {"broken_groups", "connections among workers break, and no worker dies",
+       [](Scenario* s) {
+         s->break_group = 12;
+         AtLeast(6, s);
        },
        nullptr},
       {"two_coordinators", "two coordinators run at once, and processes find either",

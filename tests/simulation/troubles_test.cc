@@ -21,9 +21,12 @@ struct Mode {
 
 const std::vector<Mode>& Modes() {
   static const auto* const modes = new std::vector<Mode>{
-      {"synchronous", {v1::SYNCHRONOUS, false}},      {"bitexact", {v1::SYNCHRONOUS, true}},
-      {"stragglers", {v1::SYNCHRONOUS, false, true}}, {"asynchronous", {v1::ASYNCHRONOUS, false}},
+      {"synchronous", {v1::SYNCHRONOUS, false}},
+      {"bitexact", {v1::SYNCHRONOUS, true}},
+      {"stragglers", {v1::SYNCHRONOUS, false, true}},
+      {"asynchronous", {v1::ASYNCHRONOUS, false}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
+      {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
   };
   return *modes;
 }

@@ -1045,6 +1045,9 @@ TEST_F(OperatorTlsTest, AJobThatHasEndedOrIsSuspendedCostsNothing) {
     for (int i = 0; i < 90; ++i) cluster_.Pass(kDay);
     EXPECT_THAT(cluster_.Writes(), IsEmpty());
     EXPECT_LE(cluster_.reconciliations - before, 3 * 90) << "one a resync, and little more";
+    const int64_t rested = cluster_.reconciliations;
+    for (int i = 0; i < 60; ++i) cluster_.Pass(absl::Seconds(1));
+    EXPECT_LE(cluster_.reconciliations - rested, 1) << "not each second either";
     ASSERT_TRUE(Admin().Delete(reconciler::TrainingJobs(), {"ns", "a"}, {}).ok());
     ASSERT_TRUE(cluster_.Settle());
   }

@@ -1,4 +1,5 @@
-"""Makes sluice/protocol/wire.descriptors from ../proto before anything is packed.
+"""Makes sluice/protocol/wire.descriptors from ../proto, and copies ../LICENSE, before anything is
+packed.
 
 A descriptor set does not depend on the version of protoc or protobuf, so it is all that is
 generated. protoc comes from $PROTOC, the PATH, or grpcio-tools.
@@ -34,6 +35,12 @@ def make_descriptors():
                    cwd=root, check=True)
 
 
+def copy_license():
+    license = _HERE.parent / 'LICENSE'
+    if license.exists():  # else this is a source distribution, which has it
+        shutil.copyfile(license, _HERE / 'LICENSE')
+
+
 class BuildPy(build_py):
 
     def run(self):
@@ -48,4 +55,5 @@ class SourceDistribution(sdist):
         super().run()
 
 
+copy_license()  # setuptools packs a file of this name
 setup(cmdclass={'build_py': BuildPy, 'sdist': SourceDistribution})

@@ -10,6 +10,7 @@ import pathlib
 import re
 import stat
 import struct
+import typing
 import warnings
 
 import numpy as np
@@ -18,6 +19,7 @@ from sluice import checksum
 from sluice import errors
 from sluice import extras
 from sluice import tensors
+from sluice import types
 from sluice.protocol import elements
 
 _BLOCK = re.compile(r'(.*)\[(\d+):(\d+)\]')
@@ -27,7 +29,7 @@ _MAX_MANIFEST_BYTES = 256 << 20
 _MAX_FILE_BYTES = 64 << 30
 
 
-def load(path, *, torch=False):
+def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.Any]:
     """Name -> tensor of the model's state_dict: what a job trained, then second names of tied
     tensors and constant buffers.
 

@@ -4,6 +4,7 @@ import pathlib
 import secrets
 import threading
 import time
+import typing
 
 import grpc
 import numpy as np
@@ -13,6 +14,7 @@ from sluice import progress as progress_lib
 from sluice import security
 from sluice import tensors as tensors_lib
 from sluice import transport
+from sluice import types
 from sluice.protocol import actions
 from sluice.protocol import codec
 from sluice.protocol import context
@@ -25,8 +27,9 @@ from sluice.protocol import wire
 _PAUSE = 0.2  # between two questions to a job that is not ready
 
 
-def connect(name_or_address, state_directory='.sluice', tls_directory=None, shared_memory=True,
-            secret_file=None):
+def connect(name_or_address: str, state_directory: types.Path = '.sluice',
+            tls_directory: typing.Optional[types.Path] = None, shared_memory: bool = True,
+            secret_file: typing.Optional[types.Path] = None) -> 'Connection':
     """A running job: one of this machine by its name, or any by host:port of its coordinator.
 
     `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
@@ -56,17 +59,18 @@ def connect(name_or_address, state_directory='.sluice', tls_directory=None, shar
 
 
 class Connection:
+    """To a running job, as `connect` makes it."""
 
-    def __init__(self, address, tls=None, shared_memory=True):
+    def __init__(self, address: str, tls: typing.Any = None, shared_memory: bool = True) -> None:
         self.address = address
         self._tls = tls
         self._shared_memory = shared_memory
 
-    def progress(self):
+    def progress(self) -> progress_lib.Progress:
         """A Progress, which a notebook shows as a bar."""
         return progress_lib.Progress(self._call(lambda control: control.progress()))
 
-    def tensors(self, *, torch=False, timeout=60.0):
+    def tensors(self, *, torch: bool = False, timeout: float = 60.0) -> 'Tensors':
         """Name -> tensor, all of one committed version, while training goes on.
 
         As `sluice.load` gives them. `version` is in the result's attribute of that name. Waits, at

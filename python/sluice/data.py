@@ -1,5 +1,7 @@
 """From sample numbers to batches: what a dataset is, and how samples become one batch."""
 
+import typing
+
 import numpy as np
 
 from sluice import errors
@@ -14,16 +16,16 @@ def _torch():
 class ArrayDataset:
     """Samples are the rows of one or more arrays (numpy, or torch tensors) of equal length."""
 
-    def __init__(self, *arrays):
+    def __init__(self, *arrays: typing.Any) -> None:
         if not arrays or len({len(array) for array in arrays}) != 1:
             raise errors.UsageError('ArrayDataset takes arrays of equal length, and at least one; '
                                     f'lengths are {[len(array) for array in arrays]}')
         self.arrays = arrays
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.arrays[0])
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple:
         return tuple(array[index] for array in self.arrays)
 
 
@@ -33,17 +35,17 @@ class TextDataset:
     For language models over bytes: input and target.
     """
 
-    def __init__(self, text, length):
+    def __init__(self, text: typing.Union[str, bytes], length: int) -> None:
         data = text.encode() if isinstance(text, str) else bytes(text)
         self._bytes = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
         self._length = length
         if len(self) < 1:
             raise errors.UsageError(f'a text of {len(data)} bytes has no sample of {length}')
 
-    def __len__(self):
+    def __len__(self) -> int:
         return (self._bytes.size - 1) // self._length
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> typing.Tuple[np.ndarray, np.ndarray]:
         begin = index * self._length
         part = self._bytes[begin:begin + self._length + 1]
         return part[:-1], part[1:]

@@ -27,7 +27,7 @@ _FAILED = 'the job failed: '
 class JobFailed(SluiceError):
     """The job failed. `reason` is the job's own sentence."""
 
-    def __init__(self, reason, remedy=''):
+    def __init__(self, reason: str, remedy: str = '') -> None:
         # The reason of a job may be what a worker raised: that begins and ends as this does.
         reason = reason.replace(_FAILED, '')
         if remedy and remedy not in reason:
@@ -40,7 +40,7 @@ class JobFailed(SluiceError):
 class NonFiniteGradient(JobFailed):
     """A gradient has NaN or infinity, and training.nonFinite is Fail."""
 
-    def __init__(self, reason):
+    def __init__(self, reason: str) -> None:
         super().__init__(reason, 'Lower the learning rate, set optimizer.clipNorm, look for a '
                          'division by zero or a logarithm of 0 in the loss, or let such steps be '
                          'skipped with training.nonFinite: Skip')

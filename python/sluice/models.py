@@ -15,6 +15,8 @@ computed:
 docs/models.md describes them. `import sluice.models` needs torch.
 """
 
+import typing
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -25,12 +27,12 @@ from sluice import errors
 class Convnet(nn.Module):
     """`convnet`: 28x28 grey images to the log-probabilities of 10 classes. Loss: nll."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 3, 3)
         self.fc = nn.Linear(192, 10)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(functional.max_pool2d(self.conv(x.reshape(-1, 1, 28, 28)), 3))
         return functional.log_softmax(self.fc(x.flatten(1)), 1)
 
@@ -43,14 +45,14 @@ class MnistNet(nn.Module):
     loads the state_dict and computes something else.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.fc1 = nn.Linear(9216, 128)
         self.fc2 = nn.Linear(128, 10)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.conv1(x.reshape(-1, 1, 28, 28)))
         x = functional.max_pool2d(self.conv2(x), 2)
         x = functional.dropout2d(x, 0.25, self.training)
@@ -62,12 +64,12 @@ class MnistNet(nn.Module):
 class Mlp(nn.Module):
     """`mlp`: numbers to logits. Loss: crossEntropy. Sizes: `model.dimensions` in, hidden, out."""
 
-    def __init__(self, inputs=784, hidden=256, outputs=10):
+    def __init__(self, inputs: int = 784, hidden: int = 256, outputs: int = 10) -> None:
         super().__init__()
         self.fc1 = nn.Linear(inputs, hidden)
         self.fc2 = nn.Linear(hidden, outputs)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc2(functional.relu(self.fc1(x.flatten(1))))
 
 
@@ -75,37 +77,38 @@ class LstmLm(nn.Module):
     """`lstm-lm`: words [n, length] to logits of the next word [n, length, vocabulary]. Loss:
     crossEntropy, the mean over all places."""
 
-    def __init__(self, vocabulary=10000, embedding=256, hidden=512):
+    def __init__(self, vocabulary: int = 10000, embedding: int = 256,
+                 hidden: int = 512) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
         self.fc = nn.Linear(hidden, vocabulary)
 
-    def forward(self, words):
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
         return self.fc(self.lstm(self.embedding(words))[0])
 
 
 class Linear(nn.Linear):
     """`linear`: numbers to numbers. Loss: mse."""
 
-    def __init__(self, inputs, outputs=1):
+    def __init__(self, inputs: int, outputs: int = 1) -> None:
         super().__init__(inputs, outputs)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.flatten(1))
 
 
 class Logistic(Linear):
     """`logistic`: numbers to the logit of class 1. Loss: binaryCrossEntropyWithLogits."""
 
-    def __init__(self, inputs):
+    def __init__(self, inputs: int) -> None:
         super().__init__(inputs, 1)
 
 
 class Additive(nn.Module):
     """`additive`: one vector, which the job adds to. It takes no data."""
 
-    def __init__(self, dim):
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros(dim))
 
@@ -128,7 +131,7 @@ _MAKERS = {
 }
 
 
-def of_state(name, state):
+def of_state(name: str, state: typing.Dict[str, torch.Tensor]) -> nn.Module:
     """The built-in model of this `model.name` with a state_dict (`sluice.load(..., torch=True)`),
     in the state's dtype and in evaluation mode. UsageError: there is no such model, or the state is
     another's."""

@@ -1,6 +1,7 @@
 """A job's progress as a value that terminals and notebooks can show."""
 
 import html
+import typing
 
 from sluice.protocol import wire
 
@@ -14,7 +15,7 @@ _ROLES = {wire.SHARD: 'ps', wire.WORKER: 'worker'}
 class Progress:
     """What a JobProgress says, with a text and an HTML form."""
 
-    def __init__(self, message):
+    def __init__(self, message: typing.Any) -> None:
         self.message = message
         self.phase = _PHASES[message.phase] if message.phase < len(_PHASES) else 'unknown'
         self.step = message.step
@@ -32,7 +33,8 @@ class Progress:
                           status.state < wire.ProcessStatus_LEFT}
 
     @property
-    def fraction(self):
+    def fraction(self) -> float:
+        """Of the job's length, from 0 to 1."""
         if self.phase == 'succeeded':
             return 1.0
         return min(1.0, self.step / self.total_steps) if self.total_steps else 0.0

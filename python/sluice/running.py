@@ -13,6 +13,7 @@ import typing
 from sluice import checkpoint
 from sluice import errors
 from sluice import progress as progress_lib
+from sluice import types
 from sluice.protocol import wire
 
 _INTERRUPTED = 130
@@ -31,13 +32,16 @@ class Result:
     checkpoint: str                          # folder of the last one
     metrics: dict
 
-    def load(self, *, torch=False):
+    def load(self, *, torch: bool = False) -> typing.Dict[str, typing.Any]:
         """The trained tensors (sluice.load)."""
         return checkpoint.load(self.checkpoint, torch=torch)
 
 
-def run(manifest, *, workers=None, shards=None, fresh=False, state_directory=None, binary=None,
-        display=True, on_progress=None):
+def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
+        shards: typing.Optional[int] = None, fresh: bool = False,
+        state_directory: typing.Optional[types.Path] = None,
+        binary: typing.Optional[types.Path] = None, display: bool = True,
+        on_progress: typing.Optional[typing.Callable[[dict], typing.Any]] = None) -> Result:
     """Runs a job and returns its Result; what it trained is in `result.load()`.
 
     `manifest` is a file as `sluice run` takes it. A job that was interrupted goes on; with

@@ -18,13 +18,16 @@ from sluice.protocol import sequence
 from sluice.protocol import wire
 from sluice import security
 from sluice import transport
+from sluice import types
 
 _EVALUATION_BATCH = 256
 _DEFAULT_PORT = 29500  # services/transport/endpoint.h
 
 
-def join(address=None, job=None, index=None, timeout=30.0, tls_directory=None,
-         shared_memory=True, secret_file=None):
+def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
+         index: typing.Optional[int] = None, timeout: float = 30.0,
+         tls_directory: typing.Optional[types.Path] = None, shared_memory: bool = True,
+         secret_file: typing.Optional[types.Path] = None) -> 'Job':
     """Registers this process as a worker of a job and returns the Job.
 
     What is not given comes from the environment that `sluice run` and the operator set:
@@ -86,31 +89,35 @@ def _ask_job_name(address, timeout, tls):
 class Job:
     """A job that this process is a worker of."""
 
-    def __init__(self, runtime):
+    def __init__(self, runtime: runtime_lib.Runtime) -> None:
         self._runtime = runtime
 
     @property
-    def name(self):
+    def name(self) -> str:
+        """namespace/name/uid"""
         return self._runtime.job_name
 
     @property
-    def address(self):
+    def address(self) -> str:
+        """host:port of the coordinator."""
         return self._runtime.address
 
     @property
-    def index(self):
+    def index(self) -> int:
+        """The number of this worker, from 0."""
         return self._runtime.index
 
     @property
-    def spec(self):
+    def spec(self) -> typing.Any:
         """The JobSpec of proto/job.proto, as the coordinator gave it."""
         return self._runtime.job
 
     @property
-    def seed(self):
+    def seed(self) -> int:
+        """training.seed of the manifest."""
         return self.spec.training.seed
 
-    def progress(self):
+    def progress(self) -> typing.Any:
         """What the coordinator knows at the moment (JobProgress of proto/jobcontrol.proto)."""
         with transport.JobControl(self.address, tls=self._runtime.tls) as control:
             return control.progress()
@@ -129,10 +136,10 @@ class Batch:
     microbatch: int   # first microbatch within the step
     _piece: typing.Any = dataclasses.field(repr=False, default=None)
 
-    def __iter__(self):
+    def __iter__(self) -> typing.Iterator[typing.Any]:
         return iter(self.data)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.size
 
 
@@ -188,7 +195,11 @@ class Worker:
     would fail alike; leaving the loop early leaves the job.
     """
 
-    def __init__(self, job, module, loss_fn=None, *, objective=None, collate=None, overlap=True):
+    def __init__(self, job: Job, module: typing.Any,
+                 loss_fn: typing.Optional[typing.Callable[..., typing.Any]] = None, *,
+                 objective: typing.Optional[typing.Callable[..., typing.Any]] = None,
+                 collate: typing.Optional[typing.Callable[[list], typing.Any]] = None,
+                 overlap: bool = True) -> None:
         self._job = job
         self._runtime = job._runtime
         self._collate = collate
@@ -209,10 +220,11 @@ class Worker:
 
     # ---- the life of a worker
 
-    def __enter__(self):
+    def __enter__(self) -> 'Worker':
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: typing.Any, error: typing.Any,
+                 traceback: typing.Any) -> typing.Literal[False]:
         if self._runtime.ended is None:
             if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit)):
                 if self._opened and kind is not KeyboardInterrupt:
@@ -229,17 +241,19 @@ class Worker:
         return False
 
     @property
-    def parameters(self):
+    def parameters(self) -> typing.Dict[str, typing.Any]:
         """Name -> tensor of the version that the worker stands at. Not to be written."""
         return self._model.parameters()
 
     @property
-    def step_number(self):
+    def step_number(self) -> int:
+        """The step of the version that the worker stands at."""
         return self._runtime.core.step
 
     # ---- the loop
 
-    def batches(self, dataset, evaluation=None):
+    def batches(self, dataset: types.Dataset,
+                evaluation: typing.Optional[types.Dataset] = None) -> typing.Iterator[Batch]:
         """Yields the batches that the job assigns, until the job ends.
 
         `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
@@ -263,7 +277,8 @@ class Worker:
             if self._runtime.ended is not None:
                 self._ended = True
 
-    def step(self, batch, *, loss=None, gradients=None):
+    def step(self, batch: Batch, *, loss: typing.Any = None,
+             gradients: typing.Optional[typing.Dict[str, typing.Any]] = None) -> float:
         """Computes the batch's gradients and hands them to the job. Returns the mean loss.
 
         By default forward and backward are done here, by the worker's loss_fn. `loss`: a mean loss

@@ -32,14 +32,21 @@ class SourceDistribution(unittest.TestCase):
             shutil.copy(proto, clone / 'proto')
         shutil.copytree('python', clone / 'python',
                         ignore=shutil.ignore_patterns('wire.descriptors', '__pycache__'))
+        shutil.copy('LICENSE', clone)
         setup(clone / 'python', 'sdist')
         (archive,) = (clone / 'python' / 'dist').glob('*.tar.gz')
         with tarfile.open(archive) as content:
             content.extractall(clone / 'unpacked')
         (unpacked,) = (clone / 'unpacked').iterdir()
+        information = (unpacked / 'PKG-INFO').read_text()
+        for line in ('Name: sluice-training', 'License: Apache-2.0', 'Author: ',
+                     'Description-Content-Type: text/markdown'):
+            self.assertIn(f'\n{line}', information)
+        self.assertIn('Apache License', (unpacked / 'LICENSE').read_text())
         setup(unpacked, 'build')
         built = unpacked / 'build' / 'lib' / 'sluice'
         self.assertGreater((built / 'protocol' / 'wire.descriptors').stat().st_size, 1000)
+        self.assertTrue((built / 'py.typed').exists())
         modules = {path.relative_to('python/sluice') for path in
                    pathlib.Path('python/sluice').rglob('*.py')}
         self.assertEqual(modules, {path.relative_to(built) for path in built.rglob('*.py')})

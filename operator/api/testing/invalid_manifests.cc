@@ -75,6 +75,10 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
              "1:1: apiVersion: must be sluice.dev/v1alpha1, not the string \"sluice.dev/v2\""));
   cases->push_back(Change("other_kind", "kind: TrainingJob", "kind: Deployment",
                           "2:1: kind: must be TrainingJob, not \"Deployment\"", true));
+  cases->push_back(Change("kind_in_other_case", "kind: TrainingJob", "kind: Trainingjob",
+                          "2:1: kind: must be TrainingJob, not \"Trainingjob\"", true));
+  cases->push_back(Change("missing_kind", "kind: TrainingJob\n", "",
+                          "1:1: kind: is required, but missing; e.g. `kind: TrainingJob`", true));
   cases->push_back({"second_document", absl::StrCat(kValid, "---\n", kValid),
                     "21:1: a second TrainingJob begins here; put it in a file of its own", true});
   cases->push_back({"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
@@ -85,6 +89,7 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
   cases->push_back({"empty", "", "the manifest is empty; `sluice init` writes one", true});
   cases->push_back(
       {"a_string", "hello", "1:1: a TrainingJob is a map, not the string \"hello\"", true});
+  cases->push_back({"a_list", "- a\n- b\n", "1:1: a TrainingJob is a map, not a list", true});
   cases->push_back(Change("twice", "    steps: 100", "    steps: 100\n    steps: 200",
                           "16:5: steps: given twice; first on line 15", true));
   cases->push_back(Change("indentation", "    steps: 100", "    steps: 100\n   seed: 1",
@@ -111,6 +116,8 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("control_character", "name: job", "name: j\x01ob",
                           "4:10: not text: an invalid UTF-8 sequence or a control character",
                           true));
+  cases->push_back({"utf16", std::string("\xff\xfek\0i\0n\0d\0", 10),
+                    "1:1: not text: an invalid UTF-8 sequence or a control character", true});
   cases->push_back(Change("not_utf8", "name: job", "name: \xc3(",
                           "4:9: not text: an invalid UTF-8 sequence or a control character", true));
 }
@@ -146,6 +153,10 @@ void AddTypeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change(
       "infinity", "name: SGD", "name: SGD\n    learningRate: .inf",
       "14:5: spec.optimizer.learningRate: must be a finite decimal number, not the number .inf",
+      true));
+  cases->push_back(Change(
+      "not_a_number", "name: SGD", "name: SGD\n    learningRate: .nan",
+      "14:5: spec.optimizer.learningRate: must be a finite decimal number, not the number .nan",
       true));
   cases->push_back(Change("scalar_for_object", "  model:\n    name: mlp", "  model: mlp",
                           "6:3: spec.model: must be a map of fields, not the string \"mlp\""));
@@ -239,6 +250,11 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("more_shards_than_partitions", "  parameterServer:\n    replicas: 1",
                           "  parameterServer:\n    replicas: 8\n    partitions: 4",
                           "18:5: spec.parameterServer.partitions: each shard needs a partition of "
+                          "its own: `partitions` (default 64) must be at least `replicas`"));
+  cases->push_back(Change("more_shards_than_default_partitions",
+                          "  parameterServer:\n    replicas: 1",
+                          "  parameterServer:\n    replicas: 100",
+                          "16:3: spec.parameterServer.partitions: each shard needs a partition of "
                           "its own: `partitions` (default 64) must be at least `replicas`"));
   cases->push_back(Change("two_checkpoint_intervals", "  worker:",
                           "  checkpoint: {intervalSteps: 10, intervalSeconds: 60}\n  worker:",

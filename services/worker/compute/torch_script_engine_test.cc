@@ -239,6 +239,15 @@ TEST(TorchScriptEngineTest, AModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
   EXPECT_THAT(Elements(sums.gradients[0]), ElementsAre(1 - 2, 1));
 }
 
+TEST(TorchScriptEngineTest, TheModuleMayHaveAnyNameInForward) {
+  ScriptModule module = LinearModule();
+  module.source = R"(
+def forward(net, x):
+    return torch.linear(x, net.weight, net.bias)
+)";
+  EXPECT_NE(CreateBorn(Options(Save(module), "mse")), nullptr);
+}
+
 TEST(TorchScriptEngineTest, ALossThatForwardDoesNotGiveIsRefused) {
   ExpectRefused(CreateTorchEngine(Options(Save(LossModule()), "mse")).status(),
                 absl::StatusCode::kInvalidArgument, "computes the loss itself: leave loss out");

@@ -131,12 +131,13 @@ absl::Status Discover(const torch::jit::Module& module, const std::string& prefi
   return absl::OkStatus();
 }
 
-// Of forward, without those that have a default.
+// Of forward, without those that have a default. The first argument is the module, by any name.
 size_t NeededArguments(const torch::jit::Module& module) {
+  const std::vector<c10::Argument>& arguments =
+      module.get_method("forward").function().getSchema().arguments();
   size_t needed = 0;
-  for (const c10::Argument& argument :
-       module.get_method("forward").function().getSchema().arguments()) {
-    if (argument.name() != "self" && !argument.default_value().has_value()) ++needed;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    if (!arguments[i].default_value().has_value()) ++needed;
   }
   return needed;
 }

@@ -199,6 +199,10 @@ class Process {
     options.resync = flags_.resync;
     options.controller.name = "trainingjob";
     options.controller.workers = flags_.workers;
+    // An admission webhook that is slow in one namespace must not hold up the others.
+    if (options.namespaces.size() != 1) {
+      options.controller.queue.max_per_namespace = (flags_.workers + 1) / 2;
+    }
     options.creators = kCreators;
     options.gather_pod_news = kGatherPodNews;
     // What a cluster refused may be mended at any time.

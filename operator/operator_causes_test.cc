@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "operator/testing/fake_cluster.h"
+#include "operator/testing/operator_fixture.h"
 
 namespace sluice {
 namespace {
@@ -18,12 +18,9 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using Progress = v1::JobProgress;
 
-class OperatorCausesTest : public ::testing::Test {
+class OperatorCausesTest : public OperatorFixture {
  protected:
-  void Train(const Json& patch = Json::object()) { ASSERT_TRUE(cluster_.Train("a", patch)); }
   std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
-
-  FakeCluster cluster_;
 };
 
 // ---- Failed

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/http_client.h"
 #include "operator/reconciler/names.h"
-#include "operator/testing/fake_cluster.h"
+#include "operator/testing/operator_fixture.h"
 
 namespace sluice {
 namespace {
@@ -38,7 +38,7 @@ kube::FakeApiServer::Fault Answer(int code, const std::string& reason, const std
   return fault;
 }
 
-class OperatorObjectsTest : public ::testing::Test {
+class OperatorObjectsTest : public OperatorFixture {
  protected:
   Json Get(const kube::ResourceType& type, const std::string& name) {
     return admin_.Get(type, {"ns", name}, kube::Subresource::kNone).value_or(Json());
@@ -49,10 +49,8 @@ class OperatorObjectsTest : public ::testing::Test {
   void Delete(const kube::ResourceType& type, const std::string& name) {
     ASSERT_TRUE(admin_.Delete(type, {"ns", name}, {}).ok());
   }
-  void Train() { ASSERT_TRUE(cluster_.Train("a")); }
   std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
 
-  FakeCluster cluster_;
   kube::HttpClient admin_{&cluster_.server, AdminOptions()};
 };
 

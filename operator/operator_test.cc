@@ -15,7 +15,7 @@
 #include "operator/api/field_table.h"
 #include "operator/kube/http_client.h"
 #include "operator/reconciler/names.h"
-#include "operator/testing/fake_cluster.h"
+#include "operator/testing/operator_fixture.h"
 
 namespace sluice {
 namespace {
@@ -32,10 +32,8 @@ using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 using Progress = v1::JobProgress;
 
-class OperatorTest : public ::testing::Test {
+class OperatorTest : public OperatorFixture {
  protected:
-  // A job "a" of one shard and two workers that trains.
-  void Train(const Json& patch = Json::object()) { ASSERT_TRUE(cluster_.Train("a", patch)); }
   int64_t Restarts(const std::string& role) {
     return GetInt(cluster_.Status("a"), {"restarts", role});
   }
@@ -47,8 +45,6 @@ class OperatorTest : public ::testing::Test {
     options.sleep = [](absl::Duration) {};
     return kube::HttpClient(&cluster_.server, options);
   }
-
-  FakeCluster cluster_;
 };
 
 TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
@@ -440,6 +436,46 @@ TEST_F(OperatorTest, APodOfALostNodeIsForcedOutAndReplaced) {
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
   EXPECT_NE(cluster_.UidOf("a-worker-0"), "");
   EXPECT_EQ(Restarts("worker"), 1);
+}
+
+TEST_F(OperatorTest, APodHasItsGracePeriodAlthoughTheOperatorsClockIsAhead) {
+  cluster_.operator_ahead = absl::Minutes(5);
+  Train();
+  cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
+  const std::string before = cluster_.UidOf("a-worker-0");
+  cluster_.DeletePod("a-worker-0");
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(35));
+  EXPECT_EQ(cluster_.UidOf("a-worker-0"), before)
+      << "10 s after its grace period of 30 s it is due";
+  cluster_.Pass(absl::Seconds(6));
+  EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
+}
+
+TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
+  Train();
+  cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
+  const auto finalizers = [&](const Json& list) {
+    ASSERT_TRUE(Admin()
+                    .Patch(reconciler::Pods(), {"ns", "a-worker-0"}, kube::PatchKind::kMerge,
+                           {{"metadata", {{"finalizers", list}}}}, {})
+                    .ok());
+  };
+  finalizers(Json::array({"kueue.x-k8s.io/managed"}));
+  cluster_.EndPod("a-worker-0", 137);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Pass(absl::Seconds(5));
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer") << "most go in a moment";
+  cluster_.Pass(absl::Seconds(6));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer");
+  EXPECT_THAT(cluster_.ConditionMessage("a", "Degraded"),
+              HasSubstr("a-worker-0: the pod is deleted, and the API server keeps it until its "
+                        "finalizers are removed (kueue.x-k8s.io/managed)"));
+  EXPECT_THAT(cluster_.EventReasons(), Contains("HeldByFinalizer"));
+  cluster_.frozen = nullptr;
+  finalizers(nullptr);
+  cluster_.Pass(absl::Seconds(2));
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
 }
 
 // ---- sizes

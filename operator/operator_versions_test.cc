@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/object.h"
 #include "operator/reconciler/names.h"
-#include "operator/testing/fake_cluster.h"
+#include "operator/testing/operator_fixture.h"
 
 namespace sluice {
 namespace {
@@ -19,9 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Progress = v1::JobProgress;
 
-class OperatorVersionsTest : public ::testing::Test {
+class OperatorVersionsTest : public OperatorFixture {
  protected:
-  void Train(const Json& patch = Json::object()) { ASSERT_TRUE(cluster_.Train("a", patch)); }
   // `helm upgrade`: another operator, whose default images are of the next release.
   void Upgrade() {
     cluster_.pod_defaults.server_image = "server:2";
@@ -55,8 +54,6 @@ class OperatorVersionsTest : public ::testing::Test {
   }
   std::string NotInEffect() { return cluster_.Condition("a", "SpecNotInEffect"); }
   std::string Pending() { return cluster_.ConditionMessage("a", "SpecNotInEffect"); }
-
-  FakeCluster cluster_;
 };
 
 TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {

@@ -3,7 +3,7 @@
     bazel run //operator:restart_benchmark -- [--jobs 1000] [--pods 10000]
 
 Both start against an API server in memory that serves as many jobs that train, with all that they own. It ends with 1 if
-one of them ever took more than the chart's memory limit.
+one of them ever took more than three quarters of the chart's memory limit: the rest is for pods of other shapes.
 """
 
 import argparse
@@ -25,6 +25,7 @@ OPERATOR = 'operator/sluice-operator'
 API_SERVER = 'operator/testing/populated_api_server'
 VALUES = 'helm/sluice/values.yaml'
 PATIENCE = 600  # seconds
+SHARE = 0.75  # of the chart's limit
 
 
 def limit_mib():
@@ -122,7 +123,7 @@ def main():
             peak = operator.peak_mib()
             print(f'{arguments.jobs} jobs, {arguments.pods} pods: the {role} took at most {peak:.0f} MiB since its start '
                   f'(the chart allows {limit})')
-            enough = enough and peak <= limit
+            enough = enough and peak <= SHARE * limit
     return 0 if enough else 1
 
 

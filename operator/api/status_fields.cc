@@ -16,8 +16,8 @@ FieldBuilder Time(const char* path, const char* description) {
 void AddConditions(std::vector<Field>* fields) {
   fields->push_back(
       List("status.conditions",
-           "What holds of the job: Accepted, Ready, Running, Scaling, Degraded, Suspended, "
-           "SpecNotInEffect, Succeeded, Failed.")
+           "The job's conditions: Accepted, Ready, Running, Scaling, Degraded, Suspended, "
+           "SpecNotInEffect, CheckpointFolderInUse, Succeeded, Failed.")
           .Size(0, 16)
           .ItemKey("type"));
   fields->push_back(Object("status.conditions[]", "One condition."));

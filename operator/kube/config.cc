@@ -16,7 +16,7 @@
 namespace sluice::kube {
 namespace {
 
-// A file may be of any bytes, or name them by escapes; what is said of it is text.
+// A file may hold any bytes, also as escapes; a message about it must be valid UTF-8.
 std::string Quotable(const std::string& text) { return CleanUtf8(text, 4096); }
 
 absl::Status Wrong(absl::string_view where, absl::string_view what) {

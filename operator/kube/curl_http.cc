@@ -1,6 +1,9 @@
 #include "operator/kube/curl_http.h"
 
 #include <curl/curl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <string>
@@ -22,6 +25,8 @@ namespace {
 constexpr size_t kMaxIdleHandles = 32;
 // How long a stream may sleep without looking at its clock.
 constexpr absl::Duration kPoll = absl::Seconds(1);
+// A connection whose peer has not acknowledged anything for so long is lost.
+constexpr absl::Duration kPeerLost = absl::Seconds(45);
 
 struct EasyDeleter {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
@@ -47,6 +52,13 @@ struct Exchange {
   bool headers_done = false;
   absl::Time last_bytes;
 };
+
+int SetUserTimeout(void*, curl_socket_t socket, curlsocktype) {
+  const unsigned milliseconds = absl::ToInt64Milliseconds(kPeerLost);
+  // Where it cannot be set, a stream's idle timeout still finds the loss.
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
+  return CURL_SOCKOPT_OK;
+}
 
 size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   auto* exchange = static_cast<Exchange*>(user);
@@ -221,7 +233,11 @@ class CurlTransport::Impl {
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    // Probes of an idle connection, so that a lost peer is found within kPeerLost.
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 15L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 10L);
+    curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, SetUserTimeout);
     curl_easy_setopt(
         easy, CURLOPT_CONNECTTIMEOUT_MS,
         static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));  // NOLINT

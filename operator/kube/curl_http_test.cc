@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <thread>
@@ -193,6 +196,47 @@ TEST_F(CurlTransportTest, AWatchFromAForgottenVersionSaysSoEitherWay) {
         ConfigMaps(), watch, [](const WatchEvent&) { return absl::OkStatus(); }, &cancellation);
     EXPECT_TRUE(absl::IsOutOfRange(ended)) << ended;
   }
+}
+
+// The kernel's settings of this process's connections to a port.
+std::vector<std::vector<int>> SettingsOfConnectionsTo(int port, const std::vector<int>& names) {
+  std::vector<std::vector<int>> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer = {};
+    socklen_t size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
+        peer.sin_family != AF_INET || ntohs(peer.sin_port) != port) {
+      continue;
+    }
+    std::vector<int>& values = found.emplace_back();
+    for (const int name : names) {
+      values.push_back(-1);
+      socklen_t length = sizeof(values.back());
+      (void)getsockopt(fd, IPPROTO_TCP, name, &values.back(), &length);
+    }
+  }
+  return found;
+}
+
+TEST_F(CurlTransportTest, TheKernelFindsALostPeerWithin45Seconds) {
+  FakeApiServer::Options options;
+  options.end_watches_when_drained = false;
+  Start(options, {});
+  const std::string url = front_->url();
+  const int port = std::stoi(url.substr(url.rfind(':') + 1));
+  Cancellation cancellation;
+  WatchOptions watch;
+  watch.send_initial_events = true;
+  std::vector<std::vector<int>> settings;
+  const absl::Status ended = client_->Watch(
+      ConfigMaps(), watch,
+      [&](const WatchEvent&) {
+        settings = SettingsOfConnectionsTo(port, {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_USER_TIMEOUT});
+        return absl::CancelledError("seen");
+      },
+      &cancellation);
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+  EXPECT_THAT(settings, ::testing::ElementsAre(::testing::ElementsAre(15, 10, 45000)));
 }
 
 TEST_F(CurlTransportTest, ASilentConnectionIsGivenUp) {

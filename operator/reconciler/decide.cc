@@ -136,8 +136,7 @@ class JobDecider {
 
   void ObserveWorld() {
     for (const auto& [slot, pod] : pods_) {
-      // By then there is something to tell.
-      if (!pod->begun && now_ < pod->slow_from) AgainBy(pod->slow_from);
+      if (now_ < pod->slow_from) AgainBy(pod->slow_from);
       observation_.processes[slot] = Observe(*pod);
       if (pod->deletion_asked.has_value()) recovery_.memory.terminated[slot] = pod->uid;
     }

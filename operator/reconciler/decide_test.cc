@@ -338,7 +338,7 @@ void WaitsForAnImage(Scene* s) {
 void IsPreparedForLong(Scene* s) {
   s->Decide();
   for (const Slot& slot : {kCoordinator, kShard, kWorker0}) s->Runs(slot);
-  s->Pod(kWorker1).slow_start = {"VolumeNotMounted", "no secret"};
+  s->Pod(kWorker1).slow = {"VolumeNotMounted", "no secret"};
   s->Pod(kWorker1).slow_from = s->now + absl::Minutes(1);
 }
 

@@ -54,14 +54,35 @@ Json JobReconciler::NewestJob(const Json& cached, Trail* trail) const {
   return cached;
 }
 
+void JobReconciler::UseOwnClock(absl::Time now, Trail* trail, PodView* pod) const {
+  const absl::Time timestamp = pod->gone_by;
+  const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
+  const auto [found, is_new] =
+      trail->leaving.try_emplace(pod->uid, Trail::Leaving{timestamp, now, gone_by});
+  Trail::Leaving& leaving = found->second;
+  // A second deletion has shortened the grace period.
+  if (leaving.timestamp != timestamp) {
+    leaving.timestamp = timestamp;
+    leaving.gone_by = std::min(leaving.gone_by, gone_by);
+  }
+  pod->deletion_asked = leaving.asked;
+  pod->gone_by = leaving.gone_by;
+  pod->slow_from += leaving.gone_by - timestamp;
+}
+
 std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* trail) const {
   const absl::Time now = clock_->Now();
   std::vector<PodView> views;
+  std::map<std::string, Trail::Leaving> leaving;
   for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
     std::optional<PodView> view = ReadPod(*pod);
     if (!view.has_value()) continue;
     trail->created.erase(view->name);
     const auto deleted = trail->deleted.find(view->uid);
+    if (view->deletion_asked.has_value()) {
+      UseOwnClock(now, trail, &*view);
+      leaving.insert(trail->leaving.extract(view->uid));
+    }
     if (deleted != trail->deleted.end() && !view->deletion_asked.has_value()) {
       view->deletion_asked = deleted->second.at;
       view->gone_by = deleted->second.at;
@@ -69,6 +90,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
     if (deleted != trail->deleted.end() && deleted->second.forced) view->forced = true;
     views.push_back(*std::move(view));
   }
+  trail->leaving = std::move(leaving);  // without those that are gone
   for (auto it = trail->created.begin(); it != trail->created.end();) {
     if (now - it->second.at > options_.write_lag) {
       it = trail->created.erase(it);

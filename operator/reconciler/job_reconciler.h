@@ -101,6 +101,14 @@ class JobReconciler final : public runtime::Reconciler {
       absl::Time at;
     };
     std::map<std::string, Removed> deleted;  // pods, by uid
+    // Pods that are being deleted, by uid. The times are of this process's clock, from when it saw
+    // the deletion: the API server's clock may differ, and no pod may be forced out early.
+    struct Leaving {
+      absl::Time timestamp;  // metadata.deletionTimestamp
+      absl::Time asked;
+      absl::Time gone_by;
+    };
+    std::map<std::string, Leaving> leaving;
     struct Applied {
       kube::Json object;
       absl::Time at;
@@ -123,6 +131,8 @@ class JobReconciler final : public runtime::Reconciler {
   kube::Json NewestJob(const kube::Json& cached, Trail* trail) const;
   World Gather(const kube::Json& job, const Heard& heard, Trail* trail) const;
   std::vector<PodView> GatherPods(const std::string& uid, Trail* trail) const;
+  // Replaces the times of the deletion of a pod.
+  void UseOwnClock(absl::Time now, Trail* trail, PodView* pod) const;
 
   // Each: OK, or what stood in the way.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,

@@ -63,6 +63,8 @@ bool IsConfigTrouble(absl::string_view reason) {
 
 // Mounting volumes and making the pod's network takes no longer than this where all is well.
 constexpr absl::Duration kSlowStart = absl::Seconds(60);
+// A controller that has a finalizer on pods removes it sooner than this where all is well.
+constexpr absl::Duration kSlowEnd = absl::Seconds(10);
 
 Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
   const std::string message = GetString(scheduled, {"message"});
@@ -171,16 +173,34 @@ void ReadSlowStart(const Json& pod, PodView* view) {
   const std::string look =
       absl::StrCat("; `kubectl describe pod ", view->name, "` has the kubelet's words");
   if (needed.empty()) {
-    view->slow_start = {
-        "SandboxNotReady",
-        absl::StrCat(since, "see the container runtime and network of the node", look)};
+    view->slow = {"SandboxNotReady",
+                  absl::StrCat(since, "see the container runtime and network of the node", look)};
   } else {
-    view->slow_start = {"VolumeNotMounted",
-                        absl::StrCat(since,
-                                     "see whether what its volumes need is there and can be "
-                                     "mounted (",
-                                     needed, "), and the network of the node", look)};
+    view->slow = {
+        "VolumeNotMounted",
+        absl::StrCat(since, "see whether what its volumes need is there and can be mounted (",
+                     needed, "), and the network of the node", look)};
   }
+}
+
+// The API server keeps a deleted pod until its last finalizer is removed.
+void ReadSlowEnd(const Json& pod, PodView* view) {
+  const Json* finalizers = kube::Find(pod, {"metadata", "finalizers"});
+  if (!view->deletion_asked.has_value() || finalizers == nullptr || !finalizers->is_array() ||
+      finalizers->empty()) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (const Json& name : *finalizers) {
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  }
+  view->slow_from = view->gone_by + kSlowEnd;
+  view->slow = {"HeldByFinalizer",
+                absl::StrCat("the pod is deleted, and the API server keeps it until its finalizers "
+                             "are removed (",
+                             absl::StrJoin(names, ", "),
+                             "); the next pod needs its name. See the controller that sets them, "
+                             "or remove them from the pod")};
 }
 
 constexpr char kByTaint[] = "DeletionByTaintManager";
@@ -294,6 +314,7 @@ std::optional<PodView> ReadPod(const Json& pod) {
   }
   if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.slot.role), view.begun);
   if (!view.begun) ReadSlowStart(pod, &view);
+  ReadSlowEnd(pod, &view);
   if (view.ended) {
     view.ready = false;
     if (view.ended_at == absl::InfinitePast() || view.ended_at == absl::Time()) {
@@ -333,8 +354,7 @@ void StripPod(Json* pod) {
 }
 
 const Trouble& WaitingAt(const PodView& pod, absl::Time now) {
-  const bool slow = pod.waiting.empty() && !pod.begun && now >= pod.slow_from;
-  return slow ? pod.slow_start : pod.waiting;
+  return pod.waiting.empty() && now >= pod.slow_from ? pod.slow : pod.waiting;
 }
 
 policy::ProcessObservation Observe(const PodView& pod) {

@@ -36,8 +36,9 @@ struct PodView {
   bool ready = false;
   bool was_ready = false;  // once; as far as an ended pod tells
   Trouble waiting;         // why not all of its containers begin, where that is worth telling
-  // What is to be said where it has not begun by then and nothing else is: see WaitingAt.
-  Trouble slow_start;
+  // The reason from `slow_from` on, unless `waiting` has one: the pod still has not begun, or has
+  // not gone although it is deleted. See WaitingAt.
+  Trouble slow;
   absl::Time slow_from = absl::InfiniteFuture();
 
   // Sluice's container has ended (others may go on), or the whole pod has.
@@ -66,7 +67,7 @@ std::optional<PodView> ReadPod(const kube::Json& pod);
 // Takes away what ReadPod does not read, which is most of a pod's bytes.
 void StripPod(kube::Json* pod);
 
-// What stands in the way of a pod's beginning: `waiting`, or `slow_start` once its time has come.
+// Why a pod does not begin, or is not gone: `waiting`, or `slow` once its time has come.
 const Trouble& WaitingAt(const PodView& pod, absl::Time now);
 
 policy::ProcessObservation Observe(const PodView& pod);

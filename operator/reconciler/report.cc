@@ -427,9 +427,9 @@ class Reporter {
     }
     if (!fields.empty()) {
       message = absl::StrCat(
-          "the job goes on with what it began with of ", absl::StrJoin(fields, ", "),
-          ": the new values take effect when its coordinator starts again; suspend the job and "
-          "resume it to have them now");
+          "the running coordinator keeps the old values of ", absl::StrJoin(fields, ", "),
+          "; the new values take effect when it restarts: to apply them now, suspend the job and "
+          "resume it");
     }
     const bool newer_defaults = other_images && job_.job.image.empty();
     if (newer_defaults) {

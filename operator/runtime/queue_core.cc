@@ -61,18 +61,31 @@ void QueueCore::MoveDue(absl::Time now) {
   }
 }
 
+bool QueueCore::HasRoom(const std::string& ns) const {
+  if (options_.max_per_namespace <= 0) return true;
+  const auto found = processing_of_.find(ns);
+  return found == processing_of_.end() || found->second < options_.max_per_namespace;
+}
+
 std::optional<QueueCore::Taken> QueueCore::Take(absl::Time now) {
   MoveDue(now);
-  if (queue_.empty()) return std::nullopt;
-  Waiting next = std::move(queue_.front());
-  queue_.pop_front();
+  const auto first = std::find_if(queue_.begin(), queue_.end(), [this](const Waiting& waiting) {
+    return HasRoom(waiting.key.ns);
+  });
+  if (first == queue_.end()) return std::nullopt;
+  Waiting next = std::move(*first);
+  queue_.erase(first);
   dirty_.erase(next.key);
   processing_.insert(next.key);
+  ++processing_of_[next.key.ns];
   return Taken{std::move(next.key), now - next.since};
 }
 
 void QueueCore::Done(const Key& key, absl::Time now) {
   if (processing_.erase(key) == 0) return;
+  if (const auto found = processing_of_.find(key.ns); --found->second == 0) {
+    processing_of_.erase(found);
+  }
   if (dirty_.contains(key)) queue_.push_back({key, now});
 }
 

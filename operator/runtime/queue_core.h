@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -23,7 +24,8 @@ using Key = kube::ObjectKey;
 //   dirty       keys that must be worked on; a dirty key is in the queue, or processing;
 //   processing  keys that are worked on now; one that is dirty too is queued when it is done.
 // So a key is never worked on twice at a time, no Add is lost, and Adds while a key waits are one.
-// The order is first in, first out: a key that comes back at once waits behind all others.
+// The order is first in, first out: a key that comes back at once waits behind all others. Only a
+// namespace that has its share of keys at work (Options::max_per_namespace) is passed over.
 //
 // Delayed keys are no part of these: each waits for its earliest time, and is then added.
 // Not thread-safe; `now` never goes back.
@@ -36,6 +38,9 @@ class QueueCore {
     // All rate-limited additions together: a token bucket.
     double tokens_per_second = 50;
     double burst = 300;
+    // Keys of one namespace that are worked on at a time; others of it wait, and keys behind them
+    // do not. 0: as many as there are.
+    int max_per_namespace = 0;
   };
 
   explicit QueueCore(const Options& options) : options_(options), tokens_(options.burst) {}
@@ -72,6 +77,7 @@ class QueueCore {
     absl::Time since;
   };
 
+  bool HasRoom(const std::string& ns) const;
   void MoveDue(absl::Time now);
   absl::Duration TakeToken(absl::Time now);
 
@@ -79,6 +85,7 @@ class QueueCore {
   std::deque<Waiting> queue_;
   absl::flat_hash_set<Key> dirty_;
   absl::flat_hash_set<Key> processing_;
+  absl::flat_hash_map<std::string, int> processing_of_;  // keys by namespace; never 0
   std::set<std::pair<absl::Time, Key>> due_;
   absl::flat_hash_map<Key, absl::Time> due_at_;
   absl::flat_hash_map<Key, int> failures_;

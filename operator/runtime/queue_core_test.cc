@@ -56,6 +56,28 @@ TEST_F(QueueCoreTest, AKeyThatComesBackAtOnceStarvesNobody) {
   EXPECT_THAT(order, ElementsAre("hot", "b", "c", "hot", "hot"));
 }
 
+TEST_F(QueueCoreTest, ANamespaceWhoseKeysTakeLongLeavesRoomForOthers) {
+  QueueCore::Options options;
+  options.max_per_namespace = 2;
+  QueueCore core(options);
+  const auto take = [&] {
+    const auto taken = core.Take(now_);
+    return taken.has_value() ? taken->key.ToString() : "";
+  };
+  for (const char* name : {"a", "b", "c", "d"}) core.Add({"slow", name}, now_);
+  core.Add({"other", "a"}, now_);
+  EXPECT_EQ(take(), "slow/a");
+  EXPECT_EQ(take(), "slow/b");
+  EXPECT_EQ(take(), "other/a");
+  EXPECT_EQ(take(), "") << "the namespace has its share";
+  EXPECT_EQ(core.depth(), 2u);
+  core.Done({"other", "a"}, now_);
+  EXPECT_EQ(take(), "");
+  core.Done({"slow", "b"}, now_);
+  EXPECT_EQ(take(), "slow/c") << "in the order of the queue";
+  EXPECT_TRUE(core.IsConsistent());
+}
+
 TEST_F(QueueCoreTest, ADelayedKeyComesWhenItIsDueAndTheEarliestTimeCounts) {
   core_.AddAfter(K("a"), absl::Seconds(10), now_);
   core_.AddAfter(K("a"), absl::Seconds(5), now_);

@@ -127,7 +127,7 @@ void FakeCluster::Restart() {
   coordinators.heard.clear();
   operator_.reset();
   events_ = std::make_unique<runtime::EventRecorder>(
-      runtime::EventRecorder::Options{reconciler::kManagedBy, "test"}, &clock);
+      runtime::EventRecorder::Options{reconciler::kManagedBy, "test"}, &operator_clock_);
   operator_ = Another();
 }
 
@@ -146,7 +146,7 @@ Operator::Options FakeCluster::OperatorOptions() const {
 
 std::unique_ptr<Operator> FakeCluster::Another() {
   return std::make_unique<Operator>(OperatorOptions(), client_.get(), client_.get(), &coordinators,
-                                    events_.get(), &clock, nullptr);
+                                    events_.get(), &operator_clock_, nullptr);
 }
 
 bool FakeCluster::Settle() {

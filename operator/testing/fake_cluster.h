@@ -110,6 +110,8 @@ class FakeCluster {
   bool operator_dead = false;
 
   FakeClock clock{absl::FromUnixSeconds(1700000000)};
+  // By how much the operator's clock is ahead of the API server's and the kubelets'.
+  absl::Duration operator_ahead = absl::ZeroDuration();
   kube::FakeApiServer server;
   FakeCoordinators coordinators;
   reconciler::PodDefaults pod_defaults{"server:1", "worker:1", "logfmt"};
@@ -126,6 +128,17 @@ class FakeCluster {
   bool RunKubelets();
   void StartPod(const kube::Json& pod);
 
+  // The operator's clock.
+  class OperatorClock final : public Clock {
+   public:
+    explicit OperatorClock(const FakeCluster* cluster) : cluster_(cluster) {}
+    absl::Time Now() const override { return cluster_->clock.Now() + cluster_->operator_ahead; }
+
+   private:
+    const FakeCluster* const cluster_;
+  };
+
+  const OperatorClock operator_clock_{this};
   kube::HttpClient admin_;
   std::unique_ptr<kube::HttpTransport> transport_;  // the operator's way to the server
   std::unique_ptr<kube::HttpClient> client_;

@@ -1,9 +1,10 @@
-// An API server in memory with many jobs that train, for restart_benchmark.py.
+// An API server in memory with many jobs that train, for benchmarks and tests of the operator's
+// program.
 //
-//   populated_api_server JOBS PODS
+//   populated_api_server JOBS PODS [ADDRESS]
 //
-// JOBS jobs share PODS pods. It prints its URL once all objects are there, and ends with its
-// standard input.
+// JOBS jobs share PODS pods, which all have the address. It prints its URL once all objects are
+// there, and ends with its standard input.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -30,6 +31,8 @@ using kube::FakeType;
 using kube::Json;
 
 constexpr char kPrototype[] = "prototype";
+// Nothing listens there: the operator must not speak with strangers.
+constexpr char kNobody[] = "127.0.0.1";
 // A pod of a real cluster has 9 KB: defaults of the API server, volumes, tolerations, the status of
 // its kubelet. Those of the fake have 3 KB.
 constexpr int kVariables = 60;
@@ -53,7 +56,7 @@ kube::HttpClient::Options ClientOptions() {
 // One job that trains, with all that it owns.
 class Prototype {
  public:
-  explicit Prototype(int workers) : admin_(&cluster_.server, ClientOptions()) {
+  Prototype(int workers, const std::string& address) : admin_(&cluster_.server, ClientOptions()) {
     // Its certificates are of its name. The copies do not use them, so that the operator does not
     // issue new ones; the caches hold them all the same.
     const Json spec = {{"worker", {{"replicas", workers}}}, {"tls", "Enabled"}};
@@ -67,7 +70,10 @@ class Prototype {
       auto page = admin_.List(*kind.type, list);
       SLUICE_CHECK(page.ok(), page.status().ToString().c_str());
       for (Json& object : page->items) {
-        if (kind.type == &reconciler::Pods()) Enlarge(&object);
+        if (kind.type == &reconciler::Pods()) {
+          Enlarge(&object);
+          object["status"]["podIP"] = address;
+        }
         owned_.emplace_back(kind, object.dump());
       }
     }
@@ -93,8 +99,6 @@ class Prototype {
 
  private:
   static void Enlarge(Json* pod) {
-    // Nothing listens there: the operator must not speak with strangers.
-    (*pod)["status"]["podIP"] = "127.0.0.1";
     Json& variables = (*pod)["spec"]["containers"][0]["env"];
     for (int i = 0; i < kVariables; ++i) {
       variables.push_back({{"name", absl::StrFormat("SOME_VARIABLE_OF_THE_TEMPLATE_%02d", i)},
@@ -124,7 +128,7 @@ class Prototype {
   std::vector<std::pair<Kind, std::string>> owned_;
 };
 
-int Serve(int jobs, int pods) {
+int Serve(int jobs, int pods, const std::string& address) {
   const RealClock clock;
   FakeApiServer::Options options;
   options.end_watches_when_drained = false;
@@ -138,7 +142,7 @@ int Serve(int jobs, int pods) {
   server.RegisterType(FakeType{kube::EventType(), false, "", "", false});
   {
     kube::HttpClient admin(&server, ClientOptions());
-    const Prototype prototype(pods / jobs - 2);  // besides a coordinator and a shard
+    const Prototype prototype(pods / jobs - 2, address);  // besides a coordinator and a shard
     for (int i = 0; i < jobs; ++i) prototype.CopyTo(&admin, absl::StrFormat("job-%05d", i));
   }
   kube::HttpFront::Options front_options;
@@ -157,10 +161,10 @@ int Serve(int jobs, int pods) {
 
 int main(int argc, char** argv) {
   int jobs = 0, pods = 0;
-  if (argc != 3 || !absl::SimpleAtoi(argv[1], &jobs) || !absl::SimpleAtoi(argv[2], &pods) ||
-      jobs < 1 || pods < 3 * jobs) {
-    std::cerr << "usage: populated_api_server JOBS PODS, at least three pods a job\n";
+  if (argc < 3 || argc > 4 || !absl::SimpleAtoi(argv[1], &jobs) ||
+      !absl::SimpleAtoi(argv[2], &pods) || jobs < 1 || pods < 3 * jobs) {
+    std::cerr << "usage: populated_api_server JOBS PODS [ADDRESS], at least three pods a job\n";
     return EXIT_FAILURE;
   }
-  return sluice::Serve(jobs, pods);
+  return sluice::Serve(jobs, pods, argc == 4 ? argv[3] : sluice::kNobody);
 }

@@ -50,9 +50,11 @@ def program(role):
 
 class JobProcesses:
 
-    def __init__(self, job, folder, tls=None):
-        """`tls`: the folder of `sluice certificates`; None: plain text with a secret."""
+    def __init__(self, job, folder, tls=None, host='127.0.0.1'):
+        """`tls`: the folder of `sluice certificates`; None: plain text with a secret. `host`: the
+        address that the servers listen on, without brackets."""
         self._tls = pathlib.Path(tls) if tls else None
+        self._host = f'[{host}]' if ':' in host else host
         self.job = job
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,15 +93,16 @@ class JobProcesses:
         job_file = self.folder / 'job.json'
         job_file.write_text(json.dumps(self.job))
         self._spawn('coordinator', [program('coordinator'), '--job', str(job_file), '--listen',
-                                    '127.0.0.1:0', '--status-file',
+                                    f'{self._host}:0', '--status-file',
                                     str(self.folder / 'status.json')])
-        self.address = f'127.0.0.1:{self._read_port("coordinator")}'
+        self.address = f'{self._host}:{self._read_port("coordinator")}'
         for index in range(shards or self.job['parameterServer']['replicas']):
             self.start_shard(index)
         return self
 
     def start_shard(self, index):
-        self._spawn(f'ps-{index}', [program('ps'), *self._flags(index)])
+        self._spawn(f'ps-{index}', [program('ps'), *self._flags(index), '--listen',
+                                    f'{self._host}:0'])
         self._read_port(f'ps-{index}')
 
     def start_cpp_worker(self, index):

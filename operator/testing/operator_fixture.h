@@ -1,0 +1,23 @@
+// The fixture of tests that run the operator in a FakeCluster.
+#ifndef SLUICE_OPERATOR_TESTING_OPERATOR_FIXTURE_H_
+#define SLUICE_OPERATOR_TESTING_OPERATOR_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include "operator/testing/fake_cluster.h"
+
+namespace sluice {
+
+class OperatorFixture : public ::testing::Test {
+ protected:
+  // Makes job "a" of one shard and two workers, with `patch` merged into it, and trains it.
+  void Train(const kube::Json& patch = kube::Json::object()) {
+    ASSERT_TRUE(cluster_.Train("a", patch));
+  }
+
+  FakeCluster cluster_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_OPERATOR_TESTING_OPERATOR_FIXTURE_H_

@@ -739,7 +739,8 @@ TEST_F(HostileTest, RefusesFramesOfViewsThatTheCoordinatorHasNotAnnounced) {
   v1::Header push = shard.MakePush(0, 0, kRange(0, 2), 2);
   push.mutable_push()->clear_blocks();
   const std::vector<Hostile> table = {
-      {"the next", [](auto& h) { h.mutable_view()->set_number(2); }, "view 2 of attempt 1 is ahead"},
+      {"the next", [](auto& h) { h.mutable_view()->set_number(2); },
+       "view 2 of attempt 1 is ahead"},
       {"far ahead", [](auto& h) { h.mutable_view()->set_number(kHuge); }, "is ahead"},
       {"of a later attempt", [](auto& h) { h.mutable_view()->set_attempt(2); }, "of attempt 2 is"},
       {"of a later term", [](auto& h) { h.mutable_view()->mutable_term()->set_counter(9); },

@@ -1,14 +1,18 @@
-// Disconnects the clients that flood a server below gRPC's calls.
+// Accepts the connections of a server, and disconnects the clients that flood it below gRPC's
+// calls.
 //
 // Intuition. gRPC 1.51 lets a client open and reset streams, or send headers without end, as fast
 // as it can. Its calls are refused (security/call_gate.h) one by one, and everything else that the
 // process receives waits behind them, heartbeats too. gRPC has no means to end such a connection.
-// The socket belongs to this process, so a thread looks at the server's sockets several times a
-// second and aborts the connections that
+// So this process accepts connections itself and gives them to gRPC. A thread looks at their
+// sockets several times a second and aborts the connections that
 //
 //   - sent more than kMaxBytesBeforeCall without a call that the gate admitted: a process of a job
 //     begins with such a call; or
 //   - made more refused calls than kRefusalRate allows.
+//
+// A flooding client would connect again at once. So new connections of its address are given to
+// gRPC only after a delay (connection_delays.h). Nothing reads them before.
 //
 // The gate knows a connection by a number, and admits its first call before anything behind that
 // call is read; the peer's address, by which a socket is found, is known a moment later, when a
@@ -16,23 +20,32 @@
 #ifndef SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
 #define SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
 
+#include <grpcpp/server_builder.h>
 #include <grpcpp/server_context.h>
 #include <netinet/in.h>
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "services/common/listener.h"
 #include "services/common/mutex.h"
+#include "services/transport/connection_delays.h"
 #include "services/transport/security/call_gate.h"
 
 namespace sluice {
 
 inline constexpr uint64_t kMaxBytesBeforeCall = uint64_t{256} << 10;
+// Connections that wait at the same time; further ones of delayed addresses are closed.
+inline constexpr size_t kMaxDelayedConnections = 1024;
 
 struct Disconnection {
   // Why: "no_call" or "refused_calls". For a metric's label.
@@ -44,16 +57,22 @@ struct Disconnection {
 
 class ConnectionGuard final : public security::CallObserver {
  public:
-  // `on_disconnected` is called on the guard's thread; null: nothing is told.
-  explicit ConnectionGuard(std::function<void(const Disconnection&)> on_disconnected);
+  struct Options {
+    // Called on the guard's thread; must not block. Null: nothing is called.
+    std::function<void(const Disconnection&)> on_disconnected;
+    std::function<void()> on_delayed;  // for each connection that waits
+  };
+  explicit ConnectionGuard(Options options);
   ~ConnectionGuard() override;
 
   ConnectionGuard(const ConnectionGuard&) = delete;
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
-  // Watches the server of this process that listens on `port`. Once.
-  void Start(int port);
-  // Returns when no connection will be disconnected any more. Repeatable.
+  // Listens; returns the port. Clients can connect, and wait until Start. Once. Errors as ListenOn.
+  absl::StatusOr<int> Listen(const std::string& address);
+  // Gives the connections to the server, which has started. Once, after Listen.
+  void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server);
+  // Returns when no connection will be accepted or disconnected any more. Repeatable.
   void Stop();
 
   // Any thread; these do not block.
@@ -80,24 +99,44 @@ class ConnectionGuard final : public security::CallObserver {
     bool complete = true;                  // there is no connection whose peer is not known yet
   };
 
+  // An accepted connection that gRPC does not have yet.
+  struct Delayed {
+    Fd socket;
+    std::string peer;
+    absl::Time until;
+  };
+
   void Loop();
-  // Whether it is time to sweep; false: the guard stops.
-  bool WaitForSweep(absl::Duration least, absl::Duration most);
+  // Waits for a connection or until something is due. False: the guard stops.
+  bool Wait();
+  void Wake();
+  void Accept();
+  void GiveDelayed(absl::Time now);
+  void Give(Fd socket, const std::string& peer);
   Known Look();
   void Sweep();
   void Disconnect(int fd, const std::string& peer, absl::string_view reason, absl::string_view why);
 
-  const std::function<void(const Disconnection&)> on_disconnected_;
+  const Options options_;
+  std::vector<Fd> listeners_;
+  Fd wake_;
   int port_ = 0;
   Mutex mutex_;  // protects what follows; not held while sockets are looked at
-  CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool flood_found_ ABSL_GUARDED_BY(mutex_) = false;
   // As many as are open, and those that came within the last kMaxSweepsWithoutPeer sweeps.
   std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
 
   // The thread's.
-  std::map<std::string, Suspect> suspects_;  // by peer
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
+  std::map<int, std::string> sockets_;  // peers of those that gRPC has, or has closed since
+  std::vector<std::string> replaced_;   // peers of those whose descriptor has another one now
+  std::list<Delayed> delayed_;          // in the order of their coming
+  ConnectionDelays delays_;
+  absl::Time accept_at_ = absl::InfinitePast();
+  absl::Time sweep_at_ = absl::InfinitePast();
+  absl::Time flood_sweep_at_ = absl::InfinitePast();  // where a flood was found
+  std::map<std::string, Suspect> suspects_;           // by peer
   security::LogLimit log_;
   std::thread thread_;
 };

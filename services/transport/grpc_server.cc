@@ -67,14 +67,23 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
   ApplyServerSettings(max_message_bytes, server->options_.max_buffer_bytes, &builder);
-  auto guard = std::make_shared<ConnectionGuard>(server->options_.on_disconnected);
+  auto guard = std::make_shared<ConnectionGuard>(server->options_.guard);
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   if (security::Observe(server->options_.credentials.get(), guard)) {
+    absl::StatusOr<int> port = guard->Listen(server->options_.address);
+    if (!port.ok()) return port.status();
     server->guard_ = guard;
+    server->port_ = *port;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
     factories.push_back(std::make_unique<ReportCallFactory>(guard));
     builder.experimental().SetInterceptorCreators(std::move(factories));
+    acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        server->options_.credentials);
+  } else {
+    builder.AddListeningPort(server->options_.address, server->options_.credentials,
+                             &server->port_);
   }
-  builder.AddListeningPort(server->options_.address, server->options_.credentials, &server->port_);
   for (Service* service : server->services_) service->Register(&builder);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {
@@ -84,7 +93,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
         absl::StrCat("cannot listen on ", server->options_.address,
                      ": the port is in use, or the address is not one of this machine"));
   }
-  if (server->guard_ != nullptr) server->guard_->Start(server->port_);
+  if (server->guard_ != nullptr) server->guard_->Start(std::move(acceptor));
   for (Service* service : server->services_) service->Started(server->guard_.get());
   return server;
 }

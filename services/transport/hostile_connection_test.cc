@@ -134,18 +134,17 @@ size_t ResidentMiB() {
 class HostileConnectionTest : public ::testing::Test, public StreamHandler {
  protected:
   HostileConnectionTest() : streams_({.reader_threads = 2}, this) {
-    auto server =
-        GrpcServer::Start({.credentials = security::ServerCredentialsOf(
-                               nullptr, [this](const security::CallRefusal&) { ++refused_; }),
-                           .max_buffer_bytes = kBufferBytes,
-                           .on_disconnected =
-                               [this](const Disconnection& disconnection) {
-                                 disconnected_.Change([&](std::vector<Disconnection>* all) {
-                                   all->push_back(disconnection);
-                                 });
-                               },
-                           .grace = absl::Milliseconds(200)},
-                          {&streams_});
+    auto server = GrpcServer::Start(
+        {.credentials = security::ServerCredentialsOf(
+             nullptr, [this](const security::CallRefusal&) { ++refused_; }),
+         .max_buffer_bytes = kBufferBytes,
+         .guard = {.on_disconnected =
+                       [this](const Disconnection& disconnection) {
+                         disconnected_.Change([&](auto* all) { all->push_back(disconnection); });
+                       },
+                   .on_delayed = [this] { ++delayed_; }},
+         .grace = absl::Milliseconds(200)},
+        {&streams_});
     if (!server.ok()) ADD_FAILURE() << server.status();
     server_ = *std::move(server);
   }
@@ -169,7 +168,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     v1::Frame frame;
     frame.mutable_header()->mutable_pull();
     const std::string message = frame.SerializeAsString();
-    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (absl::Now() < deadline) {
       RawConnection peer(server_->port());
       peer.Begin();
@@ -178,12 +177,12 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
           Http2Frame(kData, 0, 1,
                      absl::StrCat(BigEndian(0, 1),
                                   BigEndian(static_cast<uint32_t>(message.size()), 4), message))));
-      const absl::Time again = absl::Now() + absl::Seconds(2);
+      const absl::Time again = absl::Now() + absl::Seconds(5);
       while (absl::Now() < again && !peer.WaitForEnd(absl::Milliseconds(20))) {
         if (received_.Now() > before) return;
       }
     }
-    ADD_FAILURE() << "the server served no peer for 10 s";
+    ADD_FAILURE() << "the server served no peer for 30 s";
   }
 
   // Until the server has ended the connection.
@@ -202,6 +201,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
   Watched<int> received_;
   Watched<int> closed_;
   std::atomic<int> refused_{0};
+  std::atomic<int> delayed_{0};
   Watched<std::vector<Disconnection>> disconnected_;
   StreamServer streams_;
   std::unique_ptr<GrpcServer> server_;
@@ -283,6 +283,52 @@ TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
     quiet[i].Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
   }
   opened_.WaitFor([](int opened) { return opened == 20; });
+}
+
+TEST_F(HostileConnectionTest, DelaysNewConnectionsOfTheAddressAndKeepsThoseThatAreOpen) {
+  RawConnection open(server_->port());
+  open.Begin();
+  FloodWithoutACall();
+  disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 1; });
+  EXPECT_EQ(delayed_, 0);
+  open.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
+  EXPECT_EQ(delayed_, 0);
+  const absl::Time start = absl::Now();
+  RawConnection later(server_->port());
+  later.Begin();
+  later.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 2; });
+  EXPECT_GE(absl::Now() - start, kFirstDelay);
+  EXPECT_EQ(delayed_, 1);
+}
+
+TEST_F(HostileConnectionTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACall) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (delayed_ == 0 && absl::Now() < deadline) {
+    RawConnection connection(server_->port());
+    connection.Send("GET / HTTP/1.1\r\n\r\n");
+    connection.WaitForEnd(absl::Seconds(30));
+  }
+  EXPECT_GT(delayed_, 0);
+  ExpectServes();
+}
+
+// The workers of a job may all have the address of one machine.
+TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
+  for (int round = 1; round <= 3; ++round) {
+    std::vector<RawConnection> peers;
+    for (int i = 0; i < 200; ++i) peers.emplace_back(server_->port());
+    for (RawConnection& peer : peers) {
+      peer.Begin();
+      peer.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+    }
+    opened_.WaitFor([&](int opened) { return opened == 200 * round; });
+  }
+  closed_.WaitFor([](int closed) { return closed == 600; });
+  ExpectServes();
+  EXPECT_EQ(delayed_, 0);
+  EXPECT_THAT(disconnected_.Now(), IsEmpty());
 }
 
 TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {

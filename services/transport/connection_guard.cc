@@ -65,16 +65,21 @@ std::string PeerOfServersConnection(int fd, int port) {
 // Of a peer's name, which ends with its port.
 std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
-// What this process has taken of what the connection received.
-uint64_t ReadBytes(int fd) {
+struct Bytes {
+  uint64_t read = 0;   // what this process has taken of what the connection received
+  uint64_t acked = 0;  // what the peer has received of what this process sent
+};
+
+Bytes BytesOf(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
   int unread = 0;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
       ioctl(fd, SIOCINQ, &unread) != 0) {
-    return 0;
+    return {};
   }
-  return info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread);
+  return {info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread),
+          info.tcpi_bytes_acked};
 }
 
 // Ends the connection, and drops what it received and nothing has read: a flood of some MiB may
@@ -167,20 +172,24 @@ void ConnectionGuard::OnFlood(uint64_t connection) {
   Wake();
 }
 
-void ConnectionGuard::OnCall(const grpc::ServerContextBase& context) {
+std::shared_ptr<ConnectionGuard::Account> ConnectionGuard::OnCall(
+    const grpc::ServerContextBase& context) {
   const uint64_t number = security::ConnectionOf(*context.auth_context());
-  if (number == 0) return;
+  if (number == 0) return std::make_shared<Account>();
   {
     MutexLock lock(&mutex_);
-    if (!connections_[number].peer.empty()) return;
+    const Connection& connection = connections_[number];
+    if (!connection.peer.empty()) return connection.account;
   }
   std::string peer = absl::StrReplaceAll(context.peer(), {{"%5B", "["}, {"%5D", "]"}});
   MutexLock lock(&mutex_);
   Connection& connection = connections_[number];
   connection.peer = std::move(peer);
-  if (!connection.flooding) return;
-  flood_found_ = true;
-  Wake();
+  if (connection.flooding) {
+    flood_found_ = true;
+    Wake();
+  }
+  return connection.account;
 }
 
 void ConnectionGuard::Loop() {
@@ -278,7 +287,9 @@ ConnectionGuard::Known ConnectionGuard::Look() {
   for (auto it = connections_.begin(); it != connections_.end();) {
     Connection& connection = it->second;
     if (!connection.peer.empty()) {
-      known.flooding[connection.peer] |= connection.flooding;
+      Admitted& admitted = known.admitted[connection.peer];
+      admitted.flooding |= connection.flooding;
+      admitted.explained += connection.account->explained_.load(std::memory_order_relaxed);
     } else if (++connection.sweeps > kMaxSweepsWithoutPeer) {
       it = connections_.erase(it);
       continue;
@@ -305,16 +316,18 @@ void ConnectionGuard::Sweep() {
       continue;
     }
     ++it;
-    const auto flooding = known.flooding.find(peer);
-    if (flooding != known.flooding.end()) {
+    const auto admitted = known.admitted.find(peer);
+    if (admitted != known.admitted.end()) {
       open[peer] = true;
-      if (flooding->second) {
+      if (admitted->second.flooding) {
         Disconnect(fd, peer, "refused_calls",
                    "made more calls that were refused than a connection may");
+      } else if (SentTooMuch(fd, admitted->second.explained, now, &traffic_[peer])) {
+        Disconnect(fd, peer, "frames", "sent more frames without content than a connection may");
       }
       continue;
     }
-    const uint64_t bytes = ReadBytes(fd);
+    const uint64_t bytes = BytesOf(fd).read;
     if (bytes <= kMaxBytesBeforeCall) continue;
     // gRPC reads again when it has worked off what it read before. So a second look that finds more
     // is sure that no admitted call was among the first bytes.
@@ -329,16 +342,34 @@ void ConnectionGuard::Sweep() {
                absl::StrCat("sent ", bytes, " bytes without an admitted call"));
   }
   suspects_ = std::move(suspects);
+  for (auto it = traffic_.begin(); it != traffic_.end();) {
+    it = open.count(it->first) == 0 ? traffic_.erase(it) : std::next(it);
+  }
   for (const std::string& peer : ended) {
-    if (known.flooding.count(peer) == 0) delays_.OnEndWithoutCall(AddressOf(peer), now);
+    if (known.admitted.count(peer) == 0) delays_.OnEndWithoutCall(AddressOf(peer), now);
   }
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::string& peer = it->second.peer;
     // One that has begun since the look is kept.
-    const bool gone = known.flooding.count(peer) > 0 && open.count(peer) == 0;
+    const bool gone = known.admitted.count(peer) > 0 && open.count(peer) == 0;
     it = gone ? connections_.erase(it) : std::next(it);
   }
+}
+
+bool ConnectionGuard::SentTooMuch(int fd, uint64_t explained, absl::Time now,
+                                  Traffic* traffic) const {
+  const Bytes bytes = BytesOf(fd);
+  // A peer answers what it receives: WINDOW_UPDATE, pings, settings.
+  explained += bytes.acked / 8;
+  const uint64_t unexplained = bytes.read - std::min(bytes.read, explained);
+  const double more = static_cast<double>(unexplained) - static_cast<double>(traffic->unexplained);
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - traffic->seen));
+  traffic->level = std::max(0.0, traffic->level + more - seconds * kUnexplainedRate.per_second);
+  traffic->unexplained = unexplained;
+  traffic->seen = now;
+  return traffic->level >
+         kUnexplainedRate.at_once + static_cast<double>(options_.max_message_bytes);
 }
 
 void ConnectionGuard::Disconnect(int fd, const std::string& peer, absl::string_view reason,

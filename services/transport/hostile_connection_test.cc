@@ -20,7 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/frame.pb.h"
+#include "proto/frame.grpc.pb.h"
 #include "services/transport/connection_guard.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
@@ -82,10 +82,13 @@ class RawConnection {
     if (fd_ >= 0) close(fd_);
   }
 
+  // The server's limits hold once the client has confirmed its settings, which have come by then.
   void Begin() {
     EXPECT_TRUE(
-        Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""),
-                          Http2Frame(kSettings, kAck, 0, ""))));
+        Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""))));
+    pollfd wait = {fd_, POLLIN, 0};
+    EXPECT_EQ(poll(&wait, 1, 30'000), 1);
+    EXPECT_TRUE(Send(Http2Frame(kSettings, kAck, 0, "")));
   }
 
   // False: the server has ended the connection.
@@ -268,6 +271,42 @@ TEST_F(HostileConnectionTest, KeepsClientThatSendsMuchAfterACall) {
   disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 2; });
   EXPECT_TRUE(connection.Send(settings));
   EXPECT_EQ(closed_.Now(), 0);
+}
+
+TEST_F(HostileConnectionTest, DisconnectsClientThatSendsFramesWithoutContentAfterACall) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
+  std::string burst;
+  for (int i = 0; i < 10000; ++i) burst += Http2Frame(kData, 0, 1, "");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  bool open = true;
+  while (open && absl::Now() < deadline) open = connection.Send(burst);
+  EXPECT_FALSE(open);
+  const auto disconnected =
+      disconnected_.WaitFor([](const auto& disconnected) { return !disconnected.empty(); });
+  EXPECT_EQ(disconnected[0].reason, "frames");
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, KeepsClientThatSendsManyMessages) {
+  const auto stub = v1::ParameterServer::NewStub(MakeChannel(
+      {.address = absl::StrCat("127.0.0.1:", server_->port()), .kind = ChannelKind::kBulk}));
+  v1::Frame small;
+  small.mutable_header()->mutable_pull();
+  v1::Frame large;
+  large.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(1 << 20);
+  large.set_payload(std::string(size_t{1} << 20, 'x'));
+  grpc::ClientContext context;
+  const auto stream = stub->Exchange(&context);
+  constexpr int kLarge = 100;
+  constexpr int kSmall = 100000;
+  for (int i = 0; i < kLarge; ++i) ASSERT_TRUE(stream->Write(large)) << i;
+  for (int i = 0; i < kSmall; ++i) ASSERT_TRUE(stream->Write(small)) << i;
+  received_.WaitFor([](int received) { return received == kLarge + kSmall; });
+  EXPECT_THAT(disconnected_.Now(), IsEmpty());
+  context.TryCancel();
 }
 
 TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {

@@ -24,7 +24,7 @@
 namespace sluice {
 namespace {
 
-constexpr absl::Duration kInterval = absl::Milliseconds(100);
+constexpr absl::Duration kInterval = absl::Milliseconds(50);
 // Until the second look at a connection that sent too much; and between looks while an address has
 // a delay.
 constexpr absl::Duration kConfirmation = absl::Milliseconds(20);

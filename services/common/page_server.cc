@@ -1,7 +1,5 @@
 #include "services/common/page_server.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "services/common/listener.h"
 
 namespace sluice {
 namespace {
@@ -26,23 +25,6 @@ namespace {
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 // In one round, so that connections that are open get their turn.
 constexpr int kAcceptsInRound = 32;
-
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 const char* ReasonOf(int code) {
   switch (code) {
@@ -67,64 +49,6 @@ std::string ResponseOf(const PageServer::Answer& answer, bool with_text) {
                       "Content-Length: ",
                       answer.text.size(), "\r\nConnection: close\r\n\r\n",
                       with_text ? answer.text : "");
-}
-
-absl::StatusOr<Fd> ListenOn(const addrinfo& where) {
-  Fd fd(socket(where.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) return absl::ErrnoToStatus(errno, "socket");
-  const int on = 1;
-  const int off = 0;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (where.ai_family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  }
-  if (bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0) {
-    return absl::ErrnoToStatus(errno, "bind");
-  }
-  if (listen(fd.get(), SOMAXCONN) != 0) return absl::ErrnoToStatus(errno, "listen");
-  return fd;
-}
-
-absl::StatusOr<Fd> ListenOn(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the address of metrics must be host:port, not \"", address, "\""));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  // Where the kernel has no IPv6, every address is one of IPv4.
-  for (const std::string& one : {host, host == "::" ? std::string("0.0.0.0") : host}) {
-    addrinfo* found = nullptr;
-    const int error = getaddrinfo(one.empty() ? nullptr : one.c_str(),
-                                  address.substr(colon + 1).c_str(), &hints, &found);
-    if (error != 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot serve metrics on ", address, ": ", gai_strerror(error)));
-    }
-    absl::StatusOr<Fd> fd = ListenOn(*found);
-    freeaddrinfo(found);
-    if (fd.ok()) return fd;
-    if (one == "::") continue;
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address,
-                                               ": the port is in use, or the address is not one "
-                                               "of this machine (",
-                                               fd.status().message(), ")"));
-  }
-  return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address));
-}
-
-int PortOf(int fd) {
-  sockaddr_storage own = {};
-  socklen_t size = sizeof(own);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return 0;
-  return own.ss_family == AF_INET6 ? ntohs(reinterpret_cast<const sockaddr_in6&>(own).sin6_port)
-                                   : ntohs(reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
 }  // namespace
@@ -296,12 +220,16 @@ class PageServer::Impl {
 
 absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
                                                               std::vector<Page> pages) {
-  absl::StatusOr<Fd> listener = ListenOn(options.address);
-  if (!listener.ok()) return listener.status();
+  absl::StatusOr<std::vector<Fd>> listeners = ListenOn(options.address);
+  if (!listeners.ok()) {
+    return absl::Status(listeners.status().code(),
+                        absl::StrCat("metrics: ", listeners.status().message()));
+  }
+  Fd listener = std::move(listeners->front());
   Fd wake(eventfd(0, EFD_CLOEXEC));
   if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
-  const int port = PortOf(listener->get());
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(pages), *std::move(listener),
+  const int port = LocalPort(listener.get());
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(pages), std::move(listener),
                                      std::move(wake));
   return std::unique_ptr<PageServer>(new PageServer(std::move(impl), port));
 }

@@ -60,6 +60,8 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
        "Connections aborted because the client flooded the server, by reason.",
        {"reason"},
        {}},
+      counter("connections_delayed_total",
+              "New connections that waited because another one of their address flooded."),
       counter("control_messages_received_total", "Messages from members."),
       counter("control_messages_sent_total", "Messages to members."),
   };

@@ -129,8 +129,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
              options_.security,
              [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
          .max_buffer_bytes = kMaxCoordinatorBufferBytes,
-         .on_disconnected =
-             [this](const Disconnection& disconnection) { OnDisconnected(disconnection); }},
+         .guard = {
+             .on_disconnected =
+                 [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
+             .on_delayed = [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);

@@ -113,6 +113,7 @@ class ShardCore::Impl {
   void ReplyToPause();
   v1::PauseReply MakePauseReply() const;
   bool MayInstall(const v1::Install& install) const;
+  bool IsAnnounced(const v1::ViewId& later) const;
   std::optional<std::string> AdoptPartitions(const InstalledView& view);
   bool FallBackTo(uint64_t first_step);
   void FinishInstall(const v1::Install& install);
@@ -503,6 +504,11 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
 
 // ---------------------------------------------------------------- streams
 
+// The coordinator makes a view only when each of its shards has replied to the Pause of its id.
+bool ShardCore::Impl::IsAnnounced(const v1::ViewId& later) const {
+  return OrderOf(later) <= OrderOf(pause_.id()) || !state.rules.FenceInstalls();
+}
+
 void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
   streams.SetAdmitted(admitted);
   Resume();
@@ -524,6 +530,13 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
     return abandoned ? Handled::kDone : Handled::kWait;
   }
   const int order = Compare(header.view(), state.view->id());
+  if (order > 0 && !IsAnnounced(header.view())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("view ", header.view().number(), " of attempt ", header.view().attempt(),
+                     " is ahead of this shard, which has seen neither its Install nor its Pause; "
+                     "the newest view here is ",
+                     state.view->id().number(), " of attempt ", state.view->id().attempt()));
+  }
   if (order > 0) return Handled::kWait;
   if (order < 0 && state.rules.RefuseOlderViews()) {
     if (stream.peer.role() == v1::WORKER)

@@ -594,6 +594,7 @@ TEST_F(SynchronousTest, WaitingFramesAreBoundedByTheWindow) {
   Begin();
   v1::Header early = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
   *early.mutable_view() = shard.HeaderOf(2).view();
+  shard.Pause(2);
   for (int i = 0; i < 4; ++i) shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_TRUE(shard.StatusOf(one).ok());
   EXPECT_EQ(shard.core().status().waiting_bytes, 64);

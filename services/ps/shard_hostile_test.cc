@@ -733,12 +733,32 @@ TEST_F(HostileTest, HellosThatWaitAreBounded) {
   EXPECT_TRUE(shard.StatusOf(shard.Open(8)).ok()) << "who is admitted does not wait";
 }
 
+// Such a frame once waited for ever, and with it all that its sender sent after it.
+TEST_F(HostileTest, RefusesFramesOfViewsThatTheCoordinatorHasNotAnnounced) {
+  Begin();
+  v1::Header push = shard.MakePush(0, 0, kRange(0, 2), 2);
+  push.mutable_push()->clear_blocks();
+  const std::vector<Hostile> table = {
+      {"the next", [](auto& h) { h.mutable_view()->set_number(2); },
+       "view 2 of attempt 1 is ahead"},
+      {"far ahead", [](auto& h) { h.mutable_view()->set_number(kHuge); }, "is ahead"},
+      {"of a later attempt", [](auto& h) { h.mutable_view()->set_attempt(2); }, "of attempt 2 is"},
+      {"of a later term", [](auto& h) { h.mutable_view()->mutable_term()->set_counter(9); },
+       "is ahead"}};
+  ExpectRefused(table, 7, push);
+  shard.Pause(2);
+  shard.TakeMessages();
+  push.mutable_view()->set_number(3);
+  ExpectRefused({{"behind the next", [](auto&) {}, "view 3 of attempt 1 is ahead"}}, 7, push);
+}
+
 TEST_F(HostileTest, HeadersOfWaitingFramesCountInMemory) {
   shard.options.max_waiting_header_bytes = 100000;
   Begin();
   v1::Header early = shard.MakePush(0, 0, kRange(0, 2), 2);
   *early.mutable_view() = shard.HeaderOf(2).view();
   early.mutable_push()->clear_blocks();
+  shard.Pause(2);
   for (int i = 0; i < 1000; ++i) early.mutable_push()->add_blocks();  // 2 bytes each on the wire
   shard.Send(one, early);
   EXPECT_TRUE(shard.StatusOf(one).ok());
@@ -754,6 +774,7 @@ TEST_F(HostileTest, FramesOfPeersThatAreNoMembersShareABound) {
   Begin();
   v1::Header early = shard.MakePush(0, 0, kRange(0, 2), 2);
   *early.mutable_view() = shard.HeaderOf(2).view();
+  shard.Pause(2);
   std::vector<StreamId> closed;
   for (uint64_t stranger = 100; stranger < 140; ++stranger) {
     const StreamId stream = shard.Open(stranger);

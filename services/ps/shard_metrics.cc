@@ -56,6 +56,8 @@ std::vector<MetricDescriptor> ShardMetrics() {
        "Connections aborted because the client flooded the server, by reason.",
        {"reason"},
        {}},
+      counter("connections_delayed_total",
+              "New connections that waited because another one of their address flooded."),
       counter("view_changes_total", "Views installed."),
       counter("checkpoint_written_bytes_total", "Bytes of partition files written."),
       {"partition_write_seconds",

@@ -97,8 +97,10 @@ class ShardServer::Impl final : public StreamHandler {
          .credentials = security::ServerCredentialsOf(
              options_.security,
              [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-         .on_disconnected =
-             [this](const Disconnection& disconnection) { OnDisconnected(disconnection); }},
+         .guard = {
+             .on_disconnected =
+                 [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
+             .on_delayed = [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
         std::move(services));
     if (!server.ok()) return server.status();
     server_ = *std::move(server);

@@ -81,6 +81,7 @@ TEST_F(ViewsTest, AFrameOfALaterViewWaitsInItsStreamForIt) {
   Begin();
   v1::Header early = shard.MakePush(0, 0, kMicrobatches(0, 4), 1);
   *early.mutable_view() = shard.HeaderOf(2).view();
+  shard.Pause(2);
   shard.Send(one, early, CordOf({3, 3, 3, 3}));
   EXPECT_EQ(shard.core().status().waiting_frames, 1);
   shard.ChangeView(2, 0, {7});

@@ -1,11 +1,12 @@
 #include "services/transport/connection_guard.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +16,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
@@ -24,8 +24,9 @@
 namespace sluice {
 namespace {
 
-constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// Until the second look at a connection that sent too much.
+constexpr absl::Duration kInterval = absl::Milliseconds(50);
+// Until the second look at a connection that sent too much; and between looks while an address has
+// a delay.
 constexpr absl::Duration kConfirmation = absl::Milliseconds(20);
 // However many sockets there are, the thread rests so many times as long as a sweep takes; less
 // while there is a flood.
@@ -34,18 +35,13 @@ constexpr int kLeastPauseInFlood = 10;
 // A service that has not seen an admitted call after so many sweeps will not see it: the client has
 // reset it, or no service has the method.
 constexpr int kMaxSweepsWithoutPeer = 20;
-
-std::vector<int> OpenFiles() {
-  std::vector<int> files;
-  DIR* const directory = opendir("/proc/self/fd");
-  if (directory == nullptr) return files;
-  while (const dirent* entry = readdir(directory)) {
-    int fd = 0;
-    if (absl::SimpleAtoi(entry->d_name, &fd)) files.push_back(fd);
-  }
-  closedir(directory);
-  return files;
-}
+// Where the process has no file descriptors left, connections wait this long to be accepted.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+// A peer that acknowledges nothing for this long has lost the connection. gRPC's own listeners take
+// it from the keepalive timeout (grpc_settings.cc).
+constexpr int kMostUnacknowledgedMs = 10000;
+// In one round, so that connections that are open get their turn.
+constexpr int kAcceptsInRound = 64;
 
 int PortOf(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
@@ -59,27 +55,31 @@ int PortOf(const sockaddr_storage& address) {
 
 // Empty: the file is no connection that the server on this port accepted.
 std::string PeerOfServersConnection(int fd, int port) {
+  if (LocalPort(fd) != port) return "";
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      PortOf(address) != port) {
-    return "";
-  }
-  size = sizeof(address);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
   return GrpcPeerName(address);
 }
 
-// What this process has taken of what the connection received.
-uint64_t ReadBytes(int fd) {
+// Of a peer's name, which ends with its port.
+std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
+struct Bytes {
+  uint64_t read = 0;   // what this process has taken of what the connection received
+  uint64_t acked = 0;  // what the peer has received of what this process sent
+};
+
+Bytes BytesOf(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
   int unread = 0;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
       ioctl(fd, SIOCINQ, &unread) != 0) {
-    return 0;
+    return {};
   }
-  return info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread);
+  return {info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread),
+          info.tcpi_bytes_acked};
 }
 
 // Ends the connection, and drops what it received and nothing has read: a flood of some MiB may
@@ -117,13 +117,23 @@ std::string GrpcPeerName(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:[", text, "]:", port);
 }
 
-ConnectionGuard::ConnectionGuard(std::function<void(const Disconnection&)> on_disconnected)
-    : on_disconnected_(std::move(on_disconnected)) {}
+ConnectionGuard::ConnectionGuard(Options options) : options_(std::move(options)) {}
 
 ConnectionGuard::~ConnectionGuard() { Stop(); }
 
-void ConnectionGuard::Start(int port) {
-  port_ = port;
+absl::StatusOr<int> ConnectionGuard::Listen(const std::string& address) {
+  absl::StatusOr<std::vector<Fd>> listeners = ListenOn(address);
+  if (!listeners.ok()) return listeners.status();
+  wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
+  listeners_ = *std::move(listeners);
+  port_ = LocalPort(listeners_[0].get());
+  return port_;
+}
+
+void ConnectionGuard::Start(
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server) {
+  server_ = std::move(server);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "connections");
     Loop();
@@ -134,9 +144,16 @@ void ConnectionGuard::Stop() {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
-    wake_.SignalAll();
   }
+  Wake();
   if (thread_.joinable()) thread_.join();
+  listeners_.clear();
+  delayed_.clear();
+}
+
+void ConnectionGuard::Wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
 }
 
 void ConnectionGuard::OnAdmitted(uint64_t connection) {
@@ -152,45 +169,116 @@ void ConnectionGuard::OnFlood(uint64_t connection) {
   found->second.flooding = true;
   if (found->second.peer.empty()) return;
   flood_found_ = true;
-  wake_.SignalAll();
+  Wake();
 }
 
-void ConnectionGuard::OnCall(const grpc::ServerContextBase& context) {
+std::shared_ptr<ConnectionGuard::Account> ConnectionGuard::OnCall(
+    const grpc::ServerContextBase& context) {
   const uint64_t number = security::ConnectionOf(*context.auth_context());
-  if (number == 0) return;
+  if (number == 0) return std::make_shared<Account>();
   {
     MutexLock lock(&mutex_);
-    if (!connections_[number].peer.empty()) return;
+    const Connection& connection = connections_[number];
+    if (!connection.peer.empty()) return connection.account;
   }
   std::string peer = absl::StrReplaceAll(context.peer(), {{"%5B", "["}, {"%5D", "]"}});
   MutexLock lock(&mutex_);
   Connection& connection = connections_[number];
   connection.peer = std::move(peer);
-  if (!connection.flooding) return;
-  flood_found_ = true;
-  wake_.SignalAll();
+  if (connection.flooding) {
+    flood_found_ = true;
+    Wake();
+  }
+  return connection.account;
 }
 
 void ConnectionGuard::Loop() {
-  absl::Duration took;
-  while (WaitForSweep(kLeastPauseInFlood * took,
-                      suspects_.empty() ? std::max(kInterval, kLeastPause * took)
-                                        : std::max(kConfirmation, kLeastPauseInFlood * took))) {
+  while (Wait()) {
+    GiveDelayed(absl::Now());
+    Accept();
     const absl::Time start = absl::Now();
+    if (start < sweep_at_) continue;
     Sweep();
-    took = absl::Now() - start;
+    const absl::Time end = absl::Now();
+    flood_sweep_at_ = end + kLeastPauseInFlood * (end - start);
+    if (suspects_.empty()) {
+      const absl::Duration interval = delays_.Any(end) ? kConfirmation : kInterval;
+      sweep_at_ = end + std::max(interval, kLeastPause * (end - start));
+    } else {
+      sweep_at_ = std::max(end + kConfirmation, flood_sweep_at_);
+    }
   }
 }
 
-bool ConnectionGuard::WaitForSweep(absl::Duration least, absl::Duration most) {
-  const absl::Time now = absl::Now();
-  MutexLock lock(&mutex_);
-  while (!stopping_) {
-    if (wake_.WaitWithDeadline(&mutex_, now + (flood_found_ ? least : most))) break;
-    if (flood_found_ && absl::Now() >= now + least) break;
+bool ConnectionGuard::Wait() {
+  absl::Time until = sweep_at_;
+  for (const Delayed& delayed : delayed_) until = std::min(until, delayed.until);
+  std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
+  if (absl::Now() >= accept_at_) {
+    for (const Fd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
+  } else {
+    until = std::min(until, accept_at_);
   }
-  flood_found_ = false;
+  const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+  poll(waits.data(), waits.size(),
+       static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
+  uint64_t woken = 0;
+  (void)!read(wake_.get(), &woken, sizeof(woken));
+  MutexLock lock(&mutex_);
+  if (std::exchange(flood_found_, false)) sweep_at_ = std::min(sweep_at_, flood_sweep_at_);
   return !stopping_;
+}
+
+void ConnectionGuard::Accept() {
+  for (const Fd& listener : listeners_) {
+    for (int i = 0; i < kAcceptsInRound; ++i) {
+      sockaddr_storage address = {};
+      socklen_t size = sizeof(address);
+      Fd socket(accept4(listener.get(), reinterpret_cast<sockaddr*>(&address), &size,
+                        SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (socket.get() < 0) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        const bool none = errno == EAGAIN || errno == EWOULDBLOCK;
+        if (!none) accept_at_ = absl::Now() + kAcceptPause;
+        break;
+      }
+      const std::string peer = GrpcPeerName(address);
+      const absl::Time now = absl::Now();
+      const absl::Duration delay = delays_.DelayOf(AddressOf(peer), now);
+      if (delay == absl::ZeroDuration()) {
+        Give(std::move(socket), peer);
+      } else if (delayed_.size() < kMaxDelayedConnections) {
+        delayed_.push_back({std::move(socket), peer, now + delay});
+        if (options_.on_delayed) options_.on_delayed();
+      }
+    }
+  }
+}
+
+void ConnectionGuard::GiveDelayed(absl::Time now) {
+  for (auto it = delayed_.begin(); it != delayed_.end();) {
+    if (now < it->until) {
+      ++it;
+      continue;
+    }
+    Give(std::move(it->socket), it->peer);
+    it = delayed_.erase(it);
+  }
+}
+
+void ConnectionGuard::Give(Fd socket, const std::string& peer) {
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostUnacknowledgedMs,
+             sizeof(kMostUnacknowledgedMs));
+  if (const auto closed = sockets_.find(socket.get()); closed != sockets_.end()) {
+    replaced_.push_back(std::move(closed->second));
+    sockets_.erase(closed);
+  }
+  if (!peer.empty()) sockets_.emplace(socket.get(), peer);
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = socket.Release();
+  server_->HandleNewConnection(&connection);
 }
 
 ConnectionGuard::Known ConnectionGuard::Look() {
@@ -199,7 +287,9 @@ ConnectionGuard::Known ConnectionGuard::Look() {
   for (auto it = connections_.begin(); it != connections_.end();) {
     Connection& connection = it->second;
     if (!connection.peer.empty()) {
-      known.flooding[connection.peer] |= connection.flooding;
+      Admitted& admitted = known.admitted[connection.peer];
+      admitted.flooding |= connection.flooding;
+      admitted.explained += connection.account->explained_.load(std::memory_order_relaxed);
     } else if (++connection.sweeps > kMaxSweepsWithoutPeer) {
       it = connections_.erase(it);
       continue;
@@ -216,19 +306,28 @@ void ConnectionGuard::Sweep() {
   const absl::Time now = absl::Now();
   std::map<std::string, bool> open;  // by peer: of those known, whether one is there
   std::map<std::string, Suspect> suspects;
-  for (const int fd : OpenFiles()) {
-    const std::string peer = PeerOfServersConnection(fd, port_);
-    if (peer.empty()) continue;
-    const auto flooding = known.flooding.find(peer);
-    if (flooding != known.flooding.end()) {
+  std::vector<std::string> ended = std::exchange(replaced_, {});
+  for (auto it = sockets_.begin(); it != sockets_.end();) {
+    const int fd = it->first;
+    const std::string& peer = it->second;
+    if (PeerOfServersConnection(fd, port_) != peer) {
+      ended.push_back(std::move(it->second));
+      it = sockets_.erase(it);
+      continue;
+    }
+    ++it;
+    const auto admitted = known.admitted.find(peer);
+    if (admitted != known.admitted.end()) {
       open[peer] = true;
-      if (flooding->second) {
+      if (admitted->second.flooding) {
         Disconnect(fd, peer, "refused_calls",
                    "made more calls that were refused than a connection may");
+      } else if (SentTooMuch(fd, admitted->second.explained, now, &traffic_[peer])) {
+        Disconnect(fd, peer, "frames", "sent more frames without content than a connection may");
       }
       continue;
     }
-    const uint64_t bytes = ReadBytes(fd);
+    const uint64_t bytes = BytesOf(fd).read;
     if (bytes <= kMaxBytesBeforeCall) continue;
     // gRPC reads again when it has worked off what it read before. So a second look that finds more
     // is sure that no admitted call was among the first bytes.
@@ -243,23 +342,46 @@ void ConnectionGuard::Sweep() {
                absl::StrCat("sent ", bytes, " bytes without an admitted call"));
   }
   suspects_ = std::move(suspects);
+  for (auto it = traffic_.begin(); it != traffic_.end();) {
+    it = open.count(it->first) == 0 ? traffic_.erase(it) : std::next(it);
+  }
+  for (const std::string& peer : ended) {
+    if (known.admitted.count(peer) == 0) delays_.OnEndWithoutCall(AddressOf(peer), now);
+  }
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::string& peer = it->second.peer;
     // One that has begun since the look is kept.
-    const bool gone = known.flooding.count(peer) > 0 && open.count(peer) == 0;
+    const bool gone = known.admitted.count(peer) > 0 && open.count(peer) == 0;
     it = gone ? connections_.erase(it) : std::next(it);
   }
 }
 
+bool ConnectionGuard::SentTooMuch(int fd, uint64_t explained, absl::Time now,
+                                  Traffic* traffic) const {
+  const Bytes bytes = BytesOf(fd);
+  // A peer answers what it receives: WINDOW_UPDATE, pings, settings.
+  explained += bytes.acked / 8;
+  const uint64_t unexplained = bytes.read - std::min(bytes.read, explained);
+  const double more = static_cast<double>(unexplained) - static_cast<double>(traffic->unexplained);
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - traffic->seen));
+  traffic->level = std::max(0.0, traffic->level + more - seconds * kUnexplainedRate.per_second);
+  traffic->unexplained = unexplained;
+  traffic->seen = now;
+  return traffic->level >
+         kUnexplainedRate.at_once + static_cast<double>(options_.max_message_bytes);
+}
+
 void ConnectionGuard::Disconnect(int fd, const std::string& peer, absl::string_view reason,
                                  absl::string_view why) {
-  if (!Abort(fd, port_, peer) || !on_disconnected_) return;
+  if (!Abort(fd, port_, peer)) return;
+  delays_.OnFlood(AddressOf(peer), absl::Now());
+  if (!options_.on_disconnected) return;
   Disconnection disconnection;
   disconnection.reason = reason;
   disconnection.text = absl::StrCat("the connection from ", peer, " ", why);
   disconnection.to_log = log_.Count(absl::Now());
-  on_disconnected_(disconnection);
+  options_.on_disconnected(disconnection);
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "services/transport/grpc_server.h"
 
+#include <google/protobuf/message.h>
 #include <grpcpp/support/server_interceptor.h>
 
 #include <algorithm>
@@ -15,16 +16,26 @@
 namespace sluice {
 namespace {
 
-// Reports a call to the guard when its context is complete: at the first hook, not before.
+// Reports a call to the guard when its context is complete (at the first hook, not before), and
+// then its messages.
 class ReportCall final : public grpc::experimental::Interceptor {
  public:
   ReportCall(ConnectionGuard* guard, grpc::ServerContextBase* context)
       : guard_(guard), context_(context) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(
-            grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
-      guard_->OnCall(*context_);
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      account_ = guard_->OnCall(*context_);
+      account_->OnMessage(kMaxMetadataBytes);
+    }
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
+      // All services but that of Exchange are generated ones: their messages are of Protobuf. Null:
+      // the client has sent its last one.
+      const void* const message = methods->GetRecvMessage();
+      if (account_ != nullptr && message != nullptr) {
+        account_->OnMessage(static_cast<const google::protobuf::Message*>(message)->ByteSizeLong());
+      }
     }
     methods->Proceed();
   }
@@ -32,6 +43,7 @@ class ReportCall final : public grpc::experimental::Interceptor {
  private:
   ConnectionGuard* const guard_;
   grpc::ServerContextBase* const context_;
+  std::shared_ptr<ConnectionGuard::Account> account_;
 };
 
 class ReportCallFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
@@ -67,14 +79,25 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
   ApplyServerSettings(max_message_bytes, server->options_.max_buffer_bytes, &builder);
-  auto guard = std::make_shared<ConnectionGuard>(server->options_.on_disconnected);
+  ConnectionGuard::Options guard_options = server->options_.guard;
+  guard_options.max_message_bytes = max_message_bytes;
+  auto guard = std::make_shared<ConnectionGuard>(std::move(guard_options));
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   if (security::Observe(server->options_.credentials.get(), guard)) {
+    absl::StatusOr<int> port = guard->Listen(server->options_.address);
+    if (!port.ok()) return port.status();
     server->guard_ = guard;
+    server->port_ = *port;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
     factories.push_back(std::make_unique<ReportCallFactory>(guard));
     builder.experimental().SetInterceptorCreators(std::move(factories));
+    acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        server->options_.credentials);
+  } else {
+    builder.AddListeningPort(server->options_.address, server->options_.credentials,
+                             &server->port_);
   }
-  builder.AddListeningPort(server->options_.address, server->options_.credentials, &server->port_);
   for (Service* service : server->services_) service->Register(&builder);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {
@@ -84,7 +107,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
         absl::StrCat("cannot listen on ", server->options_.address,
                      ": the port is in use, or the address is not one of this machine"));
   }
-  if (server->guard_ != nullptr) server->guard_->Start(server->port_);
+  if (server->guard_ != nullptr) server->guard_->Start(std::move(acceptor));
   for (Service* service : server->services_) service->Started(server->guard_.get());
   return server;
 }

@@ -6,7 +6,6 @@
 #include <grpcpp/server_builder.h>
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +18,8 @@
 namespace sluice {
 
 // A gRPC server's life: bound to a port or an error that says why, stopped in an orderly way. Where
-// its credentials have a gate (ServerCredentialsOf), a ConnectionGuard disconnects the clients that
-// flood it.
+// its credentials have a gate (ServerCredentialsOf), a ConnectionGuard accepts its connections and
+// disconnects the clients that flood it.
 class GrpcServer {
  public:
   // What is served. The calls come from the thread that starts and stops the server, in this order.
@@ -47,8 +46,7 @@ class GrpcServer {
     std::shared_ptr<grpc::ServerCredentials> credentials;
     // Of all connections together.
     size_t max_buffer_bytes = MaxServerBufferBytes();
-    // Told of each client that the guard disconnects, on the guard's thread; must not block.
-    std::function<void(const Disconnection&)> on_disconnected;
+    ConnectionGuard::Options guard;
     // How long calls may go on once the server stops; then they are cancelled.
     absl::Duration grace = absl::Seconds(2);
   };

@@ -20,7 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/frame.pb.h"
+#include "proto/frame.grpc.pb.h"
 #include "services/transport/connection_guard.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
@@ -82,10 +82,13 @@ class RawConnection {
     if (fd_ >= 0) close(fd_);
   }
 
+  // The server's limits hold once the client has confirmed its settings, which have come by then.
   void Begin() {
     EXPECT_TRUE(
-        Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""),
-                          Http2Frame(kSettings, kAck, 0, ""))));
+        Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""))));
+    pollfd wait = {fd_, POLLIN, 0};
+    EXPECT_EQ(poll(&wait, 1, 30'000), 1);
+    EXPECT_TRUE(Send(Http2Frame(kSettings, kAck, 0, "")));
   }
 
   // False: the server has ended the connection.
@@ -134,18 +137,17 @@ size_t ResidentMiB() {
 class HostileConnectionTest : public ::testing::Test, public StreamHandler {
  protected:
   HostileConnectionTest() : streams_({.reader_threads = 2}, this) {
-    auto server =
-        GrpcServer::Start({.credentials = security::ServerCredentialsOf(
-                               nullptr, [this](const security::CallRefusal&) { ++refused_; }),
-                           .max_buffer_bytes = kBufferBytes,
-                           .on_disconnected =
-                               [this](const Disconnection& disconnection) {
-                                 disconnected_.Change([&](std::vector<Disconnection>* all) {
-                                   all->push_back(disconnection);
-                                 });
-                               },
-                           .grace = absl::Milliseconds(200)},
-                          {&streams_});
+    auto server = GrpcServer::Start(
+        {.credentials = security::ServerCredentialsOf(
+             nullptr, [this](const security::CallRefusal&) { ++refused_; }),
+         .max_buffer_bytes = kBufferBytes,
+         .guard = {.on_disconnected =
+                       [this](const Disconnection& disconnection) {
+                         disconnected_.Change([&](auto* all) { all->push_back(disconnection); });
+                       },
+                   .on_delayed = [this] { ++delayed_; }},
+         .grace = absl::Milliseconds(200)},
+        {&streams_});
     if (!server.ok()) ADD_FAILURE() << server.status();
     server_ = *std::move(server);
   }
@@ -169,7 +171,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     v1::Frame frame;
     frame.mutable_header()->mutable_pull();
     const std::string message = frame.SerializeAsString();
-    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (absl::Now() < deadline) {
       RawConnection peer(server_->port());
       peer.Begin();
@@ -178,12 +180,12 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
           Http2Frame(kData, 0, 1,
                      absl::StrCat(BigEndian(0, 1),
                                   BigEndian(static_cast<uint32_t>(message.size()), 4), message))));
-      const absl::Time again = absl::Now() + absl::Seconds(2);
+      const absl::Time again = absl::Now() + absl::Seconds(5);
       while (absl::Now() < again && !peer.WaitForEnd(absl::Milliseconds(20))) {
         if (received_.Now() > before) return;
       }
     }
-    ADD_FAILURE() << "the server served no peer for 10 s";
+    ADD_FAILURE() << "the server served no peer for 30 s";
   }
 
   // Until the server has ended the connection.
@@ -202,6 +204,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
   Watched<int> received_;
   Watched<int> closed_;
   std::atomic<int> refused_{0};
+  std::atomic<int> delayed_{0};
   Watched<std::vector<Disconnection>> disconnected_;
   StreamServer streams_;
   std::unique_ptr<GrpcServer> server_;
@@ -270,6 +273,42 @@ TEST_F(HostileConnectionTest, KeepsClientThatSendsMuchAfterACall) {
   EXPECT_EQ(closed_.Now(), 0);
 }
 
+TEST_F(HostileConnectionTest, DisconnectsClientThatSendsFramesWithoutContentAfterACall) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
+  std::string burst;
+  for (int i = 0; i < 10000; ++i) burst += Http2Frame(kData, 0, 1, "");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  bool open = true;
+  while (open && absl::Now() < deadline) open = connection.Send(burst);
+  EXPECT_FALSE(open);
+  const auto disconnected =
+      disconnected_.WaitFor([](const auto& disconnected) { return !disconnected.empty(); });
+  EXPECT_EQ(disconnected[0].reason, "frames");
+  ExpectServes();
+}
+
+TEST_F(HostileConnectionTest, KeepsClientThatSendsManyMessages) {
+  const auto stub = v1::ParameterServer::NewStub(MakeChannel(
+      {.address = absl::StrCat("127.0.0.1:", server_->port()), .kind = ChannelKind::kBulk}));
+  v1::Frame small;
+  small.mutable_header()->mutable_pull();
+  v1::Frame large;
+  large.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(1 << 20);
+  large.set_payload(std::string(size_t{1} << 20, 'x'));
+  grpc::ClientContext context;
+  const auto stream = stub->Exchange(&context);
+  constexpr int kLarge = 100;
+  constexpr int kSmall = 100000;
+  for (int i = 0; i < kLarge; ++i) ASSERT_TRUE(stream->Write(large)) << i;
+  for (int i = 0; i < kSmall; ++i) ASSERT_TRUE(stream->Write(small)) << i;
+  received_.WaitFor([](int received) { return received == kLarge + kSmall; });
+  EXPECT_THAT(disconnected_.Now(), IsEmpty());
+  context.TryCancel();
+}
+
 TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
   std::vector<RawConnection> quiet;
   for (int i = 0; i < 20; ++i) {
@@ -283,6 +322,52 @@ TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
     quiet[i].Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
   }
   opened_.WaitFor([](int opened) { return opened == 20; });
+}
+
+TEST_F(HostileConnectionTest, DelaysNewConnectionsOfTheAddressAndKeepsThoseThatAreOpen) {
+  RawConnection open(server_->port());
+  open.Begin();
+  FloodWithoutACall();
+  disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 1; });
+  EXPECT_EQ(delayed_, 0);
+  open.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 1; });
+  EXPECT_EQ(delayed_, 0);
+  const absl::Time start = absl::Now();
+  RawConnection later(server_->port());
+  later.Begin();
+  later.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  opened_.WaitFor([](int opened) { return opened == 2; });
+  EXPECT_GE(absl::Now() - start, kFirstDelay);
+  EXPECT_EQ(delayed_, 1);
+}
+
+TEST_F(HostileConnectionTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACall) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (delayed_ == 0 && absl::Now() < deadline) {
+    RawConnection connection(server_->port());
+    connection.Send("GET / HTTP/1.1\r\n\r\n");
+    connection.WaitForEnd(absl::Seconds(30));
+  }
+  EXPECT_GT(delayed_, 0);
+  ExpectServes();
+}
+
+// The workers of a job may all have the address of one machine.
+TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
+  for (int round = 1; round <= 3; ++round) {
+    std::vector<RawConnection> peers;
+    for (int i = 0; i < 200; ++i) peers.emplace_back(server_->port());
+    for (RawConnection& peer : peers) {
+      peer.Begin();
+      peer.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+    }
+    opened_.WaitFor([&](int opened) { return opened == 200 * round; });
+  }
+  closed_.WaitFor([](int closed) { return closed == 600; });
+  ExpectServes();
+  EXPECT_EQ(delayed_, 0);
+  EXPECT_THAT(disconnected_.Now(), IsEmpty());
 }
 
 TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {

@@ -151,7 +151,10 @@ class StreamServer::Impl::Stream {
 
   // A client has come. Headers go out at once: the client sees that it is connected.
   void Begin() {
-    if (server_->guard_ != nullptr) server_->guard_->OnCall(context_);
+    if (server_->guard_ != nullptr) {
+      account_ = server_->guard_->OnCall(context_);
+      account_->OnMessage(kMaxMetadataBytes);
+    }
     sharing_ = internal::PayloadSharing::OfServer(context_.peer());
     internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     raw_.SendInitialMetadata(&opened_);
@@ -200,6 +203,7 @@ class StreamServer::Impl::Stream {
       Act(outbox_.Close(absl::OkStatus()));
       return ForgetIfOver();
     }
+    if (account_ != nullptr) account_->OnMessage(in_.Length());
     if (outbox_.closing()) return Read();
     const bool large = in_.Length() > internal::kReadAheadBytes;
     absl::StatusOr<std::vector<DecodedFrame>> frames =
@@ -288,6 +292,7 @@ class StreamServer::Impl::Stream {
 
   // The reader thread's.
   std::optional<security::PeerIdentity> identity_;
+  std::shared_ptr<ConnectionGuard::Account> account_;  // null: there is no guard
   grpc::ByteBuffer in_;
   bool reading_ = false;
   bool finished_ = false;

@@ -109,25 +109,38 @@ class TransportSecurityTest : public ::testing::Test {
                      .credentials = std::move(credentials)}));
   }
 
-  static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-    v1::JobProgress progress;
-    const grpc::Status status = stub.GetProgress(&context, {}, &progress);
-    if (!status.ok()) return FromGrpcStatus(status);
-    return progress.reason();
-  }
-  // The same with some KiB of metadata; the server's name of this client.
-  static absl::StatusOr<std::string> AskMuch(v1::JobControl::Stub& stub) {
+  struct Answer {
+    std::string caller;  // its role, as the server knows it
+    std::string peer;    // the server's name of this connection
+  };
+  static absl::StatusOr<Answer> Call(v1::JobControl::Stub& stub, size_t metadata_bytes) {
     static int number = 0;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-    context.AddMetadata("x", absl::StrCat(++number, std::string(6000, 'x')));
+    if (metadata_bytes > 0) {
+      context.AddMetadata("x", absl::StrCat(++number, std::string(metadata_bytes, 'x')));
+    }
     v1::JobProgress progress;
     const grpc::Status status = stub.GetProgress(&context, {}, &progress);
     if (!status.ok()) return FromGrpcStatus(status);
-    const auto peer = context.GetServerTrailingMetadata().find("peer");
-    return std::string(peer->second.data(), peer->second.size());
+    Answer answer{progress.reason(), ""};
+    const auto& trailers = context.GetServerTrailingMetadata();
+    if (const auto peer = trailers.find("peer"); peer != trailers.end()) {
+      answer.peer.assign(peer->second.data(), peer->second.size());
+    }
+    return answer;
+  }
+  // Who the server takes this client for.
+  static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
+    const absl::StatusOr<Answer> answer = Call(stub, 0);
+    if (!answer.ok()) return answer.status();
+    return answer->caller;
+  }
+  // The server's name of this connection, by a call with some KiB of metadata.
+  static absl::StatusOr<std::string> AskMuch(v1::JobControl::Stub& stub) {
+    const absl::StatusOr<Answer> answer = Call(stub, 6000);
+    if (!answer.ok()) return answer.status();
+    return answer->peer;
   }
 
   // A client that may call sends more than one that may not ever could, and keeps its connection.
@@ -193,11 +206,12 @@ class TransportSecurityTest : public ::testing::Test {
     auto server = GrpcServer::Start(
         {.address = absl::StrCat(host, ":0"),
          .credentials = ServerCredentialsOf(security, [this](const CallRefusal&) { ++refused_; }),
-         .on_disconnected =
-             [this](const Disconnection& disconnection) {
-               disconnected_.Change(
-                   [&](std::vector<std::string>* all) { all->push_back(disconnection.text); });
-             },
+         .guard = {.on_disconnected =
+                       [this](const Disconnection& disconnection) {
+                         disconnected_.Change([&](std::vector<std::string>* all) {
+                           all->push_back(disconnection.text);
+                         });
+                       }},
          .grace = absl::Milliseconds(200)},
         {&generated_});
     ASSERT_TRUE(server.ok()) << server.status();

@@ -1,0 +1,46 @@
+// Sockets of TCP that accept connections.
+#ifndef SLUICE_SERVICES_COMMON_LISTENER_H_
+#define SLUICE_SERVICES_COMMON_LISTENER_H_
+
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace sluice {
+
+// Owns a file descriptor; -1: none.
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  // The caller closes it.
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+// Listens at host:port (IPv6 in brackets; port 0: any that is free), at each address of the host,
+// on one port. Any of "0.0.0.0", "::" and no host at all is every address of this machine, of IPv6
+// and of IPv4. The sockets do not block. INVALID_ARGUMENT: not host:port. UNAVAILABLE: the host is
+// not known, the port is in use, or the address is not one of this machine.
+absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& address);
+
+// The port at this side of a socket; 0: it has none.
+int LocalPort(int fd);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_COMMON_LISTENER_H_

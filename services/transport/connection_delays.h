@@ -22,7 +22,7 @@ inline constexpr absl::Duration kLongestDelay = absl::Seconds(2);
 inline constexpr absl::Duration kDelayMemory = absl::Minutes(1);
 // Connections of an address that may end without an admitted call, at once and a second: a client
 // that gRPC itself disconnects (hasty pings, a failed handshake) floods by connecting again.
-inline constexpr double kEndsAtOnce = 20;
+inline constexpr double kEndsAtOnce = 5;
 inline constexpr double kEndsPerSecond = 2;
 inline constexpr size_t kMaxRememberedAddresses = 4096;
 

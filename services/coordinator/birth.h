@@ -35,8 +35,8 @@ class Birth {
   std::optional<uint64_t> worker() const { return worker_; }
   absl::Time deadline() const { return worker_.has_value() ? deadline_ : absl::InfiniteFuture(); }
 
-  // Whom to ask next: of the candidates (in order) the first that was asked least often. None: no
-  // candidates.
+  // The worker to ask next: the first of the candidates (in order) that was asked least often.
+  // nullopt: there are no candidates.
   std::optional<uint64_t> NextWorker(const std::vector<uint64_t>& candidates) const;
 
  private:

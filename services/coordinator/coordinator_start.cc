@@ -21,6 +21,9 @@ constexpr int kMaxStorageErrors = 10;
 // Claims above the newest one in the storage that shards may know of. The storage takes no more
 // than kMaxMissingClaims gaps, whatever a shard says.
 constexpr uint64_t kMaxLostClaims = 10;
+// What a damaged claim adds, times its attempt, to the highest known counter of a term: more than
+// the coordinators that may have raised it and died without a claim, or that read other damage.
+constexpr uint64_t kTermsOfDamagedClaim = 1000;
 
 // Whether another try may do better.
 bool IsTransient(const absl::Status& status) {
@@ -99,8 +102,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   }
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());
-    // The counter of a damaged claim is not known: at most one above those before it.
-    highest_counter_ = IsDamaged(claim) ? highest_counter_ + 1
+    highest_counter_ = IsDamaged(claim) ? highest_counter_ + kTermsOfDamagedClaim * claim.attempt()
                                         : std::max(highest_counter_, claim.term().counter());
   }
   // A number is never claimed twice: processes of the first attempt would take the second one's

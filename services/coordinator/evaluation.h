@@ -36,7 +36,7 @@ class Evaluation {
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
     uint64_t first = 0;    // the result of positions [0, first) is wanted too; 0: it is not
     absl::Time started;
-    // Who has not answered for so long loses what it has, though it lives.
+    // A worker that has not answered for this long loses its samples, though it lives.
     absl::Duration patience = absl::InfiniteDuration();
   };
 
@@ -46,9 +46,9 @@ class Evaluation {
   uint64_t cut() const { return options_.cut; }
   uint64_t version() const { return options_.version; }
 
-  // Gives what nobody has to the evaluators: messages by incarnation. Who lives not any more
-  // (is not among them), or has not answered in time, loses what it has; the latter gets nothing
-  // more of this evaluation, unless there is nobody else.
+  // Gives samples that no worker has to the evaluators: messages by incarnation. A worker that is
+  // not among the evaluators, or has not answered in time, loses its samples. The latter gets no
+  // more of this evaluation, unless there is no other worker.
   std::vector<std::pair<uint64_t, v1::Evaluate>> Assign(const std::vector<Evaluator>& evaluators,
                                                         absl::Time now);
   // When the next one has not answered in time.

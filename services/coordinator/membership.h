@@ -1,9 +1,9 @@
-// Who lives. Processes register on a control stream, are heard, lose their stream, return, leave,
-// and die; an incarnation that was expelled is never admitted again (R7).
+// Which processes live. Processes register on a control stream, send messages, lose their stream,
+// return, leave, and die. An incarnation that was expelled is never admitted again (R7).
 //
 // Intuition: three ways to learn of a death. The process manager tells it (at once); the stream
 // breaks and does not come back (suspect, 1 s); the stream is there but silent (a frozen process,
-// 5 s). Membership says only who lives; who is in the view is the view's business.
+// 5 s). Membership knows which processes live; the view knows which of them are members.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
 #define SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
@@ -109,19 +109,19 @@ class Membership {
   void Heard(StreamId stream, absl::Time now);
   // Its registration was answered: from now on it must be heard.
   void Answered(uint64_t incarnation, absl::Time now);
-  // The process becomes suspect. Null if nobody (or somebody newer) is on the stream.
+  // The process becomes suspect. Null if no process (or a newer one) is on the stream.
   Process* Disconnected(StreamId stream, absl::Time now);
   // It has left by itself.
   std::optional<Departure> Leave(uint64_t incarnation);
   std::optional<Departure> Expel(uint64_t incarnation, std::string reason);
-  // A death that somebody saw; without effect if the process does not live. Its incarnation is
+  // A death that the parent saw; without effect if the process does not live. Its incarnation is
   // refused from now on even if it never came.
   std::optional<Departure> ReportDeath(const v1::SetDesiredRequest::Death& death);
   // Expels suspects and silent processes whose time is over.
   std::vector<Departure> ExpelOverdue(absl::Time now);
-  // Streams on which nobody registered in time; they are forgotten.
+  // Streams on which no process registered in time; they are forgotten.
   std::vector<StreamId> TakeOverdueStreams(absl::Time now);
-  // Time in which the coordinator itself stood still counts for nobody's silence.
+  // Time in which the coordinator itself was frozen counts against no process.
   void Forgive(absl::Duration late);
 
   bool IsExpelled(uint64_t incarnation) const { return expelled_.contains(incarnation); }

@@ -10,8 +10,8 @@ namespace sluice::coordinator {
 
 // Which checkpoints may be deleted now that `current` has a manifest: all of its own and older
 // attempts but the newest `keep` (0: all are kept). `current` is always kept. To be asked only
-// after the running attempt wrote a manifest of its own: from then on nobody restores from its
-// parent (R11).
+// after the running attempt wrote a manifest of its own: from then on no coordinator restores from
+// its parent (R11).
 std::vector<v1::CheckpointRef> Superseded(std::vector<v1::CheckpointRef> checkpoints,
                                           const v1::CheckpointRef& current, uint64_t keep);
 

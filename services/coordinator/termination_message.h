@@ -1,4 +1,4 @@
-// What whoever started a coordinator must know of its end, in as few bytes as a kubelet reads of a
+// What the parent of a coordinator must know of its end, in as few bytes as a kubelet reads of a
 // termination message.
 #ifndef SLUICE_SERVICES_COORDINATOR_TERMINATION_MESSAGE_H_
 #define SLUICE_SERVICES_COORDINATOR_TERMINATION_MESSAGE_H_

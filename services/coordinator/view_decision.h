@@ -1,8 +1,8 @@
 // What a view change keeps: a pure function of the shards' replies to one Pause
 // (docs/protocol.md 7.5, 8.4).
 //
-// Synchronous: m, the lowest version of all partitions. Versions differ by at most one, and who
-// stands at m + 1 still has m. Asynchronous: of each worker the highest clock that any shard has
+// Synchronous: m, the lowest version of all partitions. Versions differ by at most one, and a
+// partition at m + 1 still has m. Asynchronous: of each worker the highest clock that any shard has
 // applied; shards one behind hold that update staged, because Apply is sent only after all acks.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_VIEW_DECISION_H_

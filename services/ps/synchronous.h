@@ -45,8 +45,8 @@ class Synchronous {
   absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
   absl::Status OnStepSet(uint64_t sender, const v1::StepSet& set);
 
-  // Whom the present step has waited for for longer than timeouts.gradients (incarnations). Nobody
-  // once the job's last step is closed.
+  // Incarnations of the members whose contribution to the current step is overdue
+  // (timeouts.gradients). None once the job's last step is closed.
   std::vector<uint64_t> Awaited() const;
   // The shard stood still for this long.
   void Forgive(absl::Duration late) { awaited_since_ += late; }
@@ -103,7 +103,7 @@ class Synchronous {
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
   StepSet set_;
-  // Since when the step that the lowest partition stands at is waited for.
+  // The step of the lowest partition, and since when its contributions are waited for.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition

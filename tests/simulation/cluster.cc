@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/coordinator/job_length.h"
 #include "services/protocol/layout.h"
@@ -387,7 +388,7 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   if (failed && !NamesDamage(message)) {
     checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
   }
-  if (finished && !process.leaving()) return AfterFinish(/*shard=*/true);
+  if (finished && !process.leaving()) return AfterFinish(/*shard=*/true, message);
   ReportDeath(v1::SHARD, index, process.incarnation());
   Replace([this, index] { StartShardUnlessThere(index); });
 }
@@ -395,11 +396,13 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
 // A process was let go. The coordinator may have died before it ended: then the parent starts all
 // that is missing. A coordinator that knows nothing of the end (it was started while another one
 // still lived) waits in vain, and is replaced when the shards are gone; the next one reads of it.
-void Cluster::AfterFinish(bool shard) {
-  scheduler_.After(absl::Seconds(2), [this, shard, told = coordinator_] {
+void Cluster::AfterFinish(bool shard, const std::string& message) {
+  const bool suspended = absl::StartsWith(message, "suspended");
+  scheduler_.After(absl::Seconds(2), [this, shard, suspended, told = coordinator_] {
     if (finished_ || suspending_) return;
     if (shard && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
-    StartMissing();
+    // A job that has ended goes on only where its end record is damaged.
+    if (suspended || !storage_->Damaged().empty()) StartMissing();
   });
 }
 
@@ -420,7 +423,7 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   if (failed && !NamesDamage(message)) {
     checker_.Fail(absl::StrCat("worker-", index, " fails: ", message));
   }
-  if (finished) return AfterFinish(/*shard=*/false);
+  if (finished) return AfterFinish(/*shard=*/false, message);
   ReportDeath(v1::WORKER, index, process.incarnation());
   Replace([this, index] { StartWorkerUnlessThere(index); });
 }

@@ -179,7 +179,7 @@ class Cluster {
   void StartShardUnlessThere(uint32_t index);
   void StartWorkerUnlessThere(uint32_t index);
   void TellDesired();
-  void AfterFinish(bool shard);
+  void AfterFinish(bool shard, const std::string& message);
   void StartMissing();
   void Replace(std::function<void()> start);
   void ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation);

@@ -20,6 +20,7 @@
 #include "proto/frame.grpc.pb.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
+#include "services/transport/grpc_settings.h"
 #include "services/transport/stream_client.h"
 #include "services/transport/stream_server.h"
 #include "services/transport/testing/watched.h"
@@ -31,6 +32,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+// As in the programs: gRPC reads its experiments once, before the first test.
+const bool kConfigured = (ConfigureGrpcProcess({}), true);
 
 v1::Header PullHeader(uint64_t version) {
   v1::Header header;
@@ -753,6 +757,60 @@ TEST(GrpcServerTest, AStreamServerWhosePortIsTakenCanBeDestroyed) {
   TestServer handler;
   StreamServer streams({}, &handler);
   EXPECT_FALSE(GrpcServer::Start(options, {&streams}).ok());
+}
+
+// Answers each frame with one of the same size, and keeps nothing.
+class EchoServer final : public StreamHandler {
+ public:
+  EchoServer() : streams_({}, this) {
+    GrpcServer::Options options;
+    options.grace = absl::ZeroDuration();
+    auto server = GrpcServer::Start(options, {&streams_});
+    if (!server.ok()) ADD_FAILURE() << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+
+  void OnOpen(StreamId, const std::string&) override {}
+  void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
+    for (const DecodedFrame& frame : frames) streams_.Send(stream, frame.header, frame.payload);
+  }
+  void OnClosed(StreamId, const absl::Status&) override {}
+
+ private:
+  StreamServer streams_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+// The connection measures its bandwidth while both sides write, and the answer to a measurement
+// comes when one of them has begun to close it.
+TEST(StreamTest, ClosesConnectionsThatMeasureTheirBandwidth) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  constexpr int kThreads = 6, kConnections = 80;
+  const absl::Cord payload(std::string(kBytes, 'x'));
+  EchoServer server;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int connection = 0; connection < kConnections; ++connection) {
+        Watched<size_t> received;
+        StreamClient::Options options;
+        options.address = server.address();
+        options.shared_memory_bytes = 0;
+        auto client = StreamClient::Connect(
+            options, {[&](std::vector<DecodedFrame> frames) {
+                        received.Change([&](size_t* count) { *count += frames.size(); });
+                      },
+                      [](const absl::Status&) {}});
+        for (int i = 0; i < 12; ++i) client->Send(DataHeader(1, kBytes), payload);
+        const size_t wanted = (thread + connection) % 6;
+        received.WaitFor([=](size_t count) { return count >= wanted; });
+        client.reset();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ class StageExtension final : public ps::ShardExtension, public GrpcServer::Servi
   std::vector<GrpcServer::Service*> services() override { return {this}; }
 
   size_t max_message_bytes() const override { return kMaxStageMessageBytes; }
+  ChannelKind kind() const override { return ChannelKind::kBulk; }
   void Register(grpc::ServerBuilder* builder) override { builder->RegisterService(&service_); }
 
  private:

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "services/transport/grpc_settings.h"
 #include "services/transport/security/gated_credentials.h"
 
 namespace sluice {
@@ -368,8 +369,9 @@ bool ConnectionGuard::SentTooMuch(int fd, uint64_t explained, absl::Time now,
   traffic->level = std::max(0.0, traffic->level + more - seconds * kUnexplainedRate.per_second);
   traffic->unexplained = unexplained;
   traffic->seen = now;
+  const uint64_t window = std::min<uint64_t>(explained, kMaxBulkWindowBytes);
   return traffic->level >
-         kUnexplainedRate.at_once + static_cast<double>(options_.max_message_bytes);
+         kUnexplainedRate.at_once + static_cast<double>(window + options_.max_message_bytes);
 }
 
 void ConnectionGuard::Disconnect(int fd, const std::string& peer, absl::string_view reason,

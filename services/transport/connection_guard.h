@@ -48,8 +48,9 @@ namespace sluice {
 
 inline constexpr uint64_t kMaxBytesBeforeCall = uint64_t{256} << 10;
 // Bytes of a connection with an admitted call that belong to no message that the server has
-// received. At once, beside the largest message: twice what gRPC reads ahead of the service
-// (grpc_settings.h). In the long run: what is lost when streams break off.
+// received. At once, beside the largest message and what gRPC reads ahead of the service: a window
+// of at most kMaxBulkWindowBytes, which is never larger than what the messages had before. In the
+// long run: what is lost when streams break off.
 struct UnexplainedRate {
   double at_once = 8 << 20;
   double per_second = 2 << 20;

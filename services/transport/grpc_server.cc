@@ -74,11 +74,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
       std::unique_ptr<GrpcServer>(new GrpcServer(std::move(options), std::move(services)));
 
   grpc::ServerBuilder builder;
+  ChannelKind kind = ChannelKind::kControl;
   size_t max_message_bytes = 0;
   for (const Service* service : server->services_) {
+    if (service->kind() == ChannelKind::kBulk) kind = ChannelKind::kBulk;
     max_message_bytes = std::max(max_message_bytes, service->max_message_bytes());
   }
-  ApplyServerSettings(max_message_bytes, server->options_.max_buffer_bytes, &builder);
+  ApplyServerSettings(kind, max_message_bytes, server->options_.max_buffer_bytes, &builder);
   ConnectionGuard::Options guard_options = server->options_.guard;
   guard_options.max_message_bytes = max_message_bytes;
   auto guard = std::make_shared<ConnectionGuard>(std::move(guard_options));

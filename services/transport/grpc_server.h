@@ -29,6 +29,9 @@ class GrpcServer {
     // The largest message that it wants to receive; the server's limit is that of its neediest
     // service.
     virtual size_t max_message_bytes() const { return kMaxControlMessageBytes; }
+    // kBulk: clients send much data. One such service is enough to make the server's connections
+    // measure their bandwidth.
+    virtual ChannelKind kind() const { return ChannelKind::kControl; }
     // Registers the service (and completion queues) with the builder.
     virtual void Register(grpc::ServerBuilder* builder) = 0;
     // The server listens. A service of Exchange reports each stream that begins to the guard, which

@@ -75,9 +75,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Bulk transfers need the windows of a connection that measures its bandwidth: 4 MiB, and up to
-  // 32 MiB over a network with a long delay. No argument sets the window of a connection: without
-  // the measurement it has 64 KiB, and a larger message waits for a round trip after its first 64
-  // KiB. Servers measure all their connections, which is gRPC's default.
+  // kMaxBulkWindowBytes over a network with a long delay. No argument sets the window of a
+  // connection: without the measurement it has 64 KiB, and a larger message waits for a round trip
+  // after its first 64 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, options.kind == ChannelKind::kBulk);
   // A proxy for the web is none for our own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -106,7 +106,7 @@ size_t MaxServerBufferBytes() {
   return static_cast<size_t>(std::clamp(usable / 4, kLeast, kMost));
 }
 
-void ApplyServerSettings(size_t max_message_bytes, size_t max_buffer_bytes,
+void ApplyServerSettings(ChannelKind kind, size_t max_message_bytes, size_t max_buffer_bytes,
                          grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
@@ -117,6 +117,7 @@ void ApplyServerSettings(size_t max_message_bytes, size_t max_buffer_bytes,
   // Clients ping as often as set above; the default calls that an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxHastyPings);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kind == ChannelKind::kBulk);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,

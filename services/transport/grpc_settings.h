@@ -79,9 +79,13 @@ size_t MaxServerBufferBytes();
 // Of a coordinator, whose messages are small.
 inline constexpr size_t kMaxCoordinatorBufferBytes = size_t{512} << 20;
 
+// What a client may send ahead of the reader on a connection that measures its bandwidth (kBulk):
+// gRPC 1.51's own limit. It begins with 64 KiB and grows with what the connection carries.
+inline constexpr size_t kMaxBulkWindowBytes = size_t{32} << 20;
+
 // The bounds above, receive limit, keepalive, and one owner for each port (a port in use is an
 // error).
-void ApplyServerSettings(size_t max_message_bytes, size_t max_buffer_bytes,
+void ApplyServerSettings(ChannelKind kind, size_t max_message_bytes, size_t max_buffer_bytes,
                          grpc::ServerBuilder* builder);
 
 }  // namespace sluice

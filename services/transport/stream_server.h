@@ -97,6 +97,7 @@ class StreamServer final : public GrpcServer::Service {
 
   // GrpcServer::Service
   size_t max_message_bytes() const override;
+  ChannelKind kind() const override { return ChannelKind::kBulk; }
   void Register(grpc::ServerBuilder* builder) override;
   void Started(ConnectionGuard* guard) override;
   void Stopping() override;

@@ -26,9 +26,9 @@ std::vector<std::string> Lines(const std::string& path, const char* before, cons
 using LineList = std::vector<std::string>;
 
 TEST(JsonDifferenceTest, NamesChangedAddedAndRemovedFieldsInTheOrderOfTheirNames) {
-  EXPECT_EQ(Lines("", R"({"c": 1, "a": 1, "same": {"x": 1}})",
-                  R"({"b": 2, "a": "1", "same": {"x": 1}})"),
-            (LineList{"a 1 \"1\"", "b - 2", "c 1 -"}));
+  EXPECT_EQ(
+      Lines("", R"({"c": 1, "a": 1, "same": {"x": 1}})", R"({"b": 2, "a": "1", "same": {"x": 1}})"),
+      (LineList{"a 1 \"1\"", "b - 2", "c 1 -"}));
 }
 
 TEST(JsonDifferenceTest, PathsBeginWithThatOfTheObjects) {

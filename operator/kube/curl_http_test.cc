@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/fake/fake_api_server.h"
@@ -28,7 +29,7 @@ class CurlTransportTest : public ::testing::Test {
   void Start(FakeApiServer::Options server_options, HttpFront::Options front_options) {
     server_ = std::make_unique<FakeApiServer>(&clock_, server_options);
     RegisterTestTypes(server_.get());
-    auto front = HttpFront::Start(server_.get(), front_options);
+    auto front = HttpFront::Start(server_.get(), std::move(front_options));
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);
     ClientConfig config;

@@ -5,11 +5,11 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -249,7 +249,7 @@ TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain)
 
 // Sends one raw message as a frame; the status that the stream ends with.
 grpc::Status SendRaw(const std::string& address,
-                     std::shared_ptr<grpc::ChannelCredentials> credentials,
+                     const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                      const std::string& message) {
   auto channel = grpc::CreateCustomChannel(address, credentials, grpc::ChannelArguments());
   grpc::GenericStub stub(channel);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/socket.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <poll.h>
@@ -29,8 +30,9 @@ constexpr absl::Duration kInterval = absl::Milliseconds(50);
 // Until the second look at a connection that sent too much; and between looks while an address has
 // a delay.
 constexpr absl::Duration kConfirmation = absl::Milliseconds(20);
-// However many sockets there are, the thread rests so many times as long as a sweep takes; less
-// while there is a flood.
+// However many sockets there are, the thread rests so many times as long as the processor's time of
+// a sweep; less while there is a flood. (The time of day would count the thread's waiting for the
+// lock of a socket that gRPC is reading, which is long in a flood.)
 constexpr int kLeastPause = 20;
 constexpr int kLeastPauseInFlood = 10;
 // A service that has not seen an admitted call after so many sweeps will not see it: the client has
@@ -41,6 +43,9 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 // A peer that acknowledges nothing for this long has lost the connection. gRPC's own listeners take
 // it from the keepalive timeout (grpc_settings.cc).
 constexpr int kMostUnacknowledgedMs = 10000;
+// Threads that give connections to gRPC, which begins to read within that call, and stays there as
+// long as there is something to read: a flood holds the thread until it is disconnected.
+constexpr int kGivers = 4;
 // In one round, so that connections that are open get their turn.
 constexpr int kAcceptsInRound = 64;
 
@@ -81,6 +86,20 @@ Bytes BytesOf(int fd) {
   }
   return {info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, unread),
           info.tcpi_bytes_acked};
+}
+
+// What the calling thread has had of a processor.
+absl::Duration ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+// Whether the kernel may give the connection a larger receive buffer than that of a new connection.
+// Kernels before 5.14 always may.
+void LetReceiveBufferGrow(int fd, bool may) {
+  const int locks = may ? 0 : SOCK_RCVBUF_LOCK;
+  (void)setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks));
 }
 
 // Ends the connection, and drops what it received and nothing has read: a flood of some MiB may
@@ -135,6 +154,12 @@ absl::StatusOr<int> ConnectionGuard::Listen(const std::string& address) {
 void ConnectionGuard::Start(
     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server) {
   server_ = std::move(server);
+  for (int i = 0; i < kGivers; ++i) {
+    givers_.emplace_back([this] {
+      pthread_setname_np(pthread_self(), "new-connections");
+      GiveAll();
+    });
+  }
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "connections");
     Loop();
@@ -142,6 +167,15 @@ void ConnectionGuard::Start(
 }
 
 void ConnectionGuard::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_giving_ = true;
+    to_give_.clear();
+    given_.SignalAll();
+  }
+  // The other thread disconnects what may hold them.
+  for (std::thread& giver : givers_) giver.join();
+  givers_.clear();
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
@@ -197,14 +231,15 @@ void ConnectionGuard::Loop() {
   while (Wait()) {
     GiveDelayed(absl::Now());
     Accept();
-    const absl::Time start = absl::Now();
-    if (start < sweep_at_) continue;
+    if (absl::Now() < sweep_at_) continue;
+    const absl::Duration before = ThreadTime();
     Sweep();
+    const absl::Duration cost = ThreadTime() - before;
     const absl::Time end = absl::Now();
-    flood_sweep_at_ = end + kLeastPauseInFlood * (end - start);
+    flood_sweep_at_ = end + kLeastPauseInFlood * cost;
     if (suspects_.empty()) {
       const absl::Duration interval = delays_.Any(end) ? kConfirmation : kInterval;
-      sweep_at_ = end + std::max(interval, kLeastPause * (end - start));
+      sweep_at_ = end + std::max(interval, kLeastPause * cost);
     } else {
       sweep_at_ = std::max(end + kConfirmation, flood_sweep_at_);
     }
@@ -273,13 +308,31 @@ void ConnectionGuard::Give(Fd socket, const std::string& peer) {
   setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostUnacknowledgedMs,
              sizeof(kMostUnacknowledgedMs));
   if (const auto closed = sockets_.find(socket.get()); closed != sockets_.end()) {
-    replaced_.push_back(std::move(closed->second));
+    replaced_.push_back(std::move(closed->second.peer));
     sockets_.erase(closed);
   }
-  if (!peer.empty()) sockets_.emplace(socket.get(), peer);
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  connection.fd = socket.Release();
-  server_->HandleNewConnection(&connection);
+  if (!peer.empty()) {
+    LetReceiveBufferGrow(socket.get(), false);
+    sockets_.emplace(socket.get(), Socket{peer});
+  }
+  MutexLock lock(&mutex_);
+  if (stopping_giving_) return;
+  to_give_.push_back(std::move(socket));
+  given_.Signal();
+}
+
+void ConnectionGuard::GiveAll() {
+  while (true) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    {
+      MutexLock lock(&mutex_);
+      while (to_give_.empty() && !stopping_giving_) given_.Wait(&mutex_);
+      if (stopping_giving_) return;
+      connection.fd = to_give_.front().Release();
+      to_give_.pop_front();
+    }
+    server_->HandleNewConnection(&connection);
+  }
 }
 
 ConnectionGuard::Known ConnectionGuard::Look() {
@@ -310,9 +363,10 @@ void ConnectionGuard::Sweep() {
   std::vector<std::string> ended = std::exchange(replaced_, {});
   for (auto it = sockets_.begin(); it != sockets_.end();) {
     const int fd = it->first;
-    const std::string& peer = it->second;
+    Socket& socket = it->second;
+    const std::string& peer = socket.peer;
     if (PeerOfServersConnection(fd, port_) != peer) {
-      ended.push_back(std::move(it->second));
+      ended.push_back(std::move(socket.peer));
       it = sockets_.erase(it);
       continue;
     }
@@ -320,6 +374,7 @@ void ConnectionGuard::Sweep() {
     const auto admitted = known.admitted.find(peer);
     if (admitted != known.admitted.end()) {
       open[peer] = true;
+      if (!std::exchange(socket.admitted, true)) LetReceiveBufferGrow(fd, true);
       if (admitted->second.flooding) {
         Disconnect(fd, peer, "refused_calls",
                    "made more calls that were refused than a connection may");

@@ -12,6 +12,10 @@
 //   - sent more bytes than kUnexplainedRate allows that belong to no message, call or answer:
 //     frames without content (settings, empty DATA, headers without end).
 //
+// gRPC 1.51 keeps the header fields of a call that is not complete, in some ten times their size,
+// and reads all that has come at once. So the receive buffer of a connection stays as small as that
+// of a new one until a call is admitted: between two looks at it, less is read.
+//
 // A flooding client would connect again at once. So new connections of its address are given to
 // gRPC only after a delay (connection_delays.h). Nothing reads them before.
 //
@@ -28,6 +32,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -117,6 +122,11 @@ class ConnectionGuard final : public security::CallObserver {
     bool flooding = false;  // it is to be disconnected
     std::shared_ptr<Account> account = std::make_shared<Account>();
   };
+  // A connection that gRPC has, or has closed since.
+  struct Socket {
+    std::string peer;
+    bool admitted = false;  // as the thread knows; its receive buffer may grow
+  };
   // What the thread has seen of a socket that sent more than it should.
   struct Suspect {
     uint64_t read_bytes = 0;
@@ -152,6 +162,8 @@ class ConnectionGuard final : public security::CallObserver {
   void Accept();
   void GiveDelayed(absl::Time now);
   void Give(Fd socket, const std::string& peer);
+  // Until they are stopped, gives gRPC what Give has queued.
+  void GiveAll();
   Known Look();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;
@@ -165,14 +177,19 @@ class ConnectionGuard final : public security::CallObserver {
   Mutex mutex_;  // protects what follows; not held while sockets are looked at
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool flood_found_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_giving_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Fd> to_give_ ABSL_GUARDED_BY(mutex_);
+  CondVar given_;  // with mutex_: to_give_ or stopping_giving_ has changed
   // As many as are open, and those that came within the last kMaxSweepsWithoutPeer sweeps.
   std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
 
-  // The thread's.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
-  std::map<int, std::string> sockets_;  // peers of those that gRPC has, or has closed since
-  std::vector<std::string> replaced_;   // peers of those whose descriptor has another one now
-  std::list<Delayed> delayed_;          // in the order of their coming
+  std::vector<std::thread> givers_;
+
+  // The thread's.
+  std::map<int, Socket> sockets_;      // by file descriptor
+  std::vector<std::string> replaced_;  // peers of those whose descriptor has another one now
+  std::list<Delayed> delayed_;         // in the order of their coming
   ConnectionDelays delays_;
   absl::Time accept_at_ = absl::InfinitePast();
   absl::Time sweep_at_ = absl::InfinitePast();

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/socket.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -105,6 +106,19 @@ class RawConnection {
     return true;
   }
 
+  // The locks of the receive and send buffers at the server's end, which is in this process; less
+  // than 0: it is not there, or the kernel does not tell.
+  int ServersBufferLocks() const {
+    for (int fd = 0; fd < 1024; ++fd) {
+      if (fd == fd_ || PortOf(fd, getpeername) != PortOf(fd_, getsockname)) continue;
+      int locks = -1;
+      socklen_t size = sizeof(locks);
+      getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, &size);
+      return locks;
+    }
+    return -1;
+  }
+
   // True: the server has ended the connection within this.
   bool WaitForEnd(absl::Duration patience) {
     const absl::Time deadline = absl::Now() + patience;
@@ -117,6 +131,13 @@ class RawConnection {
   }
 
  private:
+  static int PortOf(int fd, int (*name)(int, sockaddr*, socklen_t*)) {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    const bool known = name(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    return known && address.sin_family == AF_INET ? ntohs(address.sin_port) : -1;
+  }
+
   bool ReadSome() {
     char buffer[65536];
     const ssize_t size = recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT);
@@ -400,6 +421,21 @@ TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
     EXPECT_THAT(ResidentMiB(), Le(before + 4 * (kBufferBytes >> 20))) << fields << " in a frame";
   }
   ExpectServes();
+}
+
+// What gRPC reads at once, it parses before anything can end the connection.
+TEST_F(HostileConnectionTest, ReceiveBufferGrowsOnlyAfterACall) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  const int locks = connection.ServersBufferLocks();
+  if (locks < 0) GTEST_SKIP() << "this kernel has no SO_BUF_LOCK";
+  EXPECT_EQ(locks, SOCK_RCVBUF_LOCK);
+  connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (connection.ServersBufferLocks() != 0 && absl::Now() < deadline) {
+    connection.WaitForEnd(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(connection.ServersBufferLocks(), 0);
 }
 
 TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {

@@ -309,10 +309,14 @@ class Arena:
                 outcome.said = {'answer': 'none'}
         else:
             certificate = self._tls / case.certificate if self._tls else None
-            attack = job.attack(case.attack, case.seconds, certificate=certificate, idle=bool(self._stretch), **case.more)
-            if case.during is not None:
-                case.during(job, attack, outcome.problems)
-            outcome.said = attack.wait()
+            while True:
+                attack = job.attack(case.attack, case.seconds, certificate=certificate, idle=bool(self._stretch), **case.more)
+                if case.during is not None:
+                    case.during(job, attack, outcome.problems)
+                outcome.said = attack.wait()
+                # A pace is measured over the stretch at least: a short attack is repeated.
+                if case.during is not None or time.monotonic() - began >= self._stretch:
+                    break
         outcome.during = job.pace_since(began, first)
         if case.paced and first is not None and job.trained_since(first) is False:
             outcome.problems.append(f'not one step during the attack; step {first:g} was reached before')

@@ -26,7 +26,7 @@ void ConnectionDelays::OnFlood(const std::string& address, absl::Time now) {
   any_until_ = now + kDelayMemory;
 }
 
-void ConnectionDelays::OnEndWithoutCall(const std::string& address, absl::Time now) {
+bool ConnectionDelays::OnSuspectEnd(const std::string& address, absl::Time now) {
   Record& record = RecordOf(address, now);
   if (record.counted != absl::InfinitePast()) {
     const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - record.counted));
@@ -35,9 +35,10 @@ void ConnectionDelays::OnEndWithoutCall(const std::string& address, absl::Time n
   record.counted = now;
   if (record.ends >= 1) {
     record.ends -= 1;
-  } else {
-    OnFlood(address, now);
+    return false;
   }
+  OnFlood(address, now);
+  return true;
 }
 
 ConnectionDelays::Record& ConnectionDelays::RecordOf(const std::string& address, absl::Time now) {

@@ -20,8 +20,9 @@ inline constexpr absl::Duration kFirstDelay = absl::Milliseconds(500);
 inline constexpr absl::Duration kLongestDelay = absl::Seconds(2);
 // Without another flood from the address.
 inline constexpr absl::Duration kDelayMemory = absl::Minutes(1);
-// Connections of an address that may end without an admitted call, at once and a second: a client
-// that gRPC itself disconnects (hasty pings, a failed handshake) floods by connecting again.
+// Ends that an address may have, at once and a second: of connections without an admitted call (a
+// client that gRPC itself disconnects, for hasty pings or a failed handshake, floods by connecting
+// again), and of streams that were refused with RESOURCE_EXHAUSTED.
 inline constexpr double kEndsAtOnce = 5;
 inline constexpr double kEndsPerSecond = 2;
 inline constexpr size_t kMaxRememberedAddresses = 4096;
@@ -34,8 +35,9 @@ class ConnectionDelays {
   // A connection of the address was aborted. The delay doubles once in its own length: connections
   // that flooded at the same time count once.
   void OnFlood(const std::string& address, absl::Time now);
-  // A connection of the address has ended without an admitted call.
-  void OnEndWithoutCall(const std::string& address, absl::Time now);
+  // A connection or stream of the address has ended so. True: it was one too many, and counts as a
+  // flood.
+  bool OnSuspectEnd(const std::string& address, absl::Time now);
   // Whether any address has a delay.
   bool Any(absl::Time now) const { return now < any_until_; }
 
@@ -43,7 +45,7 @@ class ConnectionDelays {
   struct Record {
     absl::Duration delay;
     absl::Time flooded = absl::InfinitePast();
-    double ends = kEndsAtOnce;  // that it may still have
+    double ends = kEndsAtOnce;  // that the address may still have
     absl::Time counted = absl::InfinitePast();
   };
 

@@ -40,15 +40,15 @@ TEST_F(ConnectionDelaysTest, CountsFloodsOfTheSameTimeOnce) {
 }
 
 TEST_F(ConnectionDelaysTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACall) {
-  for (int i = 0; i < kEndsAtOnce; ++i) delays_.OnEndWithoutCall("a", now_);
+  for (int i = 0; i < kEndsAtOnce; ++i) delays_.OnSuspectEnd("a", now_);
   EXPECT_EQ(delays_.DelayOf("a", now_), kNone);
-  delays_.OnEndWithoutCall("a", now_);
+  delays_.OnSuspectEnd("a", now_);
   EXPECT_EQ(delays_.DelayOf("a", now_), kFirstDelay);
 }
 
 TEST_F(ConnectionDelaysTest, DoesNotDelayAddressThatTriesAgainWithPauses) {
   for (int i = 0; i < 1000; ++i) {
-    delays_.OnEndWithoutCall("a", now_);
+    delays_.OnSuspectEnd("a", now_);
     now_ += absl::Seconds(1 / kEndsPerSecond);
   }
   EXPECT_EQ(delays_.DelayOf("a", now_), kNone);

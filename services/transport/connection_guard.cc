@@ -344,6 +344,7 @@ ConnectionGuard::Known ConnectionGuard::Look() {
       Admitted& admitted = known.admitted[connection.peer];
       admitted.flooding |= connection.flooding;
       admitted.explained += connection.account->explained_.load(std::memory_order_relaxed);
+      admitted.exhausted += connection.account->exhausted_.exchange(0, std::memory_order_relaxed);
     } else if (++connection.sweeps > kMaxSweepsWithoutPeer) {
       it = connections_.erase(it);
       continue;
@@ -378,6 +379,8 @@ void ConnectionGuard::Sweep() {
       if (admitted->second.flooding) {
         Disconnect(fd, peer, "refused_calls",
                    "made more calls that were refused than a connection may");
+      } else if (Exhausts(peer, admitted->second.exhausted, now)) {
+        Disconnect(fd, peer, "exhausted", "had more streams refused than its address may");
       } else if (SentTooMuch(fd, admitted->second.explained, now, &traffic_[peer])) {
         Disconnect(fd, peer, "frames", "sent more frames without content than a connection may");
       }
@@ -402,7 +405,7 @@ void ConnectionGuard::Sweep() {
     it = open.count(it->first) == 0 ? traffic_.erase(it) : std::next(it);
   }
   for (const std::string& peer : ended) {
-    if (known.admitted.count(peer) == 0) delays_.OnEndWithoutCall(AddressOf(peer), now);
+    if (known.admitted.count(peer) == 0) delays_.OnSuspectEnd(AddressOf(peer), now);
   }
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
@@ -411,6 +414,12 @@ void ConnectionGuard::Sweep() {
     const bool gone = known.admitted.count(peer) > 0 && open.count(peer) == 0;
     it = gone ? connections_.erase(it) : std::next(it);
   }
+}
+
+bool ConnectionGuard::Exhausts(const std::string& peer, int streams, absl::Time now) {
+  bool too_many = false;
+  for (; streams > 0; --streams) too_many |= delays_.OnSuspectEnd(AddressOf(peer), now);
+  return too_many;
 }
 
 bool ConnectionGuard::SentTooMuch(int fd, uint64_t explained, absl::Time now,

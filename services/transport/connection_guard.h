@@ -9,6 +9,8 @@
 //   - sent more than kMaxBytesBeforeCall without a call that the gate admitted: a process of a job
 //     begins with such a call; or
 //   - made more refused calls than kRefusalRate allows; or
+//   - had more streams refused with RESOURCE_EXHAUSTED than its address may (connection_delays.h);
+//     or
 //   - sent more bytes than kUnexplainedRate allows that belong to no message, call or answer:
 //     frames without content (settings, empty DATA, headers without end).
 //
@@ -66,7 +68,7 @@ inline constexpr UnexplainedRate kUnexplainedRate;
 inline constexpr size_t kMaxDelayedConnections = 1024;
 
 struct Disconnection {
-  // Why: "no_call", "refused_calls" or "frames". For a metric's label.
+  // Why: "no_call", "refused_calls", "exhausted" or "frames". For a metric's label.
   absl::string_view reason;
   std::string text;  // names the peer
   // As CallRefusal::to_log.
@@ -88,11 +90,14 @@ class ConnectionGuard final : public security::CallObserver {
     void OnMessage(size_t bytes) {
       explained_.fetch_add(bytes + bytes / 8 + kFrameBytes, std::memory_order_relaxed);
     }
+    // The service refused a stream with RESOURCE_EXHAUSTED.
+    void OnExhausted() { exhausted_.fetch_add(1, std::memory_order_relaxed); }
 
    private:
     friend class ConnectionGuard;
     static constexpr size_t kFrameBytes = 128;  // headers of frames and of TLS' records
     std::atomic<uint64_t> explained_{0};
+    std::atomic<int> exhausted_{0};  // that the guard has not seen
   };
   explicit ConnectionGuard(Options options);
   ~ConnectionGuard() override;
@@ -141,6 +146,7 @@ class ConnectionGuard final : public security::CallObserver {
   struct Admitted {
     bool flooding = false;
     uint64_t explained = 0;  // bytes
+    int exhausted = 0;       // streams, since the last look
   };
   // What is known of peers when a sweep begins.
   struct Known {
@@ -167,6 +173,8 @@ class ConnectionGuard final : public security::CallObserver {
   Known Look();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;
+  // Whether the address has more of such streams than it may.
+  bool Exhausts(const std::string& peer, int streams, absl::Time now);
   void Sweep();
   void Disconnect(int fd, const std::string& peer, absl::string_view reason, absl::string_view why);
 

@@ -375,6 +375,21 @@ TEST_F(HostileConnectionTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACal
 }
 
 // The workers of a job may all have the address of one machine.
+TEST_F(HostileConnectionTest, DisconnectsClientWhoseStreamsAreRefusedForWhatTheyTake) {
+  RawConnection connection(server_->port());
+  connection.Begin();
+  for (uint32_t stream = 0; stream < kEndsAtOnce + 2; ++stream) {
+    connection.Send(Http2Frame(kHeaders, kEndHeaders, 2 * stream + 1, CallHeaders()));
+  }
+  opened_.WaitFor([](int opened) { return opened == kEndsAtOnce + 2; });
+  for (StreamId stream = 1; stream <= kEndsAtOnce + 2; ++stream) {
+    streams_.Close(stream, absl::ResourceExhaustedError("max_waiting_frames: too many"));
+  }
+  EXPECT_TRUE(connection.WaitForEnd(absl::Seconds(30)));
+  EXPECT_EQ(disconnected_.Now().at(0).reason, "exhausted");
+  ExpectServes();
+}
+
 TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
   for (int round = 1; round <= 3; ++round) {
     std::vector<RawConnection> peers;

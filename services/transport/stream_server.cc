@@ -170,7 +170,10 @@ class StreamServer::Impl::Stream {
 
   void Flush() { Act(outbox_.Flush()); }
 
-  void Close(absl::Status status) { Act(outbox_.Close(std::move(status))); }
+  void Close(absl::Status status) {
+    if (account_ != nullptr && absl::IsResourceExhausted(status)) account_->OnExhausted();
+    Act(outbox_.Close(std::move(status)));
+  }
 
   // Cuts the stream if it was closed long ago.
   void CutIfOverdue(absl::Time now) {

@@ -13,7 +13,7 @@ NOT_FROM_PEERS = {'job.proto', 'describe.proto'}
 # Files whose table is still to be written: whoever writes it takes the name out.
 PENDING = set()
 
-COLUMNS = ['message', 'fields', 'said by', 'what the receiver checks']
+COLUMNS = ['message', 'fields', 'sent by', 'what the receiver checks']
 
 
 def fields_of_proto(text):
@@ -130,7 +130,7 @@ class ProtocolPage(unittest.TestCase):
         fields = fields_of_proto(proto)
         self.assertEqual(fields, {'Outer': {'kind', 'inner', 'text', 'long_name'},
                                   'Outer.Inner': {'deep'}})
-        page = ('<!-- fields: x.proto -->\n| message | fields | said by | what the receiver checks |\n'
+        page = ('<!-- fields: x.proto -->\n| message | fields | sent by | what the receiver checks |\n'
                 '|---|---|---|---|\n| `Outer` | `kind`, `inner`, `gone` | A | B |\n'
                 '| `Outer.Inner` | `deep` | A | B |\n<!-- end -->')
         found, problems = fields_of_table(table_of_page(page, 'x.proto'))

@@ -179,7 +179,7 @@ class JsonDisplay final : public RunDisplay {
   void Write(Json json) {
     json["time"] =
         absl::FormatTime(absl::RFC3339_full, environment_.clock->Now(), absl::UTCTimeZone());
-    // Logs may hold anything; JSON holds UTF-8.
+    // Logs may contain any bytes; JSON must be UTF-8.
     *environment_.out << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     environment_.out->flush();
   }

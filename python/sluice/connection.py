@@ -45,8 +45,8 @@ def connect(name_or_address: str, state_directory: types.Path = '.sluice',
             address = f'127.0.0.1:{int(port.read_text())}'
         except (FileNotFoundError, ValueError):
             raise errors.JobNotFound(
-                f"there is no running job '{name_or_address}' in {state_directory}: {port} does not "
-                'exist. `sluice status` lists the jobs of this machine; for another machine, give '
+                f"there is no running job '{name_or_address}' in {state_directory}: {port} does "
+                'not exist. `sluice status` lists the jobs of this machine; for another machine, give '
                 'host:port of its coordinator') from None
         # Jobs of this machine use plain text.
         if secret_file is None and (run / 'secret').exists():

@@ -138,8 +138,9 @@ class Runtime:
         self.close()
         raise errors.JobNotFound(
             f'no job answers at {self.address} within {timeout:g} s '
-            f'({self.last_error or "no response"}). It has ended, has not started (increase timeout=), or its coordinator has another '
-            'address. `sluice status` lists the jobs of this machine.')
+            f'({self.last_error or "no response"}). It has ended, has not started (increase '
+            'timeout=), or its coordinator has another address. '
+            '`sluice status` lists the jobs of this machine.')
 
     def open_model(self, table, training_samples, evaluation_samples, read_initial, allocate):
         with self._lock:

@@ -7,6 +7,7 @@
 #   sluice-server         coordinator, shards and the command line; no LibTorch
 #   sluice-worker         all of these, and the worker
 #   sluice-worker-python  the same, and Python with numpy, gRPC and the package sluice
+#
 # Without an IMAGE, builds all of them. Each becomes FOLDER/IMAGE.tar, an OCI layout (docs/images.md
 # explains how to load and push it).
 #

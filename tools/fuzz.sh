@@ -15,6 +15,7 @@
 #   --input FILE   run this one input, such as a finding
 #   --list         print the names of the targets
 #   --check        print what the machine lacks, and fail if it lacks something
+#
 # Inputs that reach new code are kept in $XDG_CACHE_HOME/sluice/fuzz/corpus/<target>, and findings
 # in .../findings/<target>. After fixing a finding, copy its input to tests/fuzz/findings/<target>,
 # where //tests/fuzz:corpus_test runs it from then on.

@@ -7,6 +7,7 @@
 #   --extras   also optional tools for developers
 #   --check    install nothing; print what is missing, and fail if anything is
 #   --list     print the package names
+#
 # It can be run repeatedly and does nothing if nothing is missing. Installing needs root; other
 # users use sudo, if it is installed. No service is started or enabled.
 set -euo pipefail

@@ -19,11 +19,12 @@
 #   --no-install     do not look for missing packages
 #
 # SLUICE_PYTHON names another Python for those tests of the Python package that need torch, numpy or
-# gRPC where the system's lacks them; the output says which interpreter has which module. Tags of a
-# test target name its requirements on the machine (requires-root, requires-netns, requires-cgroups,
-# requires-cluster, requires-cluster-nodes); if one is missing, the target is skipped and counts as
-# one skipped case. A tier in which nothing can run is skipped with its reason. With CI=true,
-# skipping a tier that this machine can run is a failure.
+# gRPC where the system's lacks them; the output says which interpreter has which module.
+#
+# Tags of a test target name its requirements on the machine (requires-root, requires-netns,
+# requires-cgroups, requires-cluster, requires-cluster-nodes); if one is missing, the target is
+# skipped and counts as one skipped case. A tier in which nothing can run is skipped with its
+# reason. With CI=true, skipping a tier that this machine can run is a failure.
 #
 # The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
 # target that did not build count as one failed each. The exit status is 0 if nothing failed.

@@ -2,6 +2,7 @@
 # Checks what the compiler does not: formatting, scripts, lock annotations, lint.
 #
 #   tools/verify.sh [--fix] [--base REV] [CHECK...]
+#
 # Without a CHECK, runs all of them in this order:
 #   format         C++ and .proto files are as clang-format writes them
 #   shell          shellcheck finds nothing in the scripts
@@ -13,11 +14,13 @@
 #   --fix          format files rather than complain
 #   --base REV     the revision with which `tidy` compares; by default where this branch left origin's main branch,
 #                  or the commit before this one
+#
 # A check that cannot run here is skipped, with the reason. With CI=true it fails instead if the
 # missing program is one that tools/install_dependencies.sh installs; checks that are impossible (no
-# commit to compare with, no network) are still skipped. `tidy` starts no further file after
-# TIDY_SECONDS (default 200) and prints how many files it left out. The last line is "verify: N ok,
-# N failed, N skipped".
+# commit to compare with, no network) are still skipped.
+#
+# `tidy` starts no further file after TIDY_SECONDS (default 200) and prints how many files it left
+# out. The last line is "verify: N ok, N failed, N skipped".
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"

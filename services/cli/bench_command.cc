@@ -44,6 +44,7 @@ absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags
       AtomicWriteFile(environment.files, file,
                       absl::Cord(ManifestForMode(job, mode, flags.options).dump(2)), "bench");
   if (!written.ok()) return written;
+
   std::ostringstream out;
   std::ostringstream err;
   Environment inner = environment;

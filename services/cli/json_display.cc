@@ -156,6 +156,7 @@ class JsonDisplay final : public RunDisplay {
     json["gradientBytes"] = progress.gradient_bytes();
     json["pulledBytes"] = progress.pulled_bytes();
     json["parameterBytes"] = progress.parameter_bytes();
+
     if (progress.has_staleness()) {
       json["staleness"] = {{"updates", progress.staleness().updates()},
                            {"mean", progress.staleness().mean()},
@@ -167,6 +168,7 @@ class JsonDisplay final : public RunDisplay {
       json["evaluation"] = EvaluationJson(progress.last_evaluation());
     }
     if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().folder();
+
     json["logs"] = facts.logs;
     if (facts.result.ending.blamed.has_value()) {
       json["process"] = policy::SlotName(*facts.result.ending.blamed);

@@ -76,6 +76,7 @@ int Main(int argc, char** argv) {
   // Child processes inherit the environment. Sluice's programs choose gRPC's experiments
   // themselves; a user's program has its own gRPC, which may not know them.
   ConfigureGrpcProcess({.experiments = false, .data_plane = false});
+
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
   Environment environment;
@@ -98,6 +99,7 @@ int Main(int argc, char** argv) {
   environment.http = &http;
   environment.files = files.get();
   environment.clock = &clock;
+
   environment.cluster.kubeconfig = VariableOr("KUBECONFIG", "");
   environment.cluster.home = VariableOr("HOME", "");
   environment.cluster.service_host = VariableOr("KUBERNETES_SERVICE_HOST", "");
@@ -110,6 +112,7 @@ int Main(int argc, char** argv) {
     options.user_agent = absl::StrCat("sluice/", Version());
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
+
   // Only `run` and `bench` handle signals, because they stop a job in order; other commands simply
   // die. StopRequests blocks the signals for threads that start later, so it is created here.
   std::unique_ptr<StopRequests> stop;

@@ -96,6 +96,7 @@ Json ManifestForMode(const Json& job, const std::string& mode, const ModeOptions
   } else if (microbatch > batch) {
     training["microbatchSize"] = batch;
   }
+
   if (options.samples > 0) {
     training.erase("epochs");
     training["steps"] = std::max<uint64_t>(1, (options.samples + batch - 1) / batch);
@@ -113,6 +114,7 @@ Json ManifestForMode(const Json& job, const std::string& mode, const ModeOptions
   } else if (!training.contains("boundedStaleness")) {
     training["boundedStaleness"] = {{"maxStaleness", options.max_staleness}};
   }
+
   Json& data = manifest["spec"]["data"];
   if (data.contains("evaluation") && data["evaluation"].contains("intervalSteps")) {
     Json& interval = data["evaluation"]["intervalSteps"];
@@ -145,6 +147,7 @@ absl::StatusOr<ModeRun> ParseModeRun(const std::string& mode, absl::string_view 
                                                 ? summary.value("reason", "it did not succeed")
                                                 : std::string("it ended before it began")));
   }
+
   run.steps = summary.value("step", uint64_t{0});
   run.samples = summary.value("samples", uint64_t{0});
   run.seconds = summary.value("trainingSeconds", 0.0);

@@ -177,6 +177,7 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
     absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
   }
   absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
+
   v1::JobProgress progress;
   progress.set_phase(v1::JobProgress::SUCCEEDED);
   progress.set_step(run.finished->step);
@@ -251,6 +252,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   options.command_directory =
       std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
   options.control.with_losses = losses;
+
   const absl::Time start = environment.clock->Now();
   SummaryFacts facts;
   facts.name = name;
@@ -273,6 +275,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     log_begins = std::move(result.log_begins);
     environment.set_interrupt_handler(nullptr);
   }
+
   const absl::Time now = environment.clock->Now();
   facts.elapsed = now - start;
   listener.FillIn(&facts);
@@ -284,6 +287,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines,
                                  log_begins[*ending.blamed]);
   }
+
   if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
     display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));
   }
@@ -337,6 +341,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
         absl::StrCat("Job ", job->spec.name(), " is suspended (spec.suspend): nothing runs"),
         policy::Outcome::kSuspended, v1::JobProgress());
   }
+
   const absl::StatusOr<local::Programs> programs =
       FindPrograms(ProgramDirectories(environment, flags), job->spec);
   if (flags.dry_run) {
@@ -352,10 +357,12 @@ int Run(const Environment& environment, const RunFlags& flags) {
       return Complain(environment, status);
     }
   }
+
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
       !status.ok()) {
     return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
   }
+
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
   if (flags.take_over) {
     const absl::Status stopped = StopRunning(environment, flags, *job, directory);

@@ -126,6 +126,7 @@ class TextDisplay final : public RunDisplay {
     if (options_.quiet && lines.size() > 1) lines.resize(1);
     for (const std::string& line : lines) *environment_.out << line << "\n";
     environment_.out->flush();
+
     const policy::Ending& ending = facts.result.ending;
     if (ending.outcome == policy::Outcome::kFailed) {
       const std::vector<std::string> context = ContextOf(ending.reason, log_lines);

@@ -197,6 +197,7 @@ class ClusterJobs final : public Jobs {
     const absl::StatusOr<Json> patched = connection_.client->Patch(
         reconciler::TrainingJobs(), kube::KeyOf(*job), kube::PatchKind::kMerge, patch, write);
     if (!patched.ok()) return Explain(patched.status(), connection_);
+
     say(absl::StrCat("Stopping ", name, " in ", Place(), " after saving a checkpoint"));
     JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
     const absl::Time deadline = absl::Now() + options.timeout;

@@ -248,6 +248,7 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
       flags.output == "json"    ? MakeJsonDisplay(environment, options)
       : flags.output == "plain" ? MakePlainDisplay(environment, options)
                                 : MakeTextDisplay(environment, options);
+
   const std::optional<policy::Ending> ending = EndingOf(applied.job);
   const bool over = ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
   if (over) return SayEnded(environment, flags, key, applied.job, *ending, display.get());

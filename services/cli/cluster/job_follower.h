@@ -1,5 +1,6 @@
-// Follows one TrainingJob on a cluster to its end, and shows it like a job of this machine. Pure:
-// it takes what the API server reported and calls the display; no threads, no sockets.
+// Follows one TrainingJob on a cluster to its end, and shows it like a job of this machine.
+//
+// Pure: it takes what the API server reported and calls the display; no threads, no sockets.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
 

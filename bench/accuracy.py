@@ -3,9 +3,10 @@
 
     bench/accuracy.py --data DIR [--sluice PATH] [--epochs 5] [--seeds 3]
 
-Trains `mnist-net` synchronously for two epochs, and `convnet` in each mode over several seeds, each with two shards and two workers, and
-prints a table: the median final accuracy on the 10,000 test images, its range, the time of a run, and what is aimed at: 98.5 % of
-`mnist-net`, and of `convnet` at most one point between the modes. Exit code 1 if a run fails or an aim is missed.
+Trains `mnist-net` synchronously for two epochs, and `convnet` in each mode over several seeds, each
+with two shards and two workers, and prints a table: the median final accuracy on the 10,000 test
+images, its range, the time of a run, and the aim: 98.5 % for `mnist-net`, and for `convnet` at most
+one point between the modes. The exit code is 1 if a run fails or an aim is missed.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-// What the shard's arithmetic costs on one core: 100 MiB of float32, in the blocks of 1 MiB and the
-// received chunks of 64 KiB that a shard sees. Bytes per second count the parameters, not all that
-// is read and written.
+// Measures the shard's arithmetic on one core: 100 MiB of float32, in blocks of 1 MiB and received
+// chunks of 64 KiB, as on a shard. Bytes per second count the parameters, not all bytes that are
+// read and written.
 //
 //   bazel run -c opt //bench:arithmetic_benchmark
 
@@ -54,7 +54,7 @@ void BM_Add(benchmark::State& state) {
   SetBytes(state);
 }
 
-// From chunks that start `state.range(0)` bytes behind an aligned address.
+// Adds chunks that start `state.range(0)` bytes after an aligned address.
 void BM_AddPayload(benchmark::State& state) {
   const auto shift = static_cast<size_t>(state.range(0));
   std::vector<float> sums = Values();
@@ -93,7 +93,7 @@ void BM_ConvertToHalf(benchmark::State& state) {
   SetBytes(state);
 }
 
-// Version s + 1 beside version s, block by block, taking turns between two versions.
+// Writes version s + 1 beside version s, block by block, alternating between two versions.
 void StepBeside(benchmark::State& state, const v1::OptimizerSpec& spec) {
   const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(spec);
   const std::vector<float> gradient = Values();

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains one model with each codec and prints accuracy and bytes beside each other.
+"""Trains one model with each codec and prints accuracy and bytes.
 
     bench/codec_accuracy.py --data ../shared/data/mnist
     bench/codec_accuracy.py --data data/mnist --only None TopK --steps 200
 
-`convnet` on MNIST, 2 workers, 2 shards, the same seed for all: the samples of each step are the same.
-Runs bazel-bin/services/cli/sluice, which has to be built.
+`convnet` on MNIST, 2 workers, 2 shards, the same seed for all, so each step has the same samples.
+Runs bazel-bin/services/cli/sluice, which must be built first.
 """
 import argparse
 import json
@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1876)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--momentum", type=float, default=0, help="what a codec leaves out comes late in one piece, and momentum multiplies it")
+    parser.add_argument("--momentum", type=float, default=0, help="of SGD; note that momentum amplifies what a codec leaves out and sends late in one piece")
     parser.add_argument("--only", nargs="+", metavar="CODEC", help=f"of: {'; '.join(CODECS)}")
     options = parser.parse_args()
     print("| push | accuracy | bytes a step | of raw | seconds |\n|---|---|---|---|---|", flush=True)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Runs every job file of examples/, shortened, and prints a table: example, gradients/s, metric, seconds.
+"""Runs every job file of examples/, shortened, and prints a table of gradients/s, metric and
+seconds.
 
     bench/examples.py                          all of them
     bench/examples.py --only pool queues       some
-    bench/examples.py --long                   as the files say
+    bench/examples.py --long                   without shortening
 
-Runs bazel-bin/services/cli/sluice; it, //examples and //examples/plugins/lion:liblion.so have to be built.
-A gradient is one worker's contribution: of a synchronous step as many as there are workers, of an asynchronous update one. Gradients/s are those
-of the time in which the job trained, as the coordinator saw it; seconds are from the command's start to its end.
+Runs bazel-bin/services/cli/sluice; build it, //examples and //examples/plugins/lion:liblion.so
+first. A gradient is one worker's contribution: a synchronous step has one per worker, an
+asynchronous update has one. Gradients/s are measured over the coordinator's training time; seconds
+are from the command's start to its end.
 """
 import argparse
 import json
@@ -22,7 +24,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
 
-# What is other than in the file: fields below spec, by path.
+# The changes to each file: fields below spec, by path.
 SHORT = {
     "additive-live": {"training.steps": 10, "training.stepDelaySeconds": 0.1},
     "adult-csv": {"training.epochs": None, "training.steps": 100},
@@ -46,7 +48,7 @@ AS_IT_IS = ("additive", "additive-sharded", "additive-sharded-synchronous", "mlp
 
 
 def read(path):
-    """A manifest. (1e-3 is a number, which PyYAML does not know.)"""
+    """Reads a manifest; unlike PyYAML, it reads 1e-3 as a number."""
     loader = type("Loader", (yaml.SafeLoader,), {})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
     return yaml.load(path.read_text(), loader)
@@ -75,12 +77,12 @@ def shorten(name, spec):
 
 
 def place_files(spec, example, options):
-    """Makes the paths absolute. What is missing, or None."""
+    """Makes the paths absolute. Returns the first missing file, or None."""
     data = spec["data"]
     for place in (data.get("source"), data.get("evaluation", {}).get("source"), spec["model"]):
         if not place or "path" not in place:
             continue
-        built = options.sluice.absolute().parents[2]  # bazel-bin, whatever it is called
+        built = options.sluice.absolute().parents[2]  # the folder bazel-bin under any name
         path = example.parent / place["path"].replace("../bazel-bin", str(built))
         if not path.exists():
             return place["path"]
@@ -122,7 +124,7 @@ def main():
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one example")
     options = parser.parse_args()
-    # The optimizer of `lion`, as it was built beside the command.
+    # The optimizer `lion`, built beside the command.
     built = options.sluice.absolute().parents[2] / "examples" / "plugins" / "lion"
     os.environ["SLUICE_PLUGIN_PATH"] = f"{built}:{os.environ.get('SLUICE_PLUGIN_PATH', '')}"
     examples = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
@@ -136,7 +138,7 @@ def main():
             shorten(name, manifest["spec"])
         missing = place_files(manifest["spec"], examples[name], options)
         if missing:
-            rows.append([name, "–", f"failed: {missing} is not there", "–"])
+            rows.append([name, "–", f"failed: {missing} does not exist", "–"])
             failed = True
             continue
         row, succeeded = run(name, manifest, options)

@@ -35,7 +35,8 @@ worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& p
   options.coordinator = processes.coordinator_address();
   const auto security = security::TransportSecurity::OpenIfAny(
       MakeRealFileSystem().get(), {.secret_file = processes.secret_file()}, absl::Now());
-  if (security.ok()) options.security = *security;  // else it is refused, and says so
+  if (security.ok())
+    options.security = *security;  // without credentials the job refuses it with a clear error
   options.threads = 1;
   return options;
 }

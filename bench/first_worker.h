@@ -1,5 +1,5 @@
-// What the benchmarks of real jobs share: processes in a folder of their own, and this process as
-// one of the job's workers, so that it can see its steps.
+// Shared by the benchmarks of real jobs: processes in their own folder, and this process as one of
+// the job's workers, so that it can observe the steps.
 
 #ifndef SLUICE_BENCH_FIRST_WORKER_H_
 #define SLUICE_BENCH_FIRST_WORKER_H_
@@ -13,15 +13,15 @@
 
 namespace sluice::bench {
 
-// Calls `run` with a new folder, which goes if all went well; else the error says where its logs
-// are.
+// Calls `run` with a new folder and removes it on success; an error names the folder of the logs.
 absl::Status InNewFolder(const std::string& benchmark,
                          absl::FunctionRef<absl::Status(const std::string& folder)> run);
 
-// With what this process is the job's worker 0, computing with one thread; make_engine is missing.
+// Options that make this process the job's worker 0, computing with one thread; the caller sets
+// make_engine.
 worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& processes);
 
-// Waits until the worker has ended; an error unless the job has finished.
+// Waits until the worker has ended; returns an error unless the job has finished.
 absl::Status WaitUntilFinished(worker::WorkerProcess* process);
 
 }  // namespace sluice::bench

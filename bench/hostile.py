@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""What attacks cost a job: steps a second before, during and after each, and the memory of the attacked processes.
+"""Measures the cost of attacks on a job: steps per second before, during and after each, and the
+memory of the attacked processes.
 
-    bazel run //bench:hostile -- --quick --check         each attack once, with TLS where it can be; less than ten minutes
-    bazel run //bench:hostile -- --check                 each attack on a job of its own; some fifteen minutes
-    bazel run //bench:hostile -- --only S13 rapid --tls  the attacks of a number, or with a word in the name
+    bazel run //bench:hostile -- --quick --check         each attack once, with TLS if possible; less than ten minutes
+    bazel run //bench:hostile -- --check                 each attack on its own job; about fifteen minutes
+    bazel run //bench:hostile -- --only S13 rapid --tls  attacks by number or by a word of their name
 
-The attacks are those of tests/integration/hostile, whose tests say what must hold of a job on any machine. This program wants a quiet
-machine and measures the pace: steps (or updates) a second over `--stretch` seconds before an attack, from its begin to its end, and
-over the same time afterwards, as soon as the pace is back or 12 s have passed. A batch takes a worker 25 ms, asleep, so the job wants
-little of the cores. The attacker runs with the policy SCHED_IDLE: it gets the time of the cores that no other process wants, so the
-figures show what the attack makes the processes of the job do, not what the attacker itself takes from them. A hostile member is a
-worker of the job and runs as one.
+The attacks are those of tests/integration/hostile, whose tests state what must hold for a job on
+any machine. This program needs a quiet machine and measures the pace: steps (or updates) per second
+over `--stretch` seconds before an attack, from its begin to its end, and over the same time
+afterwards, as soon as the pace has recovered or 12 s have passed. A worker sleeps 25 ms per batch,
+so the job needs little processor time. The attacker runs with the policy SCHED_IDLE and only gets
+processor time that no other process uses, so the figures show what the attack makes the job's
+processes do, not what the attacker itself takes from them. A hostile member is a worker of the job
+and runs like one.
 
-With --check the exit code is 1 if the pace falls below `--least` of that before, during or after an attack, if a process passes its
-bound on memory, if an attempt is lost, or if a job ends otherwise than without attacks. The pace during an attack does not count where
-the attacker is one of the two workers of the job, or sits in the place of one: the others wait for it until it is expelled.
+With --check the exit code is 1 if the pace during or after an attack falls below `--least` of the
+pace before it, if a process exceeds its memory bound, if an attempt is lost, or if a job ends
+differently than without attacks. The pace during an attack does not count if the attacker is one of
+the job's two workers, or replaces one: the other worker waits for it until it is expelled.
 """
 
 import argparse
@@ -53,17 +57,17 @@ def _ratio(outcomes, part):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--only', nargs='+', default=[], help='numbers of the review, or words of names')
-    parser.add_argument('--rounds', type=int, default=1, help='of each; medians are shown')
+    parser.add_argument('--only', nargs='+', default=[], help='numbers of attacks, or words of their names')
+    parser.add_argument('--rounds', type=int, default=1, help='rounds of each attack; medians are shown')
     parser.add_argument('--stretch', type=float, default=3.0, help='seconds for which the pace is measured')
-    parser.add_argument('--least', type=float, default=0.8, help='of the pace before, during and after an attack')
+    parser.add_argument('--least', type=float, default=0.8, help='minimum pace during and after an attack, as a fraction of the pace before')
     parser.add_argument('--check', action='store_true', help='exit with 1 if something is wrong')
-    parser.add_argument('--quick', action='store_true', help='each attack once, as many as possible on one job')
+    parser.add_argument('--quick', action='store_true', help='run each attack once, as many as possible on one job')
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument('--plain', action='store_true', help='in plain text alone')
-    kinds.add_argument('--tls', action='store_true', help='with TLS alone')
+    kinds.add_argument('--plain', action='store_true', help='only in plain text')
+    kinds.add_argument('--tls', action='store_true', help='only with TLS')
     options = parser.parse_args()
-    # The runfiles, where Bazel has put the programs beside this file.
+    # The runfiles, if Bazel has put the programs beside this file.
     os.environ.setdefault('SLUICE_PROGRAMS', str(pathlib.Path(__file__).absolute().parent.parent))
     sluice = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
     print('| attack | | steps/s before | during | after | coordinator, MiB | shards, MiB | |\n|---|---|---|---|---|---|---|---|')
@@ -84,7 +88,7 @@ def main():
 
 
 def _tell(case, tls, outcomes, options):
-    """Prints a line of the table; whether anything is wrong."""
+    """Prints a line of the table; returns whether there is a problem."""
     during, after = _ratio(outcomes, 'during'), _ratio(outcomes, 'after')
     problems = [problem for each in outcomes for problem in each.problems]
     slow = after < options.least or (case.paced and during < options.least)

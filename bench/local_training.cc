@@ -1,5 +1,5 @@
-// What bench/training.cc is compared with: the same model, data, order and batches, trained in one
-// process by LibTorch's own SGD, in place, as one would without parameter servers.
+// The baseline of bench/training.cc: the same model, data, order and batches, trained in one
+// process by LibTorch's own SGD, in place, without parameter servers.
 //
 //   local_training --model mlp --steps 2000 --data /usr/share/datasets/fashion-mnist
 //
@@ -27,7 +27,7 @@
 #include "services/worker/models/loss.h"
 #include "services/worker/models/model.h"
 
-// OpenBLAS has threads of its own.
+// OpenBLAS has its own threads.
 extern "C" void openblas_set_num_threads(int threads) __attribute__((weak));
 
 namespace sluice::bench {
@@ -76,7 +76,7 @@ class Trainer {
     const at::Tensor loss =
         LossSum(loss_, output, TargetTensor(*batch)).div(static_cast<double>(batch->samples));
     loss.backward();
-    // LibTorch's Adam takes no sparse gradients, as those of an embedding are.
+    // LibTorch's Adam does not accept the sparse gradients of an embedding.
     for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
         at::Tensor& gradient = parameter.mutable_grad();
@@ -154,8 +154,8 @@ int Main(int argc, char** argv) {
   CLI::App app{"Measures the gradients per second of training without parameter servers."};
   app.add_option("--model", flags.job.model)->required();
   app.add_option("--data", flags.job.data, "folder with the image models' IDX files");
-  app.add_option("--steps", flags.job.steps, "that are measured")->capture_default_str();
-  app.add_option("--warmup", flags.warmup, "steps before them")->capture_default_str();
+  app.add_option("--steps", flags.job.steps, "number of measured steps")->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "number of steps before them")->capture_default_str();
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   const absl::Status status = Run(flags);
   return status.ok() ? 0 : ExitWith("local_training", status);

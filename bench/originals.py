@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Runs the workloads of the reference systems on the originals' own systems and here, in turns, and prints a table.
+"""Compares the workloads of the reference systems, on the original systems and on Sluice, and
+prints a table.
 
     bench/originals.py --python VENV/bin/python        all of them; VENV has torch, torchvision, numpy and ray
     bench/originals.py --only ray-vector mlp           some
-    bench/originals.py --rounds 1 --quick              does it work?
-    bench/originals.py --priority                      both sides at real-time priority (chrt -r 10), which keeps neighbours out
+    bench/originals.py --rounds 1 --quick              a quick functional check
+    bench/originals.py --priority                      both sides at real-time priority (chrt -r 10), undisturbed by other processes
 
-Rounds alternate, theirs and ours, so that a busy machine is busy for both; the table has medians, and how many times as fast (or, of seconds,
-how many times as long) ours is. The originals' programs are bench/peers/, ours the job files of examples/ as bazel-bin/services/cli/sluice runs them.
-Rates are without the start of processes on both sides. Where the workers' time went is printed below. --programs names a folder of other programs,
-such as a sluice-worker with the originals' LibTorch (LIBTORCH=pip, CONTRIBUTING.md).
+Rounds alternate between theirs and ours, so that a busy machine affects both; the table has
+medians, and Sluice's ratio (of rates, or of seconds). The originals' programs are in bench/peers/;
+ours are the job files of examples/, run by bazel-bin/services/cli/sluice. Rates exclude the start
+of processes on both sides. A second table splits the workers' time. --programs names a folder of
+other programs, such as a sluice-worker with the originals' LibTorch (LIBTORCH=pip,
+CONTRIBUTING.md).
 """
 import argparse
 import json
@@ -88,16 +91,16 @@ def run_theirs(case, options):
 
 
 def run_ours(case, options):
-    """The figure, and the summary that it is of."""
+    """Returns a run's figure and its summary."""
     path = ROOT / "examples" / f"{case.example}.yaml"
     manifest = examples.read(path)
     for field, value in {**case.changes, **(case.quick if options.quick else {})}.items():
         examples.set_field(manifest["spec"], field, value)
-    if "{mnist}" in case.theirs:  # as theirs
+    if "{mnist}" in case.theirs:  # the same data as theirs
         examples.set_field(manifest["spec"], "data.source.path", str((options.data / "mnist").absolute()))
         examples.set_field(manifest["spec"], "data.normalize", {"mean": [0.1307], "std": [0.3081]})
     if missing := examples.place_files(manifest["spec"], path, options):
-        sys.exit(f"{path.name}: {missing} is not there")
+        sys.exit(f"{path.name}: {missing} does not exist")
     with tempfile.TemporaryDirectory() as folder:
         job = pathlib.Path(folder) / "job.yaml"
         job.write_text(json.dumps(manifest))
@@ -108,7 +111,7 @@ def run_ours(case, options):
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     summary = next((line for line in lines if line["type"] == "summary"), None)
     if done.returncode != 0 or summary is None:
-        sys.exit(f"{path.name} ended with {done.returncode}: {summary['reason'] if summary else done.stderr}")
+        sys.exit(f"{path.name} exited with code {done.returncode}: {summary['reason'] if summary else done.stderr}")
     if case.less:
         return summary["trainingSeconds"], summary
     spec = manifest["spec"]
@@ -118,7 +121,7 @@ def run_ours(case, options):
 
 
 def shares(summaries):
-    """Where the workers' time went, in percent."""
+    """The shares of the workers' time, in percent."""
     total = sum(sum(summary["workerSeconds"].values()) for summary in summaries) or 1
     return [f"{100 * sum(s['workerSeconds'][part] for s in summaries) / total:.0f} %" for part in PARTS]
 
@@ -139,13 +142,13 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(CASES), help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="ours shortened")
-    parser.add_argument("--priority", action="store_true", help="both sides by `chrt -r 10`")
+    parser.add_argument("--priority", action="store_true", help="run both sides with `chrt -r 10`")
     beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(os.environ.get("SLUICE_DATA", beside)), help="folder with mnist/")
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
     parser.add_argument("--programs", type=pathlib.Path, help="folder of sluice-coordinator, sluice-ps and sluice-worker")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
-    parser.add_argument("--json", type=pathlib.Path, help="all values go to this file too")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")
     options = parser.parse_args()
     found = {}  # name -> (theirs, ours, summaries)
     for round_ in range(options.rounds):

@@ -1,13 +1,13 @@
-// How long a step of the data plane takes: one worker pushes a gradient of the whole model and
-// holds the next version, with real shards and a real coordinator in processes of their own.
-// Nothing is computed: the gradient is the same constant every time, so that what is measured is
-// pushing, closing, pulling and storing, and every element of every version is known and checked.
+// Measures a step of the data plane: one worker pushes a gradient of the whole model and receives
+// the next version, with real shards and a real coordinator in their own processes. Nothing is
+// computed: the gradient is always the same constant, so that only pushing, closing, pulling and
+// storing are measured, and every element of every version is known and checked.
 //
 //   push_pull --bytes 104857600 --optimizer add --steps 30
 //   push_pull --table-rows 1000000 --row-elements 64 --touched-rows 20000
 //
-// The second form has an embedding table, of which every step touches the same rows: their
-// gradients are pushed, and they alone are pulled.
+// The second form has an embedding table, of which every step touches the same rows: only these are
+// pushed and pulled.
 //
 // Prints one JSON line: the median, the fastest and the slowest step in seconds.
 
@@ -61,7 +61,7 @@ class ConstantGradientEngine final : public ComputeEngine {
     tensor.set_shape(0, static_cast<int64_t>(flags.table_rows));
     tensor.add_shape(static_cast<int64_t>(flags.row_elements));
     row_elements_ = flags.row_elements;
-    // Spread over the whole table, as ids are.
+    // Spread over the whole table, like ids.
     const uint64_t stride = std::max<uint64_t>(1, flags.table_rows / flags.touched_rows);
     for (uint64_t row = 0; row < flags.table_rows && rows_.size() < flags.touched_rows;
          row += stride) {
@@ -136,7 +136,7 @@ class ConstantGradientEngine final : public ComputeEngine {
     tensor.set_dtype(v1::FLOAT32);
   }
 
-  // Of those that are touched.
+  // Index of the touched row.
   absl::Status CheckEveryElement(uint64_t step) const {
     const float expected = static_cast<float>(step_change_ * static_cast<double>(step));
     const uint64_t elements = rows_.empty() ? current_.size() : rows_.size() * row_elements_;
@@ -159,7 +159,7 @@ class ConstantGradientEngine final : public ComputeEngine {
   absl::Time started_ = absl::InfiniteFuture();
   std::vector<double> seconds_;
   uint64_t row_elements_ = 1;
-  std::vector<uint64_t> rows_;  // touched; none: all
+  std::vector<uint64_t> rows_;  // the touched rows; empty: all
 };
 
 v1::JobSpec MakeJob(const Flags& flags) {
@@ -250,21 +250,22 @@ int Main(int argc, char** argv) {
   CLI::App app{"Measures one push of a whole model and pull of its next version."};
   app.add_option("--bytes", flags.bytes, "size of the model, a multiple of 4")
       ->capture_default_str();
-  app.add_option("--table-rows", flags.table_rows, "of an embedding table in place of --bytes");
+  app.add_option("--table-rows", flags.table_rows,
+                 "rows of an embedding table, instead of --bytes");
   app.add_option("--row-elements", flags.row_elements)->capture_default_str();
-  app.add_option("--touched-rows", flags.touched_rows, "of the table in each step")
+  app.add_option("--touched-rows", flags.touched_rows, "rows that each step touches")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--shards", flags.shards)->capture_default_str();
-  app.add_option("--steps", flags.steps, "that are measured")->capture_default_str();
-  app.add_option("--warmup", flags.warmup, "steps before them")->capture_default_str();
+  app.add_option("--steps", flags.steps, "number of measured steps")->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "number of steps before them")->capture_default_str();
   app.add_option("--optimizer", flags.optimizer)
       ->check(CLI::IsMember({"add", "sgd"}))
       ->capture_default_str();
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "between worker and shard (default: yes)");
-  app.add_flag("--tls", flags.tls, "encrypted, with a certificate for each process");
-  app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
+  app.add_flag("--tls", flags.tls, "encrypt, with a certificate for each process");
+  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
   const absl::Status status = bench::InNewFolder(

@@ -1,13 +1,13 @@
-// What a worker's death costs the others: the longest pause in the steps of a worker that lives
-// while another one is killed, and the time from the death to the first contribution of its
-// replacement.
+// Measures the cost of a worker's death: the longest pause in the steps of a surviving worker while
+// another one is killed, and the time from the death to the first contribution of its replacement.
 //
 //   recovery --rounds 5
 //
-// One worker lives in this process and notes when each of its steps begins; shard, coordinator and
-// the other worker are real processes. Each round kills that other worker by SIGKILL and starts a
-// replacement at once, as a process manager does; in one half of the rounds the coordinator is told
-// of the death, in the other it only sees the stream break. Prints one JSON line for each.
+// One worker runs in this process and records when each of its steps begins; shard, coordinator and
+// the other worker are real processes. Each round kills the other worker with SIGKILL and
+// immediately starts a replacement, like a process manager; in one half of the rounds the death is
+// reported to the coordinator, in the other it only sees the stream break. Prints one JSON line for
+// each half.
 
 #include <algorithm>
 #include <iostream>
@@ -35,7 +35,7 @@ struct Flags {
   std::string programs;
 };
 
-// When steps began, and on how many samples.
+// The times at which steps began, and their numbers of samples.
 class StepLog {
  public:
   struct Step {
@@ -103,13 +103,13 @@ class Rig {
   }
 
   absl::StatusOr<Recovery> Kill(bool report) {
-    // In the middle of quiet training.
+    // Wait for undisturbed training.
     absl::SleepFor(absl::Seconds(1));
     const absl::Time death = absl::Now();
     if (absl::Status status = processes_.Kill("worker-1", report); !status.ok()) return status;
     if (absl::Status status = processes_.StartWorker(1); !status.ok()) return status;
-    // A step of the whole batch first: the survivor is alone. NOT_FOUND if it never is, because the
-    // replacement has joined before there is a view without the dead worker.
+    // First waits for a step of the whole batch, which the survivor computes alone. NOT_FOUND if
+    // there is none, because the replacement joined before a view without the dead worker.
     absl::StatusOr<absl::Time> alone = WaitForStep(
         death, [](uint64_t samples) { return samples == kBatch; }, absl::Seconds(3));
     if (absl::IsDeadlineExceeded(alone.status()) && !log_.Since(death + absl::Seconds(2)).empty()) {
@@ -155,7 +155,7 @@ class Rig {
       }
       absl::SleepFor(absl::Milliseconds(1));
     }
-    return absl::DeadlineExceededError("the job does not go on");
+    return absl::DeadlineExceededError("the job does not continue");
   }
 
   StepLog log_;
@@ -200,11 +200,11 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app{"Measures what a worker's death costs."};
+  CLI::App app{"Measures the cost of a worker's death."};
   app.add_option("--rounds", flags.rounds)->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--suspect-seconds", flags.suspect_seconds, "timeouts.suspectSeconds of the job")
       ->capture_default_str();
-  app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
+  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
   const absl::Status status = bench::InNewFolder(

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs all benchmarks beside their peers and prints one table (docs/benchmarks.md says what is measured).
+"""Runs all benchmarks and their peers and prints the tables that docs/benchmarks.md explains.
 
     bench/run.py                        everything; about ten minutes on a quiet machine of two cores
     bench/run.py --only push-pull mlp   some of it
-    bench/run.py --quick                few rounds and steps: whether it works
+    bench/run.py --quick                few rounds and steps, as a functional check
 
-Rounds alternate between what is measured and its peers; medians over the rounds. At the end stands what the project aims at, and
-whether it was reached on this machine; with --check the exit code is 1 if something was not. Peers of PyTorch RPC
-run where a Python with `torch` and `numpy` is found (--python names one); otherwise they are left out.
+Rounds alternate between Sluice and its peers; the figures are medians over the rounds. The last
+table lists the project's aims and whether this machine reached them; with --check the exit code is
+1 if an aim was missed. Peers of PyTorch RPC run if a Python with `torch` and `numpy` is found
+(--python names one); otherwise they are left out.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ PEERS = ROOT / "bench" / "peers"
 TARGETS = ["//bench:push_pull", "//bench:transport_benchmark", "//bench:training", "//bench:local_training", "//bench:recovery"]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 
-# Steps of one round; image models take data.
+# Steps of one round; image models need data.
 MODELS = {
     "convnet": 500,
     "mnist-net": 60,
@@ -38,14 +39,14 @@ WITH_DATA = ("convnet", "mnist-net", "mlp")
 
 
 class Runner:
-    """Starts one program after the other, and remembers what each said."""
+    """Runs one program after the other, and collects their output."""
 
     def __init__(self, options):
         self.options = options
-        self.results = {}  # (line, column) -> values, one a round
+        self.results = {}  # (line, column) -> values, one per round
 
     def records(self, command):
-        """The objects that it prints, a line each."""
+        """Runs a program and returns the JSON objects that it prints, one per line."""
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         done = subprocess.run(
             command, cwd=self.options.programs, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -88,7 +89,7 @@ def push_pull(runner, steps_large, steps_small):
             runner.note(line, column, seconds)
 
 
-# Of an embedding table a step touches few rows, or all.
+# A step touches few rows of an embedding table, or all of them.
 TABLE_ROWS, ROW_ELEMENTS, TOUCHED_ROWS = 1_000_000, 64, 20_000
 ROWS_LINE = f"table of {TABLE_ROWS:,} × {ROW_ELEMENTS}, SGD, {TOUCHED_ROWS:,} rows touched"
 
@@ -100,7 +101,7 @@ def rows(runner, steps):
     runner.note(ROWS_LINE, "whole", runner.program("push_pull", *flags, "--bytes", 4 * TABLE_ROWS * ROW_ELEMENTS)["median_seconds"])
 
 
-# What a dead worker costs the others, and when its replacement helps.
+# The pause that a worker's death causes, and the time until its replacement contributes.
 DEATHS = {"reported": "death reported by the parent", "seen by the broken stream": "death seen by the broken stream"}
 
 
@@ -161,7 +162,7 @@ def scaled(line, column, scale):
     return lambda runner: None if runner.median(line, column) is None else scale * runner.median(line, column)
 
 
-# What is aimed at: a line's name, how it is found, its bound, "at most" or "at least", its unit.
+# The aims: a line's name, its value, its bound, "at most" or "at least", its unit.
 AIMS = [
     ("100 MiB, Add", scaled("push + pull, 100 MiB, Add", "sluice", 1e3), "at most", 60, "ms"),
     ("100 MiB, SGD with undo", scaled("push + pull, 100 MiB, SGD", "sluice", 1e3), "at most", 80, "ms"),
@@ -223,7 +224,7 @@ def machine():
 
 
 def find_python(wanted):
-    """A Python that can do PyTorch RPC, or None."""
+    """Returns a Python with PyTorch RPC, or None."""
     for candidate in [wanted] if wanted else ["python3"]:
         path = shutil.which(candidate)
         check = "import numpy, torch.distributed.rpc as r; r.TensorPipeRpcBackendOptions"
@@ -244,7 +245,7 @@ def main():
     parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="folder with IDX images")
     parser.add_argument("--programs", type=pathlib.Path, help="folder with built programs (default: builds them)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=pathlib.Path, help="all values go to this file too")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")
     options = parser.parse_args()
     options.python = None if options.no_peers else find_python(options.python)
     if options.python is None:
@@ -255,7 +256,7 @@ def main():
     options.programs = options.programs.resolve()
     wanted = options.only or ["push-pull", "rows", "recovery", *MODELS]
     if set(wanted) & set(WITH_DATA) and not os.path.isdir(options.data):
-        sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one by --data")
+        sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one with --data")
 
     runner = Runner(options)
     divide = 10 if options.quick else 1

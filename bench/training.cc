@@ -1,5 +1,5 @@
-// How many gradients per second a whole job computes and applies: a real coordinator, real shards
-// and workers in processes of their own, of which this one is the first worker.
+// Measures how many gradients per second a whole job computes and applies: a real coordinator, real
+// shards and workers in their own processes; this process is the first worker.
 //
 //   training --model mlp --workers 2 --shards 2 --steps 2000 --data
 //   /usr/share/datasets/fashion-mnist
@@ -30,7 +30,7 @@ struct Flags {
   std::string programs;
 };
 
-// Notes when each version is adopted: when a step is over.
+// Records when each version is adopted, which ends a step.
 class TimedEngine final : public ComputeEngine {
  public:
   explicit TimedEngine(std::unique_ptr<ComputeEngine> engine) : engine_(std::move(engine)) {}
@@ -58,7 +58,7 @@ class TimedEngine final : public ComputeEngine {
     return engine_->Evaluate(buffer, batch);
   }
 
-  // The first `warmup` steps left out.
+  // The seconds of the steps after the first `warmup`.
   std::vector<double> StepSeconds(uint64_t warmup) const {
     std::vector<double> seconds;
     for (size_t i = warmup + 1; i < adopted_.size(); ++i) {
@@ -137,9 +137,9 @@ int Main(int argc, char** argv) {
   app.add_option("--workers", flags.job.workers)->capture_default_str();
   app.add_option("--shards", flags.job.shards)->capture_default_str();
   app.add_option("--partitions", flags.job.partitions)->capture_default_str();
-  app.add_option("--steps", flags.job.steps, "that are measured")->capture_default_str();
-  app.add_option("--warmup", flags.warmup, "steps before them")->capture_default_str();
-  app.add_option("--programs", flags.programs, "folder that holds services/ps/sluice-ps, ...");
+  app.add_option("--steps", flags.job.steps, "number of measured steps")->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "number of steps before them")->capture_default_str();
+  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
   const absl::Status status =

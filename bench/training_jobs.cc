@@ -28,7 +28,7 @@ constexpr ModelJob kModels[] = {
     {"additive", 32, false, 0, 0},
     {"lstm-lm", 20, false, 35, 0, 10000},
 };
-// Of additive: 4 MB, between the mlp and the mnist-net.
+// additive has 4 MB, between mlp and mnist-net.
 constexpr int64_t kAdditiveElements = 1'000'000;
 constexpr uint64_t kSyntheticSamples = 100'000;
 

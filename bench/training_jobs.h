@@ -1,5 +1,5 @@
-// The jobs of which the benchmarks of whole training steps measure the rate, so that training with
-// and without parameter servers is given the same model, data, order and batches.
+// The jobs of the benchmarks of whole training steps, so that training with and without parameter
+// servers has the same model, data, order and batches.
 
 #ifndef SLUICE_BENCH_TRAINING_JOBS_H_
 #define SLUICE_BENCH_TRAINING_JOBS_H_
@@ -32,8 +32,8 @@ std::vector<std::string> ModelNames();
 // model.
 absl::StatusOr<v1::JobSpec> MakeTrainingJob(const TrainingJobOptions& options);
 
-// What all these programs print: one JSON line. `seconds` are those of each measured step, `more`
-// is appended.
+// The output of these programs: one JSON line. `seconds` are the times of the measured steps;
+// `more` is appended.
 std::string RateAsJson(const TrainingJobOptions& options, const std::string& benchmark,
                        std::vector<double> seconds,
                        const std::vector<std::pair<std::string, double>>& more = {});

@@ -1,6 +1,6 @@
-// What the transport alone gives: a server and a client, two processes on loopback, over the
-// streams that workers and shards use. No protocol: the server adds what it gets to its array and
-// sends that part of the array back.
+// Measures the transport alone: a server and a client, two processes on loopback, over the streams
+// that workers and shards use. Without the protocol: the server adds received blocks to its array
+// and sends that part of the array back.
 //
 //   bazel run -c opt //bench:transport_benchmark -- --rounds=20
 
@@ -63,7 +63,7 @@ v1::Header WithBlock(bool push, uint32_t block, size_t bytes) {
   return header;
 }
 
-// Adds each pushed block to its part of the array, and answers with that part.
+// Adds each pushed block to its part of the array, and replies with that part.
 class AddingServer final : public StreamHandler {
  public:
   explicit AddingServer(const Flags& flags)
@@ -140,7 +140,8 @@ class Client {
                                               }});
   }
 
-  // Pushes the whole array in blocks of `block_bytes`, waits until all are back; milliseconds.
+  // Pushes the whole array in blocks of `block_bytes` and waits for all replies; returns
+  // milliseconds.
   double Round(size_t bytes, size_t block_bytes) {
     const auto start = std::chrono::steady_clock::now();
     for (size_t offset = 0, block = 0; offset < bytes; offset += block_bytes, ++block) {
@@ -154,7 +155,7 @@ class Client {
     return Milliseconds(std::chrono::steady_clock::now() - start);
   }
 
-  // Every element must have been added to once a round.
+  // Each round must have added to every element once.
   bool Check(float value) const {
     return std::all_of(in_.begin(), in_.end(), [value](float x) { return x == value; });
   }
@@ -185,10 +186,10 @@ int Main(int argc, char** argv) {
   CLI::App app("Throughput and latency of the transport on loopback");
   app.add_option("--mib", flags.mib, "size of the array");
   app.add_option("--chunk_kib", flags.chunk_kib, "payload of one frame");
-  app.add_option("--rounds", flags.rounds, "of the whole array");
-  app.add_option("--small_rounds", flags.small_rounds, "of 64 bytes");
+  app.add_option("--rounds", flags.rounds, "rounds of the whole array");
+  app.add_option("--small_rounds", flags.small_rounds, "rounds of 64 bytes");
   app.add_flag("--experiments,!--no-experiments", flags.experiments, "gRPC's experiments");
-  app.add_flag("--compute,!--no-compute", flags.compute, "add and copy what is received");
+  app.add_flag("--compute,!--no-compute", flags.compute, "add and copy received blocks");
   CLI11_PARSE(app, argc, argv);
 
   int ports[2];

@@ -1,8 +1,7 @@
-"""Makes sluice/protocol/wire.descriptors from ../proto, and copies ../LICENSE, before anything is
-packed.
+"""Builds sluice/protocol/wire.descriptors from ../proto and copies ../LICENSE before packaging.
 
-A descriptor set does not depend on the version of protoc or protobuf, so it is all that is
-generated. protoc comes from $PROTOC, the PATH, or grpcio-tools.
+Only a descriptor set is generated, because it does not depend on the version of protoc or protobuf.
+protoc comes from $PROTOC, the PATH, or grpcio-tools.
 """
 
 import os
@@ -27,7 +26,7 @@ def protoc_command():
 def make_descriptors():
     root = _HERE.parent
     files = sorted(str(file.relative_to(root)) for file in (root / 'proto').glob('*.proto'))
-    if not files:  # a source distribution, which has the result
+    if not files:  # a source distribution, which includes the result
         if _TARGET.exists():
             return
         raise SystemExit(f'{root / "proto"} is missing: install from the repository')
@@ -51,9 +50,9 @@ class BuildPy(build_py):
 class SourceDistribution(sdist):
 
     def run(self):
-        make_descriptors()  # package data, which goes in if it is there
+        make_descriptors()  # package data, which is included if it exists
         super().run()
 
 
-copy_license()  # setuptools packs a file of this name
+copy_license()  # setuptools includes a file of this name
 setup(cmdclass={'build_py': BuildPy, 'sdist': SourceDistribution})

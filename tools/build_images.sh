@@ -8,14 +8,15 @@
 #   sluice-worker         all of these, and the worker
 #   sluice-worker-python  the same, and Python with numpy, gRPC and the package sluice
 #
-# Without an IMAGE all of them. Each becomes FOLDER/IMAGE.tar, an OCI layout (docs/images.md tells how to load and to push it).
+# Without an IMAGE, builds all of them. Each becomes FOLDER/IMAGE.tar, an OCI layout (docs/images.md
+# explains how to load and push it).
 #
-#   --output FOLDER    where to (default: images/out, which git ignores)
-#   --programs FOLDER  a folder of the programs; by default Bazel builds them
+#   --output FOLDER    the output folder (default: images/out, which git ignores)
+#   --programs FOLDER  the folder of the programs (default: Bazel builds them)
 #   --tag TAG          default: the version
-#   --prefix NAME      before the image's name (default: localhost/)
+#   --prefix NAME      prefix of the image's name (default: localhost/)
 #   --torch FOLDER     a folder with pip's torch, for sluice-worker-python (`pip install --target FOLDER torch`)
-#   --rootfs           write IMAGE/ with the image's files in place of an archive; what images/Dockerfile copies
+#   --rootfs           write the folder IMAGE/ with the image's files instead of an archive; images/Dockerfile copies it
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -30,7 +31,7 @@ declare -rA TARGETS=(
   [sluice]=//services/cli:sluice
 )
 readonly SERVER=(sluice-coordinator sluice-ps sluice)
-# Python's own packages and those that the package sluice needs.
+# Python's packages and the dependencies of the package sluice.
 readonly PYTHON_PACKAGES=(python3-minimal python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
   python3-grpcio python3-numpy python3-protobuf)
 readonly CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
@@ -54,14 +55,14 @@ programs_of() {
 entrypoint_of() {
   case $1 in
     sluice-operator) echo /usr/bin/sluice-operator ;;
-    # Which of the roles is said by the pod's command.
+    # The pod's command selects the role.
     *) echo /usr/bin/sluice ;;
   esac
 }
 
 version() { sed -nE 's/^#define SLUICE_VERSION "(.*)"$/\1/p' services/common/version.cc; }
 
-# Copies what Bazel built for the wanted images into $work/programs.
+# Builds the programs of the wanted images and copies them into $work/programs.
 build_programs() {
   local image program wanted=() bin
   for image in "$@"; do
@@ -80,7 +81,7 @@ build_programs() {
   programs=$work/programs
 }
 
-# The files of the Python packages, as a tree under $1.
+# Copies the files of the Python packages into a tree under $1.
 lay_out_python() {
   local root=$1
   dpkg -L "${PYTHON_PACKAGES[@]}" >/dev/null || die "these packages are missing (tools/install_dependencies.sh installs them)"
@@ -90,7 +91,7 @@ lay_out_python() {
     while IFS= read -r path; do
       if [[ -L $path || -f $path ]]; then printf '%s\n' "${path#/}"; fi
     done | tar -C / -cf - --files-from=- | tar -C "$root" -xf -
-  # What the packages do not list, because their scripts make it.
+  # Files that the packages do not list, because their scripts create them.
   ln -sfn python3.11 "$root/usr/bin/python3"
   ln -sfn python3 "$root/usr/bin/python"
   mkdir -p "$root/usr/lib/python3/dist-packages"
@@ -117,7 +118,7 @@ pack() {
     lay_out_python "$work/python"
     arguments+=(--program /usr/bin/python3.11:/usr/bin/python3.11 --tree "$work/python:/")
   fi
-  # For data that comes over HTTPS.
+  # For downloads over HTTPS.
   if [[ -f $CERTIFICATES ]]; then arguments+=(--copy "$CERTIFICATES:$CERTIFICATES"); fi
   if $rootfs; then
     rm -rf "${output:?}/$image"
@@ -125,7 +126,7 @@ pack() {
     say "$image: files in $output/$image"
     return
   fi
-  # Written aside and moved: an interrupted build leaves nothing that looks whole.
+  # Write to a temporary name and move: an interrupted build leaves no incomplete image.
   images/oci_image.py --output "$output/$image.tar.new" --reference "$prefix$image:$tag" --strip --compress zstd \
     --user 65532:65532 --label org.opencontainers.image.title="$image" \
     --label org.opencontainers.image.version="$tag" \

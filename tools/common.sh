@@ -1,10 +1,10 @@
 # Shared by the scripts in this folder; sourced, never run.
 # shellcheck shell=bash
 
-# Not every runner of jobs sets it, and compilers' caches live there.
+# Not every CI runner sets it, and compilers keep their caches there.
 export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 
-# What the user sees says how long the script has been at it.
+# Prints a message with the script's elapsed time.
 say() { printf '[%3dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
 die() {
@@ -12,25 +12,25 @@ die() {
   exit 1
 }
 
-# The root of the repository that holds the script.
+# The root of the script's repository.
 repository_root() { (cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P); }
 
-# Lets git read a checkout that belongs to another user (a mounted volume, a CI runner's checkout), and
-# ends where there is none: a list of no files would look like a clean one.
+# Lets git read a checkout that belongs to another user (a mounted volume, a CI runner's checkout),
+# and exits if there is none: an empty list of files would look like success.
 require_git() {
   export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=$PWD
   git ls-files --error-unmatch -- README.md >/dev/null || die "$PWD is not a git checkout of Sluice"
 }
 
-# Prints the leading comment of the calling script, which is its manual.
+# Prints the leading comment of the calling script, which is its help text.
 usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
 
-# Bazel without a terminal's cursor tricks: a line about twice a minute while it works, and whatever
-# went wrong. The status is Bazel's (the scripts set pipefail).
+# Runs Bazel with plain output: a line about twice a minute, and errors. The status is Bazel's (the
+# scripts set pipefail).
 quiet_bazel() {
   local command=$1
   shift
-  # sed and cat, not awk: Debian's awk holds back what it read until it has a block of it.
+  # sed and cat, not awk: Debian's awk buffers whole blocks.
   bazel "$command" --curses=no --show_progress_rate_limit=30 --noshow_loading_progress "$@" 2>&1 |
     sed -u -E '
       /^(Loading|Analyzing|DEBUG):/d
@@ -39,7 +39,7 @@ quiet_bazel() {
     cat -s
 }
 
-# Bazel's links of another user's or another HOME's build: `//...` would walk into them.
+# Removes Bazel's links of another user's or another HOME's build, which `//...` would follow.
 remove_foreign_links() {
   local link output_base
   output_base=$(bazel info --ui_event_filters=-info output_base 2>/dev/null)
@@ -48,5 +48,5 @@ remove_foreign_links() {
   done
 }
 
-# A Bazel query without its chatter. The expression may span lines.
+# Runs a Bazel query without progress output. The expression may span lines.
 bazel_query() { bazel query --noshow_progress --ui_event_filters=-info "$@"; }

@@ -6,26 +6,27 @@
 #   tools/fuzz.sh --target NAME --input FILE
 #   tools/fuzz.sh --list | --check
 #
-#   --seconds N    of all targets together, divided among them (60); as many run at a time as there are processors
+#   --seconds N    total time, divided among the targets (60); one target runs per processor
 #   --target NAME  only this one (may be given several times)
-#   --fresh        begin with the seeds alone, and keep nothing: the same inputs on every machine, as far as time lets it
+#   --fresh        start from the seeds only and keep nothing, so that machines of equal speed try the same inputs
 #   --jobs N       targets at a time
-#   --coverage     fuzz nothing; print which lines of each parser the inputs reach that are there (seeds, past findings,
+#   --coverage     fuzz nothing; print which lines of each parser the existing inputs reach (seeds, past findings,
 #                  what earlier runs kept)
 #   --input FILE   run this one input, such as a finding
 #   --list         print the names of the targets
 #   --check        print what the machine lacks, and fail if it lacks something
 #
-# Inputs that reach something new are kept in $XDG_CACHE_HOME/sluice/fuzz/corpus/<target>, and findings in
-# .../findings/<target>. A finding is mended, and its input goes to tests/fuzz/findings/<target>, where
-# //tests/fuzz:corpus_test runs it from then on.
+# Inputs that reach new code are kept in $XDG_CACHE_HOME/sluice/fuzz/corpus/<target>, and findings
+# in .../findings/<target>. After fixing a finding, copy its input to tests/fuzz/findings/<target>,
+# where //tests/fuzz:corpus_test runs it from then on.
 #
 # The last line is "fuzz: N passed, N failed", of targets. The exit status is 0 if nothing failed.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-# A single input may take so long and so much memory; the smallest of what Sluice's processes have.
+# The limits of time and memory for a single input; the memory is the smallest limit of Sluice's
+# processes.
 readonly INPUT_SECONDS=20 MEMORY_MIB=2048 ALLOCATION_MIB=512
 readonly SEED=1
 
@@ -33,7 +34,7 @@ seconds=60 jobs=$(nproc) fresh=false
 wanted=()
 
 lacks() {
-  command -v clang++-14 >/dev/null || { echo "there is no clang++-14" && return; }
+  command -v clang++-14 >/dev/null || { echo "clang++-14 is not installed" && return; }
   local program
   program=$(mktemp)
   echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
@@ -42,13 +43,13 @@ lacks() {
   rm -f "$program"
 }
 
-# Builds the fuzzer in a configuration, and prints where it is.
+# Builds the fuzzer in a configuration, and prints its path.
 build_fuzzer() {
-  quiet_bazel build --config="$1" --symlink_prefix=/ //tests/fuzz:fuzzer >&2 || die "the fuzzer does not build"
+  quiet_bazel build --config="$1" --symlink_prefix=/ //tests/fuzz:fuzzer >&2 || die "the fuzzer failed to build"
   echo "$(bazel info --config="$1" --ui_event_filters=-info bazel-bin 2>/dev/null)/tests/fuzz/fuzzer"
 }
 
-# The folders of inputs of a target that are only read.
+# The read-only input folders of a target.
 read_only_inputs() {
   local name=$1 folder
   mkdir -p "$work/made/$name"
@@ -59,7 +60,7 @@ read_only_inputs() {
   done
 }
 
-# The fuzzer with libFuzzer's arguments that all runs share.
+# Runs the fuzzer with libFuzzer's arguments that all runs share.
 run_fuzzer() {
   local name=$1
   shift
@@ -67,7 +68,8 @@ run_fuzzer() {
     -malloc_limit_mb=$ALLOCATION_MIB -max_len="$(cut -f 2 <(grep -P "^$name\t" "$work/list"))" "$@"
 }
 
-# Fuzzes one target for so many seconds; its table row goes to $work/NAME.row, all else to $work/NAME.log.
+# Fuzzes one target for so many seconds; writes its table row to $work/NAME.row, everything else to
+# $work/NAME.log.
 fuzz_one() {
   local name=$1 time=$2 corpus=$cache/corpus/$1 findings=$cache/findings/$1 status=0 folders found
   if $fresh; then corpus=$work/corpus/$name; fi
@@ -87,8 +89,8 @@ fuzz_one() {
     grep -E -m 3 '^SUMMARY:|: \(.*\) is false$|runtime error:|^==[0-9]+==ERROR' "$work/$name.log" || tail -n 5 "$work/$name.log"
     if [[ -n $found ]]; then
       echo "input: $found"
-      echo "again: tools/fuzz.sh --target $name --input $found"
-      # Small enough to be copied out of a log.
+      echo "reproduce: tools/fuzz.sh --target $name --input $found"
+      # Small enough to copy from a log.
       if (($(stat -c %s "$found") <= 1024)); then echo "base64: $(base64 -w 0 "$found")"; fi
     fi
   } | sed 's/^/    /' >>"$work/$name.row"
@@ -119,7 +121,7 @@ fuzz() {
   ((failed == 0))
 }
 
-# Lines reached, of each source of each target, by that target's inputs alone.
+# The lines of each source of each target that the target's own inputs reach.
 coverage() {
   local name folders sources
   printf '  %-18s %-52s %6s %s\n' target source lines reached

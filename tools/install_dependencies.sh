@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what Sluice is built, run and tested with: Debian 12 packages.
+# Installs the Debian 12 packages with which Sluice is built, run and tested.
 #
 #   tools/install_dependencies.sh [--run | --extras] [--check] [--list]
 #
-#   --run      only what building and running need, not what the tests need
-#   --extras   also tools that help a developer but that no build or test needs
-#   --check    install nothing; say what is missing, and fail if something is
+#   --run      only the packages for building and running, not those for the tests
+#   --extras   also optional tools for developers
+#   --check    install nothing; print what is missing, and fail if anything is
 #   --list     print the package names
 #
-# It may be run any number of times and does nothing when nothing is missing. Installing needs root: another
-# user is asked by sudo, where it is there. No service is started or enabled.
+# It can be run repeatedly and does nothing if nothing is missing. Installing needs root; other
+# users use sudo, if it is installed. No service is started or enabled.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -18,7 +18,7 @@ packages_to_run() {
   sed 's/#.*//' <<'END'
     # Building
     bazel-bootstrap           # the build system
-    bazel-platforms           # and what it expects to find
+    bazel-platforms           # required by bazel-bootstrap
     bazel-rules-java
     bazel-rules-proto
     bazel-skylib
@@ -65,7 +65,7 @@ packages_to_test() {
     libgtest-dev
     librapidcheck-dev         # properties of the protocol's state machines
     openssl                   # certificates for tests of TLS
-    prometheus                # metrics are scraped by a real one; promtool checks the rules
+    prometheus                # scrapes metrics in tests; promtool checks the rules
     python3-grpcio            # the Python package's own tests
     python3-numpy
     python3-protobuf
@@ -74,7 +74,7 @@ packages_to_test() {
 
     # Testing on a cluster (tests/cluster), and building images without a registry
     binutils
-    busybox-static            # what the containers of tests run
+    busybox-static            # commands in the tests' containers
     catatonit                 # the first process of a node
     conntrack                 # kubelet and kube-proxy call these
     containerd
@@ -89,13 +89,13 @@ packages_to_test() {
 
     # Fuzzing
     libclang-rt-14-dev        # libFuzzer and the sanitizers of clang-14
-    llvm-14                   # symbols in findings, and which lines are reached
+    llvm-14                   # symbols in findings; coverage
 
     # Verifying
-    clang-14                  # checks of lock annotations; the compiler of what is fuzzed
+    clang-14                  # checks lock annotations; compiles the fuzz targets
     clang-format-14
     clang-tidy-14
-    golang-go                 # buildifier is built with it; the first time, from the network
+    golang-go                 # builds buildifier, which is downloaded the first time
     shellcheck
 END
 }
@@ -112,7 +112,7 @@ END
 missing_of() {
   local package
   for package in "$@"; do
-    # A package that was removed but not purged is still known; only "installed" counts.
+    # A package that was removed but not purged is still listed; only "installed" counts.
     dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
       printf '%s\n' "$package"
   done
@@ -158,17 +158,17 @@ main() {
     as_root=(sudo)
   fi
 
-  # Package lists are fetched only when the ones here do not know every package, or know versions
-  # that are no longer to be had.
+  # Fetch package lists only if the present ones lack a package, or name versions that are no longer
+  # available.
   if ! apt-get install --simulate -qq "${missing[@]}" >/dev/null 2>&1; then
     say "fetching package lists"
     "${as_root[@]}" apt-get update -qq
   fi
-  say "installing ${#missing[@]} packages and what they need (a minute or a few)"
+  say "installing ${#missing[@]} packages and their dependencies (a few minutes)"
   local enabled
   enabled=$(enabled_units)
   install_all "${missing[@]}" || {
-    say "that failed; once more with fresh package lists"
+    say "that failed; retrying with fresh package lists"
     "${as_root[@]}" apt-get update -qq
     install_all "${missing[@]}"
   }
@@ -179,18 +179,18 @@ main() {
   say "done"
 }
 
-# How a command is run that needs root.
+# Runs a command as root.
 as_root=()
 
 install_all() {
-  # Another installation may be under way: wait for it, rather than fail. RUNLEVEL=1 keeps packages
-  # that bring a service from starting it: the tests start their own.
+  # Wait for another installation in progress instead of failing. RUNLEVEL=1 keeps packages from
+  # starting their services: the tests start their own.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 "$@" |
     say_progress
 }
 
-# Of apt-get's output: errors, and now and then how far it is.
+# Filters apt-get's output: errors, and progress from time to time.
 say_progress() {
   local line count=0
   while IFS= read -r line; do
@@ -201,20 +201,20 @@ say_progress() {
   done
 }
 
-# Where systemd has what is started at boot.
+# Where systemd lists the units that are started at boot.
 readonly UNITS=${SLUICE_TEST_UNITS:-/etc/systemd/system}
 
-# The names of the units that are started at boot, one on each line.
+# The names of the units that are started at boot, one per line.
 enabled_units() {
   if [[ -d $UNITS ]]; then find "$UNITS" -type l -path '*.wants/*' -printf '%f\n' | sort -u; fi
 }
 
-# Disables the units that are enabled and not among those, one on each line.
+# Disables the enabled units that are not in this list of one name per line.
 disable_all_but() {
   local new
   mapfile -t new < <(comm -13 <(printf '%s\n' "$1") <(enabled_units))
   ((${#new[@]} > 0)) || return 0
-  say "disabling what packages have enabled: ${new[*]}"
+  say "disabling units that packages have enabled: ${new[*]}"
   if [[ -n $(command -v systemctl) ]]; then
     "${as_root[@]}" systemctl --quiet disable "${new[@]}"
   else

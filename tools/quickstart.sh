@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model: installs what is missing of what building and running needs,
-# builds, and trains the first example on this machine, with a coordinator, parameter servers and workers
-# as processes.
+# From a fresh checkout to a trained model: installs the missing packages for building and running,
+# builds, and trains the first example on this machine, with a coordinator, parameter servers and
+# workers as processes.
 #
 #   tools/quickstart.sh [arguments for `sluice run`]
 #
@@ -13,7 +13,7 @@ source "$(dirname "$0")/common.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit 0; fi
 cd "$(repository_root)"
 
-say "installing what is missing"
+say "installing missing packages"
 tools/install_dependencies.sh --run
 say "building sluice (a first build takes several minutes)"
 quiet_bazel build //services/cli:sluice //examples //examples/plugins/lion:liblion.so

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything, and runs all checks and tests.
+# Installs missing packages, builds everything, and runs all checks and tests.
 #
 #   tools/test.sh [--tier TIER]... [--config CONFIG] [--base REV] [--no-install]
 #
@@ -7,24 +7,24 @@
 #   verify       tools/verify.sh: formatting, lint, lock annotations
 #   unit         every test that is not under //tests, and the inputs of //tests/fuzz
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
-#   fuzz         tools/fuzz.sh: every parser of input from outside, a minute in all; each target is one case
+#   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case
 #   integration  the rest of //tests: real processes on this machine
-#   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine beside the tiers before
+#   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
-#                    not instrumented, so a sanitizer leaves out the targets that link it; and verify,
-#                    which says the same with and without
-#   --base REV       what verify compares with, see tools/verify.sh
+#                    not instrumented, so a sanitizer leaves out the targets that link it, and verify,
+#                    whose result does not depend on it
+#   --base REV       the revision with which verify compares, see tools/verify.sh
 #   --no-install     do not look for missing packages
 #
-# SLUICE_PYTHON names another Python for those tests of the Python package that need torch, numpy or gRPC
-# where the system's has none; the output says which interpreter has what.
+# SLUICE_PYTHON names another Python for those tests of the Python package that need torch, numpy or
+# gRPC where the system's lacks them; the output says which interpreter has which module.
 #
-# A test target says by a tag what it needs of the machine (requires-root, requires-netns,
-# requires-cgroups, requires-cluster, requires-cluster-nodes); where the machine lacks it, the target is
-# skipped and counts as one skipped case. A tier of which nothing can run is skipped with its reason. With CI=true a tier that
-# is left out although this machine can run it is a failure.
+# Tags of a test target name its requirements on the machine (requires-root, requires-netns,
+# requires-cgroups, requires-cluster, requires-cluster-nodes); if one is missing, the target is
+# skipped and counts as one skipped case. A tier in which nothing can run is skipped with its
+# reason. With CI=true, skipping a tier that this machine can run is a failure.
 #
 # The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
 # target that did not build count as one failed each. The exit status is 0 if nothing failed.
@@ -40,9 +40,9 @@ sanitizer=false
 build_failed=false
 base=
 
-# What became of each tier; printed together at the end.
+# The result of each tier; printed together at the end.
 declare -A verdicts
-# The process that builds Kubernetes beside the other tiers.
+# The process that builds Kubernetes while the other tiers run.
 cluster_build=
 
 indent() { sed -u 's/^/  /'; }
@@ -61,7 +61,7 @@ tests_of() {
   printf '%s' "$query"
 }
 
-# What this machine lacks of what a tag asks for; prints nothing when it has it.
+# Prints what this machine lacks for a tag; nothing if it lacks nothing.
 lacks() {
   case $1 in
     requires-root) [[ $(id -u) == 0 ]] || echo "not root" ;;
@@ -75,7 +75,7 @@ lacks() {
   esac
 }
 
-# With which interpreter the Python package is tested, and with what.
+# Prints the interpreter with which the Python package is tested, and its modules.
 say_python() {
   local python module has=() lacks=()
   for python in /usr/bin/python3 ${SLUICE_PYTHON:+"$SLUICE_PYTHON"}; do
@@ -116,7 +116,7 @@ run_fuzz() {
     return
   }
   log=$work/fuzz.log
-  # Fresh, so that a commit's verdict does not depend on what ran on this machine before.
+  # --fresh, so that a commit's result does not depend on earlier runs on this machine.
   tools/fuzz.sh --fresh 2>&1 | tee "$log" | indent || true
   counts=$(tail -n 1 "$log")
   if [[ $counts =~ ^fuzz:\ ([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
@@ -149,7 +149,7 @@ leave_out_impossible() {
 
 run_tests() {
   local tier=$1 before status=0 counts cluster=()
-  # A package that does not load is a failure, but no reason to leave out the others.
+  # A package that does not load is a failure, but the other packages still run.
   bazel_query --keep_going "$(tests_of "$tier")" >"$work/$tier.all" 2>"$work/$tier.errors" || {
     grep -E '^ERROR' "$work/$tier.errors" | indent || true
     failed=$((failed + 1))
@@ -167,9 +167,9 @@ run_tests() {
   fi
 
   if [[ $tier == cluster ]]; then
-    # What is not built is missed by each test; the reason is said here.
+    # Each test fails without the build; print the reason once here.
     end_cluster_build || say "cluster: Kubernetes could not be built"
-    # Bazel's tests do not know of HOME.
+    # Bazel's tests have no HOME.
     cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi
   quiet_bazel test "${config[@]}" "${cluster[@]}" --keep_going --test_summary=none \
@@ -179,7 +179,7 @@ run_tests() {
   sed '$d' "$work/$tier.cases"
   local p f s
   read -r p f s <<<"$counts"
-  # What Bazel itself found wrong must not be lost, whatever the results say.
+  # Bazel's own failure must count, whatever the results say.
   if ((status != 0 && f == 0)); then
     echo "  FAILED: bazel ended with status $status"
     f=1
@@ -188,11 +188,11 @@ run_tests() {
   verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
 }
 
-# Kubernetes takes 13 minutes to build, and the tests before those that need it leave much of the processors idle:
-# it is built in what is left, at the lowest priority.
+# Kubernetes takes 13 minutes to build, and the earlier tiers leave much processor time idle: it is
+# built in that time, at the lowest priority.
 begin_cluster_build() {
   if ! tests/cluster/available.sh >/dev/null 2>&1 || tests/cluster/build.sh --check >/dev/null 2>&1; then return 0; fi
-  say "cluster: Kubernetes is built meanwhile"
+  say "cluster: building Kubernetes in the background"
   # setsid: the scheduler may weigh groups of processes (autogroup(7)), and then only a group's priority counts.
   # shellcheck disable=SC2016 # expanded by the inner shell
   setsid nice -n 19 bash -c 'echo 19 2>/dev/null >"/proc/$$/autogroup"; exec tests/cluster/build.sh' \
@@ -200,7 +200,7 @@ begin_cluster_build() {
   cluster_build=$!
 }
 
-# Waits for it, at the ordinary priority.
+# Waits for the build, at normal priority.
 end_cluster_build() {
   if [[ -z $cluster_build ]]; then
     tests/cluster/build.sh 2>&1 | indent
@@ -209,7 +209,7 @@ end_cluster_build() {
   (
     echo 0 >"/proc/$cluster_build/autogroup"
     renice -n 0 -g "$cluster_build"
-  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority: then it goes on as it is
+  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority: then it continues unchanged
   tail -n +1 -f --pid="$cluster_build" "$work/cluster-build.log" | indent
   local status=0
   wait "$cluster_build" || status=$?
@@ -218,7 +218,7 @@ end_cluster_build() {
 }
 
 clean_up() {
-  # It may have ended by itself meanwhile.
+  # It may have ended in the meantime.
   if [[ -n $cluster_build ]]; then kill -- "-$cluster_build" 2>/dev/null || true; fi
   rm -rf "$work"
 }
@@ -229,7 +229,7 @@ skip_tier() {
   say "$tier: skipped: $reason"
 }
 
-# Nobody should believe a green run that left out what it could have run.
+# A green run must not leave out tests that could have run.
 left_out() {
   local tier=$1
   if [[ $tier == verify ]] && $sanitizer; then
@@ -258,7 +258,7 @@ build() {
   if $sanitizer; then query='//... except rdeps(//..., //third_party:torch)'; fi
   bazel_query --keep_going "kind(\"rule\", $query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
     >"$pattern" 2>/dev/null || true
-  # A target that does not build and that no test needs would otherwise go unnoticed.
+  # Otherwise a target that fails to build and that no test needs would go unnoticed.
   quiet_bazel build "${config[@]}" --keep_going --target_pattern_file="$pattern" 2>&1 |
     indent || {
     build_failed=true
@@ -293,7 +293,7 @@ main() {
   trap clean_up EXIT
 
   if $install; then
-    say "install: what is missing"
+    say "install: missing packages"
     tools/install_dependencies.sh | indent
   fi
   remove_foreign_links
@@ -321,9 +321,9 @@ main() {
     say "$tier: took $((SECONDS - began)) s"
   done
 
-  # Tests that did not build are counted already; what only programs need is not.
+  # Tests that did not build are already counted; programs are not.
   if $build_failed && ((failed == 0)); then failed=1; fi
-  say "all of it took $((SECONDS / 60)) min $((SECONDS % 60)) s"
+  say "everything took $((SECONDS / 60)) min $((SECONDS % 60)) s"
   for tier in "${TIERS[@]}"; do printf '  %-12s %s\n' "$tier" "${verdicts[$tier]}"; done
   echo "$passed passed, $failed failed, $skipped skipped"
   ((failed == 0))

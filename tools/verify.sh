@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks what a compiler of the product does not: formatting, scripts, lock annotations, lint.
+# Checks what the compiler does not: formatting, scripts, lock annotations, lint.
 #
 #   tools/verify.sh [--fix] [--base REV] [CHECK...]
 #
-# Without a CHECK all of them, in this order:
+# Without a CHECK, runs all of them in this order:
 #   format         C++ and .proto files are as clang-format writes them
 #   shell          shellcheck finds nothing in the scripts
 #   build-files    BUILD and .bzl files are as buildifier writes them
@@ -12,15 +12,15 @@
 #   tidy           clang-tidy finds nothing in the C++ files changed since REV
 #
 #   --fix          format files rather than complain
-#   --base REV     what `tidy` compares with; by default where this branch left origin's main branch,
+#   --base REV     the revision with which `tidy` compares; by default where this branch left origin's main branch,
 #                  or the commit before this one
 #
-# A check that cannot run here is skipped, with the reason. With CI=true that fails where a program is missing
-# that tools/install_dependencies.sh installs; what no machine could do (compare with a commit that is
-# not there, fetch without a network) stays skipped.
+# A check that cannot run here is skipped, with the reason. With CI=true it fails instead if the
+# missing program is one that tools/install_dependencies.sh installs; checks that are impossible (no
+# commit to compare with, no network) are still skipped.
 #
-# `tidy` starts no further file after TIDY_SECONDS (default 200) and says how many it has left out.
-# The last line is "verify: N ok, N failed, N skipped".
+# `tidy` starts no further file after TIDY_SECONDS (default 200) and prints how many files it left
+# out. The last line is "verify: N ok, N failed, N skipped".
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -34,8 +34,8 @@ fix=false
 base=
 skip_reason=
 
-# A check returns 0 for good, 1 for bad, and one of these, with skip_reason set, where it cannot run:
-# the machine lacks a program, which can be installed; or nothing can be done about it.
+# A check returns 0 for success, 1 for failure or, with skip_reason set, one of these if it cannot
+# run: the machine lacks a program that can be installed; or the check is impossible here.
 readonly LACKS=76 SKIPPED=77
 lacks() {
   skip_reason=$*
@@ -46,7 +46,7 @@ skip() {
   return $SKIPPED
 }
 
-# Files of the repository, those not added yet included, whose paths match one of the patterns.
+# Files of the repository, including files not added yet, whose paths match one of the patterns.
 files() { git ls-files --cached --others --exclude-standard --deduplicate -- "$@" | existing; }
 
 existing() {
@@ -72,7 +72,7 @@ check_format() {
 scripts() {
   local path
   files '*.sh' '*.bash'
-  # And what has no such name but says in its first line that it is one.
+  # And files without such a name whose first line marks them as scripts.
   files | grep -v '\.[a-z]*$' | while IFS= read -r path; do
     if head -c 64 "$path" | head -n 1 | tr -d '\0' | grep -qE '^#!.*\b(ba|da)?sh\b'; then
       printf '%s\n' "$path"
@@ -93,7 +93,7 @@ find_buildifier() {
     local go
     go=$(command -v go || ls /usr/local/go/bin/go 2>/dev/null) ||
       { lacks "there is no Go on this machine to build buildifier with" || return; }
-    # Built aside and moved: an interrupted build leaves nothing that looks whole.
+    # Build under a temporary name and move: an interrupted build leaves no incomplete program.
     local log
     mkdir -p "$cache.new"
     log=$(GOBIN=$cache.new "$go" install \
@@ -121,7 +121,7 @@ check_size() {
   large=$(git ls-files -z | xargs -0 -r stat --format='%s %n' 2>/dev/null |
     awk -v max=$MAX_BYTES '$1 > max { printf "  %s: %d KiB\n", substr($0, index($0, " ") + 1), $1 / 1024 }')
   [[ -z $large ]] || {
-    printf 'over 1 MiB; files of that size do not belong into the repository:\n%s\n' "$large"
+    printf 'over 1 MiB; files of that size do not belong in the repository:\n%s\n' "$large"
     return 1
   }
 }
@@ -129,9 +129,8 @@ check_size() {
 check_thread_safety() {
   command -v clang++-14 >/dev/null || { lacks "there is no clang++-14" || return; }
   local targets
-  # Compiled only: what the analysis says is said before anything is linked. Tests guard next to
-  # nothing themselves, and would take longer than all that they test; what neither has a lock nor
-  # uses what has one can do nothing wrong.
+  # Compile only: the analysis needs no linking. Tests guard almost nothing themselves and would
+  # take longer than the code that they test; code without locks cannot violate annotations.
   targets=$(mktemp)
   bazel_query 'kind("cc_(library|binary) rule", rdeps(//..., //services/common:mutex, 2))
     except rdeps(//..., //third_party:torch)' >"$targets" || return 1
@@ -150,7 +149,7 @@ default_base() {
   git rev-parse -q --verify HEAD~1
 }
 
-# The translation units to look at for the changed files: a header is seen through a source beside it.
+# The translation units of the changed files: a header is checked through a source beside it.
 changed_units() {
   local path stem
   {
@@ -179,7 +178,7 @@ check_tidy() {
     return 0
   fi
 
-  # The generated headers must be there.
+  # The generated headers must exist.
   mapfile -t generators < <(bazel_query 'kind("_proto_gen rule", //...)')
   if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
@@ -195,14 +194,14 @@ check_tidy() {
       echo "$unit" >>"$3"
       exit 0
     fi
-    # Prints findings only; the counts of what system headers would have given are noise.
+    # Prints findings only, not the counts of suppressed findings in system headers.
     clang-tidy-14 --quiet "$unit" -- -x c++ -std=c++17 -iquote . -Iinclude -iquote "$2" \
       -isystem /usr/include/torch/csrc/api/include 2>&1 |
       grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter"
     exit $((PIPESTATUS[0] ? 1 : 0))
   ' tidy "$deadline" "$bin" "$left_out" || status=1
   if [[ -s $left_out ]]; then
-    echo "out of time: $(wc -l <"$left_out") of ${#units[@]} files were not looked at"
+    echo "out of time: $(wc -l <"$left_out") of ${#units[@]} files were not checked"
   fi
   return $status
 }
@@ -241,7 +240,7 @@ main() {
       *) failed=$((failed + 1)) && say "$check: FAILED ($((SECONDS - began)) s)" ;;
     esac
   done
-  if ((failed)) && ! $fix; then say "tools/verify.sh --fix formats; the rest is yours"; fi
+  if ((failed)) && ! $fix; then say "tools/verify.sh --fix fixes formatting; fix the other findings by hand"; fi
   echo "verify: $ok ok, $failed failed, $skipped skipped"
   ((failed == 0))
 }

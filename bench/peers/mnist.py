@@ -1,4 +1,5 @@
-"""What the peers that train on MNIST share: the data as the originals read it, their net, and their accuracy."""
+"""Shared by the peers that train on MNIST: the originals' way of reading data, their net, and their
+accuracy."""
 import gzip
 import os
 import pathlib
@@ -12,11 +13,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torchvision import datasets, transforms  # noqa: E402
 
-EVALUATED = 1024  # the originals' evaluation stops after so many
+EVALUATED = 1024  # the originals' evaluation stops after this many
 
 
 def unpack(folder):
-    """A folder as torchvision reads it, made of IDX files (.gz or not)."""
+    """Makes a folder that torchvision reads, from IDX files (.gz or not)."""
     root = pathlib.Path(tempfile.mkdtemp(prefix="originals-mnist-"))
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
@@ -30,7 +31,7 @@ def unpack(folder):
 
 
 def loader(root, train, batch):
-    """As in the originals: an image is opened, made a tensor and normalised one at a time."""
+    """Like the originals, opens, converts and normalises one image at a time."""
     normalised = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
     data = datasets.MNIST(root, train=train, download=False, transform=normalised)
     return torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True)
@@ -62,7 +63,7 @@ class ConvNet(nn.Module):
         return [p.grad.numpy() for p in self.parameters()]
 
     def apply(self, gradients, optimizer):
-        """One step with the sum of what the workers found."""
+        """One step with the sum of the workers' gradients."""
         for p, parts in zip(self.parameters(), zip(*gradients)):
             p.grad = torch.from_numpy(np.stack(parts).sum(axis=0))
         optimizer.step()

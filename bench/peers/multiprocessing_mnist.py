@@ -1,7 +1,8 @@
 """A parameter server of Python's multiprocessing, in the forms of the originals.
 
-queues: a server puts its weights into a queue for each worker, and waits for a gradient of each. pool: tasks of a pool compute a gradient
-each, opening the data anew, and apply it under a lock. Prints one JSON line; gradients/s are those after the first round, start-up apart."""
+queues: a server puts its weights into each worker's queue and waits for a gradient from each. pool:
+each task of a pool opens the data, computes a gradient and applies it under a lock. Prints one JSON
+line; gradients/s exclude the first round and start-up."""
 import argparse
 import json
 import multiprocessing
@@ -11,7 +12,7 @@ from multiprocessing.managers import SyncManager
 import mnist
 import torch
 
-PATIENCE = 120  # seconds; 15 and 35 in the original
+PATIENCE = 120  # seconds; the original has 15 and 35
 
 
 class Server:

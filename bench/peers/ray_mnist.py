@@ -1,6 +1,6 @@
 """Ray's guide to parameter servers: the net on MNIST, a server as an actor, workers with batches of 128; evaluation every 10 updates.
 
-Prints one JSON line; start-up is apart."""
+Prints one JSON line; start-up is measured separately."""
 import argparse
 import json
 import os
@@ -40,7 +40,7 @@ class Worker:
 
 
 def train(a, server, workers, evaluate):
-    """The number of gradients that were applied."""
+    """Returns the number of gradients that were applied."""
     weights = server.pull.remote()
     if a.mode == "synchronous":
         for i in range(a.iterations):

@@ -1,7 +1,9 @@
-"""The sharded vector on Ray: actors hold a shard each, tasks pull all of it and push an update that is added.
+"""The sharded vector on Ray: each actor holds a shard; tasks pull the whole vector and push an
+update that is added.
 
-Prints one JSON line. `seconds` end when the tasks return, as the original's do, whose last updates may still be queued; `applied_seconds`
-when every shard has applied everything. Values are checked."""
+Prints one JSON line. `seconds` end when the tasks return, like the original's, whose last updates
+may still be queued; `applied_seconds` end when every shard has applied everything. Values are
+checked."""
 import argparse
 import json
 import time

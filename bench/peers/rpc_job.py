@@ -1,4 +1,4 @@
-"""What the peers share: processes joined by PyTorch RPC, and the one JSON line they print."""
+"""Shared by the peers: processes joined by PyTorch RPC, and the one JSON line that they print."""
 import json
 import os
 import socket
@@ -10,7 +10,7 @@ import torch  # noqa: E402  (the number of threads is read when it is imported)
 import torch.distributed.rpc as rpc  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
-TRANSPORTS = ("tcp", "any")  # any: what TensorPipe chooses by itself, on one machine shared memory
+TRANSPORTS = ("tcp", "any")  # any: TensorPipe's own choice, which is shared memory on one machine
 
 
 def free_port():
@@ -33,7 +33,7 @@ def _process(rank, workers, port, transport, work, arguments, results):
         )
         if rank > 0:
             results.put(work(rank, *arguments))
-    except Exception as error:  # the parent is to know, instead of waiting for ever
+    except Exception as error:  # tell the parent, which would otherwise wait forever
         results.put(str(error) or type(error).__name__)
         return
     rpc.shutdown()

@@ -1,7 +1,8 @@
 """One tensor pushed to a parameter server and its next version pulled, by PyTorch RPC.
 
-The peer of bench/push_pull.cc, made as favourable as RPC allows: push and pull are one call, large
-tensors go in pieces of 4 MiB, all at once, and the update is in place (no version is kept). Every element of every version is checked."""
+The peer of bench/push_pull.cc, as favourable to RPC as possible: push and pull are one call, large
+tensors are sent in concurrent pieces of 4 MiB, and the update is in place (no version is kept).
+Every element of every version is checked."""
 import argparse
 import time
 

@@ -1,7 +1,7 @@
 """PyTorch RPC with the model on the server: trainers call forward remotely, within distributed autograd, and a distributed optimizer steps.
 
-Updates are written past autograd's check of versions: as written, one step in three of two trainers fails. --trainers 0: what one thread computes
-by itself, in batches made beforehand. Prints one JSON line."""
+Updates bypass autograd's version check: with it, every third step of two trainers fails. --trainers
+0: one thread computes alone, on batches made beforehand. Prints one JSON line."""
 import argparse
 import threading
 import time

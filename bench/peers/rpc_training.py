@@ -1,8 +1,8 @@
-"""Training with a parameter server by PyTorch RPC, as PyTorch's tutorial on it does: each worker pulls
-the parameters, computes a gradient and pushes it; the server applies it at once.
+"""Training with a parameter server by PyTorch RPC, like PyTorch's tutorial on it: each worker pulls
+the parameters, computes a gradient and pushes it; the server applies it immediately.
 
-The peer of bench/training.cc. --fused makes push and pull one call, which the tutorial does not.
---workers 0 trains in one process, without a server. Batches are made beforehand: loading is free."""
+The peer of bench/training.cc. --fused makes push and pull one call, unlike the tutorial. --workers
+0 trains in one process, without a server. Batches are made beforehand, so loading costs nothing."""
 import argparse
 import threading
 import time
@@ -190,7 +190,7 @@ def main():
     parser.add_argument("--fused", action="store_true")
     a = parser.parse_args()
     found = rpc_job.run(a.workers, a.transport, worker, (a,)) if a.workers else local(a)
-    # While all of them were at it.
+    # Only the time in which all workers were training.
     begin, end = max(t[0] for t in found), min(t[-1] for t in found)
     done = sum(sum(begin < t <= end for t in times) for times in found)
     seconds = [b - a for times in found for a, b in zip(times, times[1:])]

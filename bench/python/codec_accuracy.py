@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Accuracy on MNIST with each codec, in one process: what the codecs do to training, and nothing else.
+"""Accuracy on MNIST with each codec in one process, which isolates the codecs' effect on training.
 
     PYTHONPATH=python python3 bench/python/codec_accuracy.py --data data/mnist --model convnet
 
@@ -63,7 +63,7 @@ def make_index(model):
 
 
 class Push:
-    """A worker's pushes: what arrives of its gradients, and in how many bytes."""
+    """A worker's pushes: the decoded gradients, and their size in bytes."""
 
     def __init__(self, codec, options, index):
         training = wire.TrainingSpec(push_codec=codec)

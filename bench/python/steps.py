@@ -1,13 +1,13 @@
-"""What a step costs in Python: beside plain PyTorch, and beside C++ for the data plane alone.
+"""Measures a step in Python, compared with plain PyTorch and, for the data plane alone, with C++.
 
     bench/python/figures.sh                 all of it; SLUICE_PYTHON names a Python that has torch
     bench/python/figures.sh push-pull       or mlp, or large
 
 `push-pull` is bench/push_pull.cc in Python: 100 MiB of gradients that are 1 everywhere. The others
-train a model of 0.2 and of 10 million parameters with one worker and one shard, and in plain PyTorch.
-Rounds alternate between what is measured and what it is compared with, so that a busy machine is
-busy for both. Prints medians over the steps of all rounds, and the processor time of the Python
-process for a step: that depends less on how busy the machine is. Ratios are of these medians.
+train a model of 0.2 and of 10 million parameters with one worker and one shard, and in plain
+PyTorch. Rounds alternate between the two sides, so that a busy machine affects both. Prints medians
+over the steps of all rounds, and the Python process's processor time per step, which depends less
+on the machine's load. Ratios are of these medians.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _WARMUP = 5
 
 
 class Timer:
-    """Of steps that follow one another: wall and processor time of each, behind the warm-up."""
+    """Wall and processor time of each of consecutive steps after the warm-up."""
 
     def __init__(self):
         self.wall = []
@@ -48,7 +48,7 @@ class Timer:
         return statistics.median(self.wall)
 
     def report(self, name, beside=None):
-        """`beside`: the median of what it is compared with."""
+        """`beside`: the median of the other side."""
         processor = sum(self.processor) / max(1, len(self.processor))
         ratio = f'   {self.median() / beside:5.2f} x' if beside else ''
         print(f'{name:40} median {1e3 * self.median():8.2f} ms   fastest '
@@ -69,7 +69,7 @@ def train(timer, model, loss_fn, dataset, batch, steps, optimizer, partitions):
 
 def push_pull(steps, rounds):
     ones = {'w': np.ones(25 << 20, np.float32)}
-    ones['w'].flags.writeable = False  # as in C++, where a gradient is handed over for good
+    ones['w'].flags.writeable = False  # like C++, where the gradient's memory is handed over
     python = Timer()
     cpp = []
     programs = pathlib.Path(os.environ.get('SLUICE_PROGRAMS', '.'))
@@ -115,7 +115,7 @@ def model_steps(name, sizes, batch, steps, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('what', choices=('push-pull', 'mlp', 'large', 'all'))
-    parser.add_argument('--steps', type=int, help='of a round')
+    parser.add_argument('--steps', type=int, help='steps per round')
     parser.add_argument('--rounds', type=int, default=3)
     flags = parser.parse_args()
     print('load of the machine: {:.1f} {:.1f} {:.1f}'.format(*os.getloadavg()))

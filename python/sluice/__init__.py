@@ -1,4 +1,4 @@
-"""Sluice: train PyTorch models with a parameter server. docs/python.md tells how.
+"""Sluice: train PyTorch models with a parameter server. See docs/python.md.
 
     job = sluice.join()
     with sluice.Worker(job, module, loss_fn) as worker:

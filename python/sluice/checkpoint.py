@@ -1,6 +1,6 @@
-"""Reads what a job saved: a checkpoint, a storage of checkpoints, or what `sluice export` wrote.
+"""Reads what a job saved: a checkpoint, a folder of checkpoints, or a file of `sluice export`.
 
-The formats are told in docs/checkpoints.md.
+docs/checkpoints.md describes the formats.
 """
 
 import json
@@ -30,14 +30,14 @@ _MAX_FILE_BYTES = 64 << 30
 
 
 def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.Any]:
-    """Name -> tensor of the model's state_dict: what a job trained, then second names of tied
-    tensors and constant buffers.
+    """Returns name -> tensor of the model's state_dict: the trained tensors, then second names of
+    tied tensors and constant buffers.
 
-    `path` is a checkpoint's folder, a folder of checkpoints (the newest is taken), a job's folder
+    `path` is a checkpoint's folder, a folder of checkpoints (the newest is used), a job's folder
     (.sluice/<name>), or a .safetensors file of `sluice export`. The tensors are numpy arrays
     (bfloat16 as float32); with torch=True they are torch tensors of their own types, ready for
-    `module.load_state_dict`. Raises FileNotFoundError, or SluiceError naming the file that is
-    damaged. A damaged checkpoint in a folder of checkpoints is passed over with a warning.
+    `module.load_state_dict`. Raises FileNotFoundError, or SluiceError naming the damaged file. A
+    damaged checkpoint in a folder of checkpoints is skipped with a warning.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -50,8 +50,8 @@ def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.An
             if folder == path:
                 raise
             problems.append(str(error))
-            warnings.warn(f'checkpoint passed over: {error}', stacklevel=2)
-    raise errors.SluiceError(f'{path} holds no whole checkpoint: ' + '; '.join(problems))
+            warnings.warn(f'checkpoint skipped: {error}', stacklevel=2)
+    raise errors.SluiceError(f'{path} contains no intact checkpoint: ' + '; '.join(problems))
 
 
 def _load_checkpoint(folder, torch):
@@ -70,7 +70,7 @@ def _load_checkpoint(folder, torch):
     filled = {name: 0 for name in flats}
     for name, size, crc in files:
         if not name or '/' in name:
-            raise errors.SluiceError(f"{folder}/manifest.json: '{name}' is no name of a file in it")
+            raise errors.SluiceError(f"{folder}/manifest.json: '{name}' is not a valid file name")
         content = _read_file(folder / name, _MAX_FILE_BYTES)
         if len(content) != size or checksum.crc32c(content) != crc:
             raise errors.SluiceError(f'{folder / name} is damaged: its size or its CRC32C is not '
@@ -87,7 +87,7 @@ def _load_checkpoint(folder, torch):
 
 
 def _add_extras(path, state, torch):
-    """What the state_dict has beside the trained tensors, as the workers wrote it."""
+    """The entries of the state_dict that are not trained, as the workers wrote them."""
     try:
         content = _read_file(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -100,14 +100,14 @@ def _add_extras(path, state, torch):
     wrong += [name for name, first in aliases.items() if first not in state]
     if wrong:
         raise errors.SluiceError(f"{path} is of another model: '{wrong[0]}' does not fit the "
-                                 'checkpoint. Without this file, what the job trained is read alone')
+                                 'checkpoint. Without this file, only the trained tensors are read')
     state.update(constants)
     for name, first in aliases.items():
         state[name] = state[first]
 
 
 def _checkpoint_folders(path):
-    """The one, or the newest first."""
+    """The manifest files: the one of a checkpoint, or those of a folder, newest first."""
     if (path / 'manifest.json').exists():
         return [path]
     for storage in (path, path / 'checkpoints'):
@@ -115,12 +115,12 @@ def _checkpoint_folders(path):
         if found:
             return [manifest.parent for manifest in found]
     raise FileNotFoundError(
-        f'{path} holds no checkpoint: there is no manifest.json in it, nor in a folder '
+        f'{path} contains no checkpoint: there is no manifest.json in it, nor in a folder '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')
 
 
 def _read_file(path, max_bytes):
-    """The bytes of a regular file. Anything else is refused at once: a pipe would wait for ever."""
+    """The bytes of a regular file. Anything else is refused: reading a pipe could block forever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,12 +141,12 @@ def _read_manifest(path):
     content = _read_file(path, _MAX_MANIFEST_BYTES)
     found = _CHECKSUM.search(content)
     if found and int(found[1], 16) != checksum.crc32c(content[:found.start()]):
-        raise errors.SluiceError(f'{path} is damaged: its CRC32C is not the one that it says')
+        raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match')
     try:
         manifest = json.loads(content)
         version = int(manifest['format_version'])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise errors.SluiceError(f'{path} is no manifest: {error!r}') from error
+        raise errors.SluiceError(f'{path} is not a manifest: {error!r}') from error
     if version > _FORMAT_VERSION:
         raise errors.SluiceError(f'{path} is of format version {version}; this package reads up to '
                                  f'{_FORMAT_VERSION}')
@@ -156,15 +156,15 @@ def _read_manifest(path):
 
 
 def _header(path, content):
-    """Of a safetensors file."""
+    """The header of a safetensors file."""
     try:
         (length,) = struct.unpack('<Q', content[:8])
         header = json.loads(content[8:8 + length])
         if not isinstance(header, dict):
-            raise ValueError('its header is no object')
+            raise ValueError('its header is not an object')
         return header
     except (ValueError, RecursionError, struct.error) as error:
-        raise errors.SluiceError(f'{path} is no safetensors file: {error}') from error
+        raise errors.SluiceError(f'{path} is not a safetensors file: {error}') from error
 
 
 def _arrays(path, content):
@@ -177,10 +177,10 @@ def _arrays(path, content):
                 continue
             begin, end = (8 + length + offset for offset in array['data_offsets'])
             if end > len(content):
-                raise ValueError('it is cut off')
+                raise ValueError('it is truncated')
             yield name, array['dtype'], array['shape'], memoryview(content)[begin:end]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise errors.SluiceError(f'{path} is no safetensors file: {error}') from error
+        raise errors.SluiceError(f'{path} is not a safetensors file: {error}') from error
 
 
 def _read_partition(path, content, flats, filled):

@@ -1,8 +1,8 @@
-"""CRC-32C (Castagnoli, RFC 3720 appendix B.4), as manifests have it of each file.
+"""CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of each file in manifests.
 
-A file is taken as lanes of equal length, whose checksums NumPy computes side by side. Checksums are
-linear: that of two lanes is the first one's, shifted by the second one's length, with the second
-one's added (as zlib's crc32_combine does it).
+A file is split into lanes of equal length, whose checksums NumPy computes in parallel. Checksums
+are linear: that of two lanes is the first lane's, shifted by the second lane's length, plus the
+second lane's (like zlib's crc32_combine).
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ _TABLE_LIST = _TABLE.tolist()
 
 
 def _apply(shift, values):
-    """`shift` is what becomes of each of the 32 bits."""
+    """`shift` maps each of the 32 bits to its shifted value."""
     result = np.zeros_like(values)
     for bit in range(32):
         result ^= np.where(values >> np.uint32(bit) & np.uint32(1), shift[bit], np.uint32(0))
@@ -43,14 +43,15 @@ def _lanes(data):
         shift, length = _apply(shift, shift), length * 2
     while values.size > 1:
         if values.size % 2:
-            values = np.concatenate([np.zeros(1, dtype=np.uint32), values])  # zeros change nothing
+            # A leading zero changes nothing.
+            values = np.concatenate([np.zeros(1, dtype=np.uint32), values])
         values = _apply(shift, values[0::2]) ^ values[1::2]
         shift = _apply(shift, shift)
     return int(values[0])
 
 
 def crc32c(content):
-    """Of bytes, or anything with a buffer of them."""
+    """The checksum of bytes, or of any object with a buffer."""
     data = np.frombuffer(content, dtype=np.uint8)
     crc = 0xFFFFFFFF
     whole = data.size - data.size % _LANE

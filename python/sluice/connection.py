@@ -1,4 +1,4 @@
-"""Looks into a job that runs: its progress, and its tensors at one committed version."""
+"""Reads a running job: its progress, and its tensors at one committed version."""
 
 import pathlib
 import secrets
@@ -24,17 +24,18 @@ from sluice.protocol import receive
 from sluice.protocol import wire
 
 
-_PAUSE = 0.2  # between two questions to a job that is not ready
+_PAUSE = 0.2  # between two requests to a job that is not ready
 
 
 def connect(name_or_address: str, state_directory: types.Path = '.sluice',
             tls_directory: typing.Optional[types.Path] = None, shared_memory: bool = True,
             secret_file: typing.Optional[types.Path] = None) -> 'Connection':
-    """A running job: one of this machine by its name, or any by host:port of its coordinator.
+    """Connects to a running job: one of this machine by its name, or any by its coordinator's
+    host:port.
 
-    `tls_directory` (or SLUICE_TLS_DIRECTORY): of a reader's certificate, where the job speaks TLS.
-    `secret_file` (or SLUICE_SECRET_FILE): of the run's secret, where the job demands it; that of a
-    job of this machine is found by itself. `shared_memory`: as for sluice.join.
+    `tls_directory` (or SLUICE_TLS_DIRECTORY): folder of a reader's certificate, if the job uses
+    TLS. `secret_file` (or SLUICE_SECRET_FILE): file with the run's secret, if the job requires one;
+    for a job of this machine it is found automatically. `shared_memory`: as in sluice.join.
     """
     address = name_or_address
     if ':' not in name_or_address:
@@ -44,10 +45,10 @@ def connect(name_or_address: str, state_directory: types.Path = '.sluice',
             address = f'127.0.0.1:{int(port.read_text())}'
         except (FileNotFoundError, ValueError):
             raise errors.JobNotFound(
-                f"there is no running job '{name_or_address}' in {state_directory}: {port} is not "
-                'there. `sluice status` lists the jobs of this machine; of another one, give '
+                f"there is no running job '{name_or_address}' in {state_directory}: {port} does "
+                'not exist. `sluice status` lists the jobs of this machine; for another machine, give '
                 'host:port of its coordinator') from None
-        # Jobs of this machine speak plain text.
+        # Jobs of this machine use plain text.
         if secret_file is None and (run / 'secret').exists():
             secret_file = run / 'secret'
         tls = security.SecretFile(secret_file) if secret_file else None
@@ -59,7 +60,7 @@ def connect(name_or_address: str, state_directory: types.Path = '.sluice',
 
 
 class Connection:
-    """To a running job, as `connect` makes it."""
+    """A connection to a running job; see `connect`."""
 
     def __init__(self, address: str, tls: typing.Any = None, shared_memory: bool = True) -> None:
         self.address = address
@@ -67,19 +68,20 @@ class Connection:
         self._shared_memory = shared_memory
 
     def progress(self) -> progress_lib.Progress:
-        """A Progress, which a notebook shows as a bar."""
+        """The job's Progress, which a notebook shows as a bar."""
         return progress_lib.Progress(self._call(lambda control: control.progress()))
 
     def tensors(self, *, torch: bool = False, timeout: float = 60.0) -> 'Tensors':
-        """Name -> tensor, all of one committed version, while training goes on.
+        """Returns name -> tensor, all of one committed version, while training continues.
 
-        As `sluice.load` gives them. `version` is in the result's attribute of that name. Waits, at
-        most `timeout` seconds together, for a job that does not train yet, or changes its view.
+        The tensors are like those of `sluice.load`; the result's attribute `version` is their
+        version. Waits up to `timeout` seconds in total if the job is not training yet, or changes
+        its view.
         """
         deadline = time.monotonic() + timeout
         while True:
             incarnation = secrets.randbits(64) or 1
-            # The version is held as long as the call is open.
+            # The version stays pinned while the call is open.
             with transport.JobControl(self.address, tls=self._tls) as control:
                 snapshot, held = self._open_snapshot(control, incarnation, deadline, timeout)
                 reader = _Reader(snapshot, incarnation, self._tls, self._shared_memory)
@@ -103,14 +105,14 @@ class Connection:
             try:
                 return control.open_snapshot(incarnation, max(1.0, deadline - time.monotonic()))
             except (grpc.RpcError, StopIteration) as error:
-                phase = self.progress().phase  # JobNotFound, if nobody is there
+                phase = self.progress().phase  # JobNotFound if no process answers
                 if phase not in ('starting', 'birth', 'training'):
                     raise self._not_there(error) from None
                 if time.monotonic() > deadline:
                     raise errors.SluiceError(
-                        f'the job at {self.address} gives no tensors within {timeout:g} s '
+                        f'the job at {self.address} sent no tensors within {timeout:g} s '
                         f'({transport.describe(error)}); its phase is {phase}. `sluice status` '
-                        'tells what it waits for') from None
+                        'shows what it waits for') from None
             time.sleep(_PAUSE)
 
     def _call(self, call):
@@ -122,20 +124,20 @@ class Connection:
 
     def _not_there(self, error):
         return errors.JobNotFound(
-            f'the job at {self.address} does not answer ({transport.describe(error)}). Has it '
-            'ended? A finished job is read by sluice.load')
+            f'the job at {self.address} does not respond ({transport.describe(error)}). Has it '
+            'ended? Use sluice.load to read a finished job')
 
     def __repr__(self):
         return f'<sluice.Connection to {self.address}>'
 
 
 class Tensors(dict):
-    """Name -> tensor, and the version that all of them are of."""
+    """Name -> tensor, and `version`, the version of all of them."""
     version = 0
 
 
 class _LetGo(errors.SluiceError):
-    """The job let go of the version while it was read; a new snapshot is needed."""
+    """The job released the version while it was read; a new snapshot is needed."""
 
 
 class _Reader:
@@ -156,7 +158,7 @@ class _Reader:
         self._let_go = False
 
     def on_let_go(self):
-        """The version is not held any more: no frame that is still missing will come."""
+        """The version is no longer pinned: missing frames will not arrive."""
         with self._changed:
             self._let_go = True
             self._changed.notify_all()
@@ -180,8 +182,8 @@ class _Reader:
                 done = self._changed.wait_for(
                     lambda: self._error or self._let_go or self._receiver.is_whole(), timeout)
             if self._let_go and not self._receiver.is_whole():
-                raise _LetGo('the tensors could not be read: the job changes its view, or makes '
-                             'checkpoints, before they have come')
+                raise _LetGo('the tensors could not be read: the job changed its view, or saved a '
+                             'checkpoint, before they arrived')
             if self._error or not done:
                 raise errors.SluiceError(
                     f'the tensors could not be read: {self._error or "the shards are too slow"}')
@@ -214,5 +216,5 @@ class _Reader:
     def _on_broken(self, why):
         with self._changed:
             if not self._receiver.is_whole():
-                self._error = self._error or f'a shard went away: {why}'
+                self._error = self._error or f'lost the connection to a shard: {why}'
             self._changed.notify_all()

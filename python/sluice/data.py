@@ -1,4 +1,4 @@
-"""From sample numbers to batches: what a dataset is, and how samples become one batch."""
+"""Datasets, and how samples are collated into a batch."""
 
 import typing
 
@@ -8,17 +8,18 @@ from sluice import errors
 
 
 def _torch():
-    """torch if the program uses it, else None."""
+    """Returns torch if the program has imported it, else None."""
     import sys
     return sys.modules.get('torch')
 
 
 class ArrayDataset:
-    """Samples are the rows of one or more arrays (numpy, or torch tensors) of equal length."""
+    """A dataset whose samples are the rows of one or more arrays (numpy, or torch tensors) of equal
+    length."""
 
     def __init__(self, *arrays: typing.Any) -> None:
         if not arrays or len({len(array) for array in arrays}) != 1:
-            raise errors.UsageError('ArrayDataset takes arrays of equal length, and at least one; '
+            raise errors.UsageError('ArrayDataset needs one or more arrays of equal length; '
                                     f'lengths are {[len(array) for array in arrays]}')
         self.arrays = arrays
 
@@ -30,9 +31,9 @@ class ArrayDataset:
 
 
 class TextDataset:
-    """Sample i is (text[i * length : (i + 1) * length], the same one byte later), as byte values.
+    """A dataset whose sample i is (text[i * length : (i + 1) * length], the same one byte later).
 
-    For language models over bytes: input and target.
+    Samples are byte values, input and target of a language model over bytes.
     """
 
     def __init__(self, text: typing.Union[str, bytes], length: int) -> None:
@@ -52,7 +53,7 @@ class TextDataset:
 
 
 def default_collate(samples):
-    """As torch's default_collate where torch is in use; else numpy arrays."""
+    """Collates with torch's default_collate if torch is imported; else into numpy arrays."""
     torch = _torch()
     if torch is not None:
         from torch.utils.data import default_collate as collate
@@ -73,14 +74,14 @@ def check_dataset(dataset, what):
             '(torch.utils.data.Dataset, a list, sluice.ArrayDataset), not an iterator or a '
             'DataLoader; give the dataset that the DataLoader was made of.')
     if type(dataset).__name__ == 'DataLoader':
-        raise errors.UsageError(f'{what} is a DataLoader: give its dataset, worker.batches() makes '
+        raise errors.UsageError(f'{what} is a DataLoader: give its dataset; worker.batches() makes '
                                 'the batches')
     if len(dataset) < 1:
         raise errors.UsageError(f'{what} has no samples')
 
 
 def read(dataset, indices, collate=None):
-    """The samples of these numbers, in this order, as one batch."""
+    """Collates the samples with these numbers, in this order, into one batch."""
     torch = _torch()
     if collate is None:
         arrays = None
@@ -89,7 +90,7 @@ def read(dataset, indices, collate=None):
         elif torch is not None and type(dataset) is torch.utils.data.TensorDataset:
             arrays = dataset.tensors
         if arrays is not None:
-            # Rows by an index array: no Python object per sample.
+            # Indexing with an array avoids a Python object per sample.
             rows = np.asarray(indices)
             return tuple(array[torch.from_numpy(rows)] if torch is not None and
                          isinstance(array, torch.Tensor) else array[rows] for array in arrays)

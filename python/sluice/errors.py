@@ -1,34 +1,35 @@
-"""What can go wrong, each with its cause and what to do about it."""
+"""The errors of this package. Each message states the cause and what to do."""
 
 
 class SluiceError(RuntimeError):
-    """Of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class JobNotFound(SluiceError):
-    """Nobody answers where the job should be, or it is another job."""
+    """No process answers at the job's address, or it belongs to another job."""
 
 
 class VersionMismatch(SluiceError):
-    """The job speaks another version of the protocol."""
+    """The job uses another version of the protocol."""
 
 
 class ModelMismatch(SluiceError):
-    """Tensors or sample counts are not those of the job's other workers."""
+    """Tensors or sample counts differ from those of the job's other workers."""
 
 
 class DuplicateWorker(SluiceError):
-    """Another living process is the worker of this index."""
+    """Another running process is the worker with this index."""
 
 
 _FAILED = 'the job failed: '
 
 
 class JobFailed(SluiceError):
-    """The job failed. `reason` is the job's own sentence."""
+    """The job failed. `reason` is the reason that the job gives."""
 
     def __init__(self, reason: str, remedy: str = '') -> None:
-        # The reason of a job may be what a worker raised: that begins and ends as this does.
+        # The reason may be this exception's text, raised by a worker: do not repeat prefix and
+        # suffix.
         reason = reason.replace(_FAILED, '')
         if remedy and remedy not in reason:
             super().__init__(f'{_FAILED}{reason}. {remedy}')

@@ -1,7 +1,8 @@
-"""The file state_dict.extras: what a model's state_dict holds beside the tensors that a job trains.
+"""The file state_dict.extras: the entries of a model's state_dict that a job does not train.
 
-These are second names (tied weights) and constant buffers (masks). A worker writes the file beside
-the checkpoints; `sluice.load` and `sluice export` read it. docs/checkpoints.md has the format.
+They are second names (tied weights) and constant buffers (masks). A worker writes the file beside
+the checkpoints; `sluice.load` and `sluice export` read it. docs/checkpoints.md describes the
+format.
 """
 
 import json
@@ -17,7 +18,7 @@ NAME = 'state_dict.extras'
 _FORMAT = 'sluice-state-dict-extras-1'
 _ALIAS = 'alias:'
 _LINE_BYTES = len('crc32c 00000000\n')
-# Safetensors' names of types; bfloat16 as the bits that it is stored in.
+# Safetensors' type names; bfloat16 as its bits.
 TYPES = {'F32': '<f4', 'F64': '<f8', 'BF16': '<u2', 'F16': '<f2', 'I64': '<i8', 'I32': '<i4',
          'I16': '<i2', 'I8': 'i1', 'U8': 'u1', 'BOOL': '?', 'C64': '<c8'}
 
@@ -27,7 +28,8 @@ def _checksum_line(content):
 
 
 def encode(aliases, constants):
-    """The file. `aliases`: second name -> first; `constants`: name -> (type, flat array, shape)."""
+    """The file's content. `aliases`: second name -> first; `constants`: name -> (type, array,
+    shape)."""
     header = {'__metadata__': {'format': _FORMAT,
                                **{_ALIAS + name: first for name, first in aliases.items()}}}
     data = []
@@ -48,27 +50,27 @@ def check(path, content):
     """The safetensors part of the file's content. Raises SluiceError for a damaged one."""
     body = content[:-_LINE_BYTES]
     if len(content) < _LINE_BYTES or content[-_LINE_BYTES:] != _checksum_line(body):
-        raise errors.SluiceError(f'{path} is damaged: its CRC32C is not the one that it states. '
-                                 'Without this file, what the job trained is read alone')
+        raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match. '
+                                 'Without this file, only the trained tensors are read')
     return body
 
 
 def aliases_of(header):
-    """Second name -> first, of the file's header."""
+    """Returns second name -> first name from the file's header."""
     metadata = header.get('__metadata__', {})
     return {key[len(_ALIAS):]: first for key, first in metadata.items() if key.startswith(_ALIAS)}
 
 
 def keep(directory, index, aliases, constants):
-    """Writes the file, if the directory is there and can be written.
+    """Writes the file if the directory exists and is writable.
 
-    A worker that cannot write it trains all the same: what it trains is whole in the checkpoints,
-    under the first names.
+    A worker that cannot write it trains anyway: the checkpoints contain all trained tensors under
+    their first names.
     """
     if not directory or not os.path.isdir(directory):
         return
     path = os.path.join(directory, NAME)
-    # Written also where there is nothing, in the place of the extras of an earlier model.
+    # Written even if empty, to replace the extras of an earlier model.
     if not aliases and not constants and not os.path.exists(path):
         return
     content = encode(aliases, constants)

@@ -1,31 +1,32 @@
-"""Memory: copied into, and lent out until the last reference to it ends."""
+"""Memory that is copied into, and lent out until its last reference ends."""
 
 import numpy as np
 
-# Of what is worth giving up the interpreter's lock to copy it.
+# Larger copies release the interpreter's lock.
 _LARGE_BYTES = 1 << 16
 
 
 class Bytes:
-    """A flat array of bytes that pieces are copied into."""
+    """A flat array of bytes into which pieces are copied."""
 
     def __init__(self, array):
-        """`array`: contiguous, of whatever type."""
+        """`array`: contiguous, of any type."""
         self._array = array.view(np.uint8)
         self._view = self._array.data
 
     def copy(self, at, piece):
-        """Of a bytes-like piece, which must fit. Other threads run while large ones are copied."""
+        """Copies a bytes-like piece, which must fit. Other threads run while a large one is
+        copied."""
         size = len(piece)
         if size < _LARGE_BYTES:
-            self._view[at:at + size] = piece  # quickest
+            self._view[at:at + size] = piece  # the fastest way
         else:
             self._array[at:at + size] = np.frombuffer(piece, dtype=np.uint8)
 
 
 class _Lent(np.ndarray):
 
-    _on_return = None  # of what numpy makes of one, there is nothing to give back
+    _on_return = None  # views that numpy derives return nothing
 
     def __del__(self):
         if self._on_return is not None:
@@ -33,10 +34,10 @@ class _Lent(np.ndarray):
 
 
 def lend(memory, on_return):
-    """A memoryview of `memory`, a flat array of bytes.
+    """Returns a memoryview of `memory`, a flat array of bytes.
 
-    on_return() is called when nothing refers to it any more, nor to what was made of it (slices,
-    arrays over it); by any thread.
+    on_return() is called when no reference to it or to its derivatives (slices, arrays over it) is
+    left; on any thread.
     """
     lent = memory.view(_Lent)
     lent._on_return = on_return
@@ -44,16 +45,15 @@ def lend(memory, on_return):
 
 
 class Pool:
-    """Arrays that are used again and again: fresh memory of the system's costs as much as filling
-    it twice."""
+    """Arrays that are reused: fresh memory from the system costs as much as filling it twice."""
 
-    _MOST = 2  # of one kind that are kept while nobody uses them
+    _MOST = 2  # unused arrays of one kind that are kept
 
     def __init__(self):
         self._free = {}  # (elements, dtype) -> [flat array of bytes]
 
     def take(self, count, dtype):
-        """A flat array of undefined content, which is in use as long as something refers to it."""
+        """A flat array of undefined content. It is in use as long as a reference to it exists."""
         if count == 0:
             return np.empty(0, dtype=dtype)
         free = self._free.setdefault((count, dtype), [])

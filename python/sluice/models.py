@@ -1,13 +1,13 @@
 """The built-in models (`model.name` of a manifest) as torch modules.
 
-The state_dict of each has the names and shapes of the job's tensors, and each computes what the job
-computed:
+Each module's state_dict has the names and shapes of the job's tensors, and it computes the same
+function as the job:
 
     model = sluice.models.MnistNet()
     model.load_state_dict(sluice.load('.sluice/mnist', torch=True))
     model.eval()
 
-`of_state` finds the sizes that the job chose:
+`of_state` derives the sizes from the state:
 
     state = sluice.load('.sluice/my-mlp', torch=True)
     model = sluice.models.of_state('mlp', state)     # with the state loaded
@@ -41,8 +41,8 @@ class MnistNet(nn.Module):
     """`mnist-net`: 28x28 grey images to the log-probabilities of 10 classes. Loss: nll.
 
     The net of PyTorch's tutorial on a parameter server with RPC. The example mnist/main.py of
-    pytorch/examples has the same names and shapes, and one relu more, behind conv2: its module
-    loads the state_dict and computes something else.
+    pytorch/examples has the same names and shapes, and one more relu, after conv2: its module loads
+    the state_dict but computes a different function.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Mlp(nn.Module):
 
 class LstmLm(nn.Module):
     """`lstm-lm`: words [n, length] to logits of the next word [n, length, vocabulary]. Loss:
-    crossEntropy, the mean over all places."""
+    crossEntropy, the mean over all positions."""
 
     def __init__(self, vocabulary: int = 10000, embedding: int = 256,
                  hidden: int = 512) -> None:
@@ -106,7 +106,7 @@ class Logistic(Linear):
 
 
 class Additive(nn.Module):
-    """`additive`: one vector, which the job adds to. It takes no data."""
+    """`additive`: one vector, to which the job adds. It takes no data."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def _shape(state, name):
     return list(state[name].shape)
 
 
-# `model.name` -> the module of a state_dict's sizes.
+# `model.name` -> function that makes the module with a state_dict's sizes.
 _MAKERS = {
     'additive': lambda state: Additive(*_shape(state, 'w')),
     'convnet': lambda state: Convnet(),
@@ -133,8 +133,8 @@ _MAKERS = {
 
 def of_state(name: str, state: typing.Dict[str, torch.Tensor]) -> nn.Module:
     """The built-in model of this `model.name` with a state_dict (`sluice.load(..., torch=True)`),
-    in the state's dtype and in evaluation mode. UsageError: there is no such model, or the state is
-    another's."""
+    in the state's dtype and in evaluation mode. UsageError: there is no such model, or the state
+    belongs to another model."""
     if name not in _MAKERS:
         raise errors.UsageError(f"there is no built-in model '{name}'; there are "
                                 f'{", ".join(_MAKERS)}')
@@ -142,5 +142,5 @@ def of_state(name: str, state: typing.Dict[str, torch.Tensor]) -> nn.Module:
         model = _MAKERS[name](state).to(next(iter(state.values())).dtype)
         model.load_state_dict(state)
     except (KeyError, RuntimeError) as error:
-        raise errors.UsageError(f'the tensors are not those of {name}: {error}') from error
+        raise errors.UsageError(f'the tensors do not match {name}: {error}') from error
     return model.eval()

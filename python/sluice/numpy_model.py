@@ -11,7 +11,7 @@ _TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64
 
 
 class NumpyModel:
-    """`loss_fn(parameters, data)` gives (mean loss, {name: gradient of the mean loss})."""
+    """`loss_fn(parameters, data)` returns (mean loss, {name: gradient of the mean loss})."""
 
     def __init__(self, arrays, loss_fn):
         self._loss_fn = loss_fn
@@ -52,15 +52,15 @@ class NumpyModel:
             self._parameters[name] = view.reshape(shape)
 
     def seed(self, job_seed, step, first_microbatch):
-        pass  # numpy programs bring their own generators
+        pass  # numpy programs use their own generators
 
     def begin(self):
-        self._gradients = {}  # by place, flat
+        self._gradients = {}  # by index, flat
         self._delivered = set()
 
     def run(self, data, scale, loss=None, gradients=None, deliver=None):
-        """As TorchModel.run; the function gives all gradients at once, so they are delivered each
-        as soon as it is scaled."""
+        """Like TorchModel.run. The function returns all gradients at once, so each is delivered as
+        soon as it is scaled."""
         if gradients is None:
             if self._loss_fn is None:
                 raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
@@ -91,7 +91,7 @@ class NumpyModel:
                                        'samples')
 
     def _scaled(self, place, gradient, scale):
-        """Flat, and nobody else's: the program may use its array for the next batch."""
+        """A flat array that the program does not share: it may reuse its own for the next batch."""
         dtype = elements.STORAGE[self.table.tensors[place].dtype]
         flat = np.asarray(gradient, dtype=dtype).reshape(-1)
         if scale == 1 and _is_frozen(flat):
@@ -118,7 +118,7 @@ class NumpyModel:
 
 
 def _is_frozen(array):
-    """Whether nobody can write it, nor what it is a view of."""
+    """Whether neither the array nor any array that it is a view of is writable."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False

@@ -1,4 +1,4 @@
-"""A job's progress as a value that terminals and notebooks can show."""
+"""A job's progress, in a form that terminals and notebooks can show."""
 
 import html
 import typing
@@ -13,7 +13,7 @@ _ROLES = {wire.SHARD: 'ps', wire.WORKER: 'worker'}
 
 
 class Progress:
-    """What a JobProgress says, with a text and an HTML form."""
+    """The content of a JobProgress, with a text and an HTML form."""
 
     def __init__(self, message: typing.Any) -> None:
         self.message = message
@@ -27,14 +27,14 @@ class Progress:
         self.evaluation_loss = evaluation.loss if evaluation else None
         self.accuracy = evaluation.accuracy if evaluation and evaluation.has_accuracy else None
         self.reason = message.reason
-        # 'worker-0' -> the number that its machine, or container, knows it by.
+        # 'worker-0' -> its process id in its machine or container.
         self.processes = {f'{_ROLES[status.process.role]}-{status.process.index}': status.pid
                           for status in message.processes if status.process.role in _ROLES and
                           status.state < wire.ProcessStatus_LEFT}
 
     @property
     def fraction(self) -> float:
-        """Of the job's length, from 0 to 1."""
+        """The completed fraction of the job, from 0 to 1."""
         if self.phase == 'succeeded':
             return 1.0
         return min(1.0, self.step / self.total_steps) if self.total_steps else 0.0
@@ -72,7 +72,8 @@ class Progress:
 
 
 class Display:
-    """Shows values one over the other: in a notebook by its display, in a terminal on one line."""
+    """Shows each value in place of the previous one: in a notebook by its display, in a terminal on
+    one line."""
 
     def __init__(self, stream=None):
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Starts a job on this machine by `sluice run`, follows it, and tells how it ended."""
+"""Starts a job on this machine with `sluice run`, follows it, and returns its result."""
 
 import dataclasses
 import json
@@ -26,10 +26,10 @@ class Result:
     outcome: str
     step: int
     loss: typing.Optional[float]
-    accuracy: typing.Optional[float]        # percent, of the last evaluation
+    accuracy: typing.Optional[float]        # percent, from the last evaluation
     evaluation_loss: typing.Optional[float]
     seconds: float
-    checkpoint: str                          # folder of the last one
+    checkpoint: str                          # folder of the newest checkpoint
     metrics: dict
 
     def load(self, *, torch: bool = False) -> typing.Dict[str, typing.Any]:
@@ -42,13 +42,13 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
         state_directory: typing.Optional[types.Path] = None,
         binary: typing.Optional[types.Path] = None, display: bool = True,
         on_progress: typing.Optional[typing.Callable[[dict], typing.Any]] = None) -> Result:
-    """Runs a job and returns its Result; what it trained is in `result.load()`.
+    """Runs a job and returns its Result; `result.load()` returns the trained tensors.
 
-    `manifest` is a file as `sluice run` takes it. A job that was interrupted goes on; with
-    `fresh`, it begins anew. Progress is shown in notebooks and terminals (`display`), and given to
-    `on_progress`, a function of a dict. Raises JobFailed with the job's reason, UsageError for a
-    manifest that is wrong (with every problem), FileNotFoundError if there is no `sluice` on the
-    PATH (or $SLUICE_BINARY, or `binary`). KeyboardInterrupt lets the job write a checkpoint.
+    `manifest` is a file for `sluice run`. An interrupted job is resumed; with `fresh` it starts
+    over. Progress is shown in notebooks and terminals (`display`) and passed to `on_progress`, a
+    function of a dict. Raises JobFailed with the job's reason, UsageError for an invalid manifest
+    (with every problem), FileNotFoundError if there is no `sluice` on the PATH (or $SLUICE_BINARY,
+    or `binary`). On KeyboardInterrupt the job saves a checkpoint.
     """
     command = [_find_binary(binary), 'run', os.fspath(manifest), '--output', 'json']
     command += ['--workers', str(workers)] if workers is not None else []
@@ -78,7 +78,7 @@ def _find_binary(binary):
     if found is None:
         raise FileNotFoundError(
             f'there is no program {binary}: build it (bazel build //services/cli:sluice) and put '
-            'it on the PATH, or name it by $SLUICE_BINARY')
+            'it on the PATH, or set $SLUICE_BINARY')
     return found
 
 
@@ -103,7 +103,7 @@ def _follow(command, shown, on_progress):
 
 
 def _read(process, notes, shown, on_progress):
-    """What the program prints, until it ends; the summary."""
+    """Reads the program's output until it ends; returns the summary."""
     summary = None
     while True:
         try:
@@ -124,7 +124,7 @@ def _read(process, notes, shown, on_progress):
 
 
 def _environment():
-    """With the interpreter that calls as a manifest's `python3`: that of a notebook is seldom the
+    """An environment in which `python3` is the calling interpreter: a notebook's is rarely the
     first on the PATH."""
     folder = os.path.dirname(sys.executable or '')
     path = os.environ.get('PATH', os.defpath)

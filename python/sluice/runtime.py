@@ -1,8 +1,8 @@
-"""The threads around WorkerCore: what a process of a job is, without a model.
+"""The threads around WorkerCore: a worker process without its model.
 
-One lock guards the core. Whoever has an event runs it: the thread of a stream, the timer, or the
-user's own thread. What follows from it is carried out under the lock, in order; work for the
-user's thread is queued and taken by `next_work`.
+One lock guards the core. The thread that has an event (a stream's, the timer's, or the user's)
+passes it to the core and carries out the resulting actions under the lock, in order. Work for the
+user's thread is queued, and `next_work` takes it.
 """
 
 import collections
@@ -22,16 +22,16 @@ from sluice.protocol import elements
 from sluice.protocol import wire
 
 _LEAVE_SECONDS = 10.0
-# How long a DUPLICATE is believed to be a predecessor that is not quite gone.
+# For so long, a DUPLICATE is taken for a predecessor that has not fully ended.
 _DUPLICATE_SECONDS = 5.0
 
 
 class _Copy:
-    """Of a model's tensors."""
+    """A copy of a model's tensors."""
 
     def __init__(self, arrays):
         self.arrays = arrays
-        # Of each tensor: its memory, and the bytes of an element.
+        # For each tensor: its memory, and the bytes per element.
         self.memory = [(memory_lib.Bytes(array), array.itemsize) for array in arrays]
 
 
@@ -58,11 +58,11 @@ class TensorBuffers:
         return self._copy(buffer).arrays
 
     def store(self, block):
-        """ValueError, with nothing stored, for a payload that is not what it should be."""
+        """Raises ValueError, with nothing stored, for an invalid payload."""
         copy = self._copy(block.buffer)
         if block.codec == wire.CODEC_RAW:
             memory, size = copy.memory[block.tensor]
-            if len(block.payload) == block.count * size:  # else `decode_into` tells what is wrong
+            if len(block.payload) == block.count * size:  # else `decode_into` reports the error
                 memory.copy(block.offset * size, block.payload)
                 return
         to = copy.arrays[block.tensor][block.offset:block.offset + block.count]
@@ -75,7 +75,7 @@ class TensorBuffers:
 
 
 class Work:
-    """A Compute or EvaluateSamples, of one life of the process."""
+    """A Compute or EvaluateSamples of one life of the process."""
 
     def __init__(self, life, request):
         self.life = life
@@ -87,25 +87,25 @@ class Runtime:
 
     def __init__(self, address, job_name, index, tls=None, shared_memory=True):
         self.tls = tls  # None: plain text
-        self._shared_memory = shared_memory  # with shards of this machine
+        self._shared_memory = shared_memory  # whether to share memory with shards of this machine
         self.address = address
         self.job_name = job_name
         self.index = index
         self.job = None       # JobSpec, once registered
-        self._known = False   # whoever waits for it has been told
-        self.last_error = ''  # why the coordinator's stream broke
+        self._known = False   # the waiting thread was notified
+        self.last_error = ''  # why the coordinator's stream broke last
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # there is work, or an end
+        self._changed = threading.Condition(self._lock)  # there is work, or the worker has ended
         self._timer = threading.Condition(self._lock)
-        self._timer_until = 0.0  # when it wakes up by itself
+        self._timer_until = 0.0  # when the timer wakes up
         self._life = 0
         self._core = None
         self._events = collections.deque()
         self._running = False
         self._streams = {}  # shard -> FrameStream
-        self._frames = {}   # shard -> what the present event sends there
+        self._frames = {}   # shard -> frames that the current event sends to it
         self._work = collections.deque()
-        self._given = {}    # id -> Work, until it is answered
+        self._given = {}    # id -> Work that is not answered yet
         self._busy = True   # the user's thread is not in next_work
         self._model = None  # (table, training samples, evaluation samples, read initial tensor)
         self.buffers = None
@@ -123,7 +123,7 @@ class Runtime:
     # ---- for the user's thread
 
     def wait_for_job(self, timeout):
-        """JobNotFound, or what refused it, if there is no answer in time."""
+        """Raises JobNotFound if there is no answer in time, or the refusal as an exception."""
         deadline = time.monotonic() + timeout
         with self._lock:
             while self.job is None and self._ended is None:
@@ -137,9 +137,10 @@ class Runtime:
                 return self.job
         self.close()
         raise errors.JobNotFound(
-            f'no job answers at {self.address} within {timeout:g} s ({self.last_error or "no sign of it"}). '
-            'It has ended, has not begun (timeout= waits longer), or has its coordinator at another '
-            'address. `sluice status` lists the jobs of this machine.')
+            f'no job answers at {self.address} within {timeout:g} s '
+            f'({self.last_error or "no response"}). It has ended, has not started (increase '
+            'timeout=), or its coordinator has another address. '
+            '`sluice status` lists the jobs of this machine.')
 
     def open_model(self, table, training_samples, evaluation_samples, read_initial, allocate):
         with self._lock:
@@ -150,7 +151,8 @@ class Runtime:
     def next_work(self):
         """The next Work; None when the job has finished or this worker has left.
 
-        While it waits, versions may be adopted: buffers change. Raises how the job failed.
+        While it waits, versions may be adopted, which changes the buffers. Raises the job's
+        failure.
         """
         self._set_busy(False)
         try:
@@ -192,12 +194,12 @@ class Runtime:
         self._event('on_failed', reason)
 
     def leave(self, reason, grace=_LEAVE_SECONDS):
-        """Goes on until the others have taken over, at most `grace` seconds."""
+        """Continues until the other workers have taken over, at most `grace` seconds."""
         self._leaving = True
         self._event('on_leave', reason, grace)
 
     def close(self):
-        """Ends without a word if the core has not ended by itself."""
+        """Ends without a message to the job if the core has not ended by itself."""
         with self._lock:
             if self._ended is None:
                 self._ended = actions.Exit(actions.ExitReason.LEFT, 'closed')
@@ -223,7 +225,7 @@ class Runtime:
                 'over worker.batches() when it ends; to train more, start a new job.')
         if end.code == wire.Refusal_WIRE_VERSION:
             raise errors.VersionMismatch(
-                f'the job at {self.address} speaks another version of the protocol: {end.message}. '
+                f'the job at {self.address} uses another version of the protocol: {end.message}. '
                 'Install the package from the same release as the `sluice` that runs the job.')
         if end.code == wire.Refusal_WRONG_JOB:
             raise errors.JobNotFound(
@@ -236,8 +238,8 @@ class Runtime:
                 'checkpoint must have its model.')
         if end.code == wire.Refusal_DUPLICATE:
             raise errors.DuplicateWorker(
-                f'worker {self.index} of the job is alive already: {end.message}. Give each '
-                'process an index of its own.')
+                f'worker {self.index} of the job is already running: {end.message}. Give each '
+                'process its own index.')
         if 'not finite' in end.message:
             raise errors.NonFiniteGradient(end.message)
         raise errors.JobFailed(end.message)
@@ -261,7 +263,7 @@ class Runtime:
         with self._lock:
             self._events.append((name, arguments, life))
             if self._running:
-                return  # carried out by who is at it, in order
+                return  # the thread that is running actions carries them out, in order
             self._running = True
             try:
                 while self._events:
@@ -276,7 +278,7 @@ class Runtime:
                 self._wake()
 
     def _wake(self):
-        # Only whom it concerns: with many small frames, waking threads is what costs most.
+        # Only notify if needed: with many small frames, waking threads dominates the cost.
         if self._work or self._ended is not None or not self._known:
             self._known = self.job is not None
             self._changed.notify_all()
@@ -342,7 +344,7 @@ class Runtime:
             stream.close()
         self._streams = {}
 
-    # ---- what follows from events; under the lock
+    # ---- actions that follow from events; under the lock
 
     def _perform(self, action):
         self._PERFORM[type(action)](self, action)
@@ -351,7 +353,7 @@ class Runtime:
         self._connect(action.shard, action.address)
 
     def _perform_DisconnectShard(self, action):
-        self._frames.pop(action.shard, None)  # of this stream
+        self._frames.pop(action.shard, None)  # frames of this stream
         stream = self._streams.pop(action.shard, None)
         if stream is not None:
             stream.close()
@@ -360,7 +362,7 @@ class Runtime:
         self._frames.setdefault(action.shard, []).append((action.header, action.pieces))
 
     def _send_frames(self):
-        """Those of one event go out together."""
+        """Sends the frames of one event together."""
         for shard, frames in self._frames.items():
             stream = self._streams.get(shard)
             if stream is not None:

@@ -1,4 +1,5 @@
-"""What a program shows to the processes of a job: certificates of the job, or a run's secret."""
+"""The credentials that a program presents to a job's processes: the job's certificates, or a run's
+secret."""
 
 import os
 import pathlib
@@ -15,9 +16,9 @@ _FILES = ('ca.crt', 'tls.key', 'tls.crt')
 
 
 class TlsDirectory:
-    """A folder with ca.crt, tls.crt and tls.key, as `sluice certificates` or a job's pod has it.
+    """A folder with ca.crt, tls.crt and tls.key, as in `sluice certificates` or a job's pod.
 
-    It is read again for each connection: certificates are renewed while programs run.
+    It is read for each connection, because certificates are renewed while programs run.
     """
 
     encrypted = True
@@ -25,17 +26,17 @@ class TlsDirectory:
     def __init__(self, path):
         self._path = pathlib.Path(path)
         self._last = None
-        self.credentials()  # what is missing is said now
+        self.credentials()  # reports missing files now
 
     def credentials(self):
         try:
             authority, key, chain = [(self._path / name).read_bytes() for name in _FILES]
         except OSError as error:
             if self._last is not None:
-                return self._last  # they are being replaced
+                return self._last  # the files are being replaced
             raise errors.UsageError(
-                f'{self._path} is no folder of TLS credentials ({error}): it must hold ca.crt, '
-                f'tls.crt and tls.key. It is given as tls_directory=, or by {VARIABLE}') from None
+                f'{self._path} is not a folder of TLS credentials ({error}): it must contain '
+                f'ca.crt, tls.crt and tls.key. Set it with tls_directory= or {VARIABLE}') from None
         self._last = grpc.ssl_channel_credentials(authority, key, chain)
         return self._last
 
@@ -45,9 +46,9 @@ class TlsDirectory:
 
 
 class SecretFile:
-    """The file with a run's secret: plain text, and each call shows the secret.
+    """The file with a run's secret: connections are plain text, and each call carries the secret.
 
-    `sluice run` makes it for the processes that it starts, in the job's folder.
+    `sluice run` creates it in the job's folder for the processes that it starts.
     """
 
     encrypted = False
@@ -58,14 +59,15 @@ class SecretFile:
                 secret = file.read(_MAX_SECRET_LENGTH + 16).strip()
         except PermissionError as error:
             raise errors.UsageError(
-                f'{path} cannot be read ({error}): only the user who started the job may speak '
-                'with its processes') from None
+                f'{path} cannot be read ({error}): only the user who started the job may '
+                'communicate with its processes') from None
         except (OSError, ValueError) as error:
             raise errors.UsageError(
-                f"{path} is no file with a run's secret ({error}). It is given as secret_file=, or "
-                f'by {SECRET_VARIABLE}') from None
+                f"{path} is not a file with a run's secret ({error}). Set it with secret_file= or "
+                f'{SECRET_VARIABLE}') from None
         if not secret or len(secret) > _MAX_SECRET_LENGTH or not secret.isprintable():
-            raise errors.UsageError(f"{path} does not hold a run's secret: one line of text")
+            raise errors.UsageError(f"{path} does not contain a run's secret, "
+                                    'which is one line of text')
         self._metadata = ((SECRET_METADATA, secret),)
 
     def metadata(self):
@@ -73,7 +75,8 @@ class SecretFile:
 
 
 def find(directory=None, secret_file=None):
-    """What is given, or else what the environment names; None: plain text without a secret."""
+    """The given credentials, or else those of the environment; None: plain text without a
+    secret."""
     if directory and secret_file:
         raise errors.UsageError('give tls_directory= or secret_file=, not both')
     if not directory and not secret_file:
@@ -89,10 +92,10 @@ def is_encrypted(security):
 
 
 def metadata(security):
-    """For each call."""
+    """The metadata of each call."""
     return None if security is None else security.metadata()
 
 
 def server_options(role):
-    """Pods are dialled by addresses; what a server must show is the certificate of its role."""
+    """Pods are dialled by address; a server must present the certificate of its role."""
     return [('grpc.ssl_target_name_override', f'{role}.sluice.internal')]

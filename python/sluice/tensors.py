@@ -1,4 +1,4 @@
-"""Named tensors as this package gives them to a program: numpy arrays, or torch tensors."""
+"""Converts named tensors for a program, to numpy arrays or torch tensors."""
 
 import numpy as np
 
@@ -11,23 +11,23 @@ _WIRE_OF = {name: number for number, name in elements.WIRE_NAMES.items()}
 
 
 def dtype_of_name(name):
-    """Of a manifest's name, such as FLOAT32."""
+    """The data type with a manifest's name, such as FLOAT32."""
     dtype = _WIRE_OF.get(name)
     if dtype is None:
-        raise errors.SluiceError(f'the data type {name} is not known to this version')
+        raise errors.SluiceError(f'the data type {name} is unknown to this version')
     return dtype
 
 
 def constant(kind, data, shape, torch=False):
-    """An array of a safetensors file, whose types are more than those that a job trains."""
+    """An array of a safetensors file, which has more types than a job can train."""
     if kind not in extras.TYPES:
-        raise errors.SluiceError(f'the data type {kind} is not known to this version')
+        raise errors.SluiceError(f'the data type {kind} is unknown to this version')
     flat = np.frombuffer(data, dtype=extras.TYPES[kind]).copy()
     return shaped(flat, wire.BFLOAT16 if kind == 'BF16' else None, shape, torch)
 
 
 def shaped(flat, dtype, shape, torch=False):
-    """An array of the tensor's shape. bfloat16, which numpy has not, comes as float32."""
+    """An array of the tensor's shape. bfloat16, which numpy lacks, becomes float32."""
     if torch:
         import torch as torch_lib
         if dtype == wire.BFLOAT16:

@@ -1,4 +1,4 @@
-"""A torch.nn.Module as Sluice sees it: named tensors whose memory the network fills."""
+"""Adapts a torch.nn.Module: named tensors whose memory received frames fill."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ _TYPES = {
 }
 
 
-# Of constants, as safetensors names them.
+# Types of constants, by their safetensors names.
 _CONSTANT_TYPES = {
     torch.float32: 'F32', torch.float64: 'F64', torch.bfloat16: 'BF16', torch.float16: 'F16',
     torch.int64: 'I64', torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8',
@@ -28,7 +28,7 @@ _CONSTANT_TYPES = {
 
 
 def to_flat(tensor):
-    """A flat numpy array in storage type, over the tensor's memory where that is possible."""
+    """A flat numpy array in storage type, over the tensor's memory if possible."""
     flat = tensor.detach().reshape(-1)
     if flat.device.type != 'cpu':
         flat = flat.cpu()
@@ -45,11 +45,11 @@ def from_flat(array, tensor):
 
 
 def module_tensors(module):
-    """The state_dict in three parts, each in its order.
+    """Splits the state_dict into three parts, each in order.
 
-    What a job trains: (name, tensor, kind, owner, attribute). Parameters that require no gradient
-    are buffers; `num_batches_tracked` is a counter. Second names of these: name -> first name. And
-    constants, name -> tensor: other integers, and tensors without elements. Buffers that are not
+    Trained tensors: (name, tensor, kind, owner, attribute). Parameters that require no gradient are
+    buffers; `num_batches_tracked` is a counter. Second names of these: name -> first name.
+    Constants, name -> tensor: other integers, and tensors without elements. Buffers that are not
     persistent are in no part.
     """
     found = []
@@ -87,7 +87,7 @@ def module_tensors(module):
 
 
 class TorchModel:
-    """`loss_fn(output, target)` or, where the batch is no pair, `objective(module, data)`."""
+    """Uses `loss_fn(output, target)` or, if a batch is not a pair, `objective(module, data)`."""
 
     def __init__(self, module, loss_fn, objective):
         self._module = module
@@ -102,7 +102,7 @@ class TorchModel:
         self._places = {name: i for i, (name, *_) in enumerate(self._tensors)}
         self._views = {}  # id of a list of arrays -> (the list, tensors over them)
         self._current = None
-        self._deliver = None  # while backward runs: who takes gradients
+        self._deliver = None  # while backward runs: the callback for gradients
         self._delivered = set()
         self._hooks = [_after_gradient(tensor, functools.partial(self._on_gradient, i))
                        for i, (_, tensor, kind, _, _) in enumerate(self._tensors)
@@ -112,7 +112,7 @@ class TorchModel:
         return self._initial[tensor]
 
     def extras(self):
-        """What the state_dict has beside `table`, as extras.keep takes it."""
+        """The entries of the state_dict that `table` lacks, in the form that extras.keep takes."""
         constants = {name: (_CONSTANT_TYPES[tensor.dtype], to_flat(tensor), tensor.shape)
                      for name, tensor in self._constants.items() if tensor.dtype in _CONSTANT_TYPES}
         return self._aliases, constants
@@ -122,7 +122,7 @@ class TorchModel:
         return np.zeros(count, dtype=dtype)
 
     def bind(self, arrays):
-        """Gives the module the memory of these arrays (on a GPU: their content)."""
+        """Makes the module use the memory of these arrays (on a GPU: copies their content)."""
         key = id(arrays)
         if key not in self._views:
             self._views[key] = (arrays, [from_flat(array, entry[1]) for array, entry in
@@ -138,16 +138,16 @@ class TorchModel:
     # ---- a step
 
     def seed(self, job_seed, step, first_microbatch):
-        """Dropout draws the same numbers whoever computes the microbatch."""
+        """Makes dropout draw the same numbers on whichever worker computes the microbatch."""
         seed = sequence.splitmix64_at(sequence.splitmix64_at(job_seed, step), first_microbatch)
-        # torch.manual_seed keeps a stack trace of every call for devices that nobody has used yet.
+        # torch.manual_seed keeps a stack trace of every call for devices that were never used.
         torch.default_generator.manual_seed(seed)
         device = self._tensors[0][1].device.type
         if device != 'cpu':
             getattr(torch, device).manual_seed_all(seed)
 
     def begin(self):
-        """What a forward pass may change are copies from here to `end`; gradients are empty."""
+        """Until `end`, tensors that a forward pass may change are copies; gradients start empty."""
         self._delivered.clear()
         for _, tensor, kind, _, _ in self._tensors:
             if kind == wire.PARAMETER:
@@ -156,12 +156,13 @@ class TorchModel:
                 tensor.data = tensor.detach().clone()
 
     def run(self, data, scale, loss=None, gradients=None, deliver=None):
-        """Forward and backward of `scale` times the mean loss; the mean loss as a float.
+        """Runs forward and backward of `scale` times the mean loss; returns the mean loss as a
+        float.
 
-        A mean loss that the caller computed is taken as it is, and so are gradients of it. With
-        `deliver`, nothing more is added to the gradients after this call: deliver(index, flat
-        gradient) is called for each while backward still runs, by any thread, and `end` leaves
-        these out.
+        A mean loss that the caller computed, and gradients of it, are used as given. `deliver`
+        means that this call is the last one that adds to the gradients: deliver(index, flat
+        gradient) is called for each while backward still runs, on any thread, and `end` omits
+        these.
         """
         if gradients is not None:
             self._take_gradients(gradients, scale)
@@ -185,7 +186,8 @@ class TorchModel:
             self._deliver = None
 
     def _on_gradient(self, i, tensor):
-        """After something was added to a parameter's gradient: everything there is, by default."""
+        """Called after a gradient was added to. Delivers the gradients of all parameters by
+        default."""
         if self._deliver is None:
             return
         if i in self._delivered:
@@ -246,8 +248,8 @@ class TorchModel:
             tensor.grad = gradient * scale
 
     def end(self, microbatches):
-        """[(index, flat gradient or change or None)] of what was not delivered; puts back what
-        `begin` copied."""
+        """Returns [(index, flat gradient or change or None)] of all that was not delivered, and
+        restores what `begin` copied."""
         results = []
         for i, (_, tensor, kind, owner, attribute) in enumerate(self._tensors):
             if kind == wire.PARAMETER:
@@ -255,7 +257,7 @@ class TorchModel:
                     results.append((i, self._take_gradient(tensor)))
                 continue
             if kind == wire.BUFFER:
-                # A forward pass may have put another tensor in this one's place.
+                # A forward pass may have replaced this tensor by another one.
                 after = owner._buffers.get(attribute, tensor) if owner is not None else tensor
                 change = self._change(self._current[i], after, microbatches)
                 results.append((i, change))
@@ -280,7 +282,7 @@ class TorchModel:
     # ---- evaluation
 
     def evaluate(self, data):
-        """(mean loss, samples predicted right or None), in evaluation mode."""
+        """(mean loss, number of correct predictions or None), in evaluation mode."""
         training = self._module.training
         self._module.eval()
         try:
@@ -300,10 +302,11 @@ class TorchModel:
 
 
 def _after_gradient(tensor, hook):
-    """Has hook(tensor) called whenever a backward pass has added to the tensor's gradient."""
+    """Registers hook(tensor) to be called whenever a backward pass has added to the tensor's
+    gradient."""
     if hasattr(tensor, 'register_post_accumulate_grad_hook'):  # since torch 2.1
         return tensor.register_post_accumulate_grad_hook(hook)
-    # The node that adds to the gradient lives as long as somebody refers to it.
+    # The node that adds to the gradient lives as long as it is referenced.
     node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
     return node, node.register_hook(lambda *unused: hook(tensor))
 
@@ -313,7 +316,7 @@ def set_threads(threads):
 
 
 def choose_deterministic_algorithms():
-    """As C++ does for bit-exact jobs. What has none warns."""
+    """Like C++ for bit-exact jobs. Operations without a deterministic version warn."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

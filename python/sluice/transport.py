@@ -1,7 +1,7 @@
 """Streams of frames to shards, and the control stream to the coordinator.
 
-gRPC sees bytes only: frames are encoded and decoded here, so that a payload is copied once on its
-way out and lies where gRPC, or the shard that shares memory with us, put it on its way in.
+gRPC only sees bytes: frames are encoded and decoded here, so that an outgoing payload is copied
+once, and an incoming one stays where gRPC, or the shard that shares memory, put it.
 """
 
 import logging
@@ -27,14 +27,14 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
-# As services/transport/grpc_settings.cc has it.
+# The same value as in services/transport/grpc_settings.cc.
 _BULK_WINDOW_BYTES = 4 << 20
 
 
 def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='coordinator'):
-    """A connection of its own: a heartbeat never queues behind tensors.
+    """Opens a separate connection, so that a heartbeat never queues behind tensors.
 
-    `tls`: what security.find returns; `role` of the other side. Without TLS, calls have to carry
+    `tls`: the result of security.find; `role`: the other side's. Without TLS, calls must carry
     security.metadata.
     """
     options = [
@@ -48,7 +48,7 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='
         ('grpc.initial_reconnect_backoff_ms', 100),
         ('grpc.max_reconnect_backoff_ms', 1000),
         ('grpc.enable_http_proxy', 0),
-        # gRPC 1.51 can crash where the answer to a probe comes while the connection closes. Without
+        # gRPC 1.51 can crash if the answer to a probe arrives while the connection closes. Without
         # probes, windows are fixed.
         ('grpc.http2.bdp_probe', 0),
     ]
@@ -61,24 +61,25 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='
 
 
 def describe(error):
-    """gRPC's error as one line."""
+    """Describes a gRPC error in one line."""
     if isinstance(error, grpc.RpcError) and hasattr(error, 'details'):
         return f'{error.code().name}: {error.details()}'
     return f'{type(error).__name__}: {error}'
 
 
 class FrameStream:
-    """One stream to a shard. Callbacks come from a thread of its own.
+    """One stream to a shard. Callbacks run on its own thread.
 
-    `on_frames` gets a list of (header, payload). A payload may lie in memory that the shard shares
-    with us: it is the shard's again when nothing refers to it any more, so nobody keeps it.
-    `shared_memory`: with a shard of this machine, in plain text; else all goes through the socket.
+    `on_frames` gets a list of (header, payload). A payload may be in memory that the shard shares
+    with us; the shard gets it back when no reference is left, so do not keep it. `shared_memory`:
+    use it with a shard of this machine, in plain text; otherwise everything goes through the
+    socket.
     """
 
     def __init__(self, address, on_frames, on_broken, tls=None, shared_memory=True):
         self._on_frames = on_frames
         self._on_broken = on_broken
-        # What is encrypted on the wire is not laid open beside it.
+        # Data that is encrypted on the wire must not be exposed in shared memory.
         self._sharing = shared_memory_lib.PayloadSharing(
             address, shared_memory and not security.is_encrypted(tls))
         self._outgoing = outgoing_lib.Outgoing(self._sharing.put)
@@ -91,7 +92,7 @@ class FrameStream:
         threading.Thread(target=self._read, name='sluice-frames', daemon=True).start()
 
     def send(self, frames):
-        """[(header, pieces)]. Returns at once; pieces must stay as they are until they are out."""
+        """[(header, pieces)]. Returns immediately; pieces must not change until they are sent."""
         for header, _ in frames:
             if header.WhichOneof('body') == 'hello':
                 header.hello.max_batch_frames = frame.MAX_BATCH_FRAMES
@@ -100,11 +101,11 @@ class FrameStream:
 
     @property
     def sent_at(self):
-        """When all that had been put together was out, by time.monotonic()."""
+        """When the last message had been sent, by time.monotonic()."""
         return self._outgoing.sent_at
 
     def close(self):
-        """No callback begins after this one returns to its caller's lock."""
+        """No callback begins after this call, as the caller's lock orders them."""
         self._closed = True
         self._call.cancel()
         self._outgoing.end()
@@ -118,7 +119,7 @@ class FrameStream:
             why = describe(error)
         except frame.MalformedFrame as error:
             why = str(error)
-            _LOG.warning('the shard at %s is not understood, and its stream is opened again: %s',
+            _LOG.warning('Malformed frame from the shard at %s; its stream is reopened: %s',
                          self._address, why)
             self._call.cancel()
         self._outgoing.end()
@@ -136,7 +137,7 @@ class FrameStream:
 
 
 class CoordinatorStream:
-    """Keeps a stream to the coordinator, opening it again with growing pauses when it breaks."""
+    """Maintains a stream to the coordinator; if it breaks, it is reopened with growing pauses."""
 
     def __init__(self, address, on_connected, on_message, on_broken, tls=None):
         self._address = address
@@ -169,12 +170,12 @@ class CoordinatorStream:
             outgoing.put(message)
 
     def reconnect(self):
-        """Breaks the present stream; a new one follows."""
+        """Breaks the current stream; a new one follows."""
         if self._call is not None:
             self._call.cancel()
 
     def finish(self, timeout):
-        """What was sent goes out, then the stream ends."""
+        """Ends the stream after everything queued was sent."""
         self._ending.set()
         if self._outgoing is not None:
             self._outgoing.put(None)
@@ -203,12 +204,12 @@ class CoordinatorStream:
             self._ending.wait(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE)
             if security.is_encrypted(self._tls) and not self._ending.is_set():
-                self._open()  # with what the files are now
+                self._open()  # reads the credential files again
         self._channel.close()
 
 
 class JobControl:
-    """The coordinator's calls by people and programs. Each raises grpc.RpcError."""
+    """The coordinator's calls for users and programs. Each raises grpc.RpcError."""
 
     def __init__(self, address, timeout=5, tls=None):
         self._channel = open_channel(address, tls=tls)
@@ -229,9 +230,9 @@ class JobControl:
                           wire.JobProgress)
 
     def open_snapshot(self, incarnation, hold_seconds):
-        """A pinned version, which is held until the call is cancelled: (snapshot, call).
+        """Pins a version until the call is cancelled. Returns (snapshot, call).
 
-        `incarnation`: with which the caller says Hello to the shards, as a reader.
+        `incarnation`: the one with which the caller greets the shards, as a reader.
         """
         call = self._channel.unary_stream(
             _CONTROL + 'OpenSnapshot',

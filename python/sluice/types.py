@@ -1,4 +1,4 @@
-"""Types of what callers give."""
+"""Types of arguments."""
 
 import os
 import typing

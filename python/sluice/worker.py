@@ -1,4 +1,4 @@
-"""A worker of a job: `join` finds the job, `Worker` trains a model for it."""
+"""A job's worker: `join` registers with the job, `Worker` trains a model for it."""
 
 import dataclasses
 import os
@@ -30,15 +30,15 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
          secret_file: typing.Optional[types.Path] = None) -> 'Job':
     """Registers this process as a worker of a job and returns the Job.
 
-    What is not given comes from the environment that `sluice run` and the operator set:
+    Missing arguments are taken from the environment that `sluice run` and the operator set:
     SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and
-    SLUICE_SECRET_FILE (the file with the run's secret) or, where the job speaks TLS,
-    SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). The job's name may be left out:
-    it is asked for at the address. Blocks until the job has answered, at most `timeout` seconds;
-    then raises JobNotFound.
+    SLUICE_SECRET_FILE (the file with the run's secret) or, if the job uses TLS,
+    SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). The job's name may be omitted:
+    the coordinator reports it. Blocks until the job has answered, at most `timeout` seconds; then
+    raises JobNotFound.
 
-    `shared_memory`: with shards of this machine, in plain text, gradients and parameters go through
-    memory that both processes see; False: through the socket, like everything else.
+    `shared_memory`: exchange gradients and parameters with shards of this machine through shared
+    memory, in plain text; False: through the socket, like everything else.
     """
     environment = os.environ
     address = address or environment.get('SLUICE_COORDINATOR')
@@ -75,19 +75,19 @@ def _ask_job_name(address, timeout, tls):
                 if name:
                     return name
                 raise errors.VersionMismatch(
-                    f'the coordinator at {address} is too old to tell its job; give '
+                    f'the coordinator at {address} is too old to report its job; give '
                     'sluice.join(address, job="namespace/name/uid")')
             except grpc.RpcError as error:
                 if time.monotonic() >= deadline:
                     raise errors.JobNotFound(
                         f'no job answers at {address} within {timeout:g} s '
-                        f'({transport.describe(error)}). It has ended, has not begun (timeout= '
-                        'waits longer), or has its coordinator at another address') from None
+                        f'({transport.describe(error)}). It has ended, has not started (increase '
+                        'timeout=), or its coordinator has another address') from None
                 time.sleep(0.2)
 
 
 class Job:
-    """A job that this process is a worker of."""
+    """A job of which this process is a worker."""
 
     def __init__(self, runtime: runtime_lib.Runtime) -> None:
         self._runtime = runtime
@@ -109,7 +109,7 @@ class Job:
 
     @property
     def spec(self) -> typing.Any:
-        """The JobSpec of proto/job.proto, as the coordinator gave it."""
+        """The coordinator's JobSpec (proto/job.proto)."""
         return self._runtime.job
 
     @property
@@ -118,7 +118,7 @@ class Job:
         return self.spec.training.seed
 
     def progress(self) -> typing.Any:
-        """What the coordinator knows at the moment (JobProgress of proto/jobcontrol.proto)."""
+        """The coordinator's current progress (JobProgress of proto/jobcontrol.proto)."""
         with transport.JobControl(self.address, tls=self._runtime.tls) as control:
             return control.progress()
 
@@ -130,9 +130,9 @@ class Job:
 class Batch:
     """Samples that the job assigned to this worker. It unpacks like its data."""
     data: typing.Any
-    step: int         # synchronous: of the job; asynchronous: position of the first sample
+    step: int         # synchronous: the job's step; asynchronous: position of the first sample
     size: int         # samples
-    indices: list     # of the samples, in the dataset
+    indices: list     # of the samples in the dataset
     microbatch: int   # first microbatch within the step
     _piece: typing.Any = dataclasses.field(repr=False, default=None)
 
@@ -156,14 +156,14 @@ class _Piece:
 
 
 class _Outbox:
-    """Gradients that come out of the backward pass, handed on in pieces that are worth a message."""
+    """Collects gradients of the backward pass and passes them on in batches worth a message."""
 
     _BYTES = 1 << 18
 
     def __init__(self, runtime, work):
         self._runtime = runtime
         self._work = work
-        self._lock = threading.Lock()  # models on several devices have a backward thread for each
+        self._lock = threading.Lock()  # on several devices, each has a backward thread
         self._tensors = []
         self._bytes = 0
 
@@ -185,14 +185,14 @@ class Worker:
     """Trains `module` for a job.
 
     module: a torch.nn.Module with loss_fn(output, target), the mean over the batch's samples, or
-    objective(module, data) for batches that are no pairs; or a dict of numpy arrays with
+    objective(module, data) for batches that are not pairs; or a dict of numpy arrays with
     loss_fn(parameters, data) -> (mean loss, {name: gradient}).
 
-    overlap: torch's gradients are sent while backward still runs, each as soon as it is whole.
+    overlap: torch's gradients are sent while backward still runs, each as soon as it is final.
 
-    Where the module stands outside of a step is a committed version of the job. Use it as a context
-    manager: an exception inside fails the job with that exception's text, as the other workers
-    would fail alike; leaving the loop early leaves the job.
+    Outside of a step the module's parameters are a committed version of the job. Use the worker as
+    a context manager: an exception inside fails the job with that exception's text, because the
+    other workers would fail in the same way; leaving the loop early leaves the job.
     """
 
     def __init__(self, job: Job, module: typing.Any,
@@ -218,7 +218,7 @@ class Worker:
         else:
             self._model = _torch_model(module, loss_fn, objective, job.spec)
 
-    # ---- the life of a worker
+    # ---- starting and ending
 
     def __enter__(self) -> 'Worker':
         return self
@@ -232,7 +232,7 @@ class Worker:
                           'it is started again. To end the job early, run `sluice stop '
                           f'{self._job.name.split("/")[1]}`; to end it as failed, raise an '
                           'exception.', file=sys.stderr)
-                # Nothing is computed any more, so there is nothing to wait for.
+                # Nothing is computed any more, so there is no need to wait.
                 self._runtime.leave('the program left its loop', 0)
             else:
                 self._runtime.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
@@ -242,12 +242,12 @@ class Worker:
 
     @property
     def parameters(self) -> typing.Dict[str, typing.Any]:
-        """Name -> tensor of the version that the worker stands at. Not to be written."""
+        """Name -> tensor of the worker's current version. Read only."""
         return self._model.parameters()
 
     @property
     def step_number(self) -> int:
-        """The step of the version that the worker stands at."""
+        """The step of the worker's current version."""
         return self._runtime.core.step
 
     # ---- the loop
@@ -257,10 +257,10 @@ class Worker:
         """Yields the batches that the job assigns, until the job ends.
 
         `dataset` is a dataset of numbered samples (torch.utils.data.Dataset, a list,
-        sluice.ArrayDataset, ...): the job decides which are trained on when, over epochs, shuffled,
-        and each exactly once, whoever dies. `evaluation` holds held-out samples; the job says when
-        they are evaluated, which happens in between. Every batch must be given to `step` before the
-        next is taken. Raises JobFailed when the job fails.
+        sluice.ArrayDataset, ...): the job decides which samples are trained on when, over epochs,
+        shuffled, and each exactly once even if workers die. `evaluation` has held-out samples,
+        which are evaluated between batches when the job requests it. Every batch must be given to
+        `step` before the next is taken. Raises JobFailed when the job fails.
         """
         self._open(dataset, evaluation)
         try:
@@ -279,11 +279,11 @@ class Worker:
 
     def step(self, batch: Batch, *, loss: typing.Any = None,
              gradients: typing.Optional[typing.Dict[str, typing.Any]] = None) -> float:
-        """Computes the batch's gradients and hands them to the job. Returns the mean loss.
+        """Computes the batch's gradients and passes them to the job. Returns the mean loss.
 
-        By default forward and backward are done here, by the worker's loss_fn. `loss`: a mean loss
-        that was computed already, by a forward pass over the module; backward is done here.
-        `gradients`: name -> gradient of the mean loss over the batch, from whatever source.
+        By default this runs forward and backward with the worker's loss_fn. `loss`: the mean loss
+        of a forward pass that the program ran over the module; this runs backward only.
+        `gradients`: name -> gradient of the mean loss over the batch, from any source.
         """
         if self._ended:
             self._raise_if_ended()
@@ -294,11 +294,11 @@ class Worker:
                 'yields, for the job decides which samples are trained on')
         if piece.done:
             raise errors.UsageError(
-                f'the batch of step {batch.step} was given to step() already: each counts once')
+                f'the batch of step {batch.step} was already given to step(): each counts once')
         if self._ended or piece is not self._piece:
             self._raise_if_ended()
             raise errors.UsageError(
-                f'the batch of step {batch.step} is not the present one of worker.batches()')
+                f'the batch of step {batch.step} is not the current one of worker.batches()')
         spec = self._job.spec.training
         scale = float(batch.size) if spec.aggregation == wire.TrainingSpec_MEAN else 1.0
         is_last = piece.end == piece.work.request.end
@@ -317,10 +317,10 @@ class Worker:
         if self._runtime.ended is not None:
             self._runtime.raise_end()
         if self._ended:
-            raise errors.JobEnded('the worker has ended; step() belongs into the loop over '
+            raise errors.JobEnded('the worker has ended; call step() only in the loop over '
                                   'worker.batches()')
 
-    # ---- inside of it
+    # ---- implementation
 
     def _open(self, dataset, evaluation):
         if self._opened:
@@ -340,7 +340,7 @@ class Worker:
         self._training = dataset
         self._evaluation = evaluation
         data = self._job.spec.data
-        # On a walk of this worker's own: in an order by its index, from wherever it is.
+        # PerWorker: this worker's own order, by its index, from its current position.
         self._walked = 0 if data.partitioning == wire.DataSpec_PER_WORKER else None
         seed = self._job.seed
         if self._walked is not None:
@@ -356,12 +356,13 @@ class Worker:
             self._model.initial, self._model.allocate)
 
     def _on_sigterm(self, *unused):
-        # Not here: the signal may have come while this thread holds the lock.
+        # On another thread: the signal may interrupt this one while it holds the lock.
         threading.Thread(target=self._runtime.leave, args=('asked to stop by SIGTERM',),
                          daemon=True).start()
 
     def _pieces(self, work):
-        """One batch; with aggregation Sum, which adds their means, one for each microbatch."""
+        """One batch; with aggregation Sum, which adds the means of microbatches, one per
+        microbatch."""
         request = work.request
         training = self._job.spec.training
         size = request.end - request.begin
@@ -402,12 +403,12 @@ class Worker:
                     'batch that worker.batches() yields must be, or its samples would be lost')
         else:
             return
-        # The core wants nothing of it any more: an answer without gradients counts for nothing.
+        # The core no longer needs the result and ignores an answer without gradients.
         self._model.end(1)
         self._runtime.finish_compute(work, core_lib.ComputeResult(cancelled=True))
 
     def _delay(self, work):
-        """The job's own delay of each step, for demonstrations."""
+        """The job's configured delay of each step, for demonstrations."""
         until = time.monotonic() + self._job.spec.training.step_delay_seconds
         while time.monotonic() < until and not work.cancelled:
             time.sleep(min(0.02, max(0.0, until - time.monotonic())))

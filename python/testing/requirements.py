@@ -1,9 +1,9 @@
-"""What a test needs of the interpreter, and what becomes of it where that is missing.
+"""Checks that the interpreter has the modules that a test needs.
 
     from python.testing import requirements
     requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
 
-goes first in a test. Where something is missing and SLUICE_PYTHON names another interpreter, the
+Put this first in a test. If a module is missing and SLUICE_PYTHON names another interpreter, the
 test runs there; else the whole test is skipped, with the reason as its only case.
 """
 
@@ -16,7 +16,7 @@ import unittest
 def _is_there(module):
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent
+    except ModuleNotFoundError:  # a parent module is missing
         return False
 
 
@@ -27,7 +27,7 @@ def need(*modules):
     other = os.environ.get('SLUICE_PYTHON')
     if other and os.path.realpath(other) != os.path.realpath(sys.executable) and (
             'SLUICE_PYTHON_TRIED' not in os.environ):
-        # Ours only: the system's packages are of another interpreter.
+        # Only the repository's paths: the system's packages belong to another interpreter.
         ours = [path for path in sys.path if 'runfiles' in path]
         os.environ['PYTHONPATH'] = os.pathsep.join(ours)
         os.environ['SLUICE_PYTHON_TRIED'] = '1'

@@ -1,4 +1,4 @@
-"""The public names of the package: each is described, has types, and is on the page."""
+"""Checks that each public name of the package has a docstring, types, and an entry on the page."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
@@ -20,7 +20,7 @@ def public_names():
 
 
 def functions_of(name, value):
-    """(name, function) of a function, or of a class's methods and properties."""
+    """Yields (name, function) of a function, or of a class's methods and properties."""
     if inspect.isfunction(value):
         yield name, value
         return
@@ -35,7 +35,7 @@ def functions_of(name, value):
 
 class PublicNames(unittest.TestCase):
 
-    def test_every_parameter_and_result_has_a_type(self):
+    def test_all_parameters_and_results_have_types(self):
         for name, value in public_names().items():
             for full_name, function in functions_of(name, value):
                 signature = inspect.signature(function)
@@ -47,14 +47,14 @@ class PublicNames(unittest.TestCase):
                 with self.subTest(full_name):
                     self.assertEqual(missing, [])
 
-    def test_every_name_is_described(self):
+    def test_all_names_have_docstrings(self):
         for name, value in public_names().items():
             self.assertTrue(value.__doc__, name)
             for full_name, function in functions_of(name, value):
                 if not full_name.endswith('.__init__'):
                     self.assertTrue(function.__doc__, full_name)
 
-    def test_the_page_has_every_name(self):
+    def test_page_lists_all_names(self):
         for name, value in public_names().items():
             names = [name] + [full_name.rpartition('.')[2]
                               for full_name, _ in functions_of(name, value)]

@@ -1,4 +1,4 @@
-"""Reading checkpoints that are whole, damaged, or not files at all."""
+"""Tests of reading checkpoints that are intact, damaged, or not files at all."""
 
 import json
 import os
@@ -36,12 +36,12 @@ def _safetensors(header, data):
 
 class ChecksumTest(unittest.TestCase):
 
-    def test_is_that_of_rfc_3720(self):
+    def test_matches_rfc_3720(self):
         self.assertEqual(checksum.crc32c(b''), 0)
         self.assertEqual(checksum.crc32c(b'123456789'), 0xE3069283)
         self.assertEqual(checksum.crc32c(bytes(32)), 0x8A9136AA)
 
-    def test_is_the_same_for_every_number_of_lanes(self):
+    def test_does_not_depend_on_the_number_of_lanes(self):
         content = np.random.default_rng(1).bytes(8000)
         for size in (1, 1023, 1024, 1025, 2048, 3072, 5121, 7168, 8000):
             self.assertEqual(checksum.crc32c(content[:size]), _bitwise(content[:size]), size)
@@ -82,11 +82,11 @@ class CheckpointTest(unittest.TestCase):
             state = sluice.checkpoint.load(path)
         return state['w'][0], [str(warning.message) for warning in said]
 
-    def test_formats_with_and_without_checksum_are_read(self):
+    def test_reads_formats_with_and_without_checksum(self):
         for step, version in ((1, 1), (2, 2)):
             self.assertEqual(self.load_all(self.save(step, version)), (step, []))
 
-    def test_extras_are_second_names_and_constants(self):
+    def test_extras_have_second_names_and_constants(self):
         folder = self.save(1)
         mask = np.array([True, False])
         extras.keep(str(self.storage), 0, {'tied': 'w'}, {'mask': ('BOOL', mask, (2,)),
@@ -97,11 +97,11 @@ class CheckpointTest(unittest.TestCase):
             np.testing.assert_array_equal(state['tied'], state['w'])
             np.testing.assert_array_equal(state['mask'], mask)
             self.assertEqual((state['none'].dtype, state['none'].shape), (np.int32, (0, 3)))
-        extras.keep(str(self.storage), 0, {}, {})  # of another model
+        extras.keep(str(self.storage), 0, {}, {})  # extras of another model
         self.assertEqual(list(sluice.checkpoint.load(folder)), ['w'])
         extras.keep(str(self.storage / 'nowhere'), 0, {'tied': 'w'}, {})
 
-    def test_extras_that_do_not_fit_are_an_error(self):
+    def test_rejects_extras_of_another_model(self):
         folder = self.save(1)
         path = self.storage / extras.NAME
         for aliases, constants in (({'tied': 'v'}, {}), ({'w': 'w'}, {}),
@@ -118,7 +118,7 @@ class CheckpointTest(unittest.TestCase):
             with self.assertRaisesRegex(errors.SluiceError, 'state_dict.extras'):
                 sluice.checkpoint.load(folder)
 
-    def test_every_flipped_bit_falls_back_to_the_older_one_and_is_said(self):
+    def test_every_flipped_bit_warns_and_loads_the_older_checkpoint(self):
         self.save(1)
         newest = self.save(2)
         for name in ('manifest.json', 'partition-00000.safetensors'):
@@ -134,14 +134,14 @@ class CheckpointTest(unittest.TestCase):
             (newest / name).write_bytes(whole)
         self.assertEqual(self.load_all(self.storage), (2, []))
 
-    def test_a_damaged_checkpoint_that_is_named_is_an_error(self):
+    def test_explicitly_named_damaged_checkpoint_is_an_error(self):
         folder = self.save(1)
         for size in range(0, (folder / 'manifest.json').stat().st_size, 5):
             os.truncate(self.save(size + 2) / 'manifest.json', size)
             with self.assertRaises(errors.SluiceError):
                 sluice.checkpoint.load(self.storage / f'attempt-0001-step-{size + 2:012d}')
 
-    def test_all_damaged_is_an_error_that_names_them(self):
+    def test_error_names_all_damaged_checkpoints(self):
         for step in (1, 2):
             (self.save(step) / 'manifest.json').write_text('{')
         with warnings.catch_warnings(), self.assertRaises(errors.SluiceError) as raised:
@@ -150,7 +150,7 @@ class CheckpointTest(unittest.TestCase):
         self.assertIn('step-000000000001', str(raised.exception))
         self.assertIn('step-000000000002', str(raised.exception))
 
-    def test_what_is_no_file_is_refused_at_once(self):
+    def test_rejects_non_files_immediately(self):
         folder = self.save(1)
         path = folder / 'partition-00000.safetensors'
         for make in (os.mkfifo, os.mkdir):
@@ -160,7 +160,7 @@ class CheckpointTest(unittest.TestCase):
             with self.assertRaisesRegex(errors.SluiceError, 'partition-00000'):
                 sluice.checkpoint.load(folder)
 
-    def test_deep_nesting_is_an_error(self):
+    def test_rejects_deep_nesting(self):
         path = self.storage / 'model.safetensors'
         path.write_bytes(_safetensors(b'[' * 200000 + b']' * 200000, b''))
         with self.assertRaises(errors.SluiceError):

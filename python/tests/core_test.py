@@ -1,4 +1,5 @@
-"""What the shared vectors do not reach: broken frames, sums of trees, ranges, the sample order."""
+"""Tests of cases that the shared vectors do not cover: broken frames, sums of trees, ranges, sample
+order."""
 
 from python.testing import requirements
 requirements.need('numpy', 'google.protobuf')
@@ -28,7 +29,7 @@ from tools import unittest_main
 
 class Frames(unittest.TestCase):
 
-    def test_no_bytes_make_the_decoder_fail_otherwise_than_by_its_error(self):
+    def test_decoder_only_raises_its_own_error(self):
         chance = random.Random(1)
         header = wire.Header(data=wire.Data(version=1, partition=2))
         header.data.blocks.add(block=1, payload_bytes=40)
@@ -45,7 +46,7 @@ class Frames(unittest.TestCase):
                 refused += 1
         self.assertGreater(refused, 1000)
 
-    def test_limits_are_named(self):
+    def test_error_names_the_limit(self):
         with self.assertRaisesRegex(frame.MalformedFrame, 'over the limit of 2097152'):
             frame.decode(b'\x12' + frame._varint(3 << 20) + bytes(3 << 20))
 
@@ -61,12 +62,12 @@ class Batches(unittest.TestCase):
         outgoing.end()
         return [frame.decode_all(message) for message in outgoing.messages()]
 
-    def test_what_waits_goes_out_together_in_its_order(self):
+    def test_waiting_frames_are_sent_together_in_order(self):
         frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]
         together, = self.messages(frames, 256)
         self.assertEqual([header.pull.version for header, _ in together], list(range(5)))
 
-    def test_who_asks_for_more_has_sent_what_he_took(self):
+    def test_taking_the_next_message_means_the_last_was_sent(self):
         frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(2)]
         outgoing = outgoing_lib.Outgoing()
         outgoing.put(frames)
@@ -74,18 +75,18 @@ class Batches(unittest.TestCase):
         messages = outgoing.messages()
         next(messages)
         next(messages)
-        self.assertEqual(outgoing.sent_at, -math.inf, 'it may still be on its way')
+        self.assertEqual(outgoing.sent_at, -math.inf, 'it may not have been sent yet')
         began = time.monotonic()
         self.assertIsNone(next(messages, None))
         self.assertGreaterEqual(outgoing.sent_at, began)
 
-    def test_a_peer_that_takes_no_batches_gets_one_frame_at_a_time(self):
+    def test_peer_without_batches_gets_one_frame_at_a_time(self):
         frames = [(wire.Header(pull=wire.Pull(version=v)), []) for v in range(5)]
         for takes in (0, 1):
             self.assertEqual([len(m) for m in self.messages(frames, takes)], [1] * 5)
         self.assertEqual([len(m) for m in self.messages(frames, 2)], [2, 2, 1])
 
-    def test_large_frames_go_alone(self):
+    def test_large_frames_are_sent_alone(self):
         header = wire.Header(data=wire.Data())
         header.data.blocks.add(payload_bytes=600 << 10)
         frames = [(header, [bytes(600 << 10)])] * 3
@@ -94,19 +95,19 @@ class Batches(unittest.TestCase):
 
 class Order(unittest.TestCase):
 
-    def test_every_epoch_has_every_sample_once_and_an_order_of_its_own(self):
+    def test_each_epoch_has_every_sample_once_in_its_own_order(self):
         order = sequence.SampleOrder(777, 5)
         epochs = [order.indices_of(e * 777, (e + 1) * 777) for e in range(3)]
         for indices in epochs:
             self.assertEqual(sorted(indices), list(range(777)))
         self.assertNotEqual(epochs[0], epochs[1])
 
-    def test_a_range_over_the_end_of_an_epoch_is_its_two_parts(self):
+    def test_range_across_epochs_is_the_sum_of_its_parts(self):
         order = sequence.SampleOrder(10, 5)
         self.assertEqual(order.indices_of(7, 14),
                          order.indices_of(7, 10) + order.indices_of(10, 14))
 
-    def test_the_order_does_not_depend_on_how_much_is_asked_for_at_once(self):
+    def test_order_does_not_depend_on_the_size_of_requests(self):
         whole = sequence.SampleOrder(2500, 5).indices_of(0, 7500)
         for size in (1, 33, 1024, 1500, 2600):
             order = sequence.SampleOrder(2500, 5)
@@ -116,7 +117,7 @@ class Order(unittest.TestCase):
 
 class Intervals(unittest.TestCase):
 
-    def test_they_are_sets(self):
+    def test_intervals_behave_like_sets(self):
         chance = random.Random(3)
         for _ in range(300):
             ranges, model = intervals.IntervalSet(), set()
@@ -142,7 +143,7 @@ class Trees(unittest.TestCase):
             leaves = [leaves[i] + leaves[i + 1] for i in range(0, len(leaves), 2)]
         return leaves[0]
 
-    def test_units_are_the_sums_of_the_fixed_tree_whatever_the_assignments_were_before(self):
+    def test_units_are_sums_of_the_fixed_tree_after_any_assignments(self):
         chance = random.Random(4)
         table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[3],
                                                           dtype=wire.FLOAT32)])
@@ -167,7 +168,7 @@ class Trees(unittest.TestCase):
                 np.testing.assert_array_equal(held.get(unit, 0),
                                               self.tree_sum(list(leaves[unit[0]:unit[1]])))
 
-    def test_a_sum_without_one_gradient_is_the_other(self):
+    def test_sum_with_a_missing_gradient_is_the_other_one(self):
         table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[1],
                                                           dtype=wire.FLOAT32)])
         held = gradients.StepGradients(table, tree=True)
@@ -192,7 +193,7 @@ class Receiver(unittest.TestCase):
             self.receiver.accept(data, memoryview(payload), out)
         return out
 
-    def test_nothing_is_stored_of_a_frame_that_breaks_the_contract(self):
+    def test_stores_nothing_of_an_invalid_frame(self):
         data = wire.Data(partition=0)
         data.blocks.add(block=0, payload_bytes=3)
         self.assertEqual(self.refused(data, bytes(3), 'has 3 bytes, not'), [])
@@ -201,7 +202,7 @@ class Receiver(unittest.TestCase):
         self.assertEqual(self.refused(data, bytes(3), 'not of partition'), [])
         self.assertEqual(self.refused(wire.Data(partition=9), b'', 'partition 9 of 1'), [])
 
-    def test_a_frame_like_one_that_was_good_is_looked_at_as_closely(self):
+    def test_frame_similar_to_a_valid_one_is_checked_fully(self):
         size = self.index.bytes[0]
         good = wire.Data(partition=0, version=1)
         good.blocks.add(block=0, payload_bytes=size)
@@ -221,7 +222,7 @@ class Receiver(unittest.TestCase):
         elsewhere.blocks.MergeFrom(good.blocks)
         self.refused(elsewhere, bytes(size), 'partition 1 of 1')
 
-    def test_a_partition_that_ends_early_is_refused(self):
+    def test_rejects_partition_that_ends_early(self):
         self.refused(wire.Data(partition=0, last=True), b'', 'blocks missing')
 
 
@@ -235,7 +236,7 @@ class Core(unittest.TestCase):
     def tell(self, **body):
         return self.core.on_coordinator_message(wire.CoordinatorMessage(**body), 1.0)
 
-    def test_a_job_whose_workers_sum_gradients_among_each_other_is_not_joined(self):
+    def test_does_not_join_all_reduce_job(self):
         job = wire.JobSpec()
         job.training.dense.aggregation = 1
         done = self.tell(registered=wire.Registered(job=job))
@@ -243,7 +244,7 @@ class Core(unittest.TestCase):
         self.assertEqual(done[0].reason, actions.ExitReason.REFUSED)
         self.assertIn('AllReduce', done[0].message)
 
-    def test_a_version_is_not_adopted_while_the_user_looks_at_the_current_one(self):
+    def test_adopts_no_version_while_the_user_reads_the_current_one(self):
         world = make_decisions.World('w', 1, wire.SYNCHRONOUS)
         world.begin()
         world.change_view(0)
@@ -254,7 +255,7 @@ class Core(unittest.TestCase):
         done = world.core.on_adoptable(True, world.now)
         self.assertIn(actions.AdoptVersion(0), done)
 
-    def test_what_comes_behind_a_frame_that_breaks_the_contract_is_dropped(self):
+    def test_drops_frames_after_an_invalid_frame(self):
         world = make_decisions.World('w', 2, wire.SYNCHRONOUS)
         world.begin()
         world.change_view(0)
@@ -268,10 +269,10 @@ class Core(unittest.TestCase):
         done = world.core.on_shard_frames(shard, frames, world.now)
         self.assertEqual([type(action) for action in done], [actions.DisconnectShard])
         self.assertIn('HelloReply', done[0].reason)
-        # Once, not twice: it waits as long as after one break.
+        # One break, not two: it waits as long as after one break.
         self.assertLess(world.core.next_deadline(), world.now + 0.06)
 
-    def test_gradients_given_together_are_sent_together(self):
+    def test_sends_gradients_given_together_in_one_frame(self):
         world = make_decisions.World('w', 1, wire.SYNCHRONOUS)
         world.begin()
         world.change_view(0)
@@ -290,7 +291,7 @@ class Core(unittest.TestCase):
                          {i for i, block in enumerate(world.layout.blocks) if
                           world.table.tensors[block.tensor].kind == wire.COUNTER})
 
-    def test_a_gradient_of_another_shape_fails_the_job_by_name(self):
+    def test_wrong_gradient_shape_fails_the_job_with_the_name(self):
         world = make_decisions.World('w', 2, wire.SYNCHRONOUS)
         world.begin()
         world.change_view(0)
@@ -300,7 +301,7 @@ class Core(unittest.TestCase):
         self.assertEqual(type(done[-1]), actions.Exit)
         self.assertIn('gradient of a has 5 elements', done[-1].message)
 
-    def test_heartbeats_are_due_as_often_as_the_job_says(self):
+    def test_heartbeats_follow_the_jobs_interval(self):
         job = wire.JobSpec()
         job.timeouts.heartbeat = 2.0
         done = self.tell(registered=wire.Registered(job=job))
@@ -309,7 +310,7 @@ class Core(unittest.TestCase):
         self.assertEqual(self.core.on_tick(2.9), [])
         self.assertEqual(len(self.core.on_tick(3.0)), 1)
 
-    def test_a_view_that_names_a_shard_that_is_not_there_fails_the_job(self):
+    def test_view_with_unknown_shard_fails_the_job(self):
         table = make_decisions.make_table()
         view = wire.View(owner=[0, 0])
         view.id.number = 1
@@ -318,7 +319,7 @@ class Core(unittest.TestCase):
         self.assertEqual(done[-1].reason, actions.ExitReason.FAILED)
         self.assertIn('no shard 0', done[-1].message)
 
-    def test_nothing_is_done_after_the_exit(self):
+    def test_does_nothing_after_exit(self):
         self.tell(finish=wire.Finish(succeeded=True))
         self.assertEqual(self.tell(registered=wire.Registered()), [])
         self.assertEqual(self.core.on_tick(100.0), [])

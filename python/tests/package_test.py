@@ -1,4 +1,4 @@
-"""The package builds from a source distribution, as `python -m build python` does."""
+"""Tests that the package builds from a source distribution, like `python -m build python`."""
 
 import pathlib
 import shutil
@@ -23,7 +23,7 @@ def setup(folder, *arguments):
 
 class SourceDistribution(unittest.TestCase):
 
-    def test_has_what_a_build_needs(self):
+    def test_source_distribution_is_sufficient_for_a_build(self):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         clone = pathlib.Path(temporary.name) / 'clone'

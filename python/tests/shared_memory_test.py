@@ -1,4 +1,4 @@
-"""Memory that two ends share, and what of it must come back, in whatever order."""
+"""Tests of shared memory between two ends, and of releasing it in any order."""
 
 from python.testing import requirements
 requirements.need('numpy', 'google.protobuf')
@@ -22,7 +22,7 @@ GRANULE = shared_memory.GRANULE
 
 
 def both_ends(granules):
-    """(the client's, the server's), as a shard opens it."""
+    """Returns (client's end, server's end), opened like a shard does."""
     client = shared_memory.SharedMemory.create(granules * GRANULE)
     offer = client.offer()
     size = client.file_bytes(offer.half_bytes)
@@ -38,7 +38,7 @@ def open_files():
 
 
 def in_use():
-    """Descriptors and mappings of such memory that this process has."""
+    """The descriptors and mappings of such memory in this process."""
     gc.collect()
     with open('/proc/self/maps', encoding='utf-8') as file:
         return (sum('sluice-stream' in name for name in open_files()) +
@@ -56,14 +56,14 @@ class Ends(unittest.TestCase):
         self.assertEqual(in_use(), 0)
         self.addCleanup(lambda: self.assertEqual(in_use(), 0))
 
-    def test_what_one_end_puts_the_other_takes(self):
+    def test_one_end_takes_what_the_other_puts(self):
         client, server = both_ends(8)
         there = client.put([b'in several ', memoryview(b'pieces')], 17)
         back = server.put([b'b' * 5000], 5000)
         self.assertEqual(bytes(server.take(there)), b'in several pieces')
         self.assertEqual(bytes(client.take(back)), b'b' * 5000)
 
-    def test_the_file_has_the_layout_of_the_protocol(self):
+    def test_file_has_the_layout_of_the_protocol(self):
         client = shared_memory.SharedMemory.create(3 * GRANULE)
         offer = client.offer()
         client.put([b'x' * 5000], 5000)
@@ -77,7 +77,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(content[3 * GRANULE:3 * GRANULE + 5000], b'x' * 5000)
         self.assertEqual(content[5 * GRANULE:5 * GRANULE + 2], b'y\0')
 
-    def test_room_comes_back_with_the_last_reference(self):
+    def test_last_reference_frees_room(self):
         client, server = both_ends(4)
         taken = server.take(client.put([b'a' * (3 * GRANULE)], 3 * GRANULE))
         array = np.frombuffer(taken[GRANULE:GRANULE + 1000], np.uint8)
@@ -89,19 +89,19 @@ class Ends(unittest.TestCase):
         self.assertEqual(client.used_granules(), 0)
         self.assertIsNotNone(client.put([b'b' * (4 * GRANULE)], 4 * GRANULE))
 
-    def test_without_room_nothing_is_overwritten(self):
+    def test_overwrites_nothing_without_room(self):
         client, server = both_ends(4)
         held = [server.take(client.put([letter * GRANULE], GRANULE))
                 for letter in (b'a', b'b', b'c', b'd')]
         self.assertIsNone(client.put([b'e'], 1))
-        held[1] = None  # room comes back in order: the first is still held
+        held[1] = None  # room is freed in order, and the first piece is still held
         self.assertIsNone(client.put([b'e'], 1))
         held[0] = None
         self.assertIsNotNone(client.put([b'e' * (2 * GRANULE)], 2 * GRANULE))
         self.assertIsNone(client.put([b'f'], 1))
         self.assertEqual([bytes(one) for one in held[2:]], [b'c' * GRANULE, b'd' * GRANULE])
 
-    def test_goes_round_the_end(self):
+    def test_wraps_at_the_end(self):
         client, server = both_ends(7)
         chance = random.Random(1)
         held = []
@@ -114,7 +114,7 @@ class Ends(unittest.TestCase):
                 refused += 1
             else:
                 held.append((server.take(where), content))
-            self.assertTrue(held, 'without anything held there is room')
+            self.assertTrue(held, 'there is room if nothing is held')
             if where is None or chance.random() < 0.5:
                 taken, wanted = held.pop(0)
                 self.assertEqual(bytes(taken), wanted)
@@ -124,7 +124,7 @@ class Ends(unittest.TestCase):
         held.clear()
         self.assertEqual(client.used_granules(), 0)
 
-    def test_a_place_outside_is_refused_by_name(self):
+    def test_rejects_place_outside_of_the_memory(self):
         client, _ = both_ends(4)
         for offset, size in ((0, 4 * GRANULE + 1), (4 * GRANULE, 1), (1 << 62, 1), (GRANULE + 1, 1),
                              (GRANULE, 1 << 63), (0, 0), (3 * GRANULE, GRANULE + 1)):
@@ -133,7 +133,7 @@ class Ends(unittest.TestCase):
                 client.take(place(offset, size))
         self.assertEqual(len(client.take(place(3 * GRANULE, GRANULE))), GRANULE)
 
-    def test_what_was_taken_outlives_both_ends(self):
+    def test_taken_payload_outlives_both_ends(self):
         client, server = both_ends(2)
         taken = client.take(server.put([b's' * 5000], 5000))
         del client, server
@@ -141,20 +141,20 @@ class Ends(unittest.TestCase):
         self.assertEqual(bytes(taken), b's' * 5000)
         del taken
 
-    def test_a_fork_gives_nothing_back(self):
+    def test_forked_process_frees_nothing(self):
         client, server = both_ends(4)
         where = server.put([b'a' * 5000], 5000)
         taken = client.take(where)
         child = os.fork()
         if child == 0:
-            del taken  # of this process it is the last reference
+            del taken  # the last reference in this process
             os._exit(0)
         os.waitpid(child, 0)
         self.assertEqual(server.used_granules(), 2)
         del taken
         self.assertEqual(server.used_granules(), 0)
 
-    def test_the_file_can_be_made_neither_shorter_nor_longer(self):
+    def test_file_cannot_be_resized(self):
         client = shared_memory.SharedMemory.create(GRANULE)
         path = f'/proc/self/fd/{client.offer().file}'
         for size in (0, 1 << 20):
@@ -163,7 +163,7 @@ class Ends(unittest.TestCase):
         client.close_descriptor()
         self.assertIsNone(client.offer())
 
-    def test_where_the_system_gives_no_memory_there_is_none_and_no_file(self):
+    def test_no_memory_and_no_file_without_system_support(self):
         for function in ('memfd_create', 'ftruncate'):
             with mock.patch.object(os, function, side_effect=OSError(28, 'no space')):
                 self.assertIsNone(shared_memory.SharedMemory.create())
@@ -171,7 +171,7 @@ class Ends(unittest.TestCase):
             self.assertIsNone(shared_memory.SharedMemory.create())
         self.assertEqual(in_use(), 0)
 
-    def test_sizes_beyond_reason_are_refused(self):
+    def test_rejects_unreasonable_sizes(self):
         for size in (0, -1, 2 << 30):
             with self.assertRaisesRegex(ValueError, 'shared memory of'):
                 shared_memory.SharedMemory.create(size)
@@ -180,7 +180,7 @@ class Ends(unittest.TestCase):
 @unittest.skipUnless(hasattr(os, 'memfd_create'), 'this system has no memfd')
 class Sharing(unittest.TestCase):
 
-    def test_memory_is_offered_to_this_machine_only(self):
+    def test_offers_memory_only_to_this_machine(self):
         for address, offered in (('127.0.0.1:80', True), ('localhost:80', True), ('[::1]:80', True),
                                  ('ipv4:127.0.0.1:80', True), ('10.0.0.1:80', False),
                                  ('job-ps-0.job.ns.svc:80', False), ('localhost.evil:80', False)):
@@ -191,12 +191,12 @@ class Sharing(unittest.TestCase):
             sharing.close()
         self.assertEqual(in_use(), 0)
 
-    def test_nothing_is_offered_that_is_not_wanted(self):
+    def test_offers_nothing_if_disabled(self):
         hello = wire.Hello()
         shared_memory.PayloadSharing('127.0.0.1:80', wanted=False).greet(hello)
         self.assertFalse(hello.HasField('shared_memory'))
 
-    def test_an_offer_that_is_not_taken_leaves_no_file_and_payloads_to_the_socket(self):
+    def test_declined_offer_closes_the_file_and_uses_the_socket(self):
         sharing = shared_memory.PayloadSharing('127.0.0.1:80')
         self.assertGreater(in_use(), 0)
         sharing.on_hello_reply(wire.HelloReply())
@@ -204,7 +204,7 @@ class Sharing(unittest.TestCase):
         sharing.close()
         self.assertEqual(in_use(), 0)
 
-    def test_small_payloads_travel_with_their_frames(self):
+    def test_small_payloads_are_sent_in_their_frames(self):
         sharing = shared_memory.PayloadSharing('127.0.0.1:80')
         sharing.on_hello_reply(wire.HelloReply(shared_memory_taken=True))
         self.assertIsNone(sharing.put([bytes(4096)], 4096))
@@ -223,25 +223,25 @@ class Frames(unittest.TestCase):
         header.data.blocks.add(payload_bytes=5000, codec=codec)
         return b''.join(frame.shared_parts(header, place(4096, 5000))[0])
 
-    def test_arrays_of_numbers_are_read_where_they_lie_and_all_else_is_copied_first(self):
+    def test_reads_arrays_in_place_and_copies_other_payloads(self):
         for codec, lies_there in ((wire.CODEC_RAW, True), (wire.CODEC_BFLOAT16, True),
                                   (wire.CODEC_TOP_K, False), (wire.CODEC_INT8, False)):
             memory = bytearray(5000)
             _, payload = frame.decode(self.frame_of(codec), lambda _: memoryview(memory))
-            memory[0] = 1  # the peer may
+            memory[0] = 1  # as the peer may do
             self.assertEqual(payload[0] == 1, lies_there, codec)
 
-    def test_a_payload_of_another_size_than_the_blocks_is_refused(self):
+    def test_rejects_payload_that_does_not_match_its_blocks(self):
         with self.assertRaisesRegex(frame.MalformedFrame, 'a payload of 4999 bytes, and blocks'):
             frame.decode(self.frame_of(wire.CODEC_RAW), lambda _: memoryview(bytes(4999)))
 
-    def test_a_place_that_is_none_is_named(self):
+    def test_error_names_invalid_place(self):
         def take(where):
             raise shared_memory.NotAPlace(f'a payload at {where.offset}')
         with self.assertRaisesRegex(frame.MalformedFrame, 'malformed frame: a payload at 4096'):
             frame.decode(self.frame_of(wire.CODEC_RAW), take)
 
-    def test_no_bytes_make_the_decoder_fail_otherwise_than_by_its_error(self):
+    def test_decoder_only_raises_its_own_error(self):
         chance = random.Random(2)
         memory = shared_memory.SharedMemory(
             bytearray(shared_memory.SharedMemory.file_bytes(2 * GRANULE)), 2 * GRANULE, client=True)
@@ -260,7 +260,7 @@ class Frames(unittest.TestCase):
 
 class Pool(unittest.TestCase):
 
-    def test_memory_comes_back_with_the_last_reference_and_not_before(self):
+    def test_memory_is_reused_only_after_the_last_reference(self):
         pool = memory.Pool()
         first = pool.take(1000, np.dtype('<f4'))
         address = first.ctypes.data

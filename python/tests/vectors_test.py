@@ -1,4 +1,4 @@
-"""The package computes and decides what the files in tests/vectors say, as C++ does."""
+"""Tests that the package computes and decides as the files in tests/vectors say, like C++."""
 
 from python.testing import requirements
 requirements.need('numpy', 'google.protobuf')
@@ -34,14 +34,14 @@ def array(dtype, hexadecimal):
 
 class Values(unittest.TestCase):
 
-    def test_samples_stand_where_the_file_says(self):
+    def test_sample_order_matches_the_file(self):
         for row in section('orders'):
             order = sequence.SampleOrder(row['samples'], row['seed'], row['shuffle'])
             wanted = row['indices']
             self.assertEqual(order.indices_of(row['begin'], row['begin'] + len(wanted)), wanted)
             self.assertEqual(order.index_at(row['begin']), wanted[0])
 
-    def test_steps_are_cut_as_the_file_says(self):
+    def test_steps_match_the_file(self):
         for row in section('plans'):
             plan = sequence.StepPlan(row['samples'], row['batch'], row['microbatch'])
             self.assertEqual(plan.steps_per_epoch(), row['steps_per_epoch'])
@@ -52,7 +52,7 @@ class Values(unittest.TestCase):
                                         plan.microbatches_of_step(number),
                                         *plan.positions_of(number, 1, 3)])
 
-    def test_tensors_are_cut_and_dealt_as_the_file_says(self):
+    def test_layout_matches_the_file(self):
         for row in section('layouts'):
             table = wire.TensorTable.FromString(bytes.fromhex(row['table']))
             made = layout.make_layout(table, row['partitions'])
@@ -63,12 +63,12 @@ class Values(unittest.TestCase):
             self.assertEqual(layout.place_partitions(index, 2), row['owners_of_2'])
             self.assertEqual(layout.place_partitions(index, 3), row['owners_of_3'])
 
-    def test_maximal_subtrees_are_those_of_the_file(self):
+    def test_maximal_subtrees_match_the_file(self):
         for row in section('subtrees'):
             roots = gradients.maximal_subtrees([tuple(r) for r in row['ranges']])
             self.assertEqual([list(root) for root in roots], row['roots'])
 
-    def test_codecs_round_as_the_file_says(self):
+    def test_codec_rounding_matches_the_file(self):
         for row in section('codecs'):
             values = array(row['dtype'], row['values'])
             encoded = codec.encode(row['codec'], row['dtype'], values).tobytes()
@@ -77,7 +77,7 @@ class Values(unittest.TestCase):
             codec.decode_into(row['codec'], row['dtype'], encoded, decoded)
             self.assertEqual(decoded.tobytes().hex(), row['decoded'])
 
-    def test_lossy_codecs_make_the_bytes_of_the_file(self):
+    def test_lossy_codecs_match_the_file(self):
         for row in section('lossy'):
             values = array(row['dtype'], row['values'])
             options = codec.Options(fraction=row['fraction'], threshold=row['threshold'])
@@ -87,7 +87,7 @@ class Values(unittest.TestCase):
             codec.decode_into(row['codec'], row['dtype'], encoded, decoded)
             np.testing.assert_array_equal(decoded, array(row['dtype'], row['decoded']))
 
-    def test_what_is_left_out_comes_back_as_the_file_says(self):
+    def test_error_feedback_matches_the_file(self):
         for row in section('feedback'):
             training = wire.TrainingSpec(push_codec=row['codec'])
             training.compression.fraction = row['fraction']
@@ -101,7 +101,7 @@ class Values(unittest.TestCase):
                     self.assertEqual(bytes(payload).hex(), wanted)
                 made.rollback() if step == row['rolled_back'] else made.commit()
 
-    def test_payloads_that_are_none_are_refused_and_write_nothing(self):
+    def test_rejects_invalid_payloads_and_writes_nothing(self):
         block = np.arange(5, dtype='<f4')
         for which in (wire.CODEC_TOP_K, wire.CODEC_INT8, wire.CODEC_ONE_BIT,
                       wire.CODEC_SIGN_THRESHOLD):
@@ -109,7 +109,7 @@ class Values(unittest.TestCase):
             padded = good[:-1] + b'\xff'
             for bad in (b'', good[:-1], good + b'\0', b'\xff' * len(good), padded):
                 if which == wire.CODEC_INT8 and len(bad) == len(good):
-                    continue  # any numbers are numbers
+                    continue  # any bytes are valid numbers
                 if which == wire.CODEC_TOP_K and bad == padded:
                     continue
                 out = np.full(5, 7, dtype='<f4')
@@ -117,18 +117,18 @@ class Values(unittest.TestCase):
                     codec.decode_into(which, wire.FLOAT32, bad, out)
                 self.assertEqual(out.tolist(), [7] * 5)
 
-    def test_gradients_add_up_to_the_bits_of_the_file(self):
+    def test_gradient_sums_match_the_file(self):
         for row in section('sums'):
             total = elements.add(row['dtype'], array(row['dtype'], row['left']),
                                  array(row['dtype'], row['right']))
             self.assertEqual(total.tobytes().hex(), row['sum'])
 
-    def test_initial_values_are_those_of_the_file(self):
+    def test_initial_values_match_the_file(self):
         for row in section('uniforms'):
             values = sequence.uniform(row['seed'], row['name'], row['bound'], 5)
             self.assertEqual(values.tobytes().hex(), row['values'])
 
-    def test_frames_have_the_bytes_of_the_file(self):
+    def test_frames_match_the_file(self):
         for row in section('frames'):
             header = wire.Header.FromString(bytes.fromhex(row['header']))
             payload = bytes.fromhex(row['payload'])
@@ -136,14 +136,14 @@ class Values(unittest.TestCase):
             self.assertEqual(encoded.hex(), row['frame'])
             self.assertEqual(frame.decode(encoded), (header, payload))
 
-    def test_batches_hold_the_frames_of_the_file(self):
+    def test_batches_match_the_file(self):
         for row in section('batches'):
             frames = [bytes.fromhex(encoded) for encoded in row['frames']]
             message = frame.join([([encoded], len(encoded)) for encoded in frames])
             self.assertEqual(message.hex(), row['message'])
             self.assertEqual(frame.decode_all(message), [frame.decode(one) for one in frames])
 
-    def test_frames_name_the_places_of_the_file(self):
+    def test_shared_payloads_match_the_file(self):
         for row in section('shared'):
             header = wire.Header.FromString(bytes.fromhex(row['header']))
             place = wire.SharedPayload(offset=row['offset'], bytes=row['bytes'])
@@ -159,14 +159,14 @@ class Values(unittest.TestCase):
             self.assertEqual(frame.decode(b''.join(parts), take), (header, bytes(5000)))
             self.assertEqual(taken, [place])
 
-    def test_what_is_no_frame_is_refused(self):
+    def test_rejects_invalid_frames(self):
         for row in section('malformed'):
             with self.assertRaises(frame.MalformedFrame, msg=row):
                 frame.decode_all(bytes.fromhex(row))
 
 
 def replay(core, event):
-    """Lets the core see an event of decisions.json."""
+    """Passes an event of decisions.json to the core."""
     at = event['at']
     kind = event['event']
 
@@ -209,7 +209,7 @@ def replay(core, event):
 
 class Decisions(unittest.TestCase):
 
-    def test_the_core_does_what_every_life_in_the_file_says(self):
+    def test_core_matches_every_life_in_the_file(self):
         with open('tests/vectors/decisions.json', encoding='utf-8') as file:
             lives = json.load(file)
         self.assertGreaterEqual(len(lives), 5)
@@ -222,7 +222,7 @@ class Decisions(unittest.TestCase):
                 self.assertEqual(done, event['actions'],
                                  f'life {life["name"]!r}, event {number}: {event["event"]}')
 
-    def test_the_file_is_what_its_maker_makes(self):
+    def test_file_is_up_to_date(self):
         with open('tests/vectors/decisions.json', encoding='utf-8') as file:
             lives = json.load(file)
         self.assertEqual(lives, json.loads(json.dumps(list(make_decisions.lives()))))

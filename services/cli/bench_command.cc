@@ -35,7 +35,7 @@ struct BenchFlags {
   ModeOptions options;
 };
 
-// Runs the job in a mode, in `folder`. What went wrong is said where it was not found before.
+// Runs the job in one mode, with its state in `folder`. An error has the run's own message.
 absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags& flags,
                                 const nlohmann::json& job, const std::string& mode,
                                 const std::string& folder) {
@@ -44,6 +44,7 @@ absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags
       AtomicWriteFile(environment.files, file,
                       absl::Cord(ManifestForMode(job, mode, flags.options).dump(2)), "bench");
   if (!written.ok()) return written;
+
   std::ostringstream out;
   std::ostringstream err;
   Environment inner = environment;
@@ -92,7 +93,7 @@ int BenchModes(const Environment& environment, const BenchFlags& flags) {
       !status.ok()) {
     return Complain(environment, status);
   }
-  // Where it saves is nobody's business but its own.
+  // Each run saves its checkpoints in its own state directory.
   job->spec.mutable_checkpoint()->clear_directory();
   const auto folder = TemporaryDirectory::Make("sluice-bench");
   if (!folder.ok()) return Complain(environment, folder.status());
@@ -129,16 +130,16 @@ void AddBenchCommand(CLI::App* app, const Environment& environment, Action* acti
   bench->add_option("FILE", flags->manifest, "the manifest")->required();
   bench
       ->add_option("--samples", flags->options.samples,
-                   "to train on in each mode (default: what the manifest says)")
+                   "number of samples to train on in each mode (default: the manifest's)")
       ->check(CLI::PositiveNumber);
   bench
       ->add_option("--max-staleness", flags->options.max_staleness,
-                   "of BoundedStaleness, where the manifest has no bound")
+                   "maximum staleness of BoundedStaleness, if the manifest sets none")
       ->capture_default_str()
       ->check(NumberBetween<uint64_t>(0, 1'000'000));
   bench->add_option("--target", flags->target,
-                    "value of the metric to which time is measured (default: the worst of the "
-                    "modes' final ones)");
+                    "target value of the metric for the time measurement (default: the worst final "
+                    "value of the modes)");
   bench->add_option("--output", flags->output, "text: a table, or json: one object")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -29,7 +29,7 @@ int MakeCertificates(const Environment& environment, CertificateFlags flags) {
   *environment.out << "Wrote certificates of " << flags.folders.job << ", valid for " << flags.days
                    << " days:\n";
   for (const std::string& folder : *written) *environment.out << "  " << folder << "\n";
-  *environment.out << "Give each process its own folder, and no other: --tls-directory FOLDER\n";
+  *environment.out << "Give each process only its own folder: --tls-directory FOLDER\n";
   return kExitOk;
 }
 
@@ -52,7 +52,7 @@ void AddCertificateCommand(CLI::App* app, const Environment& environment, Action
   command->add_option("--workers", flags->folders.workers, "how many workers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--days", flags->days, "for which they are valid")
+  command->add_option("--days", flags->days, "number of days that they are valid")
       ->capture_default_str()
       ->check(CLI::Range(1, 365));
   command->callback([=, &environment] {

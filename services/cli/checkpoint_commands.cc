@@ -33,7 +33,7 @@ namespace {
 constexpr size_t kMaxExtrasBytes = size_t{64} << 30;
 constexpr size_t kValuesShown = 64;
 constexpr size_t kValuesWatched = 10;
-constexpr double kWatchSeconds = 1;  // between two looks, where --watch does not say
+constexpr double kWatchSeconds = 1;  // default interval of --watch
 constexpr absl::Duration kSnapshotTimeout = absl::Seconds(30);
 
 struct CheckpointFlags {
@@ -49,13 +49,13 @@ struct CheckpointFlags {
   bool stats = false;
 };
 
-// A checkpoint, and whose it is.
+// A checkpoint, and the model of the job that wrote it.
 struct Found {
   std::string folder;  // of the checkpoint
   std::unique_ptr<CheckpointStorage> storage;
   v1::Manifest manifest;
   absl::StatusOr<std::vector<SafetensorsArray>> tensors;
-  std::vector<std::string> damaged;  // better ones that were passed over
+  std::vector<std::string> damaged;  // newer checkpoints that were skipped
   std::string model;                 // the job's TorchScript file, if it has one
 };
 
@@ -84,7 +84,7 @@ absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string
   return found;
 }
 
-// A checkpoint's folder, a folder of checkpoints, or the name of a job.
+// The target is a checkpoint's folder, a folder of checkpoints, or the name of a job.
 absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   std::string target = flags.target;
   while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
@@ -138,7 +138,7 @@ void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
   }
 }
 
-// As in a manifest.
+// The name that manifests use.
 std::string ModeText(v1::Mode mode) {
   for (const auto& [name, value] : api::NamesOf(mode)) {
     if (value == mode) return name;
@@ -179,7 +179,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
     out << "damaged     " << status.message() << "\n";
   }
   out << "files       " << manifest.files_size() << ", " << BytesText(bytes)
-      << (bad == 0 ? ", all whole" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
+      << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
   if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
   if (absl::Status s = KeepOnly(flags.tensor, &*found->tensors); !s.ok())
@@ -188,7 +188,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   return kExitOk;
 }
 
-// One look; the access is kept for the next.
+// Reads one snapshot; the access is kept for the next.
 absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
                                          std::unique_ptr<Jobs::Access>* access) {
   if (*access == nullptr) {
@@ -198,7 +198,7 @@ absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
   }
   absl::StatusOr<RunningSnapshot> snapshot =
       PullSnapshot((*access)->Source(), (*access)->Identity(), kSnapshotTimeout);
-  // Its processes may be others by the next time.
+  // The job's processes may have been replaced by the next time.
   if (!snapshot.ok()) access->reset();
   return snapshot;
 }
@@ -219,11 +219,11 @@ void PrintSnapshot(const Environment& environment, const CheckpointFlags& flags,
 int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
   std::unique_ptr<Jobs::Access> access;
   const bool watch = flags.watch_seconds > 0;
-  std::optional<uint64_t> shown;  // its step
-  absl::Status told;              // why there is nothing to show
+  std::optional<uint64_t> shown;  // the step that was printed last
+  absl::Status told;              // the last error that was printed
   for (bool again = false;; again = true) {
     absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
-    // While it is watched, the end of the job is no failure.
+    // With --watch, the end of the job is not a failure.
     if (again && absl::IsFailedPrecondition(snapshot.status())) return kExitOk;
     if (!snapshot.ok()) {
       if (!watch || absl::IsFailedPrecondition(snapshot.status()) ||
@@ -238,7 +238,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
       if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
         return Complain(environment, s);
       }
-      // Of each version once.
+      // Each version is printed once.
       if (std::exchange(shown, snapshot->version) != snapshot->version) {
         PrintSnapshot(environment, flags, *snapshot);
       }
@@ -282,7 +282,7 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
   return code;
 }
 
-// The parameters of a job that runs on a cluster, as a checkpoint would have them.
+// The parameters of a job that runs on a cluster, in the form that a checkpoint has.
 absl::StatusOr<Found> FindRunning(const Environment& environment, const CheckpointFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
       FindJobs(environment, flags.state_directory, flags.cluster);
@@ -297,7 +297,7 @@ absl::StatusOr<Found> FindRunning(const Environment& environment, const Checkpoi
   return found;
 }
 
-// Adds what the model's state_dict has beside the trained tensors, as the workers wrote it.
+// Adds the entries of the model's state_dict that are not trained, as the workers wrote them.
 absl::Status AddStateDictExtras(const Environment& environment, const std::string& checkpoint,
                                 std::vector<SafetensorsArray>* tensors) {
   const std::string path = JoinPath(DirectoryOf(checkpoint), kStateDictExtrasFile);
@@ -307,20 +307,19 @@ absl::Status AddStateDictExtras(const Environment& environment, const std::strin
   const absl::StatusOr<StateDictExtras> extras = ReadStateDictExtras(absl::Cord(*content));
   absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
   if (added.ok()) return added;
-  return absl::DataLossError(
-      absl::StrCat(path, ": ", added.message(),
-                   "; without this file, export writes what the job trained alone"));
+  return absl::DataLossError(absl::StrCat(
+      path, ": ", added.message(), "; without this file, export writes only the trained tensors"));
 }
 
-// What to write: --format, or what the file's name says.
+// The format to write: --format, or what the file's extension implies.
 absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
   if (!flags.format.empty()) return flags.format == "torchscript";
   if (absl::EndsWith(flags.output, ".safetensors")) return false;
   if (absl::EndsWith(flags.output, ".pt") || absl::EndsWith(flags.output, ".pth")) return true;
   return absl::InvalidArgumentError(
       absl::StrCat(flags.output,
-                   ": what to write cannot be told from the name; end it with .safetensors, or "
-                   "with .pt or .pth (TorchScript), or say --format"));
+                   ": the extension does not name a format; use .safetensors, .pt or .pth "
+                   "(TorchScript), or set --format"));
 }
 
 int Export(const Environment& environment, const CheckpointFlags& flags) {
@@ -334,7 +333,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   }
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());
-  // A TorchScript file has its second names and constants already.
+  // A TorchScript file already contains the second names of tied tensors and the constants.
   if (!*script && !found->folder.empty()) {
     const absl::Status added = AddStateDictExtras(environment, found->folder, &*tensors);
     if (!added.ok()) return Complain(environment, added);
@@ -362,8 +361,8 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
                      << "load_file(\"" << flags.output << "\")" << (running ? ", strict=False" : "")
                      << ")\n";
     if (running) {
-      *environment.out << "\nstrict=False: the shards of a running job have each tied tensor under "
-                          "its first name, and no constant buffers.\n";
+      *environment.out << "\nstrict=False: the shards of a running job store each tied tensor "
+                          "under its first name only, and no constant buffers.\n";
     }
   }
   return kExitOk;
@@ -375,7 +374,8 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
   auto flags = std::make_shared<CheckpointFlags>();
   CLI::App* inspect = app->add_subcommand(
       "inspect",
-      "Show what a checkpoint holds, or the parameters of a running job and the shards that own "
+      "Show the contents of a checkpoint, or the parameters of a running job and the shards that "
+      "own "
       "them\n\n"
       "  sluice inspect fashion-mnist --stats\n"
       "  sluice inspect fashion-mnist --tensor fc1.weight --watch\n"
@@ -395,8 +395,9 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
               throw CLI::ValidationError("--watch", seconds + " is not a number of seconds");
             }
           },
-          "of a running job: a line for each version, looked for every so many seconds (1); with "
-          "--stats its table")
+          "for a running job: print one line per new version, checking every so many seconds "
+          "(default 1); with "
+          "--stats, its table")
       ->expected(0, 1)
       ->type_name("SECONDS");
   AddStateDirectory(inspect, &flags->state_directory);
@@ -406,11 +407,11 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
 
   CLI::App* exporter = app->add_subcommand(
       "export",
-      "Write a checkpoint's model for PyTorch, and say how to load it\n\n"
+      "Write a checkpoint's model for PyTorch, and print how to load it\n\n"
       "  sluice export fashion-mnist -o model.safetensors\n"
       "  sluice export fashion-mnist --cluster -o model.safetensors\n"
       "  sluice export my-net -o trained.pt\n\n"
-      "On a cluster it writes the parameters of a job that runs, each tied tensor\n"
+      "On a cluster it writes the parameters of a running job, each tied tensor\n"
       "under its first name.\n");
   exporter->add_option("SOURCE", flags->target, "a checkpoint's folder, or a job's name")
       ->required();
@@ -421,7 +422,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
           "safetensors, or torchscript (default: by the file's name, .safetensors, .pt or .pth)")
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
   exporter->add_option("--model", flags->model,
-                       "the TorchScript file to fill (default: the job's)");
+                       "the TorchScript file whose parameters are replaced (default: the job's)");
   exporter->add_option("--bin-dir", flags->program_directory, "folder of sluice-worker");
   AddStateDirectory(exporter, &flags->state_directory);
   AddClusterFlags(exporter, &flags->cluster);

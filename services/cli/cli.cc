@@ -27,9 +27,9 @@ constexpr char kDescription[] =
     "  sluice run --cluster job.yaml    train it on the cluster of your kubeconfig\n"
     "  sluice export NAME -o model.safetensors\n"
     "\n"
-    "`sluice COMMAND --help` says more about a command.\n";
+    "`sluice COMMAND --help` explains a command.\n";
 
-// CLI11's help, with one line for each command, and values in words.
+// CLI11's help with one line per command and readable value types.
 class HelpFormatter final : public CLI::Formatter {
  public:
   std::string make_subcommand(const CLI::App* command) const override {
@@ -66,8 +66,8 @@ std::vector<std::string> FlagsOf(const CLI::App& command) {
   return flags;
 }
 
-// A command or flag that does not exist, with the nearest one that does. CLI11 names everything
-// that it could not place, which is often more than what is wrong.
+// Reports the first command or flag that does not exist, with the nearest one that does. CLI11
+// lists every argument that it could not place, which is often more than the wrong one.
 absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* command = &app;
   for (const std::string& argument : arguments) {
@@ -99,7 +99,7 @@ absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arg
 int Complain(const Environment& environment, const absl::Status& status) {
   *environment.err << "sluice: " << status.message() << std::endl;
   switch (status.code()) {
-    // The request is what has to change: wrong, of something that is not there, or refused.
+    // The user must change the request: it is invalid, names a missing object, or was refused.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
@@ -111,19 +111,19 @@ int Complain(const Environment& environment, const absl::Status& status) {
 }
 
 void AddStateDirectory(CLI::App* command, std::string* state_directory) {
-  command
-      ->add_option("--state-dir", *state_directory, "folder that holds the jobs' states and logs")
+  command->add_option("--state-dir", *state_directory, "folder of the jobs' states and logs")
       ->capture_default_str();
 }
 
 void AddClusterFlags(CLI::App* command, ClusterFlags* flags) {
   command->add_flag("--cluster", flags->cluster,
-                    "on the cluster of the kubeconfig's current context");
+                    "use the cluster of the kubeconfig's current context");
   command->add_option("-n,--namespace", flags->ns,
-                      "on the cluster, in this namespace (default: the context's)");
-  command->add_option("--context", flags->context, "on the cluster of this context");
-  command->add_option("--kubeconfig", flags->kubeconfig,
-                      "on the cluster of this file (default: KUBECONFIG, or ~/.kube/config)");
+                      "use this namespace of the cluster (default: the context's)");
+  command->add_option("--context", flags->context, "use the cluster of this context");
+  command->add_option(
+      "--kubeconfig", flags->kubeconfig,
+      "use the cluster of this kubeconfig (default: KUBECONFIG, or ~/.kube/config)");
 }
 
 absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,

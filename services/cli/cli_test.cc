@@ -1,4 +1,4 @@
-// The command line, without a job's processes (tests/integration has those).
+// Tests of the command line without a job's processes; tests/integration starts those.
 #include "services/cli/cli.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +73,7 @@ class CliTest : public ::testing::Test {
     std::ofstream(folder_ + "/" + name) << text;
   }
 
-  // A program of the job that does as the script says.
+  // Writes a program of the job that runs this shell script.
   void WriteProgram(const std::string& name, const std::string& script) {
     Write("bin/" + name, absl::StrCat("#!/bin/sh\n", script, "\n"));
     chmod(absl::StrCat(folder_, "/bin/", name).c_str(), 0755);
@@ -84,7 +84,7 @@ class CliTest : public ::testing::Test {
     WriteProgram("sluice-worker", "exec sleep 1000");
   }
 
-  // `out`: in place of out_.
+  // `out` replaces out_.
   int Run(std::vector<std::string> arguments, std::ostream* out = nullptr) {
     out_.str("");
     err_.str("");
@@ -99,20 +99,20 @@ class CliTest : public ::testing::Test {
     environment.clock = &clock_;
     return RunCommandLine(arguments, environment);
   }
-  // With the test's state directory.
+  // Runs the job with the test's state directory.
   int RunJob(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"run", folder_ + "/job.yaml", "--state-dir", State()});
     return Run(std::move(arguments));
   }
   std::string State() const { return folder_ + "/state"; }
-  // As if the job had trained up to a checkpoint.
+  // Makes the job look as if it had trained up to a checkpoint.
   std::string WriteCheckpoint() {
     const std::string folder = State() + "/example/checkpoints/attempt-0001-step-000000000005";
     std::filesystem::create_directories(folder);
     std::ofstream(folder + "/manifest.json") << "{}";
     return folder + "/manifest.json";
   }
-  // The checkpoints of a job of that name and another uid, which has trained to its end.
+  // Writes the checkpoints of a finished job with the same name and another uid.
   void WriteFinished(const std::string& folder, uint64_t step) {
     const auto storage = MakeLocalStorage(files_.get(), folder, "test");
     v1::JobSpec job = api::ReadManifest(folder_ + "/job.yaml", {})->spec;
@@ -132,7 +132,7 @@ class CliTest : public ::testing::Test {
     claim.set_end(true);
     ASSERT_TRUE(storage->CreateClaim(claim).ok());
   }
-  // The objects that were printed.
+  // The JSON objects that were printed.
   std::vector<nlohmann::json> Objects() const {
     std::vector<nlohmann::json> objects;
     std::istringstream lines(out_.str());
@@ -151,7 +151,7 @@ class CliTest : public ::testing::Test {
   std::ostringstream err_;
 };
 
-TEST_F(CliTest, WrongArgumentsAreRefusedWithCode2) {
+TEST_F(CliTest, RejectsWrongArgumentsWithCode2) {
   const std::vector<std::vector<std::string>> wrong = {{},
                                                        {"fly"},
                                                        {"run"},
@@ -167,7 +167,7 @@ TEST_F(CliTest, WrongArgumentsAreRefusedWithCode2) {
   }
 }
 
-TEST_F(CliTest, ACommandOrFlagThatDoesNotExistIsNamedWithTheNearest) {
+TEST_F(CliTest, SuggestsTheNearestCommandOrFlag) {
   EXPECT_EQ(Run({"rnu", "job.yaml"}), 2);
   EXPECT_EQ(err_.str(),
             "sluice: there is no command rnu; did you mean run? (`sluice --help` lists the "
@@ -180,7 +180,7 @@ TEST_F(CliTest, ACommandOrFlagThatDoesNotExistIsNamedWithTheNearest) {
   EXPECT_THAT(err_.str(), HasSubstr("did you mean --version?"));
 }
 
-TEST_F(CliTest, WithoutArgumentsTheCommandsAreListedOneALine) {
+TEST_F(CliTest, ListsCommandsWithoutArguments) {
   EXPECT_EQ(Run({}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("  validate      Check manifests"));
   const std::string bare = err_.str();
@@ -191,8 +191,8 @@ TEST_F(CliTest, WithoutArgumentsTheCommandsAreListedOneALine) {
   EXPECT_THAT(out_.str(), Not(HasSubstr("TEXT:{")));
 }
 
-// As on a full disk.
-TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
+// Fails like a full disk.
+TEST_F(CliTest, FailsIfOutputCannotBeWritten) {
   const std::vector<std::vector<std::string>> printing = {{"render", folder_ + "/job.yaml"},
                                                           {"explain"},
                                                           {"init"},
@@ -203,13 +203,13 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
     EXPECT_EQ(Run(arguments, &full), 1) << arguments[0];
     EXPECT_THAT(err_.str(), HasSubstr("could not be written")) << arguments[0];
   }
-  // A reader that has gone wants no more.
+  // It is no error if the reader of a pipe has gone.
   std::ofstream full("/dev/full");
   reader_gone_ = true;
   EXPECT_EQ(Run(printing[0], &full), 0);
 }
 
-TEST_F(CliTest, ParametersMayHaveASuffix) {
+TEST_F(CliTest, AcceptsParametersWithSuffix) {
   EXPECT_EQ(Run({"plan", folder_ + "/job.yaml", "--parameters", "lots"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("\"lots\" is not a number of parameters; write for example "
                                     "12000000, 12k or 1.5M"));
@@ -218,7 +218,7 @@ TEST_F(CliTest, ParametersMayHaveASuffix) {
   EXPECT_THAT(out_.str(), HasSubstr("12,000 parameters"));
 }
 
-TEST_F(CliTest, InitReadsTheColumnsOfATable) {
+TEST_F(CliTest, InitReadsColumnsOfTable) {
   Write("table.csv", "age,city,income\n31,Rome,high\n45,Oslo,low\n");
   const std::string table = folder_ + "/table.csv";
   EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table}), 2);
@@ -235,7 +235,7 @@ TEST_F(CliTest, InitReadsTheColumnsOfATable) {
   EXPECT_THAT(err_.str(), HasSubstr(".parquet files cannot be read"));
 }
 
-TEST_F(CliTest, ValidateSaysWhichFilesAreNotHere) {
+TEST_F(CliTest, ValidateReportsMissingFiles) {
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(Run({"validate", folder_ + "/job.yaml"}), 0);
   EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
@@ -245,7 +245,7 @@ TEST_F(CliTest, ValidateSaysWhichFilesAreNotHere) {
   EXPECT_THAT(err_.str(), HasSubstr("standard input:1:1: kind: must be TrainingJob"));
 }
 
-TEST_F(CliTest, StatusOfAJobThatEndedSaysWhereItsCheckpointIs) {
+TEST_F(CliTest, StatusOfEndedJobShowsItsCheckpoint) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   WriteCheckpoint();
@@ -256,7 +256,7 @@ TEST_F(CliTest, StatusOfAJobThatEndedSaysWhereItsCheckpointIs) {
   EXPECT_THAT(out_.str(), HasSubstr("  ended: 20"));
 }
 
-TEST_F(CliTest, HelpAndVersionAreNoErrors) {
+TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* command : {"run", "init", "validate", "render", "explain", "status", "logs",
                               "inspect", "export", "stop", "version"}) {
     EXPECT_EQ(Run({command, "--help"}), 0) << command;
@@ -266,15 +266,15 @@ TEST_F(CliTest, HelpAndVersionAreNoErrors) {
   EXPECT_THAT(out_.str(), HasSubstr("sluice "));
 }
 
-TEST_F(CliTest, WhatInitWritesIsValidAndNotWrittenTwice) {
+TEST_F(CliTest, InitWritesValidManifestAndNeverOverwrites) {
   const std::string file = folder_ + "/first.yaml";
   EXPECT_EQ(Run({"init", "-o", file}), 0);
   EXPECT_EQ(Run({"validate", file}), 0) << err_.str();
   EXPECT_NE(Run({"init", "-o", file}), 0);
-  EXPECT_THAT(err_.str(), HasSubstr("exists already"));
+  EXPECT_THAT(err_.str(), HasSubstr("already exists"));
 }
 
-TEST_F(CliTest, ABadManifestIsRefusedWithFileLineAndCode2) {
+TEST_F(CliTest, RejectsBadManifestWithFileLineAndCode2) {
   Write("bad.yaml", std::string(kManifest) + "  trainign: {}\n");
   for (const char* command : {"validate", "render", "run"}) {
     EXPECT_EQ(Run({command, folder_ + "/bad.yaml"}), 2) << command;
@@ -284,14 +284,14 @@ TEST_F(CliTest, ABadManifestIsRefusedWithFileLineAndCode2) {
   EXPECT_THAT(err_.str(), HasSubstr("missing.yaml"));
 }
 
-TEST_F(CliTest, RenderPrintsTheJobAsJson) {
+TEST_F(CliTest, RenderPrintsJobAsJson) {
   EXPECT_EQ(Run({"render", folder_ + "/job.yaml"}), 0);
   const nlohmann::json job = nlohmann::json::parse(out_.str());
   EXPECT_EQ(job["name"], "example");
   EXPECT_EQ(job["training"]["steps"], "10");
 }
 
-TEST_F(CliTest, ADryRunShowsWhatWouldStartAndTouchesNothing) {
+TEST_F(CliTest, DryRunShowsWhatWouldStartAndChangesNothing) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({"--dry-run", "--workers", "5", "--shards", "3"}), 0) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("5 workers"));
@@ -300,7 +300,7 @@ TEST_F(CliTest, ADryRunShowsWhatWouldStartAndTouchesNothing) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
-TEST_F(CliTest, ADryRunIsRefusedWhereTheRunWouldBe) {
+TEST_F(CliTest, DryRunIsRefusedLikeTheRun) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(RunJob({"--dry-run", "--workers", "1", "--shards", "1"}), 2);
@@ -312,7 +312,7 @@ TEST_F(CliTest, ADryRunIsRefusedWhereTheRunWouldBe) {
   EXPECT_EQ(RunJob({"--dry-run", "--output", "json"}), 2);
   EXPECT_EQ(Objects()[0]["exitCode"], 2);
   EXPECT_THAT(Objects()[0]["missing"].get<std::string>(), HasSubstr("/data/digits"));
-  // Of a job that has finished nothing would be read.
+  // A finished job would read nothing.
   Write("job.yaml", kManifest);
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(out_.str(), HasSubstr("Job example would start\n"));
@@ -324,7 +324,7 @@ TEST_F(CliTest, ADryRunIsRefusedWhereTheRunWouldBe) {
   EXPECT_THAT(out_.str(), HasSubstr("Job example has finished\n"));
 }
 
-TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
+TEST_F(CliTest, ReportsIgnoredClusterFields) {
   WritePrograms("exit 1");
   Write("job.yaml", absl::StrCat(kManifest,
                                  "  cleanPodPolicy: All\n"
@@ -335,7 +335,9 @@ TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
   Write("job.yaml", absl::StrCat(kManifest, "  tls: Enabled\n"));
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_EQ(err_.str(), "Note: ignoring cluster-only fields: spec.tls\n");
-  Write("job.yaml", absl::StrCat(kManifest, "  tls: Disabled\n"));  // as it is here
+  Write("job.yaml",
+        absl::StrCat(kManifest,
+                     "  tls: Disabled\n"));  // processes of one machine run without TLS anyway
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(err_.str(), IsEmpty());
   Write("job.yaml", kManifest);
@@ -343,12 +345,12 @@ TEST_F(CliTest, WhatOnlyClustersKnowOfIsSetAsideAndNamed) {
   EXPECT_THAT(err_.str(), IsEmpty());
 }
 
-TEST_F(CliTest, ReplicasOutOfRangeAreRefused) {
+TEST_F(CliTest, RejectsReplicasOutOfRange) {
   EXPECT_EQ(RunJob({"--workers", "0"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("--workers: '0' is not a whole number from 1 to 1024"));
 }
 
-TEST_F(CliTest, AMissingProgramIsNamed) {
+TEST_F(CliTest, ReportsMissingProgram) {
   WriteProgram("sluice-coordinator", "exit 1");
   EXPECT_EQ(RunJob({}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("sluice-ps is missing"));
@@ -356,7 +358,7 @@ TEST_F(CliTest, AMissingProgramIsNamed) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
-TEST_F(CliTest, AJobWithACommandAsWorkerNeedsNoProgramOfLibTorch) {
+TEST_F(CliTest, JobWithCustomWorkerNeedsNoLibTorch) {
   WriteProgram("sluice-coordinator", "exit 1");
   WriteProgram("sluice-ps", "exit 1");
   EXPECT_EQ(RunJob({"--dry-run"}), 2);
@@ -366,7 +368,7 @@ TEST_F(CliTest, AJobWithACommandAsWorkerNeedsNoProgramOfLibTorch) {
   EXPECT_THAT(out_.str(), HasSubstr("2 workers      python3 train.py"));
 }
 
-TEST_F(CliTest, APortInUseIsRefused) {
+TEST_F(CliTest, RejectsPortInUse) {
   WritePrograms("exit 1");
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -381,7 +383,7 @@ TEST_F(CliTest, APortInUseIsRefused) {
   close(fd);
 }
 
-TEST_F(CliTest, AFailingProgramFailsTheJobWithItsReasonAndItsLastLines) {
+TEST_F(CliTest, FailingProgramFailsTheJobWithReasonAndLastLines) {
   WritePrograms("echo some context; echo 'sluice-coordinator: the disk is on fire' >&2; exit 1");
   EXPECT_EQ(RunJob({}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("some context"));
@@ -394,7 +396,7 @@ TEST_F(CliTest, AFailingProgramFailsTheJobWithItsReasonAndItsLastLines) {
   EXPECT_EQ(out_.str(), "coordinator | sluice-coordinator: the disk is on fire\n");
 }
 
-TEST_F(CliTest, AFailureIsToldWithoutTheWordsOfARunBefore) {
+TEST_F(CliTest, FailureOmitsLogLinesOfEarlierRun) {
   WritePrograms("echo 'time=1 level=error msg=\"labels are missing\"'; exit 1");
   EXPECT_EQ(RunJob({}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("ended with exit code 1: labels are missing"));
@@ -403,7 +405,7 @@ TEST_F(CliTest, AFailureIsToldWithoutTheWordsOfARunBefore) {
   EXPECT_EQ(err_.str(), "sluice: job example failed: coordinator ended with exit code 1\n");
 }
 
-TEST_F(CliTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
+TEST_F(CliTest, JsonOutputHasOneObjectPerLineAndASummaryLast) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({"--output", "json"}), 1);
   std::istringstream lines(out_.str());
@@ -419,7 +421,7 @@ TEST_F(CliTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
   EXPECT_EQ(last["process"], "coordinator");
 }
 
-TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
+TEST_F(CliTest, RejectsChangedFieldsUnlessFresh) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   WriteCheckpoint();
@@ -435,7 +437,7 @@ TEST_F(CliTest, AChangedManifestIsRefusedByNameUntilFresh) {
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
 }
 
-TEST_F(CliTest, AJobThatHasTrainedNothingTakesAnyChange) {
+TEST_F(CliTest, UntrainedJobAcceptsAnyChange) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("job.yaml", std::string(kManifest) + "  loss: crossEntropy\n");
@@ -448,7 +450,7 @@ TEST_F(CliTest, AJobThatHasTrainedNothingTakesAnyChange) {
   EXPECT_THAT(out_.str(), Not(HasSubstr("spec.loss")));
 }
 
-TEST_F(CliTest, FreshRemovesNothingWhereTheDataIsMissing) {
+TEST_F(CliTest, FreshRemovesNothingIfDataIsMissing) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   const std::string checkpoint = WriteCheckpoint();
@@ -462,7 +464,7 @@ TEST_F(CliTest, FreshRemovesNothingWhereTheDataIsMissing) {
   EXPECT_THAT(out_.str(), HasSubstr("(resumes)"));
 }
 
-TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
+TEST_F(CliTest, RefusedNewJobLeavesNoFiles) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(RunJob({}), 2);
@@ -481,7 +483,7 @@ TEST_F(CliTest, AJobThatIsRefusedAtFirstLeavesNothingBehind) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
-TEST_F(CliTest, CheckpointsOfNobodyKnowsWhatJobAreNotRemoved) {
+TEST_F(CliTest, KeepsCheckpointsOfUnknownJob) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   const std::string checkpoint = WriteCheckpoint();
@@ -494,26 +496,26 @@ TEST_F(CliTest, CheckpointsOfNobodyKnowsWhatJobAreNotRemoved) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint));
 }
 
-TEST_F(CliTest, DataIsTakenFromTheDataDirectoryAndSaid) {
+TEST_F(CliTest, ReportsDataUsedFromDataDirectory) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);
   data_directory_ = folder_ + "/kept";
   std::filesystem::create_directories(data_directory_ + "/digits");
   EXPECT_EQ(RunJob({}), 1);
   EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
-                                    "/data/digits is not there; taken from " + data_directory_ +
+                                    "/data/digits does not exist; using " + data_directory_ +
                                     "/digits (SLUICE_DATA)"));
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
 }
 
-TEST_F(CliTest, WhatFlagsSayIsHeldToTheRules) {
+TEST_F(CliTest, ValidatesFlagsLikeManifest) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({"--shards", "70", "--dry-run"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("must be at least `replicas`"));
   EXPECT_THAT(err_.str(), HasSubstr("(with --shards 70)"));
 }
 
-TEST_F(CliTest, ADryRunIsAnObjectWhereJsonIsWanted) {
+TEST_F(CliTest, DryRunPrintsJsonObject) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({"--dry-run", "--output", "json", "--workers", "3"}), 0) << err_.str();
   ASSERT_EQ(Objects().size(), 1u) << out_.str();
@@ -529,13 +531,13 @@ TEST_F(CliTest, ADryRunIsAnObjectWhereJsonIsWanted) {
   Write("job.yaml", std::string(kManifest) + "  loss: crossEntropy\n");
   EXPECT_EQ(RunJob({"--dry-run", "--output", "json"}), 2);
   plan = Objects()[0];
-  EXPECT_EQ(plan["state"], "goes on");
+  EXPECT_EQ(plan["state"], "resumes");
   EXPECT_EQ(plan["changes"][0]["field"], "spec.loss");
   EXPECT_EQ(plan["changes"][0]["allowed"], false);
   EXPECT_EQ(plan["exitCode"], 2);
 }
 
-TEST_F(CliTest, ASuspendedJobSaysSoInJsonToo) {
+TEST_F(CliTest, SuspendedJobIsReportedInJson) {
   WritePrograms("exit 1");
   Write("job.yaml", std::string(kManifest) + "  suspend: true\n");
   EXPECT_EQ(RunJob({}), 0);
@@ -548,7 +550,7 @@ TEST_F(CliTest, ASuspendedJobSaysSoInJsonToo) {
   EXPECT_EQ(objects[1]["outcome"], "Suspended");
 }
 
-TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
+TEST_F(CliTest, FinishedJobReportsItsResultInJson) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10,
@@ -567,7 +569,7 @@ TEST_F(CliTest, AFinishedJobSaysInJsonWhatItReached) {
   EXPECT_EQ(summary["evaluation"]["samples"], 100);
 }
 
-TEST_F(CliTest, AFinishedJobThatIsToTrainLongerAsksWhatToDo) {
+TEST_F(CliTest, FinishedJobWithMoreStepsNeedsOnExisting) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
@@ -586,7 +588,7 @@ TEST_F(CliTest, AFinishedJobThatIsToTrainLongerAsksWhatToDo) {
     EXPECT_THAT(err_.str(), HasSubstr("spec.training.steps 10 -> 20"));
     EXPECT_THAT(err_.str(), HasSubstr("Set checkpoint.onExisting: Resume"));
   }
-  // Of both, the earlier checkpoints are still there when the programs start.
+  // With either policy the earlier checkpoints still exist when the programs start.
   for (const char* policy : {"Resume", "Replace"}) {
     Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
     Write("job.yaml", absl::StrCat(longer, "  checkpoint: {onExisting: ", policy, "}\n"));
@@ -597,7 +599,7 @@ TEST_F(CliTest, AFinishedJobThatIsToTrainLongerAsksWhatToDo) {
   }
 }
 
-TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
+TEST_F(CliTest, RejectsFreshOfRunningJobBeforeAnyRemoval) {
   WritePrograms("exit 1");
   EXPECT_EQ(RunJob({}), 1);
   local::JobDirectory directory(files_.get(), State(), "example");
@@ -613,7 +615,7 @@ TEST_F(CliTest, FreshOfAJobThatRunsIsRefusedWithoutATalkOfRemoving) {
                             "manifest\n");
 }
 
-TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {
+TEST_F(CliTest, ExportDerivesFormatFromExtension) {
   EXPECT_EQ(Run({"export", "example", "-o", folder_ + "/model.foo", "--state-dir", State()}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("model.foo"));
   EXPECT_THAT(err_.str(), HasSubstr(".safetensors"));
@@ -624,11 +626,11 @@ TEST_F(CliTest, ExportTellsTheFormatFromANameThatSaysOne) {
   EXPECT_THAT(err_.str(), HasSubstr("neither a checkpoint's folder nor a job"));
 }
 
-TEST_F(CliTest, LogsOfTwoProcessesAtOnceAreRefused) {
+TEST_F(CliTest, RejectsLogsOfTwoProcesses) {
   WritePrograms("exit 1");
   RunJob({});
   EXPECT_EQ(Run({"logs", "example", "coordinator", "--role", "ps-0", "--state-dir", State()}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("give one of them"));
+  EXPECT_THAT(err_.str(), HasSubstr("give only one of them"));
   for (const std::vector<std::string>& one :
        {std::vector<std::string>{"coordinator"}, {"--role", "coordinator"}}) {
     std::vector<std::string> arguments = {"logs", "example", "--state-dir", State()};
@@ -637,7 +639,7 @@ TEST_F(CliTest, LogsOfTwoProcessesAtOnceAreRefused) {
   }
 }
 
-TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
+TEST_F(CliTest, UnknownJobErrorListsExistingJobs) {
   WritePrograms("exit 1");
   RunJob({});
   for (const char* command : {"status", "logs", "stop"}) {
@@ -648,12 +650,12 @@ TEST_F(CliTest, UnknownJobsAreNamedWithThoseThatThereAre) {
   EXPECT_EQ(Run({"export", "other", "-o", folder_ + "/x.pt", "--state-dir", State()}), 2);
 }
 
-TEST_F(CliTest, AStateFolderThatCannotBeWrittenIsNamed) {
+TEST_F(CliTest, ReportsUnwritableStateFolder) {
   WritePrograms("exit 1");
   Write("state", "a file, not a folder");
   EXPECT_EQ(RunJob({}), 2);
   EXPECT_EQ(err_.str(), "sluice: cannot make the folder " + State() +
-                            "/example: Not a directory; --state-dir names another place\n");
+                            "/example: Not a directory; choose another folder with --state-dir\n");
 }
 
 }  // namespace

@@ -15,12 +15,12 @@
 
 namespace sluice::cli {
 
-inline constexpr int kExitInterrupted = 130;  // as shells have it for SIGINT
+inline constexpr int kExitInterrupted = 130;  // the shells' exit code for SIGINT
 
-// What a command line asks for; set while it is parsed, called afterwards. Returns the exit code.
+// The action of a command line; set while it is parsed, called afterwards. Returns the exit code.
 using Action = std::function<int()>;
 
-// Each adds its commands to `app`. `environment` and `action` must outlive it.
+// Each function adds its commands to `app`. `environment` and `action` must outlive it.
 void AddManifestCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddBenchCommand(CLI::App* app, const Environment& environment, Action* action);
@@ -29,7 +29,7 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);
 
-// Prints "sluice: <message>" and returns the exit code that fits.
+// Prints "sluice: <message>" and returns the matching exit code.
 int Complain(const Environment& environment, const absl::Status& status);
 
 // --state-dir
@@ -38,7 +38,7 @@ void AddStateDirectory(CLI::App* command, std::string* state_directory);
 // --cluster, --namespace, --context, --kubeconfig
 void AddClusterFlags(CLI::App* command, ClusterFlags* flags);
 
-// The jobs of the cluster that the flags name, or else of this machine. `environment` outlives
+// The jobs of the cluster that the flags select, or else of this machine. `environment` outlives
 // them.
 absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,
                                                const std::string& state_directory,

@@ -37,9 +37,9 @@ Value ValueOf(const CLI::Option& option) {
     }
     return absl::StrContains(name, "FILE") ? Value::kFile : Value::kAny;
   }
-  // Of a cluster; kubectl's own completion knows these.
+  // Names in a cluster, which kubectl's own completion knows.
   if (option.check_lname("namespace") || option.check_lname("context")) return Value::kAny;
-  // Numbers have a type of their own; a text is most often a path.
+  // Numbers have their own type; a text is usually a path.
   return absl::StartsWith(option.get_type_name(), "TEXT") ? Value::kFile : Value::kAny;
 }
 
@@ -65,7 +65,7 @@ std::string SingleQuoted(absl::string_view text) {
 
 // ---- bash
 
-// Statements that propose what may stand there; empty: nothing.
+// Shell statements that propose the possible values; empty: none.
 std::string BashProposal(Value value, const std::vector<std::string>& choices) {
   const auto words = [](const std::string& list, const char* more) {
     return absl::StrCat("mapfile -t COMPREPLY < <(compgen ", more, "-W \"", list,
@@ -187,7 +187,7 @@ std::vector<CommandCompletion> CommandsOf(const CLI::App& app) {
     command.description = FirstLine(subcommand->get_description());
     for (const CLI::Option* option : subcommand->get_options()) {
       if (option->get_positional()) {
-        if (command.argument != Value::kNone) continue;  // the first counts
+        if (command.argument != Value::kNone) continue;  // only the first argument counts
         command.argument = ValueOf(*option);
         command.choices = ChoicesOf(*option);
       } else {

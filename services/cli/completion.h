@@ -1,5 +1,5 @@
-// Completion of `sluice` in a shell, made from the command tree, so that it knows every command and
-// flag that there is.
+// Shell completion of `sluice`, generated from the command tree, so that it knows every command and
+// flag.
 #ifndef SLUICE_SERVICES_CLI_COMPLETION_H_
 #define SLUICE_SERVICES_CLI_COMPLETION_H_
 
@@ -9,14 +9,14 @@
 
 namespace sluice::cli {
 
-// What may stand behind a flag, or as an argument.
+// The kinds of values of a flag or an argument.
 enum class Value {
   kNone,    // a flag without a value
   kAny,     // nothing can be proposed: a number, a name
   kChoice,  // one of a few words
   kFile,
   kJob,        // a job of this folder's .sluice
-  kJobOrFile,  // or a checkpoint's folder
+  kJobOrFile,  // a job, or a checkpoint's folder
 };
 
 struct FlagCompletion {
@@ -34,7 +34,7 @@ struct CommandCompletion {
   std::vector<std::string> choices;  // of the argument
 };
 
-// The commands of `app`, in their order.
+// The commands of `app`, in order.
 std::vector<CommandCompletion> CommandsOf(const CLI::App& app);
 
 // A script for the shell to load.

@@ -1,4 +1,4 @@
-// What the shells make of the scripts of `sluice completion`.
+// Runs the scripts of `sluice completion` in the shells.
 #include "services/cli/completion.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ class CompletionTest : public ::testing::Test {
     std::ofstream(folder_ + "/completion.bash") << Script("bash");
   }
 
-  // Lines that a command of the shell prints, run in the test's folder.
+  // Runs shell commands in the test's folder and returns the lines that they print.
   std::vector<std::string> Shell(const std::string& command, int* code = nullptr) {
     std::ofstream(folder_ + "/script") << "cd " << folder_ << "\n" << command << "\n";
     FILE* pipe =
@@ -65,7 +65,7 @@ class CompletionTest : public ::testing::Test {
     return absl::StrSplit(text, '\n', absl::SkipEmpty());
   }
 
-  // What bash proposes for the last of these words.
+  // Bash's proposals for the last of these words.
   std::vector<std::string> Proposals(const std::vector<std::string>& words) {
     return Shell(absl::StrCat(
         "source completion.bash\nCOMP_WORDS=(sluice '", absl::StrJoin(words, "' '"),
@@ -76,7 +76,7 @@ class CompletionTest : public ::testing::Test {
   const std::string folder_;
 };
 
-TEST_F(CompletionTest, BashParsesItsScript) {
+TEST_F(CompletionTest, BashParsesTheScript) {
   int code = -1;
   EXPECT_THAT(Shell("bash -n completion.bash", &code), IsEmpty());
   EXPECT_EQ(code, 0);
@@ -102,13 +102,13 @@ TEST_F(CompletionTest, BashProposesTheValuesOfAFlag) {
   EXPECT_THAT(Proposals({"completion", ""}), UnorderedElementsAre("bash", "zsh", "fish"));
 }
 
-TEST_F(CompletionTest, BashProposesJobsAndFilesWhereTheyBelong) {
+TEST_F(CompletionTest, BashProposesJobsAndFiles) {
   EXPECT_THAT(Proposals({"stop", ""}), ElementsAre("clothes", "digits"));
   EXPECT_THAT(Proposals({"run", "jo"}), ElementsAre("job.yaml"));
   EXPECT_THAT(Proposals({"inspect", ""}), IsSupersetOf({"clothes", "digits", "job.yaml"}));
 }
 
-TEST_F(CompletionTest, TheOtherShellsKnowEveryCommandAndFlagToo) {
+TEST_F(CompletionTest, OtherShellsKnowEveryCommandAndFlag) {
   const std::string zsh = Script("zsh");
   EXPECT_THAT(zsh, HasSubstr("#compdef sluice"));
   EXPECT_THAT(
@@ -124,8 +124,8 @@ TEST_F(CompletionTest, TheOtherShellsKnowEveryCommandAndFlagToo) {
   EXPECT_THAT(fish, HasSubstr("from export' -s o -l output"));
 }
 
-// Where the shells are installed.
-TEST_F(CompletionTest, TheOtherShellsParseTheirScripts) {
+// Skipped unless the shells are installed.
+TEST_F(CompletionTest, OtherShellsParseTheirScripts) {
   bool any = false;
   for (const std::string shell : {"zsh", "fish"}) {
     int code = -1;

@@ -7,10 +7,10 @@
 
 namespace sluice::cli {
 
-// Downloads what a job's data names by addresses into this machine's cache, where its workers find
-// it: so that what is wrong with it is said before anything starts, and how far it is where
-// somebody looks. Nothing is done for jobs without addresses. An interrupt (Ctrl-C) ends it with
-// Cancelled; the environment's handler of interrupts is none afterwards.
+// Downloads the files that a job's data names by address into this machine's cache, where its
+// workers find them, so that problems are reported before anything starts and the user sees the
+// progress. Does nothing for jobs without addresses. An interrupt (Ctrl-C) ends it with CANCELLED;
+// afterwards the environment has no interrupt handler.
 absl::Status DownloadData(const Environment& environment, bool quiet, const v1::DataSpec& data);
 
 }  // namespace sluice::cli

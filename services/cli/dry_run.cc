@@ -19,12 +19,12 @@ namespace {
 using Json = nlohmann::json;
 
 struct Plan {
-  const char* state = "new";  // "new", "running", "finished", "goes on"
-  std::optional<pid_t> pid;   // whose it is, where it runs
+  const char* state = "new";  // "new", "running", "finished", "resumes"
+  std::optional<pid_t> pid;   // the running job's `sluice run`, if there is one
   std::vector<local::ManifestChange> changes;
-  std::string missing;   // what the job reads and is not there
-  std::string in_use;    // why the checkpoints that are there may not be used
-  bool changed = false;  // where it may not be
+  std::string missing;   // the first input that does not exist
+  std::string in_use;    // why the job may not use the existing checkpoints
+  bool changed = false;  // a field changed that may not change
   bool refused() const { return changed || !missing.empty() || !in_use.empty(); }
 };
 
@@ -36,7 +36,7 @@ Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::Tr
     plan.state = "running";
     return plan;
   }
-  // Of a finished job nothing is read any more.
+  // A finished job reads nothing.
   const absl::Status there = CheckPathsExist(job.spec, environment.files);
   const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
   if (flags.fresh || !before.ok()) {
@@ -46,11 +46,11 @@ Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::Tr
   plan.changes = local::CompareJobs(*before, job);
   const auto result = directory.ReadResult();
   const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
-  plan.state = finished ? "finished" : "goes on";
+  plan.state = finished ? "finished" : "resumes";
   if (finished && ChangeLength(plan.changes)) {
     const auto existing = JudgeStorage(job.spec, directory, environment.files);
     if (!existing.ok()) plan.in_use = std::string(existing.status().message());
-    if (existing.ok() && existing->kind == ExistingJob::Kind::kResume) plan.state = "goes on";
+    if (existing.ok() && existing->kind == ExistingJob::Kind::kResume) plan.state = "resumes";
     if (existing.ok() && existing->kind == ExistingJob::Kind::kReplace) plan.state = "new";
   }
   if (absl::string_view(plan.state) != "finished") plan.missing = std::string(there.message());
@@ -79,7 +79,7 @@ std::string StateText(const Plan& plan) {
   if (plan.pid.has_value()) return absl::StrCat("already running, pid ", *plan.pid);
   const std::string state = plan.state;
   return state == "finished"  ? "has finished; nothing to do"
-         : state == "goes on" ? "resumes"
+         : state == "resumes" ? "resumes"
                               : state;
 }
 

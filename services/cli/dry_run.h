@@ -1,4 +1,4 @@
-// sluice run --dry-run: what would start.
+// sluice run --dry-run: shows what would start.
 #ifndef SLUICE_SERVICES_CLI_DRY_RUN_H_
 #define SLUICE_SERVICES_CLI_DRY_RUN_H_
 
@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-// Prints it, as text or as one JSON object, and changes nothing. Returns the exit code: kExitUsage
-// if the job could not go on with this manifest.
+// Prints what would start, as text or as one JSON object, and changes nothing. Returns the exit
+// code: kExitUsage if the job could not continue with this manifest.
 int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
            const local::Programs& programs);
 

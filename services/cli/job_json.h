@@ -9,7 +9,7 @@
 
 namespace sluice::cli {
 
-// As sluice-coordinator --job reads it.
+// The job as sluice-coordinator --job reads it.
 inline std::string JobSpecToJson(const v1::JobSpec& job) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;

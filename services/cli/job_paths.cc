@@ -24,18 +24,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Data only.
+// The data's paths only; none for Custom data.
 std::vector<DataPath> DataPaths(v1::DataSpec* data) {
   return data->format() == v1::DataSpec::CUSTOM ? std::vector<DataPath>() : PathsOf(data);
 }
 
-// What cannot be looked at counts as there: whoever opens it says more.
+// A path that cannot be checked counts as existing: opening it gives a better error.
 bool Exists(FileSystem* files, const std::string& path) {
   const absl::StatusOr<bool> exists = files->Exists(path);
   return !exists.ok() || *exists;
 }
 
-// Empty: none.
+// The folder shared/data beside the nearest repository; empty: there is none.
 std::string SharedDataBeside(fs::path folder, FileSystem* files) {
   for (; !folder.empty(); folder = folder.parent_path()) {
     if (Exists(files, (folder / ".git").string())) {
@@ -51,7 +51,7 @@ struct Place {
   const char* name;
 };
 
-// Where `relative` is in one of the places. Nothing: nowhere.
+// The path of `relative` in the first place that has it, and the place's name.
 std::optional<std::pair<std::string, const char*>> FindIn(absl::Span<const Place> places,
                                                           absl::string_view relative,
                                                           FileSystem* files) {
@@ -77,7 +77,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   const Place places[] = {{data_directory, "SLUICE_DATA"},
                           {SharedDataBeside(base, files), "beside the repository"}};
   for (const DataPath& named : DataPaths(job->mutable_data())) {
-    // Relative paths were joined to the manifest's folder.
+    // The path was joined to the manifest's folder when it was read.
     const std::string relative = fs::path(*named.path).lexically_relative(base).string();
     if (named.path->empty() || IsWebAddress(*named.path) || relative.empty() ||
         absl::StartsWith(relative, "..") || Exists(files, *named.path)) {
@@ -85,7 +85,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
     }
     const auto found = FindIn(places, relative, files);
     if (!found.has_value()) continue;
-    taken.push_back(absl::StrCat(named.field, ": ", *named.path, " is not there; taken from ",
+    taken.push_back(absl::StrCat(named.field, ": ", *named.path, " does not exist; using ",
                                  found->first, " (", found->second, ")"));
     *named.path = found->first;
   }

@@ -1,4 +1,4 @@
-// The files and folders that a job reads: where they are, and whether they are there.
+// Finds the files and folders that a job reads.
 #ifndef SLUICE_SERVICES_CLI_JOB_PATHS_H_
 #define SLUICE_SERVICES_CLI_JOB_PATHS_H_
 
@@ -12,27 +12,28 @@
 
 namespace sluice::cli {
 
-// Data that its manifest names by a relative path ("data/mnist") and that is not there may be kept
-// once for many checkouts: it is looked for, by the same path and by that without a leading
+// If data that its manifest names by a relative path ("data/mnist") does not exist there, one copy
+// may serve many checkouts. FindData looks for it, by the same path and by that without a leading
 // "data/",
 //   1. in `data_directory` ($SLUICE_DATA) unless that is empty;
 //   2. in shared/data beside the repository (the nearest folder with a .git) that the manifest is
 //      in.
-// Paths of data that is found there are changed; returns a sentence for each, which says what was
-// taken. `manifest` is the file's path. What is not found stays as it is.
+// It changes the paths of the data that it finds. Returns a sentence for each of them that names
+// the path in use. `manifest` is the file's path. Paths of data that is not found stay unchanged.
 std::vector<std::string> FindData(const std::string& manifest, const std::string& data_directory,
                                   FileSystem* files, v1::JobSpec* job);
 
-// NOT_FOUND with the field and path of the first thing that the job reads and that is not there:
-// data, labels, vocabulary, a TorchScript file, restoreFrom. What a program of the job's own reads
-// is its business, and what is at an address (DownloadData) is not looked for.
+// NOT_FOUND names the field and path of the first of the job's inputs that does not exist: data,
+// labels, vocabulary, a TorchScript file, restoreFrom. Inputs of a job's own program and inputs at
+// addresses (DownloadData) are not checked.
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files);
 
-// The newest checkpoint's own folder in a folder of checkpoints; empty: there is none. Errors of
+// The folder of the newest checkpoint in a folder of checkpoints; empty: there is none. Errors of
 // the file system.
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& folder, FileSystem* files);
 
-// Whether a folder of checkpoints holds one, i.e. something was trained. Errors of the file system.
+// Whether a folder of checkpoints contains one, i.e. the job has trained. Errors of the file
+// system.
 absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files);
 
 }  // namespace sluice::cli

@@ -41,40 +41,40 @@ class JobPathsTest : public ::testing::Test {
   v1::JobSpec job_;
 };
 
-TEST_F(JobPathsTest, DataInTheManifestsFolderComesFirst) {
+TEST_F(JobPathsTest, PrefersDataInTheManifestsFolder) {
   Folder("repo/examples/data/mnist");
   Folder("elsewhere/mnist");
   EXPECT_THAT(Find(folder_ + "/elsewhere"), IsEmpty());
   EXPECT_EQ(Path(), folder_ + "/repo/examples/data/mnist");
 }
 
-TEST_F(JobPathsTest, MissingDataIsTakenFromTheDataDirectoryAndSaid) {
+TEST_F(JobPathsTest, UsesAndReportsDataDirectoryForMissingData) {
   Folder("elsewhere/mnist");
   Folder("shared/data/mnist");
   Folder("repo/.git");
   EXPECT_THAT(Find(folder_ + "/elsewhere"),
               ElementsAre(HasSubstr(absl::StrCat("spec.data.source.path: ", folder_,
-                                                 "/repo/examples/data/mnist is not there; taken "
-                                                 "from ",
+                                                 "/repo/examples/data/mnist does not exist; "
+                                                 "using ",
                                                  folder_, "/elsewhere/mnist (SLUICE_DATA)"))));
   EXPECT_EQ(Path(), folder_ + "/elsewhere/mnist");
 }
 
-TEST_F(JobPathsTest, TheWholeRelativePathIsLookedForBeforeItsEnd) {
+TEST_F(JobPathsTest, PrefersTheFullRelativePath) {
   Folder("elsewhere/mnist");
   Folder("elsewhere/data/mnist");
   Find(folder_ + "/elsewhere");
   EXPECT_EQ(Path(), folder_ + "/elsewhere/data/mnist");
 }
 
-TEST_F(JobPathsTest, MissingDataIsTakenFromBesideTheRepository) {
+TEST_F(JobPathsTest, UsesDataBesideTheRepository) {
   Folder("repo/.git");
   Folder("shared/data/mnist");
   EXPECT_THAT(Find(""), ElementsAre(HasSubstr("(beside the repository)")));
   EXPECT_EQ(Path(), folder_ + "/shared/data/mnist");
 }
 
-TEST_F(JobPathsTest, WhatIsNowhereStaysAsItIsAndIsNamed) {
+TEST_F(JobPathsTest, LeavesMissingPathUnchangedAndReportsIt) {
   EXPECT_THAT(Find(folder_ + "/elsewhere"), IsEmpty());
   EXPECT_EQ(Path(), folder_ + "/repo/examples/data/mnist");
   const absl::Status missing = CheckPathsExist(job_, files_.get());
@@ -85,7 +85,7 @@ TEST_F(JobPathsTest, WhatIsNowhereStaysAsItIsAndIsNamed) {
   EXPECT_TRUE(CheckPathsExist(job_, files_.get()).ok());
 }
 
-TEST_F(JobPathsTest, AMissingModelIsNamedAndWhatAProgramReadsIsItsBusiness) {
+TEST_F(JobPathsTest, ReportsMissingModelButNotInputsOfCustomData) {
   job_.mutable_data()->set_format(v1::DataSpec::CUSTOM);
   EXPECT_TRUE(CheckPathsExist(job_, files_.get()).ok());
   job_.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
@@ -94,7 +94,7 @@ TEST_F(JobPathsTest, AMissingModelIsNamedAndWhatAProgramReadsIsItsBusiness) {
               HasSubstr("spec.model.path: "));
 }
 
-TEST_F(JobPathsTest, AFolderWithoutAManifestHoldsNoCheckpoint) {
+TEST_F(JobPathsTest, FolderWithoutManifestHasNoCheckpoint) {
   const std::string folder = folder_ + "/checkpoints";
   EXPECT_FALSE(*HoldsCheckpoint(folder, files_.get()));
   Folder("checkpoints/attempt-0001-step-000000000005");

@@ -1,5 +1,5 @@
-// The jobs of one place - a folder of this machine, or a namespace of a cluster - for the commands
-// that look at jobs: the same questions, whatever runs the job.
+// The jobs of one place (a folder of this machine, or a namespace of a cluster), behind one
+// interface for the commands that show and stop jobs.
 #ifndef SLUICE_SERVICES_CLI_JOBS_H_
 #define SLUICE_SERVICES_CLI_JOBS_H_
 
@@ -20,7 +20,7 @@
 
 namespace sluice::cli {
 
-// One thread at a time. An error of code NOT_FOUND names the jobs that there are.
+// Not thread-safe. An error of code NOT_FOUND names the jobs that exist.
 class Jobs {
  public:
   virtual ~Jobs() = default;
@@ -35,17 +35,17 @@ class Jobs {
   virtual absl::StatusOr<std::vector<Line>> List() = 0;
 
   struct Details {
-    std::optional<JobView> view;     // of a job that runs
-    std::vector<std::string> lines;  // what else there is to say
+    std::optional<JobView> view;     // of a running job
+    std::vector<std::string> lines;  // further lines to print
   };
   virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;
 
   struct LogOptions {
     std::string process;                               // "worker-1"; empty: all
-    size_t tail = std::numeric_limits<size_t>::max();  // of each process, so many lines at first
+    size_t tail = std::numeric_limits<size_t>::max();  // of each process, how many earlier lines
     bool follow = false;                               // until the job ends
   };
-  // Takes a line; false: nobody listens any more.
+  // Takes a line; returns false to stop.
   using LogSink = std::function<bool(absl::string_view process, absl::string_view line)>;
   // NOT_FOUND also if no process has a log.
   virtual absl::Status Logs(const std::string& name, const LogOptions& options,
@@ -55,22 +55,22 @@ class Jobs {
     bool now = false;  // without a checkpoint
     absl::Duration timeout = absl::Minutes(2);
   };
-  // Checkpoints and stops; waits for it. `say` hears what goes on. Returns how the job is then.
-  // DEADLINE_EXCEEDED: it still runs.
+  // Has the job save a checkpoint and stop, and waits until it has. Calls `say` to report progress.
+  // Returns the job's final state. DEADLINE_EXCEEDED: it is still running.
   virtual absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
                                            const std::function<void(const std::string&)>& say) = 0;
 
-  // A way to the processes of a job that runs; open as long as this exists.
+  // Access to the processes of a running job, for the life of this object.
   class Access {
    public:
     virtual ~Access() = default;
     // Namespace/name/uid.
     virtual std::string Identity() const = 0;
     virtual SnapshotSource Source() = 0;
-    // Whether the job still runs.
+    // Whether the job is still running.
     virtual bool Running() = 0;
   };
-  // FAILED_PRECONDITION: it does not run.
+  // FAILED_PRECONDITION: it is not running.
   virtual absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) = 0;
 };
 

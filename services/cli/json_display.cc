@@ -156,6 +156,7 @@ class JsonDisplay final : public RunDisplay {
     json["gradientBytes"] = progress.gradient_bytes();
     json["pulledBytes"] = progress.pulled_bytes();
     json["parameterBytes"] = progress.parameter_bytes();
+
     if (progress.has_staleness()) {
       json["staleness"] = {{"updates", progress.staleness().updates()},
                            {"mean", progress.staleness().mean()},
@@ -167,6 +168,7 @@ class JsonDisplay final : public RunDisplay {
       json["evaluation"] = EvaluationJson(progress.last_evaluation());
     }
     if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().folder();
+
     json["logs"] = facts.logs;
     if (facts.result.ending.blamed.has_value()) {
       json["process"] = policy::SlotName(*facts.result.ending.blamed);
@@ -179,7 +181,7 @@ class JsonDisplay final : public RunDisplay {
   void Write(Json json) {
     json["time"] =
         absl::FormatTime(absl::RFC3339_full, environment_.clock->Now(), absl::UTCTimeZone());
-    // Logs may hold anything; JSON holds UTF-8.
+    // Logs may contain any bytes; JSON must be UTF-8.
     *environment_.out << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     environment_.out->flush();
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPoll{100};
 
-// What is left of a job that does not run, a line each.
+// Lines about the files of a job that is not running.
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                                      const local::JobDirectory& directory) {
   std::vector<std::string> lines;
@@ -147,7 +147,7 @@ class LocalJobs final : public Jobs {
           absl::StrCat("no log of ", options.process.empty() ? "any process" : options.process,
                        " in ", directory->logs()));
     }
-    // Until the job's end, and once more for what was written last.
+    // Follows until the job's end, and reads once more for the last lines.
     bool runs = options.follow;
     while (runs && heard) {
       std::this_thread::sleep_for(kPoll);
@@ -168,7 +168,7 @@ class LocalJobs final : public Jobs {
     if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
       return absl::PermissionDeniedError(
           absl::StrCat("process ", *pid, ", which runs job ", name,
-                       ", is another user's: only the user who started the job may stop it"));
+                       ", belongs to another user; only the user who started the job may stop it"));
     }
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
     while (directory->LockedBy() == pid) {
@@ -177,7 +177,7 @@ class LocalJobs final : public Jobs {
             absl::StrCat("job ", name, " is still running; --now stops it without a checkpoint"));
       }
       std::this_thread::sleep_for(kPoll);
-      // Two that come at once may be seen as one.
+      // Two signals in quick succession may be merged into one.
       if (options.now) kill(*pid, SIGTERM);
     }
     return absl::StrCat(name, ": ", ResultText(*directory));
@@ -212,7 +212,7 @@ class LocalJobs final : public Jobs {
     for (const std::string& job : jobs) absl::StrAppend(&known, known.empty() ? "" : ", ", job);
     return absl::NotFoundError(
         absl::StrCat("there is no job ", name, " in ", state_directory_, "; ",
-                     known.empty() ? "there are none" : "there are: ", known));
+                     known.empty() ? "there are no jobs" : "there are: ", known));
   }
 
   static JobView ViewOf(const std::string& name, const v1::JobProgress& progress) {

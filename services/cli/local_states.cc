@@ -9,7 +9,7 @@ namespace {
 
 using Tone = ProcessState::Tone;
 
-// What the coordinator says of a process, if it is the life that runs here.
+// The coordinator's status of a process, if it is the life that runs here.
 const v1::ProcessStatus* FindStatus(const v1::JobProgress* progress, const policy::Slot& slot,
                                     pid_t pid) {
   if (progress == nullptr) return nullptr;
@@ -29,14 +29,14 @@ std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status
   }
   if (status.samples_per_second() > 0) {
     const auto speed = static_cast<uint64_t>(std::llround(status.samples_per_second()));
-    // Of the time in which it computes; in all it waits for others, too.
+    // The speed while it computes; overall it is slower, because it also waits.
     absl::StrAppend(&text, ", computes ", CountText(speed), " samples/s");
   }
   if (status.batch_size() > 0) absl::StrAppend(&text, ", batches of ", status.batch_size());
   return text;
 }
 
-// Of a life that is over, as far as the coordinator knows.
+// Whether the life is over, as far as the coordinator knows.
 bool IsDeparted(const v1::ProcessStatus& status) {
   return status.state() == v1::ProcessStatus::LEFT || status.state() == v1::ProcessStatus::EXPELLED;
 }
@@ -92,7 +92,8 @@ std::map<policy::Slot, ProcessState> LocalProcessStates(
 
 std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress) {
   std::map<policy::Slot, ProcessState> living;
-  std::map<policy::Slot, ProcessState> departed;  // the last of each slot: older ones come first
+  std::map<policy::Slot, ProcessState>
+      departed;  // the last life of each slot: older ones come first
   for (const v1::ProcessStatus& status : progress.processes()) {
     const policy::Slot slot = {status.process().role(), status.process().index()};
     (IsDeparted(status) ? departed : living)[slot] = ReportedState(slot, status);

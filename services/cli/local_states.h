@@ -10,13 +10,13 @@
 
 namespace sluice::cli {
 
-// The processes of a job on this machine in words: from what is known of the children, and what the
-// coordinator last said (null: nothing yet).
+// Describes the processes of a job on this machine, from the children's states and the
+// coordinator's last progress (null: none yet).
 std::map<policy::Slot, ProcessState> LocalProcessStates(
     const std::map<policy::Slot, local::ProcessView>& processes, const v1::JobProgress* progress);
 
-// The same for who does not have the children: from the coordinator's word alone. A slot is in the
-// state of the life that it has; only if it has none, in that of the last that went.
+// The same for a caller that is not the processes' parent: from the coordinator's progress alone. A
+// slot has the state of its current life; if it has none, that of the last one that departed.
 std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress);
 
 }  // namespace sluice::cli

@@ -25,7 +25,7 @@ local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
   return view;
 }
 
-TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
+TEST(LocalStatesTest, CombinesCoordinatorStatusAndChildStates) {
   v1::JobProgress progress;
   AddProcess(&progress, v1::SHARD, 0, 11, v1::ProcessStatus::MEMBER)->set_partitions(64);
   AddProcess(&progress, v1::WORKER, 0, 12, v1::ProcessStatus::MEMBER)
@@ -37,7 +37,7 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   processes[{v1::COORDINATOR, 0}] = Running(10);
   processes[{v1::SHARD, 0}] = Running(11);
   processes[{v1::WORKER, 0}] = Running(12, 1);
-  processes[{v1::WORKER, 1}] = Running(13);  // another life than the coordinator speaks of
+  processes[{v1::WORKER, 1}] = Running(13);  // not the life in the coordinator's progress
   processes[{v1::WORKER, 2}].pid = 14;
   processes[{v1::WORKER, 2}].exit.signal = SIGKILL;
   processes[{v1::WORKER, 3}].pid = 14;
@@ -54,9 +54,9 @@ TEST(LocalStatesTest, WordsComeFromTheCoordinatorAndFromTheChildren) {
   EXPECT_EQ((states[{v1::WORKER, 4}].text), "not responding");
 }
 
-TEST(LocalStatesTest, ASlotIsInTheStateOfItsLivingProcessWhoeverWasThereBefore) {
+TEST(LocalStatesTest, LivingProcessDeterminesTheState) {
   v1::JobProgress progress;
-  // As the coordinator lists them: the living, then those that went, the oldest first.
+  // In the coordinator's order: first the living, then the departed, oldest first.
   AddProcess(&progress, v1::SHARD, 0, 20, v1::ProcessStatus::MEMBER)->set_partitions(1);
   AddProcess(&progress, v1::WORKER, 1, 21, v1::ProcessStatus::STANDBY);
   AddProcess(&progress, v1::SHARD, 0, 10, v1::ProcessStatus::EXPELLED);
@@ -74,7 +74,7 @@ TEST(LocalStatesTest, ASlotIsInTheStateOfItsLivingProcessWhoeverWasThereBefore) 
   EXPECT_EQ((states[{v1::WORKER, 3}].tone), ProcessState::Tone::kDone);
 }
 
-TEST(LocalStatesTest, ACoordinatorThatSaidNothingYetStarts) {
+TEST(LocalStatesTest, CoordinatorWithoutProgressIsStarting) {
   const auto states = LocalProcessStates({{{v1::COORDINATOR, 0}, Running(10)}}, nullptr);
   EXPECT_EQ(states.begin()->second.text, "starting");
 }

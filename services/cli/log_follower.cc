@@ -16,10 +16,10 @@ namespace sluice::cli {
 namespace {
 
 constexpr char kExtension[] = ".log";
-// A line that is longer is cut in pieces.
+// Longer lines are cut into pieces.
 constexpr size_t kMaxLine = 64 << 10;
 
-// Where the last `lines` lines of a file begin.
+// The offset at which the last `lines` lines of a file begin.
 size_t OffsetOfLast(const std::string& path, size_t lines) {
   std::ifstream file(path, std::ios::binary);
   std::deque<size_t> begins;
@@ -66,7 +66,7 @@ void LogFollower::PollFile(const std::string& path, File* file, const OnLine& on
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error) return;
-  if (size < file->offset) *file = File();  // begun anew
+  if (size < file->offset) *file = File();  // the file was truncated
   std::ifstream stream(path, std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(file->offset));
   std::vector<char> buffer(64 << 10);
@@ -107,7 +107,7 @@ std::vector<std::string> ContextOf(absl::string_view reason,
 
 std::string PrefixedLine(absl::string_view process, absl::string_view line, bool color) {
   if (!color) return absl::StrFormat("%-11s | %s", process, line);
-  // A colour for each process, from its name.
+  // The colour depends on the process's name.
   size_t hash = 0;
   for (const char c : process) hash = hash * 31 + static_cast<unsigned char>(c);
   return absl::StrFormat("\x1b[%dm%-11s |\x1b[0m %s", 31 + static_cast<int>(hash % 6), process,

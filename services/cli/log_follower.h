@@ -1,4 +1,4 @@
-// Reads what is appended to a job's log files, line by line.
+// Reads lines that are appended to a job's log files.
 #ifndef SLUICE_SERVICES_CLI_LOG_FOLLOWER_H_
 #define SLUICE_SERVICES_CLI_LOG_FOLLOWER_H_
 
@@ -13,7 +13,7 @@
 
 namespace sluice::cli {
 
-// Files appear, grow and disappear meanwhile. Not thread-safe.
+// Files may appear, grow and disappear between calls. Not thread-safe.
 class LogFollower {
  public:
   // Process name ("worker-0") and one line.
@@ -21,14 +21,14 @@ class LogFollower {
 
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
-  // Follows <folder>/*.log, or only <folder>/<process>.log. Of what is there already only the last
-  // `lines_before` lines of each file are told.
+  // Follows <folder>/*.log, or only <folder>/<process>.log. Of lines that exist at the start, only
+  // the last `lines_before` of each file are reported.
   LogFollower(std::string folder, std::string process, size_t lines_before);
 
-  // Tells all whole lines since the last call.
+  // Reports all complete lines since the last call.
   void Poll(const OnLine& on_line);
 
-  // Whether any file was ever there.
+  // Whether any file was ever found.
   bool found() const { return !files_.empty(); }
 
  private:
@@ -46,8 +46,8 @@ class LogFollower {
   std::map<std::string, File> files_;  // by process
 };
 
-// Of the last lines of a process's log those that a user wants beside the reason of its failure:
-// not what is of level info or debug, and not the reason itself.
+// Selects from the last lines of a process's log those that help to explain its failure: it drops
+// levels info and debug, and lines that repeat the reason.
 std::vector<std::string> ContextOf(absl::string_view reason, const std::vector<std::string>& lines);
 
 // "worker-0     | text": what `sluice logs` and `sluice run -v` print.

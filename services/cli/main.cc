@@ -1,4 +1,4 @@
-// sluice: what a user types.
+// sluice, the command line for users.
 
 #include <curl/curl.h>
 #include <poll.h>
@@ -38,7 +38,7 @@ std::string VariableOr(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-// As the C library chooses the locale of characters.
+// Follows the C library's choice of LC_CTYPE.
 bool LocaleIsUtf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string value = absl::AsciiStrToLower(VariableOr(name, ""));
@@ -49,7 +49,7 @@ bool LocaleIsUtf8() {
   return false;
 }
 
-// Whether standard output is a pipe that nothing reads any more.
+// Whether standard output is a pipe whose reader has closed its end.
 bool ReaderGone() {
   pollfd output = {STDOUT_FILENO, POLLOUT, 0};
   return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
@@ -73,9 +73,10 @@ std::vector<std::string> ProgramDirectories() {
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   curl_global_init(CURL_GLOBAL_DEFAULT);
-  // What it starts inherits its environment. Our programs choose gRPC's experiments by themselves;
-  // a user's program has a gRPC of its own, which may not know them.
+  // Child processes inherit the environment. Sluice's programs choose gRPC's experiments
+  // themselves; a user's program has its own gRPC, which may not know them.
   ConfigureGrpcProcess({.experiments = false, .data_plane = false});
+
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
   Environment environment;
@@ -98,6 +99,7 @@ int Main(int argc, char** argv) {
   environment.http = &http;
   environment.files = files.get();
   environment.clock = &clock;
+
   environment.cluster.kubeconfig = VariableOr("KUBECONFIG", "");
   environment.cluster.home = VariableOr("HOME", "");
   environment.cluster.service_host = VariableOr("KUBERNETES_SERVICE_HOST", "");
@@ -110,15 +112,16 @@ int Main(int argc, char** argv) {
     options.user_agent = absl::StrCat("sluice/", Version());
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
-  // Signals are watched in `run` and `bench` only, which stop in order; elsewhere they end the
-  // process. They are blocked in threads that start later, so this is the place.
+
+  // Only `run` and `bench` handle signals, because they stop a job in order; other commands simply
+  // die. StopRequests blocks the signals for threads that start later, so it is created here.
   std::unique_ptr<StopRequests> stop;
   for (const std::string& argument : arguments) {
     if (argument == "run" || argument == "bench") stop = std::make_unique<StopRequests>();
     if (argument.empty() || argument[0] != '-') break;
   }
   if (stop != nullptr) {
-    // A reader of the output that goes away is no reason to leave a job without a checkpoint.
+    // If the reader of the output goes away, the job must still save its checkpoint.
     signal(SIGPIPE, SIG_IGN);
     environment.set_interrupt_handler = [&](std::function<void(int)> handler) {
       stop->SetHandler(std::move(handler));

@@ -34,14 +34,14 @@ struct InitFlags {
   std::string output;
 };
 
-// Where the manifest will find the data that was named: relative paths are taken from its folder.
+// The path at which the manifest will look for the given data: relative to its own folder.
 std::string DataPath(const InitFlags& flags) {
   const std::string& data = flags.content.data;
   const bool file = !flags.output.empty() && flags.output != "-";
   return data[0] == '/' || !file ? data : JoinPath(DirectoryOf(flags.output), data);
 }
 
-// The data that was named, unless the manifest will find it. Empty: it is there, or it is none.
+// The given data's path if it does not exist; empty if it does, or if there is no data.
 std::string MissingData(const Environment& environment, const InitFlags& flags) {
   const std::string& data = flags.content.data;
   if (data.empty() || data == "synthetic" || IsWebAddress(data)) return "";
@@ -50,7 +50,7 @@ std::string MissingData(const Environment& environment, const InitFlags& flags) 
   return exists.ok() && !*exists ? path : "";
 }
 
-// What a CSV file's first lines say of its columns.
+// The columns of a CSV file, from its first lines.
 constexpr size_t kHeadBytes = size_t{1} << 20;
 constexpr int kHeadRecords = 1000;
 
@@ -61,13 +61,13 @@ absl::StatusOr<std::string> HeadOf(const std::string& path) {
   std::string text(kHeadBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  // The last line may be cut off.
+  // The last line may be incomplete.
   if (text.size() == kHeadBytes) text.resize(text.rfind('\n') + 1);
   return text;
 }
 
-// The file's columns are told from its header and first lines: numbers, and names. A file that is
-// not there, or is empty, says nothing.
+// Reads the file's columns (numbers, or names) from its header and first lines. Does nothing if the
+// file does not exist or is empty.
 absl::Status FindColumns(const std::string& path, api::TemplateOptions* options) {
   const absl::StatusOr<std::string> text = HeadOf(path);
   if (!text.ok() || text->empty()) return absl::OkStatus();
@@ -113,7 +113,7 @@ int Init(const Environment& environment, InitFlags flags) {
   const absl::StatusOr<std::string> text = api::ManifestTemplate(flags.content);
   if (!text.ok()) return Complain(environment, text.status());
   if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
-    *environment.err << "Note: " << missing << " is not there (yet)\n";
+    *environment.err << "Note: " << missing << " does not exist (yet)\n";
   }
   if (flags.output.empty() || flags.output == "-") {
     *environment.out << *text;
@@ -122,15 +122,16 @@ int Init(const Environment& environment, InitFlags flags) {
   const absl::Status status = ExclusiveCreateFile(environment.files, flags.output,
                                                   absl::Cord(*text), absl::StrCat(getpid()));
   if (absl::IsAlreadyExists(status)) {
-    return Complain(environment, absl::AlreadyExistsError(absl::StrCat(
-                                     flags.output, " exists already; it is left as it is")));
+    return Complain(environment,
+                    absl::AlreadyExistsError(absl::StrCat(
+                        flags.output, " already exists; choose another file with -o")));
   }
   if (!status.ok()) return Complain(environment, status);
   *environment.err << "Wrote " << flags.output << ". Next: sluice run " << flags.output << "\n";
   return kExitOk;
 }
 
-// `-` is standard input, whose relative paths are of the current folder.
+// `-` is standard input; relative paths are then relative to the current folder.
 absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const std::string& file) {
   if (file != "-") return api::ReadManifest(file);
   std::string text(api::kMaxManifestBytes + 1, '\0');
@@ -156,7 +157,7 @@ int Validate(const Environment& environment, const std::vector<std::string>& fil
       continue;
     }
     *environment.out << file << ": valid (TrainingJob " << job->spec.name() << ")\n";
-    // It may be meant for another machine, or the file may come later.
+    // Only a note: the manifest may be for another machine, or the file may come later.
     FindData(file, environment.data_directory, environment.files, &job->spec);
     if (absl::Status status = CheckPathsExist(job->spec, environment.files); !status.ok()) {
       *environment.err << "Note: " << status.message() << " on this machine\n";
@@ -193,7 +194,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
       "  sluice init --name clothes --model mnist-net --data /usr/share/datasets/fashion-mnist\n"
       "  sluice init --model net.pt --data table.csv --label-column income -o job.yaml\n");
   init->add_option("--name", init_flags->content.name,
-                   "the job's name (default: after the data, or the model)");
+                   "the job's name (default: derived from the data or the model)");
   init->add_option("--model", init_flags->content.model,
                    "a built-in model, or a TorchScript file (.pt)")
       ->capture_default_str();
@@ -201,8 +202,8 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
                    "a folder with IDX files, a .csv or .txt file, or `synthetic` (default: "
                    "/usr/share/datasets/fashion-mnist; for lstm-lm: synthetic)");
   init->add_option("--label-column", init_flags->content.label_column,
-                   "of a CSV file: the column to predict");
-  init->add_option("-o,--output", init_flags->output, "file to make (default: standard output)");
+                   "the column of a CSV file to predict");
+  init->add_option("-o,--output", init_flags->output, "file to write (default: standard output)");
   init->callback([=, &environment] {
     *action = [=, &environment] { return Init(environment, *init_flags); };
   });
@@ -210,7 +211,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
   auto files = std::make_shared<std::vector<std::string>>();
   CLI::App* validate = app->add_subcommand(
       "validate",
-      "Check manifests: every problem with its file, line and what would be right\n\n"
+      "Check manifests: print every problem with its file, its line and a correction\n\n"
       "  sluice validate job.yaml\n"
       "  sluice init | sluice validate -\n");
   validate->add_option("FILE", *files, "manifests; -: standard input")->required();
@@ -224,7 +225,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
       "Print the job with all defaults, as its processes receive it\n\n"
       "  sluice render job.yaml > job.json && sluice-coordinator --job job.json --storage DIR\n");
   render->add_option("FILE", *render_file, "the manifest")->required();
-  render->add_flag("--yaml", *render_yaml, "as a manifest instead of JSON");
+  render->add_flag("--yaml", *render_yaml, "print a manifest instead of JSON");
   render->callback([=, &environment] {
     *action = [=, &environment] { return Render(environment, *render_file, *render_yaml); };
   });
@@ -234,7 +235,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
                                           "Explain a field of the manifest\n\n"
                                           "  sluice explain spec.training\n"
                                           "  sluice explain training.mode\n");
-  explain->add_option("FIELD", *field, "default: the whole TrainingJob");
+  explain->add_option("FIELD", *field, "a field's path (default: the whole TrainingJob)");
   explain->callback(
       [=, &environment] { *action = [=, &environment] { return Explain(environment, *field); }; });
 }

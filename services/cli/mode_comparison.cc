@@ -30,7 +30,7 @@ bool IsSynchronous(const Json& training) {
   return training.value("mode", "Synchronous") == "Synchronous";
 }
 
-// The part of a record that holds an evaluation's metric, by the best name that it has.
+// The metric of an evaluation record: accuracy if it has one, else perplexity, else loss.
 std::optional<std::pair<std::string, double>> MetricOf(const Json& evaluation) {
   for (const char* name : {"accuracy", "perplexity", "loss"}) {
     const auto found = evaluation.find(name);
@@ -56,7 +56,7 @@ std::string SecondsText(std::optional<double> seconds) {
   return seconds.has_value() ? absl::StrFormat("%.1f s", *seconds) : "-";
 }
 
-// Cells, padded to the width of their column.
+// Pads each cell to its column's width.
 std::vector<std::string> Aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows.front().size(), 0);
   for (const auto& row : rows) {
@@ -89,13 +89,14 @@ Json ManifestForMode(const Json& job, const std::string& mode, const ModeOptions
 
   training["mode"] = mode;
   training["globalBatchSize"] = batch;
-  // What was implied is implied anew.
+  // A microbatchSize that equals the default is dropped, so that the new batch's default applies.
   const uint64_t microbatch = UintOf(training, "microbatchSize", 0);
   if (microbatch == (batch_was + 15) / 16) {
     training.erase("microbatchSize");
   } else if (microbatch > batch) {
     training["microbatchSize"] = batch;
   }
+
   if (options.samples > 0) {
     training.erase("epochs");
     training["steps"] = std::max<uint64_t>(1, (options.samples + batch - 1) / batch);
@@ -113,6 +114,7 @@ Json ManifestForMode(const Json& job, const std::string& mode, const ModeOptions
   } else if (!training.contains("boundedStaleness")) {
     training["boundedStaleness"] = {{"maxStaleness", options.max_staleness}};
   }
+
   Json& data = manifest["spec"]["data"];
   if (data.contains("evaluation") && data["evaluation"].contains("intervalSteps")) {
     Json& interval = data["evaluation"]["intervalSteps"];
@@ -143,8 +145,9 @@ absl::StatusOr<ModeRun> ParseModeRun(const std::string& mode, absl::string_view 
     return absl::InternalError(absl::StrCat(mode, ": ",
                                             summary.is_object()
                                                 ? summary.value("reason", "it did not succeed")
-                                                : std::string("it ended before it had begun")));
+                                                : std::string("it ended before it began")));
   }
+
   run.steps = summary.value("step", uint64_t{0});
   run.samples = summary.value("samples", uint64_t{0});
   run.seconds = summary.value("trainingSeconds", 0.0);

@@ -1,4 +1,4 @@
-// One job in each training mode: what is run, and what comes of it. Pure.
+// Compares one job in each training mode: makes the manifests, and evaluates the runs. Pure.
 #ifndef SLUICE_SERVICES_CLI_MODE_COMPARISON_H_
 #define SLUICE_SERVICES_CLI_MODE_COMPARISON_H_
 
@@ -13,19 +13,19 @@
 
 namespace sluice::cli {
 
-// In the order in which they are run and told.
+// In the order in which they run and are listed.
 inline constexpr const char* kModes[] = {"Synchronous", "BoundedStaleness", "Asynchronous"};
 
-// What the flags say.
+// The values of the flags.
 struct ModeOptions {
-  uint64_t samples = 0;        // to train on, in each mode; 0: as the manifest says
-  uint64_t max_staleness = 4;  // of BoundedStaleness, where the manifest has no bound
+  uint64_t samples = 0;        // to train on in each mode; 0: the manifest's
+  uint64_t max_staleness = 4;  // of BoundedStaleness, if the manifest sets none
 };
 
-// The manifest `job` (api::ToJson) for one of kModes. Each mode trains on as many samples, in
-// batches of the same size per worker: where a synchronous step has `globalBatchSize` samples, an
-// update of one worker has its share of them. Intervals of evaluation are of as many samples, too.
-// What only other modes have is left out.
+// The manifest `job` (api::ToJson) for one of kModes. All modes train on the same number of
+// samples, in batches of the same size per worker: an update of one worker has its share of a
+// synchronous step's `globalBatchSize` samples. Evaluation intervals cover the same number of
+// samples, too. Fields that only apply to other modes are removed.
 nlohmann::json ManifestForMode(const nlohmann::json& job, const std::string& mode,
                                const ModeOptions& options);
 
@@ -49,25 +49,26 @@ struct ModeRun {
   };
   std::optional<Staleness> staleness;  // a synchronous step has none
   std::string metric;                  // "accuracy", "perplexity", "loss"; empty: none is known
-  std::vector<ModePoint> points;       // evaluations, in time
-  std::optional<double> last;          // the final one, or the loss of training
+  std::vector<ModePoint> points;       // evaluations, in order of time
+  std::optional<double> last;          // the final value, or the training loss
 
   double samples_per_second() const {
     return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
   }
 };
 
-// What `sluice run --output json` printed. INTERNAL with the reason if the run did not succeed.
+// Parses the output of `sluice run --output json`. INTERNAL with the reason if the run did not
+// succeed.
 absl::StatusOr<ModeRun> ParseModeRun(const std::string& mode, absl::string_view lines);
 
-// More is better for accuracies, less for losses.
+// For accuracies higher is better; for perplexities and losses, lower.
 bool IsReached(absl::string_view metric, double value, double target);
 
-// What the time is measured to, unless a flag says it: the worst of the final values, which every
-// mode reaches. Nothing where there are no evaluations.
+// The default target of the time measurement: the worst final value, which every mode reaches.
+// nullopt if there are no evaluations.
 std::optional<double> CommonTarget(const std::vector<ModeRun>& runs);
 
-// When the target was first seen to be reached. Nothing: never.
+// When an evaluation first reached the target. nullopt: never.
 std::optional<double> SecondsTo(const ModeRun& run, double target);
 
 std::vector<std::string> ComparisonLines(const std::vector<ModeRun>& runs,

@@ -23,7 +23,7 @@ Json Job(const Json& training, uint32_t workers) {
             {"data", {{"evaluation", {{"intervalSteps", 10}}}}}}}};
 }
 
-TEST(ManifestForModeTest, EachModeTrainsOnAsManySamplesInTheSameBatchesPerWorker) {
+TEST(ManifestForModeTest, ModesTrainOnEqualSamplesAndBatchesPerWorker) {
   const Json job = Job({{"mode", "Synchronous"}, {"globalBatchSize", 256}, {"steps", 100}}, 2);
   const Json same = ManifestForMode(job, "Synchronous", {});
   EXPECT_EQ(same["spec"]["training"]["globalBatchSize"], 256);
@@ -35,7 +35,7 @@ TEST(ManifestForModeTest, EachModeTrainsOnAsManySamplesInTheSameBatchesPerWorker
   EXPECT_EQ(other["spec"]["data"]["evaluation"]["intervalSteps"], 20);
 }
 
-TEST(ManifestForModeTest, AnAsynchronousJobsBatchIsOneWorkers) {
+TEST(ManifestForModeTest, AsynchronousBatchIsPerWorker) {
   const Json job = Job({{"mode", "Asynchronous"}, {"globalBatchSize", 32}, {"epochs", 2}}, 4);
   const Json manifest = ManifestForMode(job, "Synchronous", {});
   EXPECT_EQ(manifest["spec"]["training"]["globalBatchSize"], 128);
@@ -43,16 +43,16 @@ TEST(ManifestForModeTest, AnAsynchronousJobsBatchIsOneWorkers) {
   EXPECT_FALSE(manifest["spec"]["training"].contains("steps"));
 }
 
-TEST(ManifestForModeTest, AShortenedRunHasAsManySamplesAsAreAskedFor) {
+TEST(ManifestForModeTest, ShortenedRunHasTheRequestedSamples) {
   const Json job = Job({{"mode", "Synchronous"}, {"globalBatchSize", 64}, {"epochs", 5}}, 2);
   ModeOptions options;
   options.samples = 1000;
   const Json training = ManifestForMode(job, "Asynchronous", options)["spec"]["training"];
-  EXPECT_EQ(training["steps"], 32);  // of 32
+  EXPECT_EQ(training["steps"], 32);  // 32 steps of 32 samples
   EXPECT_FALSE(training.contains("epochs"));
 }
 
-TEST(ManifestForModeTest, WhatOnlyOtherModesHaveIsLeftOut) {
+TEST(ManifestForModeTest, RemovesFieldsOfOtherModes) {
   const Json job = Job({{"mode", "Synchronous"},
                         {"globalBatchSize", 64},
                         {"microbatchSize", 4},
@@ -100,7 +100,7 @@ TEST(ParseModeRunTest, TimeBeginsWithTheFirstView) {
   EXPECT_FALSE(SecondsTo(*run, 81).has_value());
 }
 
-TEST(ParseModeRunTest, ARunThatFailedIsAnErrorWithItsReason) {
+TEST(ParseModeRunTest, FailedRunIsAnErrorWithItsReason) {
   const absl::Status failed =
       ParseModeRun("Synchronous", R"({"type":"summary","outcome":"Failed","reason":"no data"})")
           .status();
@@ -120,7 +120,7 @@ ModeRun Trained(const std::string& metric, double last) {
   return run;
 }
 
-TEST(CommonTargetTest, IsTheWorstFinalValueThatAllReach) {
+TEST(CommonTargetTest, IsTheWorstFinalValue) {
   EXPECT_EQ(CommonTarget({Trained("accuracy", 90), Trained("accuracy", 85)}), 85);
   EXPECT_EQ(CommonTarget({Trained("perplexity", 90), Trained("perplexity", 85)}), 90);
   ModeRun unseen = Trained("loss", 1);
@@ -128,7 +128,7 @@ TEST(CommonTargetTest, IsTheWorstFinalValueThatAllReach) {
   EXPECT_FALSE(CommonTarget({Trained("loss", 1), unseen}).has_value());
 }
 
-TEST(ComparisonTest, EachModeHasALine) {
+TEST(ComparisonTest, HasOneLinePerMode) {
   const std::vector<std::string> lines = ComparisonLines({Trained("accuracy", 90)}, 90);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], HasSubstr("time to accuracy 90.0"));
@@ -137,7 +137,7 @@ TEST(ComparisonTest, EachModeHasALine) {
   EXPECT_THAT(lines[1], HasSubstr("15"));
 }
 
-TEST(ComparisonTest, StalenessIsToldByItsMeanAndItsQuantiles) {
+TEST(ComparisonTest, ShowsMeanAndQuantilesOfStaleness) {
   ModeRun run = Trained("accuracy", 90);
   run.staleness = ModeRun::Staleness{1.256, 1, 2, 7};
   const std::vector<std::string> lines = ComparisonLines({run}, 90);
@@ -146,7 +146,7 @@ TEST(ComparisonTest, StalenessIsToldByItsMeanAndItsQuantiles) {
   EXPECT_EQ(Json::parse(ComparisonJson({run}, 90))["modes"][0]["staleness"]["mean"], 1.256);
 }
 
-TEST(ComparisonTest, TheJsonHasWhatTheTableHasAndEveryEvaluation) {
+TEST(ComparisonTest, JsonHasTheTableAndEveryEvaluation) {
   const Json json = Json::parse(ComparisonJson({Trained("loss", 4)}, 4));
   EXPECT_EQ(json["target"], 4);
   EXPECT_EQ(json["modes"][0]["samplesPerSecond"], 15);
@@ -155,7 +155,7 @@ TEST(ComparisonTest, TheJsonHasWhatTheTableHasAndEveryEvaluation) {
   EXPECT_TRUE(Json::parse(ComparisonJson({}, std::nullopt))["target"].is_null());
 }
 
-TEST(AxisMarksTest, AreRoundAndHoldWhatIsDrawn) {
+TEST(AxisMarksTest, AreRoundAndCoverTheValues) {
   EXPECT_THAT(AxisMarks(0, 100, 6), ElementsAre(0, 20, 40, 60, 80, 100));
   EXPECT_THAT(AxisMarks(0, 3.1, 6), ElementsAre(0, 1, 2, 3, 4));
   for (const auto& [low, high] : std::vector<std::pair<double, double>>{
@@ -168,7 +168,7 @@ TEST(AxisMarksTest, AreRoundAndHoldWhatIsDrawn) {
   }
 }
 
-TEST(PlotModesTest, HasALineForEachModeInEachPanel) {
+TEST(PlotModesTest, HasOneLinePerModeAndPanel) {
   const std::string svg = PlotModes({Trained("accuracy", 90), Trained("accuracy", 80)});
   size_t lines = 0;
   for (size_t at = svg.find("<polyline"); at != std::string::npos;

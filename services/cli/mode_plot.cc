@@ -9,12 +9,12 @@
 namespace sluice::cli {
 namespace {
 
-// Of the drawing, in pixels.
+// Sizes of the drawing, in pixels.
 constexpr double kWidth = 900, kHeight = 330;
 constexpr double kPanelWidth = 370, kPanelHeight = 220;
 constexpr double kLeft = 60, kTop = 40, kGap = 80;
 constexpr int kMarks = 6;
-// Told apart by people who see colours otherwise, too (Okabe and Ito).
+// Distinguishable with colour blindness (Okabe and Ito).
 constexpr const char* kColors[] = {"#0072b2", "#e69f00", "#009e73"};
 
 struct Axis {

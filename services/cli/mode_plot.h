@@ -8,12 +8,12 @@
 
 namespace sluice::cli {
 
-// A drawing (SVG): the metric over the time of training, and over the samples trained on; a line
-// for each mode. Runs without evaluations are left out.
+// Returns an SVG with one line per mode: the metric over the training time, and over the samples
+// trained on. Runs without evaluations are left out.
 std::string PlotModes(const std::vector<ModeRun>& runs);
 
-// Where the marks of an axis from `low` to `high` are: 1, 2 or 5 times a power of ten apart, at
-// most `most` + 1 of them, from the last one at or below `low` to the first at or above `high`.
+// The marks of an axis from `low` to `high`: 1, 2 or 5 times a power of ten apart, at most `most` +
+// 1 of them, from the last one at or below `low` to the first at or above `high`.
 std::vector<double> AxisMarks(double low, double high, int most);
 
 }  // namespace sluice::cli

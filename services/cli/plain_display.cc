@@ -1,6 +1,6 @@
-// What the programs print that the examples of docs/reference-systems.md redo: a line for each
-// evaluation, the final one (without any, the training loss), and how long it took; where the
-// layers are on the shards, the trainers' losses too.
+// Prints what the programs print that the examples of docs/reference-systems.md reproduce: a line
+// for each evaluation, the final metric (without evaluations, the training loss) and the time; with
+// layers on the shards, also the trainers' losses.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -36,7 +36,7 @@ class PlainDisplay final : public RunDisplay {
 
   void OnProgress(const v1::JobProgress& progress, const std::string&) override {
     for (const v1::Event& event : progress.events()) {
-      if (IsReasonOfFailure(event, progress)) continue;  // Finish tells it
+      if (IsReasonOfFailure(event, progress)) continue;  // Finish prints it
       if (event.kind() == v1::Event::WARNING) {
         *environment_.err << "Warning: " << event.message() << std::endl;
       } else if (event.has_evaluation()) {
@@ -89,7 +89,8 @@ class PlainDisplay final : public RunDisplay {
 
  private:
   void OnEvaluation(const v1::Evaluation& evaluation) {
-    // The last version may be evaluated twice: on the first samples, as all before, and on all.
+    // The last version may be evaluated twice: on the first samples, like all earlier ones, and on
+    // all samples.
     const bool again = evaluation.final() && iteration_printed_ == evaluation.step();
     iteration_printed_ = evaluation.step();
     if (!again && !options_.quiet) Print(IterationText(evaluation));
@@ -117,7 +118,7 @@ class PlainDisplay final : public RunDisplay {
 
   const Environment& environment_;
   DisplayOptions options_;
-  std::optional<uint64_t> iteration_printed_;  // its step
+  std::optional<uint64_t> iteration_printed_;  // the step of the last line
   bool complete_ = false;
   bool stopping_ = false;
 };

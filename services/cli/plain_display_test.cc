@@ -35,7 +35,7 @@ class PlainDisplayTest : public ::testing::Test {
   v1::JobProgress progress;
 };
 
-TEST_F(PlainDisplayTest, PrintsEvaluationsTheFinalOneAndTheTimeAndNothingElse) {
+TEST_F(PlainDisplayTest, PrintsOnlyEvaluationsFinalMetricAndTime) {
   const auto display = MakePlainDisplay(environment, {});
   Evaluate(10, 85.13);
   *progress.mutable_last_evaluation() = Evaluate(200, 90.2);
@@ -51,7 +51,7 @@ TEST_F(PlainDisplayTest, PrintsEvaluationsTheFinalOneAndTheTimeAndNothingElse) {
   EXPECT_EQ(err.str(), "");
 }
 
-TEST_F(PlainDisplayTest, TheLastVersionIsAnIterationOnTheFirstSamplesAndFinalOnAll) {
+TEST_F(PlainDisplayTest, LastVersionIsEvaluatedOnFirstAndOnAllSamples) {
   const auto display = MakePlainDisplay(environment, {});
   Evaluate(200, 91.5);
   v1::Evaluation& all = Evaluate(200, 90.2);
@@ -63,7 +63,7 @@ TEST_F(PlainDisplayTest, TheLastVersionIsAnIterationOnTheFirstSamplesAndFinalOnA
             "Iter 200: accuracy is 91.5\nFinal accuracy is 90.2\nThis took 4.20 seconds\n");
 }
 
-TEST_F(PlainDisplayTest, TrainersOfLayersOnTheServerTellTheirLosses) {
+TEST_F(PlainDisplayTest, PrintsLossesWithServerSideLayers) {
   DisplayOptions options;
   options.losses = true;
   const auto display = MakePlainDisplay(environment, std::move(options));
@@ -85,7 +85,7 @@ TEST_F(PlainDisplayTest, TrainersOfLayersOnTheServerTellTheirLosses) {
             "Training complete\nFinal accuracy is 90.2\nThis took 4.20 seconds\n");
 }
 
-TEST_F(PlainDisplayTest, AnIterationMayBeAnUpdateOfEachWorker) {
+TEST_F(PlainDisplayTest, IterationMayBeOneUpdatePerWorker) {
   DisplayOptions options;
   options.iteration_steps = 25;
   const auto display = MakePlainDisplay(environment, std::move(options));
@@ -108,7 +108,7 @@ TEST_F(PlainDisplayTest, WarningsAndFailuresGoToStandardError) {
   EXPECT_EQ(err.str(), "Warning: ps-0 is lost\n  last words\nsluice: job job: no memory\n");
 }
 
-TEST_F(PlainDisplayTest, WithoutEvaluationTheTrainingLossIsFinal) {
+TEST_F(PlainDisplayTest, PrintsTrainingLossWithoutEvaluation) {
   const auto display = MakePlainDisplay(environment, {});
   progress.set_has_loss(true);
   progress.set_loss(2.29519);
@@ -116,7 +116,7 @@ TEST_F(PlainDisplayTest, WithoutEvaluationTheTrainingLossIsFinal) {
   EXPECT_EQ(out.str(), "Final training loss is 2.295\nThis took 4.20 seconds\n");
 }
 
-TEST_F(PlainDisplayTest, AStopIsSaidOnceAndTheEndSaysAtWhichStep) {
+TEST_F(PlainDisplayTest, ReportsStopOnceAndItsStep) {
   const auto display = MakePlainDisplay(environment, {});
   display->Stopping();
   display->Stopping();

@@ -23,11 +23,11 @@
 namespace sluice::cli {
 namespace {
 
-// Staged updates of asynchronous modes; the shard's own bound.
+// The shard's bound on staged updates of asynchronous modes.
 constexpr uint64_t kMaxStagedBytes = uint64_t{1} << 30;
 
-// What a process takes by itself, measured as its resident memory with a model of 500 parameters:
-// with Debian's LibTorch (two thirds of it are the libraries), and without.
+// The memory of a process without tensors, measured as its resident memory with a model of 500
+// parameters: with Debian's LibTorch (two thirds of it are the libraries), and without.
 constexpr uint64_t kTorchProgramBytes = uint64_t{180} << 20;
 constexpr uint64_t kProgramBytes = uint64_t{20} << 20;
 
@@ -35,13 +35,13 @@ uint64_t ShardProgramBytes(const Plan& plan) {
   return plan.shards_compute ? kTorchProgramBytes : kProgramBytes;
 }
 
-// Of one block: what it takes in each place.
+// The bytes of one block in each place.
 struct BlockSizes {
   uint64_t raw = 0;
   uint64_t pushed = 0;
   uint64_t pulled = 0;
   uint64_t state = 0;     // parameters and optimizer state, one version
-  uint64_t gradient = 0;  // as it is summed
+  uint64_t gradient = 0;  // of the gradient's sum
 };
 
 absl::StatusOr<uint64_t> Encoded(const Codec& codec, uint64_t count, const v1::TensorSpec& tensor,
@@ -102,7 +102,7 @@ class Planner {
   uint64_t slots_ = 0;
 };
 
-// Rows of which a block holds elements, of those that a step names.
+// How many of the rows that a step names have elements in the block.
 double RowsIn(const RowTraffic& rows, uint64_t table_rows, const RowCut& cut) {
   const auto range = static_cast<double>(table_rows) / static_cast<double>(rows.rows.size());
   const auto elements = static_cast<double>(cut.row_elements);
@@ -117,13 +117,13 @@ double RowsIn(const RowTraffic& rows, uint64_t table_rows, const RowCut& cut) {
   return sum;
 }
 
-// A block of a table, encoded by its rows; whole where that takes no more.
+// A block of a table, encoded by its rows, or whole if that is not larger.
 uint64_t RowBytes(const RowTraffic& rows, const v1::TensorSpec& tensor, const v1::Block& block) {
   const auto table_rows = static_cast<uint64_t>(std::max<int64_t>(1, tensor.shape(0)));
   const RowCut cut{std::max<uint64_t>(1, ElementCount(tensor) / table_rows), block.offset(),
                    block.count()};
   const double element = static_cast<double>(ElementBytes(tensor.dtype()));
-  // A number, and its elements that lie in the block.
+  // The row's number, and its elements in the block.
   const double row = sizeof(uint32_t) + element * static_cast<double>(cut.row_elements);
   const double bytes =
       static_cast<double>(RowsBytes(cut, {}, tensor.dtype())) + row * RowsIn(rows, table_rows, cut);
@@ -131,7 +131,7 @@ uint64_t RowBytes(const RowTraffic& rows, const v1::TensorSpec& tensor, const v1
   return static_cast<uint64_t>(std::min(bytes, whole));
 }
 
-// Puts rows in the place of whole blocks.
+// Replaces whole blocks by rows.
 class RowSizes {
  public:
   RowSizes(const v1::TensorTable& table, const std::vector<RowTraffic>& rows) : table_(table) {
@@ -140,7 +140,7 @@ class RowSizes {
     }
   }
 
-  // Whether the tensor's gradients travel by rows.
+  // Whether the tensor's gradients are sent by rows.
   bool Has(uint32_t tensor) const { return rows_.count(tensor) != 0; }
 
   void Apply(const v1::Block& block, BlockSizes* sizes) const {
@@ -152,7 +152,7 @@ class RowSizes {
     if (found->second->pulled) sizes->pulled = bytes;
   }
 
-  // Of a pull: the numbers of the rows that it wants, which every shard is told.
+  // A pull sends the numbers of the wanted rows to every shard.
   uint64_t RequestBytes() const {
     double rows = 0;
     for (const auto& [tensor, one] : rows_) {
@@ -176,7 +176,7 @@ class RowSizes {
   std::map<uint32_t, const RowTraffic*> rows_;  // by tensor
 };
 
-// Gradients that a shard holds at a time, in units of one.
+// How many gradients a shard stores at a time.
 uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
   const uint64_t workers = job.worker().replicas();
   const v1::TrainingSpec& training = job.training();
@@ -188,12 +188,13 @@ uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
   return std::min(workers, permits);
 }
 
-// Adds what travels in a step where the shards compute the layers: inputs and gradients by outputs
-// to each stage; its output and, from all but the first, the gradient by its input back.
+// Adds the traffic of a step if the shards compute the layers. Each stage receives inputs and
+// gradients with respect to outputs; it returns its output and, except for the first stage, the
+// gradient with respect to its input.
 void AddStageTraffic(const v1::JobSpec& job, const std::vector<StageTraffic>& stages,
                      const std::vector<uint32_t>& owner, Plan* plan) {
   const uint64_t samples = job.training().global_batch_size();
-  Plan::Worker all;  // workers together
+  Plan::Worker all;  // all workers together
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const uint64_t to = samples * (stages[stage].input_bytes + stages[stage].output_bytes);
     const uint64_t from =
@@ -204,11 +205,11 @@ void AddStageTraffic(const v1::JobSpec& job, const std::vector<StageTraffic>& st
     all.sent_bytes += to;
     all.received_bytes += from;
   }
-  // Of a synchronous step each worker has its share.
+  // In a synchronous step each worker has a share of the batch.
   const uint64_t shares = plan->synchronous ? std::max<uint32_t>(1, plan->workers) : 1;
   plan->worker.sent_bytes += all.sent_bytes / shares;
   plan->worker.received_bytes += all.received_bytes / shares;
-  // What it has of a batch at a time: what it sends and what comes back.
+  // What a worker stores of a batch at a time: what it sends and what it gets back.
   plan->worker.memory_bytes += (all.sent_bytes + all.received_bytes) / shares;
 }
 
@@ -230,12 +231,12 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
     if (table.tensor() >= static_cast<uint32_t>(tensors.tensors_size())) {
       return absl::InvalidArgumentError(
           absl::StrCat("a table of rows is tensor ", table.tensor(), " of ", tensors.tensors_size(),
-                       ": the worker's program describes the model wrongly"));
+                       ": the worker's program describes the model incorrectly"));
     }
     const v1::TensorSpec& tensor = tensors.tensors(static_cast<int>(table.tensor()));
     if (tensor.shape_size() == 0 || tensor.shape(0) <= 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "tensor ", tensor.name(), " has no rows: the worker's program describes it wrongly"));
+          "tensor ", tensor.name(), " has no rows: the worker's program describes it incorrectly"));
     }
     const auto rows = static_cast<double>(tensor.shape(0));
     RowTraffic& one = traffic.emplace_back();
@@ -250,7 +251,7 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
       if (named >= 0 && named <= rows) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("a step names ", named, " of the ", rows, " rows of tensor ", tensor.name(),
-                       ": the worker's program describes it wrongly"));
+                       ": the worker's program describes it incorrectly"));
     }
   }
   return traffic;
@@ -281,13 +282,14 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   uint64_t state = 0;
   uint64_t exchanged = 0;  // of one worker, received from the others
   const uint64_t contributions = plan.synchronous ? plan.workers : 1;
-  // Synchronous: the version before stays until nobody can want it back.
+  // Synchronous: the previous version is kept until no rollback can need it.
   const uint64_t versions = plan.synchronous ? 2 : 1;
-  // Gradients of contexts, and versions that others have left behind; workers fetch the gradients
-  // where they verify them.
+  // Gradients of contexts, and older versions that contexts still use; workers that verify
+  // gradients fetch them.
   const uint64_t kept = by_shards ? plan.workers : 0;
-  // Workers that sum among each other push one gradient together. What one of them sends stays the
-  // same: a part of the sum to the shards, the rest of its own to the others.
+  // Workers that sum among each other push one gradient together. Each sends as many bytes as
+  // before: its part of the sum to the shards, and the rest of its own gradient to the other
+  // workers.
   const bool reduces =
       job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
       plan.workers > 1;
@@ -326,12 +328,12 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     AddStageTraffic(job, stages, owner, &plan);
     return plan;
   }
-  // The version that is computed on, the one that comes in, one that is evaluated; and gradients.
+  // The version in use, the one being received, the one being evaluated; and gradients.
   const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;
   plan.worker.memory_bytes = buffers * plan.parameter_bytes + state;
   if (job.training().compression().error_feedback()) plan.worker.memory_bytes += 2 * state;
   plan.worker.received_bytes += exchanged;
-  plan.worker.memory_bytes += 2 * exchanged;  // what goes out and what comes in
+  plan.worker.memory_bytes += 2 * exchanged;  // outgoing and incoming
   return plan;
 }
 
@@ -348,7 +350,7 @@ absl::Duration Plan::NetworkTime(double bytes_per_second) const {
   return absl::Seconds(static_cast<double>(busiest) / bytes_per_second);
 }
 
-// Of the number before the unit: with any unit the result is finite.
+// The bound of the number before the unit, so that the result is finite with any unit.
 constexpr double kMaxBandwidth = 1e200;
 
 absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
@@ -356,8 +358,8 @@ absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
   double value = 0;
   absl::string_view unit = absl::StripAsciiWhitespace(text.substr(end));
-  const auto wrong = absl::InvalidArgumentError(absl::StrCat(
-      "the bandwidth \"", text, "\" is not understood; write for example 10Gbit or 1.25GB"));
+  const auto wrong = absl::InvalidArgumentError(
+      absl::StrCat("the bandwidth \"", text, "\" is invalid; write for example 10Gbit or 1.25GB"));
   if (!absl::SimpleAtod(text.substr(0, end), &value) || value <= 0 || value > kMaxBandwidth ||
       unit.empty()) {
     return wrong;
@@ -412,17 +414,16 @@ std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second) {
                       plan.worker.memory_bytes + kTorchProgramBytes, plan.worker.received_bytes,
                       plan.worker.sent_bytes));
   lines.push_back(absl::StrCat(
-      "memory is that of tensors and, in each process, of the program with its libraries (shard ",
+      "memory is that of tensors plus, in each process, the program and its libraries (shard ",
       BytesText(ShardProgramBytes(plan)), ", worker ", BytesText(kTorchProgramBytes),
-      "); computing a batch takes more: set limits to twice as much"));
+      "); computing a batch needs more: set limits to twice as much"));
   for (const Plan::Table& table : plan.row_tables) {
     lines.push_back(absl::StrFormat(
-        "%s travels by rows: of each worker about %s of %s %s, %s", table.tensor,
+        "%s is sent by rows: about %s of %s per worker %s, %s", table.tensor,
         CountText(static_cast<uint64_t>(std::llround(table.touched_rows))), CountText(table.rows),
         unit,
-        table.steps == 0
-            ? std::string("as computed for random tokens")
-            : absl::StrCat("the mean of ", table.steps, " that were read from the data")));
+        table.steps == 0 ? std::string("as computed for random tokens")
+                         : absl::StrCat("the mean of ", table.steps, " read from the data")));
   }
   const double seconds = absl::ToDoubleSeconds(plan.NetworkTime(bytes_per_second));
   const std::string busy = seconds >= 1      ? absl::StrFormat("%.3g s", seconds)

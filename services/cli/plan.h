@@ -1,4 +1,4 @@
-// What a job will take, before anything is started: memory, bytes on the wire, time on the wire.
+// Estimates a job's memory, bytes on the wire and time on the wire before anything is started.
 #ifndef SLUICE_SERVICES_CLI_PLAN_H_
 #define SLUICE_SERVICES_CLI_PLAN_H_
 
@@ -15,85 +15,82 @@
 
 namespace sluice::cli {
 
-// What goes to and from a stage of a model whose layers the shards compute, for one sample.
+// The bytes to and from a stage of a model whose layers the shards compute, per sample.
 struct StageTraffic {
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;
 };
 
-// A table of which only the rows that samples name travel.
+// A table of which only the rows that samples name are sent.
 struct RowTraffic {
   uint32_t tensor = 0;
-  bool pulled = false;  // by rows, too; else whole
-  // Rows that a worker's samples of a step (an update) name: expected, in equal ranges of the
-  // table's rows.
+  bool pulled = false;  // pulled by rows, too; else whole
+  // The expected number of rows that a worker's samples of a step (an update) name, in equal ranges
+  // of the table's rows.
   std::vector<double> rows;
-  uint32_t steps = 0;  // of the data that were read to know; 0: computed for random tokens
+  uint32_t steps = 0;  // steps of data that were read for this; 0: computed for random tokens
 };
 
-// How many of `rows` are named by so many tokens, each of which is any of them with equal chance.
+// The expected number of `rows` that so many uniformly random tokens name.
 double ExpectedRows(double rows, double tokens);
 
-// A step is a synchronous step, or where the mode is another one worker's update. Bytes are those
-// of tensors as they are encoded; headers add less than a thousandth to all but the smallest
-// models. Where the shards compute the layers, what a worker sends and gets are inputs, outputs and
-// their gradients; a shard holds a version for each worker. Memory is that of tensors and, where it
-// is printed, of the program with its libraries. What computing takes between forward and backward
-// comes on top.
+// A step is a synchronous step or, in the other modes, one worker's update. Bytes are those of
+// encoded tensors; headers add less than a thousandth except in the smallest models. If the shards
+// compute the layers, a worker sends and receives inputs, outputs and their gradients, and a shard
+// stores a version for each worker. Memory is that of tensors; printed memory includes the program
+// with its libraries. The memory of activations is not included.
 struct Plan {
   struct Shard {
     uint64_t parameter_bytes = 0;
     uint64_t memory_bytes = 0;    // of tensors
-    uint64_t received_bytes = 0;  // a step
+    uint64_t received_bytes = 0;  // per step
     uint64_t sent_bytes = 0;
   };
   struct Worker {
     uint64_t memory_bytes = 0;    // of tensors
-    uint64_t received_bytes = 0;  // a step of its own
+    uint64_t received_bytes = 0;  // per step of this worker
     uint64_t sent_bytes = 0;
   };
-  uint64_t parameters = 0;  // elements, buffers and counters included
+  uint64_t parameters = 0;  // elements, including buffers and counters
   uint64_t parameter_bytes = 0;
   bool synchronous = true;
-  bool shards_compute = false;  // and so link LibTorch
+  bool shards_compute = false;  // shards compute the layers and link LibTorch
   uint32_t workers = 0;
   struct Table {
     std::string tensor;
     uint64_t rows = 0;
-    double touched_rows = 0;  // expected, by a worker's step
-    uint32_t steps = 0;       // as RowTraffic
+    double touched_rows = 0;  // expected per worker's step
+    uint32_t steps = 0;       // as in RowTraffic
   };
-  std::vector<Table> row_tables;  // that travel by rows
+  std::vector<Table> row_tables;  // the tables that are sent by rows
   std::vector<Shard> shards;
   Worker worker;
 
-  // How long the network is busy with a step, where each process has a link of so many bytes a
-  // second in each direction: as long as its busiest link. Computing comes on top, as far as it
-  // does not overlap.
+  // How long the network is busy with a step if each process has a link of so many bytes per second
+  // in each direction: the time of the busiest link. Computing adds to it unless it overlaps.
   absl::Duration NetworkTime(double bytes_per_second) const;
 };
 
 // The tables that a worker's program describes, for each worker's step (update). INVALID_ARGUMENT
-// names the table whose tensor is none, is no matrix, or has fewer rows than a step is said to
-// name.
+// names the table whose tensor does not exist, is not a matrix, or has fewer rows than a step
+// names.
 absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description);
 
-// `job` must be valid, with its defaults; the table that of its model; the stages those of its
-// model where the shards compute them, else none; `rows` the tables that travel by rows.
-// INVALID_ARGUMENT if they do not go together (a
-// codec that cannot carry the model's type).
+// `job` must be valid and have its defaults. `table` and `stages` are those of its model; `stages`
+// is empty unless the shards compute them. `rows` are the tables that are sent by rows.
+// INVALID_ARGUMENT if they do not match (a codec that cannot encode the model's type).
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
                               const std::vector<StageTraffic>& stages,
                               const std::vector<RowTraffic>& rows);
 
-// "10Gbit", "1.25GB", "400 Mbit": bytes a second. Units are decimal; bit, b, byte or B.
+// "10Gbit", "1.25GB", "400 Mbit": bytes per second. Units are decimal; bit, b, byte or B.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 
-// "7000000", "12k", "1.5M", "7G" or "7B" (both 1e9): how many numbers; at least 1.
+// "7000000", "12k", "1.5M", "7G" or "7B" (both 1e9): a number of parameters; at least 1.
 absl::StatusOr<uint64_t> ParseCount(absl::string_view text);
 
-// For people, a line each; for programs, one object of JSON. Both with the time at this bandwidth.
+// The plan as lines of text, or as one JSON object. Both include the time at this bandwidth.
 std::vector<std::string> PlanLines(const Plan& plan, double bytes_per_second);
 std::string PlanJson(const Plan& plan, double bytes_per_second);
 

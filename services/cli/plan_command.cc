@@ -35,8 +35,8 @@ struct PlanFlags {
   uint64_t parameters = 0;
 };
 
-// What sluice-worker says of the job's model and data; it has told on standard error what is wrong
-// with them, if the code is not kExitOk.
+// sluice-worker's description of the job's model and data. If the code is not kExitOk, it has
+// printed the errors to standard error.
 int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
              v1::Description* description) {
   const auto programs = FindPrograms(flags.program_directory.empty()
@@ -59,13 +59,15 @@ int Describe(const Environment& environment, const PlanFlags& flags, const v1::J
       environment.files->Read(described_file, kMaxDescriptionBytes);
   if (!bytes.ok()) return Complain(environment, bytes.status());
   if (!description->ParseFromString(*bytes)) {
-    return Complain(environment, absl::InternalError("sluice-worker describes the model wrongly"));
+    return Complain(environment,
+                    absl::InternalError("sluice-worker describes the model incorrectly"));
   }
   return kExitOk;
 }
 
-// The tensors of a model that only its own program knows: as a checkpoint of the job has them, or
-// the one that it begins with, or one tensor of as many numbers as the user says.
+// The tensors of a Custom model, which only its own program knows: those of the job's newest
+// checkpoint, of the checkpoint that it restores from, or one tensor with the number of parameters
+// that the user gives.
 absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, const PlanFlags& flags,
                                             const v1::JobSpec& job) {
   if (flags.parameters > 0) {
@@ -88,8 +90,8 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
     if (!absl::IsNotFound(source.status())) return source.status();
   }
   return absl::InvalidArgumentError(
-      "a Custom model is known to its own program only, and the job has no checkpoint yet: say how "
-      "many numbers it has with --parameters");
+      "only its own program knows a Custom model, and the job has no checkpoint yet; give its "
+      "number of parameters with --parameters");
 }
 
 int RunPlan(const Environment& environment, const PlanFlags& flags) {
@@ -139,16 +141,17 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
 
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* plan = app->add_subcommand(
-      "plan",
-      "Estimate a job's memory and network use\n\n"
-      "  sluice plan job.yaml\n"
-      "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
-      "Opens the model and the data, and starts nothing else. A Custom model is as the job's "
-      "newest\n"
-      "checkpoint has it, or as --parameters says.\n");
+  CLI::App* plan = app->add_subcommand("plan",
+                                       "Estimate a job's memory and network use\n\n"
+                                       "  sluice plan job.yaml\n"
+                                       "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
+                                       "Opens the model and the data, and starts nothing else. A "
+                                       "Custom model's size is that of the job's "
+                                       "newest\n"
+                                       "checkpoint, or --parameters.\n");
   plan->add_option("FILE", flags->manifest, "the manifest")->required();
-  plan->add_option("--bandwidth", flags->bandwidth, "of each process's link, in each direction")
+  plan->add_option("--bandwidth", flags->bandwidth,
+                   "bandwidth of each process's link, in each direction")
       ->capture_default_str();
   plan->add_option("--output", flags->output, "text, or json: one object")
       ->check(CLI::IsMember({"text", "json"}))
@@ -162,7 +165,7 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
             }
             flags->parameters = *count;
           },
-          "of a Custom model without a checkpoint: how many numbers it has (12000000, 12k, 1.5M), "
+          "number of parameters of a Custom model without a checkpoint (12000000, 12k, 1.5M), "
           "all "
           "of model.dtype")
       ->type_name("COUNT");

@@ -35,7 +35,7 @@ v1::JobSpec Job() {
   return job;
 }
 
-TEST(Plan, EveryWorkerPushesAndPullsEverythingInASynchronousStep) {
+TEST(Plan, SynchronousWorkersPushAndPullAllParameters) {
   const auto plan = MakePlan(Job(), Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->parameter_bytes, 4'000'000u);
@@ -47,21 +47,21 @@ TEST(Plan, EveryWorkerPushesAndPullsEverythingInASynchronousStep) {
     received += shard.received_bytes;
     sent += shard.sent_bytes;
     EXPECT_NEAR(shard.parameter_bytes, 2e6, 1e5);
-    // Two versions, and one sum.
+    // Two versions and one sum.
     EXPECT_EQ(shard.memory_bytes, 3 * shard.parameter_bytes);
   }
   EXPECT_EQ(received, 12'000'000u);
   EXPECT_EQ(sent, 12'000'000u);
 }
 
-TEST(Plan, AnAsynchronousUpdateIsOneWorkers) {
+TEST(Plan, AsynchronousUpdateComesFromOneWorker) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_parameter_server()->set_replicas(1);
   const auto plan = MakePlan(job, Table(), {}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].received_bytes, 4'000'000u);
-  // One version, and an update staged by each.
+  // One version, and one staged update of each worker.
   EXPECT_EQ(plan->shards[0].memory_bytes, 16'000'000u);
 }
 
@@ -73,15 +73,17 @@ v1::TensorTable Embedding() {
   return table;
 }
 
-TEST(Plan, RowsOfATableAreCountedInPlaceOfTheTable) {
+TEST(Plan, CountsRowsInsteadOfTheTable) {
   for (const bool pulled : {true, false}) {
     const auto plan = MakePlan(Job(), Embedding(), {}, {{0, pulled, {1000}, 0}});
     ASSERT_TRUE(plan.ok()) << plan.status();
-    // 4 bytes for its number and 40 for itself; a head for each block; and 8 where it is asked for.
+    // A row has 4 bytes of number and 40 of elements; each block has a header; a request has 8
+    // bytes a row.
     EXPECT_NEAR(plan->worker.received_bytes, pulled ? 44e3 : 4e6, 2e3);
     EXPECT_NEAR(plan->worker.sent_bytes, 44e3 + (pulled ? 2 * 8e3 : 0), 2e3);
     EXPECT_NEAR(plan->shards[0].received_bytes, 3 * (22e3 + (pulled ? 8e3 : 0)), 6e3);
-    EXPECT_THAT(PlanLines(*plan, 1e9), Contains(HasSubstr("about 1,000 of 100,000 a step, as")));
+    EXPECT_THAT(PlanLines(*plan, 1e9),
+                Contains(HasSubstr("about 1,000 of 100,000 per worker a step, as")));
   }
 }
 
@@ -93,13 +95,13 @@ TEST(Plan, WorkersThatSumAmongEachOtherPushOneGradientTogether) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->shards[0].received_bytes + plan->shards[1].received_bytes, 4'000'000u);
   EXPECT_EQ(plan->shards[0].sent_bytes + plan->shards[1].sent_bytes, 12'000'000u);
-  // Two thirds of its gradient to the others, one third of the sum to the shards.
+  // Two thirds of its gradient go to the other workers, one third of the sum to the shards.
   EXPECT_EQ(plan->worker.sent_bytes, 4'000'000u);
   EXPECT_NEAR(plan->worker.received_bytes, 4e6 + 4e6 * 2 / 3, 100);
   EXPECT_NEAR(plan->worker.memory_bytes, before->worker.memory_bytes + 2 * 4e6 * 2 / 3, 200);
 }
 
-TEST(Plan, RowsOfATableGoToTheShardsFromEachWorkerAsEver) {
+TEST(Plan, AllReduceWorkersStillPushRowsThemselves) {
   v1::JobSpec job = Job();
   const auto before = MakePlan(job, Embedding(), {}, {{0, true, {1000}, 0}});
   job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
@@ -109,22 +111,22 @@ TEST(Plan, RowsOfATableGoToTheShardsFromEachWorkerAsEver) {
   EXPECT_EQ(plan->worker.received_bytes, before->worker.received_bytes);
 }
 
-TEST(Plan, RowsLieWhereTheDataHasThem) {
+TEST(Plan, UsesTheRangesOfRowsInTheData) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_partitions(2);
   const auto plan = MakePlan(job, Embedding(), {}, {{0, true, {1000, 0}, 16}});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_NEAR(plan->worker.received_bytes, 44e3, 2e3);
-  EXPECT_THAT(PlanLines(*plan, 1e9), Contains(HasSubstr("the mean of 16 that were read")));
+  EXPECT_THAT(PlanLines(*plan, 1e9), Contains(HasSubstr("the mean of 16 read")));
 }
 
-TEST(Plan, ATableOfWhichNearlyAllRowsTravelTravelsWhole) {
+TEST(Plan, TableWithNearlyAllRowsIsSentWhole) {
   const auto plan = MakePlan(Job(), Embedding(), {}, {{0, true, {99'000}, 0}});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
 }
 
-TEST(Plan, RandomTokensNameTheSameRowNowAndThen) {
+TEST(Plan, RandomTokensSometimesNameTheSameRow) {
   EXPECT_EQ(ExpectedRows(100, 0), 0);
   EXPECT_NEAR(ExpectedRows(100, 1), 1, 1e-12);
   EXPECT_NEAR(ExpectedRows(2, 2), 1.5, 1e-12);
@@ -133,7 +135,7 @@ TEST(Plan, RandomTokensNameTheSameRowNowAndThen) {
   EXPECT_EQ(ExpectedRows(1, 3), 1);
 }
 
-TEST(Plan, OptimizerStateIsHeldInEachVersion) {
+TEST(Plan, EachVersionIncludesOptimizerState) {
   v1::JobSpec job = Job();
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
   job.mutable_parameter_server()->set_replicas(1);
@@ -142,7 +144,7 @@ TEST(Plan, OptimizerStateIsHeldInEachVersion) {
   EXPECT_EQ(plan->shards[0].memory_bytes, 2 * 12'000'000u + 4'000'000u);
 }
 
-TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
+TEST(Plan, CountsCompressedGradients) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
   const auto plan = MakePlan(job, Table(), {}, {});
@@ -151,7 +153,7 @@ TEST(Plan, CompressedGradientsAreCountedAsTheyAreSent) {
   EXPECT_EQ(plan->worker.received_bytes, 4'000'000u);
 }
 
-TEST(Plan, ACodecThatCannotCarryTheModelIsNamed) {
+TEST(Plan, ReportsCodecThatCannotEncodeTheModel) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_push_codec(v1::CODEC_INT8);
   const auto plan = MakePlan(job, Table(v1::BFLOAT16), {}, {});
@@ -159,7 +161,7 @@ TEST(Plan, ACodecThatCannotCarryTheModelIsNamed) {
   EXPECT_THAT(plan.status().message(), HasSubstr("w"));
 }
 
-TEST(Plan, StragglersCostAGradientOfEachWorker) {
+TEST(Plan, DroppingStragglersStoresAGradientPerWorker) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
   job.mutable_training()->mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
@@ -168,7 +170,7 @@ TEST(Plan, StragglersCostAGradientOfEachWorker) {
   EXPECT_EQ(plan->shards[0].memory_bytes, (2 + 3) * 4'000'000u);
 }
 
-TEST(Plan, TheBusiestLinkDecidesHowLongTheNetworkIsBusy) {
+TEST(Plan, NetworkTimeIsThatOfTheBusiestLink) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
   const auto plan = MakePlan(job, Table(), {}, {});
@@ -176,7 +178,7 @@ TEST(Plan, TheBusiestLinkDecidesHowLongTheNetworkIsBusy) {
   EXPECT_EQ(plan->NetworkTime(12e6), absl::Seconds(1));
 }
 
-// Two layers of 1,000 numbers, a stage each.
+// Two layers of 1,000 numbers, each a stage.
 v1::TensorTable TwoLayers() {
   v1::TensorTable table;
   for (const char* name : {"fc1.weight", "fc2.weight"}) {
@@ -198,7 +200,7 @@ v1::JobSpec StagedJob() {
   return job;
 }
 
-TEST(Plan, WhereTheShardsComputeInputsAndOutputsTravelAndParametersDoNot) {
+TEST(Plan, ComputingShardsExchangeInputsAndOutputsOnly) {
   const auto plan = MakePlan(StagedJob(), TwoLayers(), {{100, 40}, {40, 8}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->shards.size(), 2u);
@@ -209,13 +211,14 @@ TEST(Plan, WhereTheShardsComputeInputsAndOutputsTravelAndParametersDoNot) {
     received += shard.received_bytes;
     sent += shard.sent_bytes;
   }
-  EXPECT_EQ(received, 32u * (100 + 40 + 40 + 8)) << "inputs, and gradients by outputs";
-  EXPECT_EQ(sent, 32u * (40 + 8 + 40)) << "outputs, and the gradient by the second's input";
+  EXPECT_EQ(received, 32u * (100 + 40 + 40 + 8)) << "inputs, and gradients with respect to outputs";
+  EXPECT_EQ(sent, 32u * (40 + 8 + 40))
+      << "outputs, and the gradient with respect to the second stage's input";
   EXPECT_EQ(plan->worker.sent_bytes, received);
   EXPECT_EQ(plan->worker.received_bytes, sent);
 }
 
-TEST(Plan, GradientsThatAreVerifiedAreFetched) {
+TEST(Plan, VerifiedGradientsAreFetched) {
   v1::JobSpec job = StagedJob();
   job.mutable_training()->set_verify_gradients(true);
   const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}}, {});
@@ -223,7 +226,7 @@ TEST(Plan, GradientsThatAreVerifiedAreFetched) {
   EXPECT_EQ(plan->worker.received_bytes, 32u * (40 + 8 + 40) + 8000);
 }
 
-TEST(Plan, WorkersShareTheBatchOfASynchronousStep) {
+TEST(Plan, WorkersShareTheSynchronousBatch) {
   v1::JobSpec job = StagedJob();
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_worker()->set_replicas(2);
@@ -232,7 +235,7 @@ TEST(Plan, WorkersShareTheBatchOfASynchronousStep) {
   EXPECT_EQ(plan->worker.sent_bytes, 16u * (100 + 40 + 40 + 8));
 }
 
-TEST(Plan, ProgramsReadItAsJson) {
+TEST(Plan, PrintsJson) {
   v1::JobSpec job = Job();
   job.mutable_parameter_server()->set_replicas(1);
   const auto plan = MakePlan(job, Table(), {}, {});
@@ -248,7 +251,7 @@ TEST(Plan, ProgramsReadItAsJson) {
                         R"("basis":"RandomTokens"}])"));
 }
 
-TEST(Bandwidth, IsReadAsPeopleWriteIt) {
+TEST(Bandwidth, AcceptsCommonSpellings) {
   EXPECT_EQ(ParseBandwidth("10Gbit").value(), 1.25e9);
   EXPECT_EQ(ParseBandwidth("1.25 GB/s").value(), 1.25e9);
   EXPECT_EQ(ParseBandwidth("400 Mbit").value(), 5e7);
@@ -258,7 +261,7 @@ TEST(Bandwidth, IsReadAsPeopleWriteIt) {
   }
 }
 
-TEST(ParseBandwidth, RefusesNumbersThatAreInfinite) {
+TEST(ParseBandwidth, RejectsInfiniteNumbers) {
   EXPECT_FALSE(ParseBandwidth(std::string(400, '9') + "Gbit").ok());
 }
 
@@ -271,14 +274,14 @@ v1::Description DescriptionOfRows(uint32_t tensor) {
   return description;
 }
 
-TEST(RowTrafficOf, TakesTheTablesThatTheWorkerDescribes) {
+TEST(RowTrafficOf, AcceptsTheDescribedTables) {
   const auto rows = RowTrafficOf(Job(), DescriptionOfRows(0));
   ASSERT_TRUE(rows.ok()) << rows.status();
   ASSERT_EQ(rows->size(), 1u);
   EXPECT_EQ(rows->front().rows, std::vector<double>{10});
 }
 
-TEST(RowTrafficOf, RefusesATableThatIsNoTensorOfTheModel) {
+TEST(RowTrafficOf, RejectsTableThatIsNotATensor) {
   EXPECT_THAT(std::string(RowTrafficOf(Job(), DescriptionOfRows(1)).status().message()),
               HasSubstr("tensor 1 of 1"));
   v1::Description tokens = DescriptionOfRows(7);
@@ -286,14 +289,14 @@ TEST(RowTrafficOf, RefusesATableThatIsNoTensorOfTheModel) {
   EXPECT_FALSE(RowTrafficOf(Job(), tokens).ok());
 }
 
-TEST(RowTrafficOf, RefusesATableWithoutRows) {
+TEST(RowTrafficOf, RejectsTableWithoutRows) {
   v1::Description scalar = DescriptionOfRows(0);
   scalar.mutable_ready()->mutable_table()->mutable_tensors(0)->clear_shape();
   EXPECT_THAT(std::string(RowTrafficOf(Job(), scalar).status().message()),
               HasSubstr("has no rows"));
 }
 
-TEST(RowTrafficOf, RefusesMoreRowsThanTheTableHas) {
+TEST(RowTrafficOf, RejectsMoreRowsThanTheTableHas) {
   for (double named : {1e9, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
     v1::Description many = DescriptionOfRows(0);
     many.mutable_row_tables(0)->set_rows(0, named);

@@ -18,7 +18,7 @@ constexpr char kRed[] = "\x1b[31m";
 constexpr char kGreen[] = "\x1b[32m";
 constexpr char kYellow[] = "\x1b[33m";
 
-// More processes than these are counted, not listed.
+// At most so many processes are listed; the rest are counted.
 constexpr size_t kMaxProcessLines = 12;
 
 std::string Painted(absl::string_view text, const char* paint, bool color) {
@@ -70,7 +70,7 @@ const char* PaintOf(ProcessState::Tone tone) {
   return kReset;
 }
 
-// The phase, or what is known beyond it.
+// The state in words: the phase, unless more is known.
 std::string StateOf(const JobView& view) {
   if (!view.state.empty()) return view.state;
   if (!view.heard) return "starting";
@@ -166,7 +166,7 @@ std::string EvaluationText(const v1::Evaluation& evaluation) {
   if (evaluation.has_perplexity()) {
     absl::StrAppend(&text, "perplexity ", PerplexityText(evaluation.perplexity()), ", ");
   }
-  // Who only passes an evaluation on may know no more than its metric.
+  // The status of a TrainingJob may have only the metric of an evaluation.
   const bool metric = evaluation.has_accuracy() || evaluation.has_perplexity();
   if (metric && evaluation.samples() == 0) return text.substr(0, text.size() - 2);
   absl::StrAppend(&text, "loss ", LossText(evaluation.loss()));
@@ -265,7 +265,7 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
 
 namespace {
 
-// Cuts to so many characters, and counts all that there are.
+// Cuts to so many characters, and counts all characters.
 std::string Cut(absl::string_view text, int columns, int* counted) {
   std::string cut;
   int& width = *counted;
@@ -334,7 +334,7 @@ std::string TravelledText(const v1::JobProgress& progress, absl::string_view wha
                           uint64_t whole) {
   if (whole == 0) return "";
   std::string text = absl::StrCat(BytesText(sent), " of ", what);
-  // Of a job that was restored, the coordinator does not know what its predecessors counted.
+  // After a restoration, the coordinator does not know the counts of earlier attempts.
   if (progress.step() > 0 && !progress.restored()) {
     text = absl::StrCat(BytesText(sent / progress.step()), " of ", what, " a step");
   }
@@ -425,7 +425,8 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
     }
   }
   if (!progress.checkpoint().error().empty()) {
-    add("warning", absl::StrCat("the newest checkpoint failed: ", progress.checkpoint().error()));
+    add("warning",
+        absl::StrCat("saving the newest checkpoint failed: ", progress.checkpoint().error()));
   }
   add("logs", facts.logs);
   return lines;

@@ -1,4 +1,4 @@
-// A running job in words. Pure: what is known in, text out.
+// Describes a running job in words. Pure.
 #ifndef SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_
 #define SLUICE_SERVICES_CLI_PROGRESS_TEXT_H_
 
@@ -33,10 +33,10 @@ std::string EvaluationText(const v1::Evaluation& evaluation);
 // "starting", "training", ...
 std::string PhaseText(v1::JobProgress::Phase phase);
 
-// What is left at the speed of the moment; infinite while that is unknown.
+// The remaining time at the current speed; infinite while the speed is unknown.
 absl::Duration TimeLeft(const v1::JobProgress& progress);
 
-// One process in words, wherever it runs.
+// One process in words, on this machine or in a cluster.
 struct ProcessState {
   enum class Tone { kGood, kWaiting, kBad, kDone };
   std::string text;  // "training, 512 samples/s"
@@ -46,9 +46,9 @@ struct ProcessState {
 
 struct JobView {
   std::string name;
-  bool heard = false;  // whether `progress` is anything
+  bool heard = false;  // whether `progress` is valid
   v1::JobProgress progress;
-  // In place of the phase's own word, where more is known ("waits: Unschedulable").
+  // Replaces the phase's word if more is known ("waiting: Unschedulable").
   std::string state;
   std::map<policy::Slot, ProcessState> processes;
   bool stopping = false;
@@ -57,27 +57,27 @@ struct JobView {
 // "training: step 300 of 1,876 (16 %), epoch 0.32, loss 0.412, 1,234 samples/s, 1m 37s left"
 std::string ProgressLine(const JobView& view);
 
-// Lines of the live view, each at most `columns` characters wide (colours not counted). `unicode`:
-// whether the bar may be of block characters.
+// The lines of the live view, each at most `columns` characters wide (colours not counted).
+// `unicode`: whether the bar may use block characters.
 std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
                                    bool unicode = true);
 
 // Cuts to so many characters (UTF-8 code points; escape sequences do not count).
 std::string CutToWidth(absl::string_view text, int columns);
-// The number of characters, counted likewise.
+// The number of characters, counted in the same way.
 int WidthOf(absl::string_view text);
 
-// Whether the event says no more than why the job failed.
+// Whether the event only repeats why the job failed.
 bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress);
 
-// What helps against a failure of a common kind, as one sentence; empty where it is not known.
+// A sentence on how to fix a common kind of failure; empty if none is known.
 std::string RemedyFor(absl::string_view reason);
 
-// How a run ended, wherever it ran.
+// How a run ended, on this machine or on a cluster.
 struct RunResult {
   policy::Ending ending;
-  v1::JobProgress progress;  // the last
-  bool heard = false;        // whether there was any
+  v1::JobProgress progress;  // the last progress
+  bool heard = false;        // whether there was any progress
   uint32_t restarts = 0;     // of all processes
 };
 
@@ -85,13 +85,13 @@ struct SummaryFacts {
   std::string name;
   RunResult result;
   absl::Duration elapsed;        // from start to end
-  absl::Duration training_time;  // of it, in which
-  uint64_t samples = 0;          // so many samples were trained on
-  std::string logs;              // where they are, or a command that shows them
-  std::string export_command;    // that writes the trained model; empty: there is none
+  absl::Duration training_time;  // the part of it in which
+  uint64_t samples = 0;          // this many samples were trained on
+  std::string logs;              // their folder, or a command that shows them
+  std::string export_command;    // writes the trained model; empty: there is none
 };
 
-// "Trained fashion-mnist: accuracy 98.61 % after 1,876 steps (2.00 epochs)" and what follows it.
+// "Trained fashion-mnist: accuracy 98.61 % after 1,876 steps (2.00 epochs)" and the lines below it.
 std::vector<std::string> SummaryLines(const SummaryFacts& facts);
 
 // "2 % data, 71 % compute, 3 % push, 20 % wait, 4 % pull"; empty if nothing is known.
@@ -99,7 +99,7 @@ std::string TimeSplitText(const v1::JobProgress& progress);
 
 // "33.1 KiB of gradients a step, 2.01 % of their size"; empty if nothing was pushed.
 std::string PushedText(const v1::JobProgress& progress);
-// The same of the parameters that workers pulled; empty if all came as they are.
+// The same for the parameters that workers pulled; empty if they were pulled without compression.
 std::string PulledText(const v1::JobProgress& progress);
 
 // "median 1, 95 % at most 3, largest 7 updates"; empty if nothing is known.

@@ -33,7 +33,7 @@ ProcessState Running(uint32_t restarts = 0) {
   return {"running", ProcessState::Tone::kGood, restarts};
 }
 
-TEST(ProgressTextTest, BytesPushedAreToldForAStepAndInProportion) {
+TEST(ProgressTextTest, ShowsPushedBytesPerStepAndTheirShare) {
   v1::JobProgress progress = Training();
   EXPECT_EQ(PushedText(progress), "");
   progress.set_step(1000);
@@ -46,7 +46,7 @@ TEST(ProgressTextTest, BytesPushedAreToldForAStepAndInProportion) {
   EXPECT_EQ(PushedText(progress), "2.0 MiB of gradients");
 }
 
-TEST(ProgressTextTest, BytesPulledAreToldWhereTheyAreFewerThanTheParameters) {
+TEST(ProgressTextTest, ShowsPulledBytesIfFewerThanTheParameters) {
   v1::JobProgress progress = Training();
   progress.set_step(10);
   progress.set_pulled_bytes(2048 * 10);
@@ -56,7 +56,7 @@ TEST(ProgressTextTest, BytesPulledAreToldWhereTheyAreFewerThanTheParameters) {
   EXPECT_EQ(PulledText(progress), "2.0 KiB of parameters a step, 25 % of their size");
 }
 
-TEST(ProgressTextTest, StalenessIsToldByItsQuantiles) {
+TEST(ProgressTextTest, ShowsQuantilesOfStaleness) {
   v1::JobProgress progress = Training();
   EXPECT_EQ(StalenessText(progress), "");
   progress.mutable_staleness()->set_mean(1.666);
@@ -66,7 +66,7 @@ TEST(ProgressTextTest, StalenessIsToldByItsQuantiles) {
   EXPECT_EQ(StalenessText(progress), "mean 1.67, median 1, 95 % at most 3, largest 1,200 updates");
 }
 
-TEST(ProgressTextTest, NumbersAreForPeople) {
+TEST(ProgressTextTest, FormatsNumbers) {
   EXPECT_EQ(CountText(0), "0");
   EXPECT_EQ(CountText(999), "999");
   EXPECT_EQ(CountText(1876), "1,876");
@@ -85,7 +85,7 @@ TEST(ProgressTextTest, NumbersAreForPeople) {
   EXPECT_EQ(LossText(std::nan("")), "nan");
 }
 
-TEST(ProgressTextTest, AnEvaluationIsOneLine) {
+TEST(ProgressTextTest, EvaluationIsOneLine) {
   v1::Evaluation evaluation;
   evaluation.set_step(938);
   evaluation.set_epoch(1);
@@ -108,7 +108,7 @@ TEST(ProgressTextTest, AnEvaluationIsOneLine) {
   EXPECT_EQ(EvaluationText(evaluation), "Step 938 (epoch 1.00): loss 5.090");
 }
 
-TEST(ProgressTextTest, APlainLineSaysWhereTheJobIs) {
+TEST(ProgressTextTest, ProgressLineShowsTheStep) {
   JobView view;
   EXPECT_EQ(ProgressLine(view), "starting");
   view.heard = true;
@@ -131,7 +131,7 @@ TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {
   EXPECT_EQ(TimeLeft(progress), absl::ZeroDuration());
 }
 
-TEST(LiveLinesTest, EveryProcessHasALineWithItsState) {
+TEST(LiveLinesTest, ListsEveryProcessWithItsState) {
   JobView view;
   view.name = "demo";
   view.heard = true;
@@ -146,7 +146,7 @@ TEST(LiveLinesTest, EveryProcessHasALineWithItsState) {
   EXPECT_THAT(lines, Contains("  worker-0     training, 512 samples/s (restarted once)"));
 }
 
-TEST(LiveLinesTest, WhatIsKnownBeyondThePhaseStandsInItsPlace) {
+TEST(LiveLinesTest, StateReplacesThePhase) {
   JobView view;
   view.name = "demo";
   view.state = "waits: Unschedulable";
@@ -174,7 +174,7 @@ TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
   }
 }
 
-TEST(LiveLinesTest, ColoursAreUsedOnlyWhereAskedFor) {
+TEST(LiveLinesTest, UsesColoursOnlyIfRequested) {
   JobView view;
   view.name = "demo";
   view.heard = true;
@@ -184,7 +184,7 @@ TEST(LiveLinesTest, ColoursAreUsedOnlyWhereAskedFor) {
   EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, true), "\n"), HasSubstr("\x1b[32m"));
 }
 
-TEST(LiveLinesTest, TheBarIsAsciiWhereTheLocaleHasNoMore) {
+TEST(LiveLinesTest, DrawsAsciiBarWithoutUnicode) {
   JobView view;
   view.heard = true;
   view.progress = Training();
@@ -195,12 +195,12 @@ TEST(LiveLinesTest, TheBarIsAsciiWhereTheLocaleHasNoMore) {
   for (const char c : bar) EXPECT_GT(c, 0) << bar;
 }
 
-TEST(LiveLinesTest, WidthsAreThoseOfWhatIsSeen) {
+TEST(LiveLinesTest, WidthCountsVisibleCharacters) {
   EXPECT_EQ(WidthOf("\x1b[32m██\x1b[0m ab"), 5);
   EXPECT_EQ(CutToWidth("██ab", 3), "██a");
 }
 
-TEST(LiveLinesTest, ManyProcessesAreCounted) {
+TEST(LiveLinesTest, CountsProcessesBeyondTheLimit) {
   JobView view;
   for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running();
   const std::vector<std::string> lines = LiveLines(view, 80, false);
@@ -208,14 +208,14 @@ TEST(LiveLinesTest, ManyProcessesAreCounted) {
   EXPECT_EQ(lines.back(), "  and 88 more");
 }
 
-TEST(CutToWidthTest, EscapeSequencesTakeNoWidthAndAreKept) {
+TEST(CutToWidthTest, KeepsEscapeSequencesAndIgnoresTheirWidth) {
   EXPECT_EQ(CutToWidth("\x1b[1mabcdef\x1b[0m", 3), "\x1b[1mabc\x1b[0m");
   EXPECT_EQ(CutToWidth("█░█░", 2), "█░");
   EXPECT_EQ(CutToWidth("abc", 3), "abc");
   EXPECT_EQ(CutToWidth("\x1b[1", 3), "\x1b[1");
 }
 
-TEST(SummaryTest, ATrainedJobSaysItsMetricAndHowToExportIt) {
+TEST(SummaryTest, TrainedJobShowsItsMetricAndExportCommand) {
   SummaryFacts facts;
   facts.name = "demo";
   facts.logs = ".sluice/demo/logs";

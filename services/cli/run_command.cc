@@ -37,10 +37,10 @@ namespace {
 
 constexpr size_t kFailureLogLines = 20;
 
-// A job of this machine, as a display sees it.
+// Passes the events of a job of this machine to a display.
 class Listener final : public local::JobListener {
  public:
-  // `logs`: whose lines are shown too.
+  // `logs`: if set, its lines are shown too.
   Listener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs)
       : display_(display), clock_(clock), logs_(std::move(logs)) {}
 
@@ -62,7 +62,7 @@ class Listener final : public local::JobListener {
   }
   void OnEnding(const policy::Ending& ending) override { display_->Ending(ending.outcome); }
   void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
-    // Ctrl-C is told on the thread that draws.
+    // Ctrl-C is shown by the thread that draws.
     if (stopping_) display_->Stopping();
     if (logs_.has_value()) {
       logs_->Poll([this](absl::string_view process, absl::string_view line) {
@@ -81,7 +81,8 @@ class Listener final : public local::JobListener {
     facts->samples = training_->second.samples - training_->first.samples;
   }
 
-  // Whose log to look at: whom the coordinator's reason names ("worker-0: ..."), else itself.
+  // The process whose log explains the failure: the one that the reason names ("worker-0: ..."),
+  // else the coordinator.
   policy::Slot Blamed(absl::string_view reason) const {
     for (const policy::Slot& slot : slots_) {
       if (absl::StartsWith(reason, absl::StrCat(policy::SlotName(slot), ":"))) return slot;
@@ -100,8 +101,8 @@ class Listener final : public local::JobListener {
   std::optional<LogFollower> logs_;
   std::optional<v1::JobProgress> progress_;  // the last
   std::atomic<bool> stopping_{false};
-  std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress of it
-  std::set<policy::Slot> slots_;                   // that ended once
+  std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress
+  std::set<policy::Slot> slots_;                   // of processes that have ended
 };
 
 int ExitCodeOf(policy::Outcome outcome) {
@@ -121,10 +122,10 @@ std::vector<std::string> ProgramDirectories(const Environment& environment, cons
   return environment.program_directories;
 }
 
-// Whether to go on. What is removed is said in any case.
+// Whether to continue. Prints in any case what is removed.
 bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
                   const local::JobDirectory& directory) {
-  // Of a job that runs nothing is removed: it is refused.
+  // For a running job nothing is removed: the run is refused.
   if (!directory.ReadJob().ok() || directory.LockedBy().has_value()) return true;
   *environment.err << "--fresh deletes the existing checkpoints in " << directory.path() << "\n";
   if (flags.yes || !environment.in_is_terminal) return true;
@@ -142,7 +143,7 @@ std::unique_ptr<RunDisplay> MakeDisplay(const Environment& environment, const Ru
   return MakeTextDisplay(environment, std::move(options));
 }
 
-// One sentence; of JSON also the summary, which everybody waits for.
+// Prints one sentence and, with JSON, also the summary that readers expect last.
 int SayNothingRuns(const Environment& environment, const RunFlags& flags, const std::string& name,
                    const std::string& text, policy::Outcome outcome,
                    const v1::JobProgress& progress, const std::string& logs = "") {
@@ -167,7 +168,7 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
 
 int SayFinished(const Environment& environment, const RunFlags& flags, const std::string& name,
                 const local::JobDirectory& directory, const PreparedRun& run) {
-  std::string text = absl::StrCat("Job ", name, " has finished already, after ",
+  std::string text = absl::StrCat("Job ", name, " has already finished, after ",
                                   CountText(run.finished->step), " steps");
   if (run.finished->has_accuracy) {
     absl::StrAppend(&text, " with an accuracy of ", PercentText(run.finished->accuracy));
@@ -176,6 +177,7 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
     absl::StrAppend(&text, " with a perplexity of ", PerplexityText(run.finished->perplexity));
   }
   absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
+
   v1::JobProgress progress;
   progress.set_phase(v1::JobProgress::SUCCEEDED);
   progress.set_step(run.finished->step);
@@ -250,6 +252,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   options.command_directory =
       std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
   options.control.with_losses = losses;
+
   const absl::Time start = environment.clock->Now();
   SummaryFacts facts;
   facts.name = name;
@@ -272,6 +275,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     log_begins = std::move(result.log_begins);
     environment.set_interrupt_handler(nullptr);
   }
+
   const absl::Time now = environment.clock->Now();
   facts.elapsed = now - start;
   listener.FillIn(&facts);
@@ -283,6 +287,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
     log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines,
                                  log_begins[*ending.blamed]);
   }
+
   if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
     display->Note(absl::StrCat("Warning: the result could not be recorded: ", status.message()));
   }
@@ -290,8 +295,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   return code;
 }
 
-// If the job runs: has it save a checkpoint and stop, so that this process goes on with it. Nothing
-// is stopped for a manifest that it could not go on with.
+// If the job is running, has it save a checkpoint and stop, so that this process can continue it.
+// Nothing is stopped if the job could not continue with this manifest.
 absl::Status StopRunning(const Environment& environment, const RunFlags& flags,
                          const api::TrainingJob& job, const local::JobDirectory& directory) {
   if (!directory.LockedBy().has_value()) return absl::OkStatus();
@@ -307,10 +312,10 @@ absl::Status StopRunning(const Environment& environment, const RunFlags& flags,
   return stopped.status();
 }
 
-// A manifest may say more for a cluster than one machine can do.
+// Prints a note about fields of the manifest that only apply to a cluster.
 void SaySetAside(const Environment& environment, const api::TrainingJob& job) {
   std::vector<std::string> fields = api::ClusterFields(job);
-  // Processes of one machine speak without TLS in any case.
+  // Processes of one machine communicate without TLS anyway.
   if (job.cluster.is_object() && job.cluster.value("tls", "") == "Disabled") {
     fields.erase(std::remove(fields.begin(), fields.end(), "spec.tls"), fields.end());
   }
@@ -336,6 +341,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
         absl::StrCat("Job ", job->spec.name(), " is suspended (spec.suspend): nothing runs"),
         policy::Outcome::kSuspended, v1::JobProgress());
   }
+
   const absl::StatusOr<local::Programs> programs =
       FindPrograms(ProgramDirectories(environment, flags), job->spec);
   if (flags.dry_run) {
@@ -351,10 +357,12 @@ int Run(const Environment& environment, const RunFlags& flags) {
       return Complain(environment, status);
     }
   }
+
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
       !status.ok()) {
     return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
   }
+
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
   if (flags.take_over) {
     const absl::Status stopped = StopRunning(environment, flags, *job, directory);
@@ -378,7 +386,7 @@ int RunOnCluster(const Environment& environment, const RunFlags& flags, ClusterR
   for (const auto& [flag, given] : here_only) {
     if (!given) continue;
     return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
-                                     flag, " is for jobs of this machine, not of a cluster")));
+                                     flag, " applies to jobs of this machine, not of a cluster")));
   }
   cluster->manifest = flags.manifest;
   cluster->output = flags.output;
@@ -415,23 +423,23 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
                 "manifest (another training.mode, number of shards, ...)")
       ->excludes("--fresh");
   run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
-  run->add_flag("--dry-run", flags->dry_run, "show what would start, and change nothing");
+  run->add_flag("--dry-run", flags->dry_run, "show what would start, but change nothing");
   run->add_option("--workers", flags->workers, "number of workers instead of the manifest's")
       ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
   run->add_option("--shards", flags->shards, "number of shards instead of the manifest's")
       ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
-  run->add_flag("-q,--quiet", flags->quiet, "print only the final metric, and errors");
+  run->add_flag("-q,--quiet", flags->quiet, "print only the final metric and errors");
   run->add_flag("-v,--verbose", flags->verbose,
-                "show the processes' logs too, with a line for each push, pull and step");
+                "also show the processes' logs, with a line for each push, pull and step");
   run->add_option("--output", flags->output,
                   "text, json: one object on each line, or plain: evaluations, the final metric "
                   "and the time it took")
       ->check(CLI::IsMember({"text", "json", "plain"}))
       ->capture_default_str();
-  run->add_option("--port", flags->port, "of the coordinator (default: any that is free)")
+  run->add_option("--port", flags->port, "the coordinator's port (default: any free port)")
       ->check(CLI::Range(0, 65535));
   run->add_option("--log-level", flags->log_level,
-                  "of the processes (default: info; with --verbose debug)")
+                  "log level of the processes (default: info; with --verbose debug)")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   run->add_option("--bin-dir", flags->program_directory,
                   "folder of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
@@ -439,7 +447,7 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   AddStateDirectory(run, &flags->state_directory);
   AddClusterFlags(run, &cluster->cluster);
   run->add_flag("-d,--detach", cluster->detach,
-                "on a cluster: apply the manifest, and do not follow it");
+                "on a cluster: apply the manifest, and do not follow the job");
   run->add_flag("--force-conflicts", cluster->force_conflicts,
                 "on a cluster: take over fields that other tools have set");
   run->callback([=, &environment] {

@@ -19,33 +19,34 @@
 
 namespace sluice::cli {
 
-// One life of a process: a child of this one, or a pod.
+// One life of a process: a child of this process, or a pod.
 struct ProcessLife {
   policy::Slot slot;
   pid_t pid = 0;    // 0: it is a pod
   std::string pod;  // empty: it is a process of this machine
 };
 
-// Told of a job, wherever it runs. Everything on one thread.
+// Shows a job, on this machine or on a cluster. All calls come from one thread.
 class RunDisplay {
  public:
   virtual ~RunDisplay() = default;
   virtual void OnProcessStarted(const ProcessLife& life) = 0;
   virtual void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) = 0;
-  // With the events since the last call. `state`: in place of the phase's own word, as in JobView.
+  // `progress` has the events since the last call. `state` replaces the phase's word, as in
+  // JobView.
   virtual void OnProgress(const v1::JobProgress& progress, const std::string& state) = 0;
   virtual void OnLogLine(absl::string_view process, absl::string_view line) = 0;
-  // Now and then, and after each of the above.
+  // Called regularly, and after each of the calls above.
   virtual void OnTick(const std::map<policy::Slot, ProcessState>& processes) = 0;
-  // A sentence for people.
+  // Shows a sentence.
   virtual void Note(absl::string_view text) = 0;
-  // The job was asked to stop; shown until it has.
+  // The job was asked to stop; shown until it has stopped.
   virtual void Stopping() = 0;
-  // How the job ends is decided; what is told until Finish follows from it.
+  // How the job ends is decided; calls until Finish are consequences of it.
   virtual void Ending(policy::Outcome) {}
-  // The job goes on, and is watched no longer. `how`: what can be done now, a line each.
+  // The job continues and is no longer followed. `how`: lines that say what the user can do now.
   virtual void Detached(const std::vector<std::string>& how) = 0;
-  // The end. `log_lines`: the last of the process that is to blame.
+  // The job has ended. `log_lines`: the last log lines of the process to blame.
   virtual void Finish(const SummaryFacts& facts, int exit_code,
                       const std::vector<std::string>& log_lines) = 0;
 };
@@ -53,20 +54,21 @@ class RunDisplay {
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors
-  // Plain: steps of an iteration, in which every worker has its turn.
+  // Plain: steps per iteration, in which every worker has one update.
   uint64_t iteration_steps = 1;
-  // Plain: the losses of the trainers' batches, and that training is complete.
+  // Plain: prints the losses of the trainers' batches, and "Training complete".
   bool losses = false;
 };
 
-// Lines of text; on a terminal with a live view below them, redrawn at most five times a second.
+// Prints lines of text; on a terminal, with a live view below them that is redrawn at most five
+// times a second.
 std::unique_ptr<RunDisplay> MakeTextDisplay(const Environment& environment, DisplayOptions options);
 
-// One JSON object on each line.
+// Prints one JSON object per line.
 std::unique_ptr<RunDisplay> MakeJsonDisplay(const Environment& environment, DisplayOptions options);
 
-// "Iter 10: accuracy is 85.1", "Final accuracy is 90.2", "This took 4.20 seconds", and nothing
-// else; warnings on standard error. With `losses` also "worker-0 training batch 5 loss 2.295" and
+// "Iter 10: accuracy is 85.1", "Final accuracy is 90.2", "This took 4.20 seconds" on standard
+// output; warnings on standard error. With `losses` also "worker-0 training batch 5 loss 2.295" and
 // "Training complete".
 std::unique_ptr<RunDisplay> MakePlainDisplay(const Environment& environment,
                                              DisplayOptions options);

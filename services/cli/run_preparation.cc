@@ -20,7 +20,7 @@
 namespace sluice::cli {
 namespace {
 
-// What the field table allows (spec.worker.replicas, spec.parameterServer.replicas).
+// The bound in the field table (spec.worker.replicas, spec.parameterServer.replicas).
 constexpr uint32_t kMaxReplicas = 1024;
 
 std::string NewUid() {
@@ -54,8 +54,8 @@ bool WantsExisting(const v1::CheckpointSpec& checkpoint) {
          checkpoint.on_existing() == v1::CheckpointSpec::REPLACE;
 }
 
-// Checkpoints without the record of their job: whose they are, and whether this manifest fits them,
-// cannot be told.
+// Refuses checkpoints without the record of their job: neither their job nor whether this manifest
+// fits them is known.
 absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSystem* files) {
   const std::string folder = directory.checkpoints();
   const absl::StatusOr<bool> holds = HoldsCheckpoint(folder, files);
@@ -63,18 +63,17 @@ absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSy
   if (!*holds) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       folder, " holds checkpoints, and ", directory.path(),
-      "/job.json, which says what job they are of, is missing. Move the folder away to keep them "
-      "(spec.checkpoint.restoreFrom begins with one), set spec.checkpoint.onExisting: Resume to "
+      "/job.json, the record of their job, is missing. Move the folder away to keep them "
+      "(spec.checkpoint.restoreFrom starts from one), set spec.checkpoint.onExisting: Resume to "
       "continue from them, or use --fresh to remove them and start over."));
 }
 
-// What a job that begins finds where its checkpoints are to be. FAILED_PRECONDITION: it may not use
-// the storage.
+// What a new job finds in its checkpoint storage. FAILED_PRECONDITION: it may not use the storage.
 absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh,
                                          const local::JobDirectory& directory, FileSystem* files) {
   const v1::CheckpointSpec& checkpoint = job.spec.checkpoint();
   if (checkpoint.directory().empty()) {
-    if (fresh) return ExistingJob();  // it is removed
+    if (fresh) return ExistingJob();  // it will be removed
     if (!WantsExisting(checkpoint)) {
       absl::Status orphaned = CheckNothingIsOrphaned(directory, files);
       if (!orphaned.ok()) return orphaned;
@@ -82,19 +81,19 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
     }
   }
   v1::JobSpec spec = job.spec;
-  // A folder that the job names itself is not emptied.
+  // A folder that the manifest names is not emptied.
   if (fresh) spec.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
   return JudgeStorage(spec, directory, files);
 }
 
-// Removes what was there of the job, but for checkpoints that it continues from or replaces.
-// `before`: as which it has begun, without training anything.
+// Removes the job's old state, except for checkpoints that it continues from or replaces. `before`:
+// the job as it was started earlier, without training anything.
 absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
                        ExistingJob::Kind existing, local::JobDirectory* directory,
                        FileSystem* files) {
   const std::string& folder = job.spec.checkpoint().directory();
   if (before.ok() && !folder.empty() && before->spec.checkpoint().directory() == folder) {
-    // Its claims stay. Words may be those of another text.
+    // The claims stay. The vocabulary is removed, since the text may be a different one.
     absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
@@ -102,8 +101,8 @@ absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::Tr
   return needed ? absl::OkStatus() : directory->Clear();
 }
 
-// Why a job that has not begun yet, or is to begin anew, is refused; all of it can be told without
-// the lock, and so without leaving one behind.
+// Why a job that is new, or starts over, is refused. These checks need no lock, so a refused job
+// leaves no lock file behind.
 absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
                             const local::JobDirectory& directory, FileSystem* files) {
   if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
@@ -142,7 +141,7 @@ absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& director
     }
     if ((found.*program.path).empty()) {
       return absl::NotFoundError(absl::StrCat(
-          "the program ", program.name, " is missing; looked in ", absl::StrJoin(directories, ", "),
+          "the program ", program.name, " is missing; searched ", absl::StrJoin(directories, ", "),
           ". Build it, or name its folder with --bin-dir or SLUICE_BIN_DIR."));
     }
   }
@@ -206,7 +205,7 @@ absl::Status CheckPortIsFree(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // As gRPC: a port that was used a moment ago is free.
+  // Like gRPC, treats a port that was used a moment ago as free.
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool ok = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
@@ -215,9 +214,9 @@ absl::Status CheckPortIsFree(int port) {
   close(fd);
   if (ok) return absl::OkStatus();
   if (error == EADDRINUSE) {
-    return absl::UnavailableError(
-        absl::StrCat("port ", port,
-                     " is in use by another process; choose another with --port, or leave it out"));
+    return absl::UnavailableError(absl::StrCat(
+        "port ", port,
+        " is in use by another process; choose another port with --port, or omit the flag"));
   }
   return absl::ErrnoToStatus(error, absl::StrCat("port ", port));
 }
@@ -271,14 +270,16 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
   }
   if (!lock.ok()) {
-    return absl::Status(lock.status().code(),
-                        absl::StrCat(lock.status().message(), "; --state-dir names another place"));
+    return absl::Status(
+        lock.status().code(),
+        absl::StrCat(lock.status().message(), "; choose another folder with --state-dir"));
   }
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
   bool anew = !before.ok();
-  bool another = !before.ok();  // than the activation that began here, if any: it gets its own uid
+  bool another =
+      !before.ok();  // another activation than the one that began here, if any: it gets a new uid
   ExistingJob existing;
   if (before.ok()) {
     run.changes = local::CompareJobs(*before, job);
@@ -295,7 +296,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
       if (existing.kind == ExistingJob::Kind::kNone) {
         return absl::FailedPreconditionError(
             absl::StrCat("job ", job.spec.name(),
-                         " has trained already, and its checkpoints are gone; use --fresh to start "
+                         " has already trained, and its checkpoints are gone; use --fresh to start "
                          "over"));
       }
     }
@@ -326,7 +327,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
   v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
   if (checkpoint.directory().empty()) checkpoint.set_directory(directory->checkpoints());
-  // Only of this start: the same command without --fresh continues.
+  // Only this start replaces: the same command without --fresh continues.
   if (fresh) checkpoint.set_on_existing(v1::CheckpointSpec::REPLACE);
   return run;
 }

@@ -1,4 +1,4 @@
-// What must be settled before a job's processes start.
+// Checks and preparations before a job's processes start.
 #ifndef SLUICE_SERVICES_CLI_RUN_PREPARATION_H_
 #define SLUICE_SERVICES_CLI_RUN_PREPARATION_H_
 
@@ -26,7 +26,7 @@ struct RunFlags {
   std::string state_directory = ".sluice";
   std::string program_directory;  // empty: the environment's
   std::string output = "text";
-  std::string log_level;  // empty: debug where the logs are shown (`verbose`), else info
+  std::string log_level;  // empty: debug with `verbose`, else info
   std::optional<uint32_t> workers;
   std::optional<uint32_t> shards;
   int port = 0;
@@ -41,33 +41,33 @@ struct RunFlags {
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 
-// Whether a job that has begun, as `before`, holds anything that a changed manifest would make
-// worthless: a checkpoint, or the result of training to the end. What cannot be looked at counts.
+// Whether the started job `before` has anything that a changed manifest would make worthless: a
+// checkpoint, or the result of a finished training. Anything that cannot be read counts.
 bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
                 FileSystem* files);
 
-// The programs of these roles; others' paths stay empty. NOT_FOUND names what is missing, and where
-// it was looked for.
+// The programs of these roles; the other paths stay empty. NOT_FOUND names the missing program and
+// the folders that were searched.
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
                                              absl::Span<const v1::Role> roles);
 
-// Those that a job is made of; where its layers are computed by the shards (training.execution:
-// Server), their program is sluice-ps-torch.
+// The programs of a job. If the shards compute its layers (training.execution: Server), theirs is
+// sluice-ps-torch.
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
                                              const v1::JobSpec& job);
 
-// The roles whose programs a job is made of: a job with a command of its own as worker does without
-// sluice-worker, and so without LibTorch.
+// The roles whose programs a job needs: a job whose worker is its own command needs neither
+// sluice-worker nor LibTorch.
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
-// ALREADY_EXISTS if something else listens there, or it may not be used.
+// ALREADY_EXISTS if another process listens on the port, or this user may not use it.
 absl::Status CheckPortIsFree(int port);
 
-// Whether the job is to train for longer, or less long, than it was.
+// Whether the job's length of training changed.
 bool ChangeLength(const std::vector<local::ManifestChange>& changes);
 
-// What the storage of the job's checkpoints holds for a job that is not the one that made them.
-// FAILED_PRECONDITION, in the coordinator's words: the job may not use it.
+// What the checkpoint storage contains for a job that did not write it. FAILED_PRECONDITION, with
+// the coordinator's message: the job may not use it.
 absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
                                          const local::JobDirectory& directory, FileSystem* files);
 
@@ -75,20 +75,21 @@ struct PreparedRun {
   api::TrainingJob job;  // with uid and checkpoint directory
   std::unique_ptr<local::JobLock> lock;
   bool resumed = false;
-  std::vector<local::ManifestChange> changes;  // taken over
-  // If it is set, the job has finished before and nothing is to be done.
+  std::vector<local::ManifestChange> changes;  // accepted changes
+  // Set if the job has already finished and nothing is to be done.
   std::optional<local::JobResult> finished;
 };
 
-// Whether the job, which has begun, may go on with this manifest: FAILED_PRECONDITION names each
-// field that may not change.
+// Whether the started job may continue with this manifest: FAILED_PRECONDITION names each field
+// that may not change.
 absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory);
 
-// Takes the lock, removes the old state if that is asked for, compares with what the job began
-// with, and records it. A job that has trained nothing yet takes any change. FAILED_PRECONDITION:
-// the job runs already, or has changed (each field is named), or its checkpoint folder belongs to
-// an earlier life of it, or holds checkpoints of which nobody knows the job. NOT_FOUND: something
-// that it reads is not there. Nothing is changed on errors.
+// Takes the lock, removes the old state if requested, compares the manifest with the one the job
+// began with, and records it. A job that has trained nothing yet accepts any change.
+// FAILED_PRECONDITION: the job is already running; or the manifest has changed (the message names
+// each field); or the checkpoint folder belongs to an earlier life of the job, or contains
+// checkpoints of an unknown job. NOT_FOUND: one of its inputs does not exist. Nothing is changed on
+// errors.
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
                                        local::JobDirectory* directory, FileSystem* files);
 

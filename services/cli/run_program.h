@@ -6,8 +6,8 @@
 
 namespace sluice::cli {
 
-// Runs a program to its end, with this one's input and output. Its exit code; 128 + the signal that
-// it died of; 127 if it could not be started.
+// Runs a program to its end with this process's input and output. Returns its exit code; 128 + the
+// signal that killed it; 127 if it could not be started.
 int RunProgram(const std::vector<std::string>& arguments);
 
 }  // namespace sluice::cli

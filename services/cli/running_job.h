@@ -1,4 +1,4 @@
-// Asks a job that runs on this machine.
+// Queries a job that runs on this machine.
 #ifndef SLUICE_SERVICES_CLI_RUNNING_JOB_H_
 #define SLUICE_SERVICES_CLI_RUNNING_JOB_H_
 
@@ -14,12 +14,12 @@
 
 namespace sluice::cli {
 
-// host:port of its coordinator. NOT_FOUND if it has said none yet.
+// host:port of its coordinator. NOT_FOUND if the coordinator has not written its port yet.
 absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
                                                const local::JobDirectory& directory);
 
-// What shows the run's secret to its processes; null for a run without one. PERMISSION_DENIED:
-// another user's.
+// Credentials with the run's secret; null for a run without one. PERMISSION_DENIED: the run belongs
+// to another user.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
     FileSystem* files, const local::JobDirectory& directory);
 

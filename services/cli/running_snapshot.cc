@@ -27,7 +27,7 @@
 namespace sluice::cli {
 namespace {
 
-// Collects what all shards send.
+// Collects the tensors that the shards send.
 class Collector {
  public:
   Collector(const v1::Snapshot& snapshot, TensorAssembler assembler)
@@ -35,12 +35,12 @@ class Collector {
     for (const v1::Block& block : snapshot.layout().blocks()) missing_.insert(block.partition());
   }
 
-  // Of a stream's thread.
+  // Called on a stream's thread.
   void OnFrame(const v1::Header& header, const absl::Cord& payload) {
     MutexLock lock(&mutex_);
     if (!status_.ok()) return;
     if (header.has_refused()) {
-      status_ = absl::AbortedError("the job changed its view, or let go of the version; try again");
+      status_ = absl::AbortedError("the job changed its view, or released the version; try again");
     } else if (header.has_data()) {
       status_ = AddBlocks(header.data(), payload);
       if (header.data().last()) missing_.erase(header.data().partition());
@@ -51,7 +51,8 @@ class Collector {
   void OnBroken(const absl::Status& why) {
     MutexLock lock(&mutex_);
     if (status_.ok() && !missing_.empty()) {
-      status_ = absl::UnavailableError(absl::StrCat("a shard went away: ", why.message()));
+      status_ =
+          absl::UnavailableError(absl::StrCat("lost the connection to a shard: ", why.message()));
     }
     changed_.SignalAll();
   }
@@ -96,7 +97,7 @@ class Collector {
     if (!codec.ok()) return codec.status();
     const v1::Block& block = snapshot_.layout().blocks(static_cast<int>(header.block()));
     const v1::DataType dtype = snapshot_.table().tensors(static_cast<int>(block.tensor())).dtype();
-    // Aligned for every element.
+    // Aligned for every element type.
     std::vector<double> memory((block.count() * ElementBytes(dtype) + 7) / 8);
     if (absl::Status status =
             (*codec)->Decode(bytes, Elements(dtype, memory.data(), block.count()));
@@ -131,7 +132,8 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
   StreamClient::Options options;
   options.address = address;
   options.credentials = std::move(credentials);
-  // What answers at another address than the shard's own stands for a process elsewhere.
+  // An address other than the shard's own forwards to a process on another machine, so no shared
+  // memory is offered.
   if (address != shard.address()) options.shared_memory_bytes = 0;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
@@ -160,7 +162,7 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
 }
 
 std::map<std::string, std::string> OwnersOf(const v1::Snapshot& snapshot) {
-  std::map<std::string, std::set<uint32_t>> shards;  // by tensor: indices
+  std::map<std::string, std::set<uint32_t>> shards;  // shard indices by tensor
   for (const v1::Block& block : snapshot.layout().blocks()) {
     const std::string& name = snapshot.table().tensors(static_cast<int>(block.tensor())).name();
     const uint32_t place = snapshot.view().owner(static_cast<int>(block.partition()));
@@ -173,7 +175,8 @@ std::map<std::string, std::string> OwnersOf(const v1::Snapshot& snapshot) {
   return owners;
 }
 
-// One OpenSnapshot: the version is pinned as long as this lives. The other end may end it before.
+// One OpenSnapshot call: the version stays pinned for the life of this object, unless the
+// coordinator ends the call earlier.
 class OpenedSnapshot {
  public:
   // Blocks until a version is pinned.
@@ -201,7 +204,7 @@ class OpenedSnapshot {
 
   const v1::Snapshot& snapshot() const { return snapshot_; }
 
-  // Tells the collector if the call ends. Once; the collector must outlive this.
+  // Notifies the collector when the call ends. Call it once; the collector must outlive this.
   void Watch(Collector* collector) {
     waiting_ = std::thread([this, collector] {
       v1::Snapshot none;
@@ -257,7 +260,7 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
   if (tensors.ok()) {
     result = RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
   }
-  opened->reset();  // before the collector, which it tells
+  opened->reset();  // before the collector, which it notifies
   if (!tensors.ok()) return tensors.status();
   return result;
 }
@@ -269,7 +272,7 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
   const absl::Time deadline = absl::Now() + timeout;
   while (true) {
     absl::StatusOr<RunningSnapshot> pulled = PullOnce(source, job, deadline);
-    // The job needed the place for a checkpoint, or changed its view: the next version is pinned.
+    // The job released the version for a checkpoint, or changed its view: pin the next version.
     if (!absl::IsAborted(pulled.status()) || absl::Now() >= deadline) return pulled;
   }
 }

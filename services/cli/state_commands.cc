@@ -1,4 +1,4 @@
-// status, logs, stop: of jobs of this machine, or of a cluster.
+// status, logs and stop, for jobs of this machine or of a cluster.
 #include <memory>
 #include <utility>
 
@@ -52,9 +52,9 @@ int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) 
 
 int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
   if (!flags.process.empty() && !flags.role.empty()) {
-    return Complain(environment, absl::InvalidArgumentError(
-                                     absl::StrCat("PROCESS (", flags.process, ") and --role (",
-                                                  flags.role, ") say the same; give one of them")));
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     "PROCESS (", flags.process, ") and --role (", flags.role,
+                                     ") mean the same; give only one of them")));
   }
   Jobs::LogOptions options;
   options.process = flags.process.empty() ? flags.role : flags.process;
@@ -128,8 +128,8 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
                           "  sluice stop fashion-mnist\n"
                           "  sluice stop fashion-mnist --cluster\n");
   stop->add_option("NAME", flags->name, "a job's name")->required();
-  stop->add_flag("--now", flags->now, "without a checkpoint (on this machine)");
-  stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait for it")
+  stop->add_flag("--now", flags->now, "stop without saving a checkpoint (only on this machine)");
+  stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait until it has stopped")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 7.0 * 24 * 3600));
   AddStateCommand(stop, environment, flags, Stop, action);

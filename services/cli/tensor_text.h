@@ -1,4 +1,4 @@
-// Tensors in words.
+// Prints tensors as text.
 #ifndef SLUICE_SERVICES_CLI_TENSOR_TEXT_H_
 #define SLUICE_SERVICES_CLI_TENSOR_TEXT_H_
 
@@ -14,7 +14,7 @@ namespace sluice::cli {
 // Every element as a double. `bytes` must be a whole number of elements of the array's type.
 std::vector<double> ElementsOf(const SafetensorsArray& array);
 
-// Of the finite elements.
+// Statistics of the finite elements.
 struct TensorStats {
   uint64_t elements = 0;
   uint64_t not_finite = 0;
@@ -30,16 +30,16 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 // "float32"
 std::string TypeText(v1::DataType dtype);
 
-// A table with a heading: name, shape, type; the owner, where owners (by tensor) are given; with
-// stats, their columns.
+// A table with a header row: name, shape and type; the owner, if owners (by tensor) are given; with
+// `stats`, their columns.
 std::vector<std::string> TensorTableLines(const std::vector<SafetensorsArray>& tensors, bool stats,
                                           const std::map<std::string, std::string>& owners);
 
 // The first values, in rows of eight.
 std::vector<std::string> ValueLines(const SafetensorsArray& array, size_t count);
 
-// One line: of one tensor its name and first values ("w 3.003 3.003 and 98 more"), of several how
-// many they are, and what their elements are like.
+// One line: for one tensor its name and first values ("w 3.003 3.003 and 98 more"), for several
+// tensors their number and the statistics of their elements.
 std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count);
 
 }  // namespace sluice::cli

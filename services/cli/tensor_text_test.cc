@@ -14,13 +14,13 @@ SafetensorsArray Zeros(const std::string& name, const std::vector<int64_t>& shap
   return {name, v1::FLOAT32, shape, absl::Cord(std::string(static_cast<size_t>(elements) * 4, 0))};
 }
 
-TEST(TensorTableTest, EachTensorHasALineWithShapeAndType) {
+TEST(TensorTableTest, ListsTensorsWithShapeAndType) {
   EXPECT_THAT(TensorTableLines({Zeros("conv1.weight", {2, 3}), Zeros("b", {2})}, false, {}),
               ElementsAre("NAME          SHAPE   TYPE    ", "conv1.weight  [2, 3]  float32 ",
                           "b             [2]     float32 "));
 }
 
-TEST(TensorTableTest, ARunningJobsTensorsHaveOwners) {
+TEST(TensorTableTest, ListsOwnersOfARunningJobsTensors) {
   EXPECT_THAT(TensorTableLines({Zeros("conv1.weight", {2, 3}), Zeros("b", {2})}, false,
                                {{"conv1.weight", "ps-0, ps-1"}, {"b", "ps-1"}}),
               ElementsAre("NAME          SHAPE   TYPE      OWNER     ",
@@ -28,12 +28,12 @@ TEST(TensorTableTest, ARunningJobsTensorsHaveOwners) {
                           "b             [2]     float32   ps-1      "));
 }
 
-TEST(WatchTextTest, OfOneTensorIsItsFirstValues) {
+TEST(WatchTextTest, ShowsFirstValuesOfOneTensor) {
   EXPECT_EQ(WatchText({Zeros("w", {2, 2})}, 3), "w 0 0 0 and 1 more");
   EXPECT_EQ(WatchText({Zeros("w", {3})}, 3), "w 0 0 0");
 }
 
-TEST(WatchTextTest, OfSeveralTellsWhatTheirElementsAreLike) {
+TEST(WatchTextTest, ShowsStatisticsOfSeveralTensors) {
   SafetensorsArray two = Zeros("b", {1});
   const float value = 4;
   two.bytes = absl::Cord(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));

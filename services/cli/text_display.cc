@@ -11,11 +11,11 @@
 namespace sluice::cli {
 namespace {
 
-// So many normal ends of one process are no accident, nor the end of the job.
+// If one process exits normally this often before the job's end, a hint is printed.
 constexpr int kLeftOften = 3;
 
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(200);
-// Without a live view, a line of progress so often.
+// How often a line of progress is printed without a live view.
 constexpr absl::Duration kLineInterval = absl::Seconds(10);
 
 class TextDisplay final : public RunDisplay {
@@ -48,23 +48,23 @@ class TextDisplay final : public RunDisplay {
   void OnProcessStarted(const ProcessLife&) override {}
 
   void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
-    // The operator's events tell of pods, and say more.
+    // The operator's events report the ends of pods in more detail.
     if (!life.pod.empty()) return;
     const policy::Slot& slot = life.slot;
     if (exit.signal == 0 && exit.code == kExitOk) {
       if (!ending_ && ++left_[slot] == kLeftOften) {
-        Note(absl::StrCat(policy::SlotName(slot), " has ended with exit code 0 ", kLeftOften,
-                          " times, and the job is not at its end: it is started again each time. "
-                          "A program should stay in its loop until the job ends; `sluice stop` "
-                          "ends a job early."));
+        Note(absl::StrCat(
+            policy::SlotName(slot), " has exited with code 0 ", kLeftOften,
+            " times before the job's end, and was restarted each time. A program should stay in "
+            "its loop until the job ends; `sluice stop` ends a job early."));
       }
       return;
     }
-    // Of the end: the job's own reason is told last.
+    // A consequence of the job's end, whose own reason is printed last.
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
-        Note(absl::StrCat(policy::SlotName(slot), " was removed from the job and is restarted"));
+        Note(absl::StrCat(policy::SlotName(slot), " was expelled from the job and is restarted"));
       }
       return;
     }
@@ -82,7 +82,7 @@ class TextDisplay final : public RunDisplay {
     view_.state = state;
     view_.heard = true;
     for (const v1::Event& event : progress.events()) {
-      // Finish tells it.
+      // Finish prints the reason of a failure.
       if (!IsReasonOfFailure(event, progress)) ShowEvent(event);
     }
   }
@@ -122,17 +122,18 @@ class TextDisplay final : public RunDisplay {
     live_ = false;
     std::vector<std::string> lines;
     if (facts.result.heard) lines = SummaryLines(facts);
-    // Of a quiet run only the first line, which has the metric.
+    // A quiet run prints only the first line, which has the metric.
     if (options_.quiet && lines.size() > 1) lines.resize(1);
     for (const std::string& line : lines) *environment_.out << line << "\n";
     environment_.out->flush();
+
     const policy::Ending& ending = facts.result.ending;
     if (ending.outcome == policy::Outcome::kFailed) {
       const std::vector<std::string> context = ContextOf(ending.reason, log_lines);
       if (!context.empty()) {
-        *environment_.err << "The last lines of "
+        *environment_.err << "Last log lines of "
                           << (ending.blamed.has_value() ? policy::SlotName(*ending.blamed)
-                                                        : "the coordinator")
+                                                        : "coordinator")
                           << ":\n";
         for (const std::string& line : context) *environment_.err << "  " << line << "\n";
       }
@@ -157,14 +158,14 @@ class TextDisplay final : public RunDisplay {
         break;
       case v1::Event::WARNING:
         last_warning_ = event.message();
-        // The job's own reason is told at its end, and a process's end once.
+        // The reason of a failure is printed at the end, and a process's end only once.
         if (failed_ || last_warning_ == last_end_) break;
         Note(absl::StrCat("Warning: ", event.message()));
         break;
       case v1::Event::VIEW:
-        break;  // in the coordinator's log
+        break;  // only in the coordinator's log
       default:
-        // What its coordinator says of a stop was not what ended a failed job.
+        // The coordinator's message about the stop is not why a failed job ended.
         if (!failed_) Note(event.message());
         break;
     }
@@ -179,17 +180,17 @@ class TextDisplay final : public RunDisplay {
 
   void Erase() {
     if (drawn_.empty()) return;
-    // A terminal that was made narrower since has wrapped the lines.
+    // If the terminal was made narrower, it has wrapped the lines.
     const int columns = std::max(1, environment_.columns());
     int rows = 0;
     for (const int width : drawn_) rows += std::max(1, (width + columns - 1) / columns);
-    // Up to the first line of the view, and clear from there on.
+    // Move to the first line of the view, and clear from there on.
     *environment_.out << "\x1b[" << rows << "A\r\x1b[J";
     drawn_.clear();
   }
 
   void Redraw() {
-    // One less than the terminal has: a full line would wrap in some.
+    // One column less than the terminal has: some terminals wrap a full line.
     const std::vector<std::string> lines = LiveLines(
         view_, std::max(20, environment_.columns() - 1), environment_.color, environment_.unicode);
     Erase();
@@ -205,13 +206,13 @@ class TextDisplay final : public RunDisplay {
   bool live_;
   JobView view_;
   bool ending_ = false;
-  std::map<policy::Slot, int> left_;  // how often each has ended with code 0
+  std::map<policy::Slot, int> left_;  // how often each process has exited with code 0
   bool failed_ = false;
-  std::vector<int> drawn_;  // the widths of the lines of the view that stands
-  // "worker-1: killed by signal 9 (Killed)": the last that ended, and the coordinator's last
-  // warning, which may be of the same.
+  std::vector<int> drawn_;  // widths of the lines that are drawn now
+  // The last process that ended, "worker-1: killed by signal 9 (Killed)", and the coordinator's
+  // last warning, which may report the same end.
   std::string last_end_, last_warning_;
-  bool fresh_ = false;  // there is progress that no line has told
+  bool fresh_ = false;  // there is progress that was not printed yet
   absl::Time next_redraw_ = absl::InfinitePast();
   absl::Time next_line_;
 };

@@ -44,7 +44,7 @@ class TextDisplayTest : public ::testing::Test {
   std::unique_ptr<RunDisplay> display;
 };
 
-TEST_F(TextDisplayTest, OfAJobThatFailsOnlyWhatEndedItIsTold) {
+TEST_F(TextDisplayTest, FailingJobShowsOnlyItsCause) {
   Tell("training goes on");
   End(v1::WORKER, 13);
   display->Ending(policy::Outcome::kFailed);
@@ -52,12 +52,12 @@ TEST_F(TextDisplayTest, OfAJobThatFailsOnlyWhatEndedItIsTold) {
   End(v1::SHARD, 1);
   End(v1::COORDINATOR, 0, SIGTERM);
   EXPECT_EQ(out.str(), "training goes on\nworker-0 ended: exit code 13\n");
-  // A crash is nobody's wish.
+  // A crash is always reported.
   End(v1::WORKER, 0, SIGSEGV);
   EXPECT_NE(out.str().find("worker-0 ended: killed by signal 11"), std::string::npos) << out.str();
 }
 
-TEST_F(TextDisplayTest, AFailureIsToldOnceWithItsRemedy) {
+TEST_F(TextDisplayTest, ShowsAFailureOnceWithItsRemedy) {
   End(v1::WORKER, 0, SIGKILL);
   v1::JobProgress progress;
   v1::Event& event = *progress.add_events();
@@ -87,33 +87,33 @@ TEST_F(TextDisplayTest, AFailureIsToldOnceWithItsRemedy) {
             "Skip.\n");
 }
 
-// The terminal has wrapped the lines since, so they take more rows.
-TEST_F(TextDisplayTest, TheViewIsErasedWholeInATerminalThatWasMadeNarrower) {
+// The terminal has wrapped the lines, so they take more rows.
+TEST_F(TextDisplayTest, ErasesTheWholeViewInANarrowedTerminal) {
   int columns = 81;
   environment.live = true;
   environment.columns = [&] { return columns; };
   display = MakeTextDisplay(environment, {});
   std::map<policy::Slot, ProcessState> processes;
   processes[{v1::WORKER, 0}].text = std::string(100, 'x');  // cut to 80
-  display->OnTick(processes);                               // a head line, and that
+  display->OnTick(processes);                               // a header line and this line
   out.str("");
   columns = 30;
   display->Note("narrow");
   EXPECT_EQ(out.str(), "\x1b[4A\r\x1b[Jnarrow\n");
 }
 
-TEST_F(TextDisplayTest, OfAJobThatIsStoppedTheCoordinatorsWordIsTold) {
+TEST_F(TextDisplayTest, StoppedJobShowsTheCoordinatorsMessage) {
   display->Ending(policy::Outcome::kSuspended);
   Tell("suspended before training began");
   End(v1::SHARD, 1);
   EXPECT_EQ(out.str(), "suspended before training began\n");
 }
 
-TEST_F(TextDisplayTest, AProgramThatLeavesItsLoopAgainAndAgainIsToldOnce) {
+TEST_F(TextDisplayTest, HintsOnceAtProgramThatKeepsLeavingItsLoop) {
   for (int i = 0; i < 2; ++i) End(v1::WORKER, 0);
   EXPECT_EQ(out.str(), "");
   for (int i = 0; i < 5; ++i) End(v1::WORKER, 0);
-  const std::string hint = "worker-0 has ended with exit code 0 3 times";
+  const std::string hint = "worker-0 has exited with code 0 3 times";
   EXPECT_EQ(out.str().find(hint), 0u) << out.str();
   EXPECT_EQ(out.str().rfind(hint), 0u) << out.str();
 }

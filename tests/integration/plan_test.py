@@ -185,7 +185,7 @@ class PlanTest(unittest.TestCase):
         self.assertIn('model.dimensions.kernels', wrong.stderr)
         wrong = self.plan(manifest(), '--bandwidth', 'fast')
         self.assertNotEqual(wrong.returncode, 0)
-        self.assertIn('the bandwidth "fast" is not understood', wrong.stderr)
+        self.assertIn('the bandwidth "fast" is invalid', wrong.stderr)
 
 
 if __name__ == '__main__':

@@ -261,7 +261,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_EQ(summary["restarts"], 0) << ReadAll(output_);
 
   ASSERT_EQ(Sluice({"inspect", "example", "--stats"}), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("all whole"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("all intact"));
   EXPECT_THAT(ReadAll(output_), HasSubstr("training    Synchronous, "));
   const std::string model = folder_ + "/model.safetensors";
   ASSERT_EQ(Sluice({"export", "example", "-o", model}), 0) << ReadAll(output_);
@@ -271,7 +271,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   // Nothing to do.
   ASSERT_EQ(Sluice(RunArguments()), 0);
   EXPECT_THAT(Objects(output_, "process"), ::testing::IsEmpty());
-  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 
   ASSERT_EQ(Sluice(RunArguments({"--fresh"})), 0) << ReadAll(output_);
   EXPECT_EQ(Summary(output_)["step"], 40);
@@ -302,7 +302,7 @@ TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsIts
   }
   manifest(20, "Resume");
   EXPECT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 
   manifest(40, "Resume");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
@@ -322,7 +322,7 @@ TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsIts
   }
   // What is there is the job's own: the same command has nothing to do.
   EXPECT_EQ(Sluice(RunArguments()), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("has finished already"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
 
 TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {

@@ -137,7 +137,7 @@ class BuiltInModels(JobTest):
     def test_tensors_of_another_model_are_refused(self):
         state = sluice.models.Convnet().state_dict()
         for name in ('mlp', 'mnist-net'):
-            with self.assertRaisesRegex(sluice.UsageError, f'not those of {name}'):
+            with self.assertRaisesRegex(sluice.UsageError, f'do not match {name}'):
                 sluice.models.of_state(name, state)
         with self.assertRaisesRegex(sluice.UsageError, 'there are additive, convnet'):
             sluice.models.of_state('resnet', state)

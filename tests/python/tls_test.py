@@ -83,7 +83,7 @@ class Tls(unittest.TestCase):
         processes.wait_for_step(processes.progress().step + 5)
 
     def test_a_folder_without_credentials_is_named(self):
-        with self.assertRaisesRegex(errors.UsageError, 'it must hold ca.crt'):
+        with self.assertRaisesRegex(errors.UsageError, 'it must contain ca.crt'):
             security.TlsDirectory(self.folder / 'nowhere')
 
 

@@ -1,5 +1,5 @@
 """The worker's part of the protocol (docs/protocol.md), without threads, sockets, clocks or files.
 
-It is the same machine as services/worker/core in C++, and both are held to the vectors in
-tests/vectors. Time is seconds as a float; gradients are flat numpy arrays.
+It is the same state machine as services/worker/core in C++; tests/vectors checks both. Time is
+seconds as a float; gradients are flat numpy arrays.
 """

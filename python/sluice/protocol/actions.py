@@ -1,6 +1,6 @@
-"""What a WorkerCore asks its shell to do, in the order given.
+"""The actions that a WorkerCore asks its shell to do, in order.
 
-As in services/worker/core/worker_actions.h, which says more about each.
+services/worker/core/worker_actions.h describes each in more detail.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import enum
 
 
 class Buffer(enum.Enum):
-    __hash__ = object.__hash__  # Enum's own is computed in Python, from the name
+    __hash__ = object.__hash__  # Enum's own hash is computed in Python, from the name
 
     CURRENT = 'current'
     INCOMING = 'incoming'
@@ -31,7 +31,8 @@ class DisconnectShard:
 
 @dataclasses.dataclass
 class SendFrame:
-    """`pieces` are bytes-like and refer to gradients' memory; lost silently if the stream broke."""
+    """`pieces` are bytes-like and refer to gradients' memory; dropped silently if the stream
+    broke."""
     shard: int
     header: object
     pieces: list
@@ -44,7 +45,7 @@ class SendToCoordinator:
 
 @dataclasses.dataclass
 class OpenModel:
-    """`on_model_ready` or `on_failed` follows. Once in a life."""
+    """`on_model_ready` or `on_failed` follows. At most once in a life."""
     job: object
 
 
@@ -57,9 +58,10 @@ class ReadInitialTensor:
 
 @dataclasses.dataclass
 class StoreBlock:
-    """Decode into elements [offset, offset + count) of a tensor of a buffer, at once.
+    """Decode into elements [offset, offset + count) of a tensor of a buffer, before the next
+    action.
 
-    One block, or several that are neighbours both in the tensor and in a frame.
+    One block, or several that are adjacent both in the tensor and in a frame.
     """
     buffer: Buffer
     tensor: int
@@ -71,7 +73,8 @@ class StoreBlock:
 
 @dataclasses.dataclass
 class AdoptVersion:
-    """Make the incoming buffer current, at once. Only given while nobody computes."""
+    """Make the incoming buffer current, before the next action. Only given while no computation
+    runs."""
     version: int
 
 
@@ -91,7 +94,7 @@ class Compute:
 
 @dataclasses.dataclass
 class CancelCompute:
-    """The result is not wanted any more; `on_computed` must come in any case."""
+    """The result is no longer needed; `on_computed` must follow in any case."""
     id: int
 
 
@@ -106,15 +109,15 @@ class EvaluateSamples:
 
 class ExitReason(enum.Enum):
     FINISHED = 'finished'  # the job succeeded
-    LEFT = 'left'          # as it was asked to
+    LEFT = 'left'          # it was asked to leave
     EXPELLED = 'expelled'  # come back as a new incarnation
     REFUSED = 'refused'    # coming back would not help
-    FAILED = 'failed'      # the job failed, or this worker's model or data did
+    FAILED = 'failed'      # the job, or this worker's model or data, failed
 
 
 @dataclasses.dataclass
 class Exit:
-    """The last action of all. `code` is of the Refusal, if it was one."""
+    """The last action. `code` is the Refusal's, if there was one."""
     reason: ExitReason
     message: str
     code: int = 0

@@ -1,9 +1,9 @@
-"""Asynchronous and bounded-staleness training, as a worker does it.
+"""A worker's part of asynchronous and bounded-staleness training.
 
   Lease -> Pull -> compute (meanwhile PermitRequest -> Permit) -> Push -> Staged by all shards
-        -> Apply, and the next Pull behind it -> Applied by all shards -> next update
+        -> Apply, then the next Pull -> Applied by all shards -> next update
 
-The update is kept until every shard has applied it; in a new view it begins again at its permit,
+The update is kept until every shard has applied it; in a new view it starts again from its permit,
 with the same clock. See services/worker/core/asynchronous_worker.h.
 """
 
@@ -36,10 +36,10 @@ class _Update:
     def begin_in_view(self):
         self.permit_asked = False
         self.permit = None
-        self.bare_sent = set()  # shards without content; on the present stream
+        self.bare_sent = set()  # shards without content; on the current stream
         self.staged = set()
-        self.norms = {}  # partition -> Norms.PartitionNorm, where gradients are clipped or skipped
-        self.apply_sent = set()  # on the present stream
+        self.norms = {}  # partition -> Norms.PartitionNorm, if gradients are clipped or skipped
+        self.apply_sent = set()  # on the current stream
         self.applied = set()
 
 
@@ -47,27 +47,27 @@ class AsynchronousWorker:
 
     def __init__(self, context):
         self._context = context
-        self._clock = 0  # the highest that was applied, or to which it was raised
-        self._lease = (0, 0)  # what is left of it behind the update in progress
+        self._clock = 0  # the highest clock that was applied, or to which it was raised
+        self._lease = (0, 0)  # the rest of the lease after the update in progress
         self._lease_asked = False
-        self._done = False  # no samples are left and nobody holds any
+        self._done = False  # no samples are left, and no worker has a lease
         self._update = None
         self._push = push_lib.PushSender(context)
         self._fresh = False  # the current buffer is for the next update
         self._base_version = 0
         self._pulling = False
         self._incoming = receive.VersionReceiver(actions.Buffer.INCOMING)
-        self._pull_sent = set()  # on the present stream
+        self._pull_sent = set()  # on the current stream
         self._pull_request = 0
-        self._counted = None  # the arbiter's answer to the present pull
-        self._times = times_lib.StepTimes()  # of the update in progress and the pull behind it
+        self._counted = None  # the arbiter's answer to the current pull
+        self._times = times_lib.StepTimes()  # of the update in progress and the pull after it
         self._samples_per_second = 0.0  # 0: not known yet
 
     def _is_bounded(self):
         return self._context.view.mode == wire.BOUNDED_STALENESS
 
     def current_version(self):
-        return None  # that cannot be said
+        return None  # unknown
 
     def step(self):
         return self._clock
@@ -87,13 +87,13 @@ class AsynchronousWorker:
         self._times = times_lib.StepTimes()
         same_attempt = old is not None and old.id.attempt == self._context.view.id.attempt
         if not same_attempt or not self._context.member:
-            # Restored: leases and what was computed are of another history.
+            # Restored: leases and computed gradients belong to another history.
             self._push.encoder.reset()
             if self._update is not None:
                 if self._update.computing is not None:
                     self._context.actions.append(actions.CancelCompute(self._update.computing))
                 self._context.count_recomputed(self._update.end - self._update.begin)
-                self._clock = max(self._clock, self._update.clock)  # never used twice
+                self._clock = max(self._clock, self._update.clock)  # a clock is never used twice
             self._update = None
             self._lease = (0, 0)
             self._fresh = False
@@ -117,7 +117,7 @@ class AsynchronousWorker:
                 self._push.send_again(link.id)
         self._pull_sent.discard(link.id)
 
-    # ---- what is done after each event
+    # ---- work after each event
 
     def adopt(self):
         context = self._context
@@ -158,8 +158,8 @@ class AsynchronousWorker:
     def _ask_for_lease(self, arbiter):
         if self._lease_asked or self._done or self._lease[0] < self._lease[1]:
             return
-        # The update in progress is part of the old lease until it is applied. On all shards: the
-        # clock with which a worker asks tells them how far it is (R13).
+        # The update in progress is part of the old lease until all shards have applied it: the
+        # clock in a worker's request tells them its progress (R13).
         if self._update is not None and (len(self._context.view.shards) > 1 or
                                          not self._update.apply_sent):
             return
@@ -178,7 +178,7 @@ class AsynchronousWorker:
         if lease.done:
             self._lease_asked = False
             self._done = True
-        # `wait`: the shard answers the same request once more.
+        # `wait`: the shard will answer the same request again.
         if lease.samples.begin >= lease.samples.end:
             return
         self._lease_asked = False
@@ -251,8 +251,7 @@ class AsynchronousWorker:
         return [shard.process.incarnation for shard in self._context.view.shards]
 
     def _push_to_others(self):
-        """A shard without content keeps the record of each update like any other, and so has to
-        stage it."""
+        """Stages the update on shards without content, because they record every update, too."""
         update = self._update
         for shard in self._shards():
             link = self._context.ready_link(shard)
@@ -283,7 +282,7 @@ class AsynchronousWorker:
                 self._pull_sent.add(shard)
 
     def _note_given(self):
-        """The update, with its Apply, was given to every shard's stream."""
+        """Whether the update and its Apply were given to every shard's stream."""
         update, times = self._update, self._times
         if update.computing is not None or times.given != math.inf or self._context.queued_bytes():
             return
@@ -296,8 +295,8 @@ class AsynchronousWorker:
             return
         update.applied.add(link.id)
         everywhere = all(shard in update.applied for shard in self._shards())
-        # Before there is a permit in this view, the arbiter knows the clock from the Install, and
-        # what one shard applied then all did.
+        # Before this view's first permit, the arbiter knows the clock from the Install, and an
+        # update that one shard applied was applied by all.
         if everywhere or (update.permit is None and link.id == self._context.arbiter()):
             self._finish_update()
 
@@ -359,7 +358,7 @@ class AsynchronousWorker:
             link = self._context.ready_link(shard)
             if link is None or shard in self._pull_sent:
                 continue
-            # Behind the Apply, so that the worker gets its own update.
+            # After the Apply, so that the result includes the worker's own update.
             if self._update is not None and shard not in self._update.apply_sent:
                 continue
             first = not self._is_bounded() or shard == self._context.arbiter()

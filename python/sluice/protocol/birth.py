@@ -16,7 +16,7 @@ class BirthPusher:
         self._answered = set()
 
     def start(self, birth):
-        """False: it is not newer than the last."""
+        """Returns False if it is not newer than the last one."""
         if self.birth is not None and (
                 wire.view_key(birth.ask) <= wire.view_key(self.birth.ask)):
             return False

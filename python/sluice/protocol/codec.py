@@ -1,7 +1,7 @@
 """How blocks' elements are encoded in a payload (services/protocol/codec).
 
-Payloads and their sources are described in docs/compression.md. Everything here gives the same
-bytes as the codecs in C++: tests/vectors.
+Payloads and their sources are described in docs/compression.md. Everything here produces the same
+bytes as the C++ codecs; tests/vectors checks it.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ _LOSSY = (wire.CODEC_TOP_K, wire.CODEC_INT8, wire.CODEC_ONE_BIT, wire.CODEC_SIGN
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What encoding, not decoding, has to be told."""
-    fraction: float = 0.01  # TopK: of a block's elements, how many are sent, rounded up
+    """Parameters that only encoding needs."""
+    fraction: float = 0.01  # TopK: fraction of a block's elements that is sent, rounded up
     threshold: float = 1.0  # SignThreshold
 
 
@@ -32,17 +32,17 @@ def supports(codec, dtype):
 
 
 def is_elementwise(codec):
-    """Whether a piece of a tensor is encoded as the pieces of it are, one behind the other."""
+    """Whether the encoding of a piece is the concatenation of its parts' encodings."""
     return codec not in _LOSSY
 
 
 def encoded_bytes(codec, dtype, count):
-    """Of an elementwise codec."""
+    """The encoded type of an elementwise codec."""
     return count * (elements.element_bytes(dtype) if codec == wire.CODEC_RAW else 2)
 
 
 def encode(codec, dtype, values, options=Options()):
-    """A flat array of what goes on the wire; for codecs that are not elementwise, of one block."""
+    """Encodes into a flat array for the wire; codecs that are not elementwise take one block."""
     if codec == wire.CODEC_RAW:
         return values
     if codec in _LOSSY:
@@ -60,7 +60,7 @@ def encode(codec, dtype, values, options=Options()):
 def decode_into(codec, dtype, payload, out):
     """Decodes a bytes-like payload into `out`, a flat array in the storage type of `dtype`.
 
-    ValueError, with nothing written, for a codec that cannot carry it or another size.
+    ValueError, with nothing written, for a wrong size or a codec that cannot encode the type.
     """
     if not supports(codec, dtype):
         raise ValueError(f'a payload of {elements.NAMES.get(dtype, dtype)} in codec {codec}, which '
@@ -90,7 +90,7 @@ def _bytes(array):
 
 
 def _groups(count, size):
-    """(first element, groups, elements of each): the whole groups, then the shorter one."""
+    """(first element, groups, elements per group): the full groups, then the shorter one."""
     whole = count // size * size
     if whole:
         yield 0, whole // size, size
@@ -107,7 +107,7 @@ def _encode_top_k(values, options):
     head = np.array([kept], dtype='<u4')
     if kept == 0:
         return _bytes(head)
-    # Ordered as magnitudes are; infinity is above all numbers, and NaN above it.
+    # Sorts like the magnitudes; infinity is above all numbers, and NaN above infinity.
     magnitudes = values.view('<u4') & np.uint32(0x7fffffff)
     lowest = np.partition(magnitudes, count - kept)[count - kept]
     above = np.flatnonzero(magnitudes > lowest)
@@ -172,7 +172,7 @@ def _one_bit_bytes(count):
 
 
 def _mean(group, chosen):
-    # A running sum adds in order, as C++ does; numpy's sum does not.
+    # A running sum adds in order, like C++; numpy's sum does not.
     total = np.cumsum(np.where(chosen, group, 0).astype('<f8'), axis=1)[:, -1]
     number = chosen.sum(axis=1)
     mean = np.where(number > 0, total / np.maximum(number, 1), 0).astype('<f4')
@@ -210,7 +210,7 @@ def _decode_one_bit(payload, count):
     return values
 
 
-# ---- the sign of what is beyond a threshold
+# ---- the signs of elements beyond a threshold
 
 
 def _encode_sign_threshold(values, options):

@@ -1,4 +1,4 @@
-"""What the parts of a WorkerCore share: the job, the view, the streams, the actions so far."""
+"""The state that the parts of a WorkerCore share: the job, the view, the streams, the actions."""
 
 import math
 
@@ -6,7 +6,7 @@ from sluice.protocol import wire
 
 
 class ContractError(Exception):
-    """A frame broke the contract: its stream is broken off with this reason."""
+    """A frame violated the protocol: its stream is closed with this reason."""
 
 
 class WorkerContext:
@@ -22,19 +22,19 @@ class WorkerContext:
         self.told_batch_size = 0  # HeartbeatReply.batch_size
 
         self.view = None    # the newest
-        self.member = False  # of it
+        self.member = False  # of the view
         self.assignment = []
-        # Partitions with content, by owner. Shards without any are left out.
+        # Non-empty partitions by owner. Shards without any are left out.
         self.owned = {}
 
         self.links = {}
-        self.outstanding = set()  # given to the compute thread and not answered
-        # Whether the current buffer may be exchanged: the shell says no while its user, who has no
-        # work of ours at the moment, may be looking at the parameters.
+        self.outstanding = set()  # given to the compute thread, not answered yet
+        # Whether the current buffer may be swapped. The shell clears it while the user's program is
+        # outside of our work and may read the parameters.
         self.adoptable = True
 
         self.now = 0.0
-        self.sent_at = -math.inf  # when there was last nothing left to send
+        self.sent_at = -math.inf  # when the send queues were last empty
         self.actions = []
         self.progress = wire.WorkerProgress()  # not sent yet
         self.samples_sent = 0
@@ -42,11 +42,12 @@ class WorkerContext:
         self._last_compute = 0
 
     def may_evaluate(self):
-        """Members do; in a view of nobody, which is how training ends at a target, all do."""
+        """Members train; in a view without members, by which training ends at a target, all workers
+        do."""
         return self.member or (self.view is not None and not self.view.workers)
 
     def batch_size(self):
-        """Of an asynchronous update that begins now."""
+        """The size of an asynchronous update that begins now."""
         return self.told_batch_size or self.job.training.global_batch_size
 
     def ready_link(self, shard):
@@ -54,7 +55,7 @@ class WorkerContext:
         return link if link is not None and link.ready else None
 
     def queued_bytes(self):
-        """Payload that waits for credit."""
+        """Bytes of payload that wait for credit."""
         return sum(link.queued_bytes for link in self.links.values())
 
     def arbiter(self):
@@ -62,7 +63,7 @@ class WorkerContext:
         return self.view.shards[self.view.owner[0]].process.incarnation
 
     def send(self, link, header, pieces=()):
-        """Under the present view."""
+        """Sends under the current view."""
         header.view.CopyFrom(self.view.id)
         link.send(header, list(pieces), self.actions)
 
@@ -72,7 +73,7 @@ class WorkerContext:
         return self._last_compute
 
     def count_pulled(self, data, payload):
-        """Parameters that came for training."""
+        """Counts parameters that arrived for training."""
         self.progress.pulled_bytes += len(payload)
         self.progress.parameter_bytes += sum(self.index.bytes[block.block] for block in data.blocks)
 

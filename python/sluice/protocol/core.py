@@ -1,8 +1,8 @@
-"""The worker's part of the protocol: what it sends when, what it keeps, what it throws away.
+"""The worker's part of the protocol: what it sends and when, what it keeps and what it drops.
 
-Intuition: services/worker/core/worker_core.h. A worker is written as what it *holds* and what the
-view *wants* from it; whatever happens, it sends what is wanted, held and not sent on this stream in
-this view, and computes what is wanted and not held.
+Intuition: services/worker/core/worker_core.h. A worker is defined by what it *holds* and what the
+view *wants* from it. After every event it sends what is wanted, held and not yet sent on this
+stream in this view, and computes what is wanted and not held.
 
 Pure: events and the time in, actions out (actions.py). One thread at a time.
 """
@@ -32,19 +32,19 @@ class Options:
     job: str         # "<namespace>/<name>/<uid>"
     host: str = ''
     pid: int = 0
-    wire_version: int = wire.WIRE_VERSION  # the newest and the oldest that it speaks
+    wire_version: int = wire.WIRE_VERSION  # the newest and the oldest that it supports
     oldest_wire_version: int = wire.OLDEST_WIRE_VERSION
 
 
 @dataclasses.dataclass
 class ComputeResult:
-    """Of one Compute or EvaluateSamples."""
+    """The result of one Compute or EvaluateSamples."""
     samples: int = 0
     loss_sum: float = 0.0
     correct: float = 0.0
     data_seconds: float = 0.0
     compute_seconds: float = 0.0
-    error: str = ''  # not empty: the model or the data failed, which fails the job
+    error: str = ''  # not empty: the model or the data failed, and so does the job
     cancelled: bool = False
 
 
@@ -61,12 +61,12 @@ class WorkerCore:
 
     def __init__(self, options):
         self._options = options
-        self._wire_version = options.wire_version  # that it registers with
+        self._wire_version = options.wire_version  # with which it registers
         self._context = context_lib.WorkerContext(options.process.incarnation)
         self._evaluations = evaluation.EvaluationQueue(self._context)
         self._birth = birth_lib.BirthPusher(self._context)
-        self._modes = {}  # by whether it is the synchronous one
-        self._mode = None  # one of them: that of the view
+        self._modes = {}  # key: whether the mode is synchronous
+        self._mode = None  # the one of the view
         self._connected = False   # to the coordinator
         self._registered = False  # on this stream
         self._opening = False
@@ -83,7 +83,7 @@ class WorkerCore:
 
     @property
     def view(self):
-        """The newest view that it knows; None: none."""
+        """The newest known view, or None."""
         return self._context.view
 
     @property
@@ -101,7 +101,7 @@ class WorkerCore:
 
     @property
     def training_is_done(self):
-        """Nothing is left to compute, unless a view change brings something back."""
+        """Whether nothing is left to compute, unless a view change brings work back."""
         return self._mode is not None and self._context.plan is not None and (
             self._mode.is_finished())
 
@@ -126,14 +126,13 @@ class WorkerCore:
         return self.on_shard_frames(shard, [(header, payload)], now)
 
     def on_shard_frames(self, shard, frames, now):
-        """[(header, payload)] that came together on one stream, in order."""
+        """[(header, payload)] that arrived together on one stream, in order."""
         return self._handle(now, self._shard_frames, shard, frames)
 
     def on_sent(self, at):
-        """At `at` nothing waited to go out of all that was given with SendFrame: the system had it.
+        """At time `at`, everything given with SendFrame had been passed to the system.
 
-        For the times that a step took; does nothing else. May be told late, with the next event,
-        and need not be told at all.
+        Only used for the timing of a step. May be called late, with the next event, or not at all.
         """
         self._context.sent_at = max(self._context.sent_at, at)
 
@@ -141,21 +140,22 @@ class WorkerCore:
         return self._handle(now, self._model_ready, table, training_samples, evaluation_samples)
 
     def on_failed(self, reason, now):
-        """The model, the data or the user's program failed: so does the job."""
+        """The model, the data or the user's program failed, and so does the job."""
         return self._handle(now, self._fail, reason)
 
     def on_initial_tensor(self, ask, tensor, content, now):
         return self._handle(now, self._initial_tensor, ask, tensor, content)
 
     def on_tensor(self, compute, tensor, gradient, now):
-        """Of the Compute in progress: a flat array in storage type, or None for no gradient.
+        """A gradient of the Compute in progress: a flat array in storage type, or None for no
+        gradient.
 
-        Its memory must stay as it is for as long as it is referred to. For a buffer: its change.
+        Its memory must not change while it is referenced. For a buffer it is the buffer's change.
         """
         return self.on_tensors(compute, [(tensor, gradient)], now)
 
     def on_tensors(self, compute, gradients, now):
-        """[(tensor, gradient)], which are sent together if they can be."""
+        """[(tensor, gradient)], which are sent together if possible."""
         return self._handle(now, self._tensors, compute, gradients)
 
     def on_computed(self, compute, result, now):
@@ -165,15 +165,15 @@ class WorkerCore:
         return self._handle(now, self._evaluated, compute, result)
 
     def on_adoptable(self, adoptable, now):
-        """Whether AdoptVersion may be given from now on."""
+        """Sets whether AdoptVersion may be given from now on."""
         return self._handle(now, self._adoptable, adoptable)
 
     def on_leave(self, reason, grace, now):
-        """Goes on until a view without it, at most `grace` seconds, then exits."""
+        """Continues until a view without this worker, at most `grace` seconds, then exits."""
         return self._handle(now, self._leave, reason, grace)
 
     def on_tick(self, now):
-        """To be called at next_deadline() at the latest; earlier does no harm."""
+        """Call this at next_deadline() at the latest; earlier calls are harmless."""
         return self._handle(now, lambda: None)
 
     def next_deadline(self):
@@ -187,7 +187,7 @@ class WorkerCore:
                 deadlines.append(self._next_progress)
         return min(deadlines)
 
-    # ---- the frame around every event
+    # ---- before and after every event
 
     def _handle(self, now, event, *arguments):
         if self._exited:
@@ -271,7 +271,7 @@ class WorkerCore:
             self._on_finish(message.finish)
         elif body == 'heartbeat_reply':
             self._context.told_batch_size = message.heartbeat_reply.batch_size
-        # Others are for shards, or of a later version.
+        # Other messages are for shards, or from a later version.
 
     def _on_registered(self, registered):
         self._registered = True
@@ -280,7 +280,7 @@ class WorkerCore:
             self._opening = True
             self._context.job.CopyFrom(registered.job)
             if registered.job.training.dense.aggregation != 0:
-                # The others would wait for its gradients.
+                # The other workers would wait for its gradients.
                 self._exit(actions.ExitReason.REFUSED,
                            'dense: {aggregation: AllReduce} is for the workers of Sluice itself')
                 return
@@ -292,7 +292,7 @@ class WorkerCore:
         reason = actions.ExitReason.REFUSED
         if (refusal.code == wire.Refusal_WIRE_VERSION and
                 self._wire_version > self._options.oldest_wire_version):
-            # The coordinator closes the stream. The next one begins with an older version.
+            # The coordinator closes the stream; the next one starts with an older version.
             self._wire_version -= 1
             return
         if refusal.code == wire.Refusal_FINISHED:
@@ -374,8 +374,8 @@ class WorkerCore:
         self._birth.stop()
         self._read_view()
         self._update_links()
-        # Others go on without this life: it was expelled, or is let go. A view of nobody is how
-        # training ends: who was a member waits for Finish.
+        # The job continues without this life: it was expelled, or may leave. A view without members
+        # means that training ends: the previous members wait for Finish.
         left_out = self._was_member and not context.member
         if left_out and (view.workers or self._leave_reason is not None):
             self._exit(
@@ -389,12 +389,12 @@ class WorkerCore:
         self._evaluations.on_view(old is not None and old.id.attempt == view.id.attempt)
 
     def _choose_mode(self, old):
-        """An attempt may go on in another mode than the one before it."""
+        """An attempt may continue in another mode than the previous one."""
         context = self._context
         is_synchronous = context.view.mode == wire.SYNCHRONOUS
         wanted = self._modes.get(is_synchronous)
         if self._mode is not None and self._mode is not wanted:
-            # What was under way belongs to the older one.
+            # Work in progress belongs to the older attempt.
             member, context.member = context.member, False
             self._mode.on_view(old)
             context.member = member
@@ -418,7 +418,7 @@ class WorkerCore:
         for partition, owner in enumerate(view.owner):
             if not context.index.is_empty(partition):
                 owned.setdefault(incarnations[owner], []).append(partition)
-        # In the order of C++, so that both do the same things in the same order.
+        # In the same order as C++, so that both act in the same order.
         context.owned = {shard: owned[shard] for shard in sorted(owned)}
 
     def _update_links(self):
@@ -429,7 +429,7 @@ class WorkerCore:
         if context.may_evaluate():
             wanted.update((s.process.incarnation, s.address) for s in context.view.shards)
         for shard, link in list(context.links.items()):
-            link.drop_queue()  # of an older view
+            link.drop_queue()  # it is of an older view
             if shard not in wanted:
                 link.close('the shard is not in the view', context.actions)
                 del context.links[shard]
@@ -459,7 +459,7 @@ class WorkerCore:
     def _shard_frames(self, shard, frames):
         link = self._context.links.get(shard)
         for header, payload in frames:
-            # A frame may end the link, or all of them.
+            # A frame may end this link, or all of them.
             if self._exited or link is None or self._context.links.get(shard) is not link:
                 return
             try:
@@ -482,7 +482,7 @@ class WorkerCore:
         elif body == 'birthed':
             self._birth.on_birthed(link, header.birthed)
         elif self._mode is None or header.view != self._context.view.id:
-            pass  # data of another view than the present one
+            pass  # data of another view
         elif body == 'data' and header.data.cut:
             self._evaluations.on_data(header.data, payload)
         else:

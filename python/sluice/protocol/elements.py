@@ -1,4 +1,5 @@
-"""Between the wire's data types and numpy. bfloat16 is stored as uint16: numpy has none."""
+"""Converts between the wire's data types and numpy's. bfloat16, which numpy lacks, is stored as
+uint16."""
 
 import numpy as np
 
@@ -18,7 +19,7 @@ NAMES = {
     wire.FLOAT16: 'float16',
     wire.INT64: 'int64',
 }
-# As the code generated for other languages names them.
+# The names in the code generated for other languages.
 WIRE_NAMES = {
     wire.FLOAT32: 'FLOAT32',
     wire.FLOAT64: 'FLOAT64',
@@ -29,7 +30,7 @@ WIRE_NAMES = {
 
 
 def element_bytes(dtype):
-    """0 for a value that is no data type."""
+    """0 for an unknown data type."""
     storage = STORAGE.get(dtype)
     return 0 if storage is None else storage.itemsize
 
@@ -46,7 +47,7 @@ def bfloat16_to_float32(bits):
 
 
 def float32_to_bfloat16(values):
-    """Rounded to nearest, ties to even; a NaN stays one, of its sign, quiet."""
+    """Rounds to nearest, ties to even; a NaN stays a quiet NaN of the same sign."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7fff) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)
@@ -55,7 +56,8 @@ def float32_to_bfloat16(values):
 
 
 def float64_to_bfloat16(values):
-    """One rounding, not two: first towards zero with the last bit set if anything was lost."""
+    """Avoids double rounding: rounds towards zero first, with the last bit set if anything was
+    lost."""
     values = np.ascontiguousarray(values, dtype=np.float64)
     with np.errstate(over='ignore', invalid='ignore'):
         nearest = values.astype(np.float32)

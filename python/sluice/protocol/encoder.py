@@ -1,9 +1,9 @@
-"""Blocks of gradients, as they are pushed; with error feedback.
+"""Encodes blocks of gradients for pushing, with error feedback.
 
 Intuition: services/worker/core/gradient_encoder.h, which this follows. What a lossy codec leaves
 out of a block, its residual, is added to the block's next gradient before that is encoded. Until
-the fate of a step (or update) is known, what was encoded in it is kept: `commit` makes its
-residuals count, `rollback` goes back to those of before it, `reset` forgets all.
+the fate of a step (or update) is known, its encodings are kept: `commit` makes its residuals
+permanent, `rollback` restores the residuals of before the step, `reset` drops everything.
 """
 
 import numpy as np
@@ -28,19 +28,19 @@ class GradientEncoder:
         self._encoded = {}  # (unit, block) -> payload
 
     def codec_of(self, tensor):
-        """Of blocks of this tensor's gradient; buffers' changes go as they are."""
+        """The codec of this tensor's gradient; changes of buffers are sent raw."""
         if tensor.kind != wire.PARAMETER or not codec_lib.supports(self._codec, tensor.dtype):
             return wire.CODEC_RAW
         return self._codec
 
     def by_pieces(self, codec):
-        """Whether neighbouring blocks may be encoded as one piece, by codec.encode alone."""
+        """Whether adjacent blocks may be encoded as one piece by codec.encode."""
         if codec == wire.CODEC_RAW:
             return True
         return codec_lib.is_elementwise(codec) and not self._feedback
 
     def encode(self, unit, block, dtype, values):
-        """The payload of a block of a unit's gradient: the same whenever it is asked for again."""
+        """The payload of a block of a unit's gradient; repeated calls return the same payload."""
         key = (unit, block)
         payload = self._encoded.get(key)
         if payload is None:
@@ -60,7 +60,7 @@ class GradientEncoder:
             decoded = np.empty_like(values)
             codec_lib.decode_into(self._codec, dtype, payload, decoded)
             error = (values - decoded).astype('<f4')
-        # An infinity that made the job skip a step is not carried into all others.
+        # An infinity that made the job skip a step must not spread to later steps.
         self._next_residuals[block] = np.where(np.isfinite(error), error, np.float32(0))
         return payload
 

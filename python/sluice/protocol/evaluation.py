@@ -1,7 +1,7 @@
 """Evaluations that the coordinator gave to this worker.
 
-If the current buffer holds the wanted version, it is evaluated there; else the version is pulled by
-its cut into the evaluation buffer, one cut at a time.
+If the current buffer has the wanted version, it is evaluated there; otherwise the version is pulled
+by its cut into the evaluation buffer, one cut at a time.
 """
 
 from sluice.protocol import actions
@@ -15,12 +15,12 @@ class EvaluationQueue:
 
     def __init__(self, context):
         self._context = context
-        # (request, attempt): coordinators number evaluations from 1 again.
+        # (request, attempt): each coordinator numbers evaluations from 1.
         self._waiting = []
         self._running = {}
         self._results = []
         self._receiver = receive.VersionReceiver(actions.Buffer.EVALUATION)
-        self._cut = 0  # in the evaluation buffer, or on the way there; 0: none
+        self._cut = 0  # in the evaluation buffer, or being pulled into it; 0: none
 
     def add(self, request):
         view = self._context.view
@@ -43,7 +43,7 @@ class EvaluationQueue:
             self._waiting.append(asked)
 
     def on_view(self, same_attempt):
-        # A pin may have been taken anew in this view, and partitions have other owners.
+        # In this view the version may be pinned again, and partitions may have other owners.
         self._cut = 0
         if same_attempt and self._context.may_evaluate():
             return
@@ -60,7 +60,7 @@ class EvaluationQueue:
             self._receiver.accept(data, payload, self._context.actions)
 
     def on_pull_refused(self, cut, reason):
-        """A shard does not have the cut (any more)."""
+        """A shard does not have the cut, or no longer has it."""
         if self._cut != cut or self._receiver.is_whole():
             return
         for asked in [a for a in self._waiting if a[0].cut == self._cut]:
@@ -92,7 +92,7 @@ class EvaluationQueue:
             else:
                 still.append(asked)
         self._waiting = still
-        # The buffer is free for another cut once nobody reads or waits for the present one.
+        # The buffer is free for another cut once no evaluation reads or waits for the current one.
         wanted = self._cut and any(request.cut == self._cut for request, _ in still)
         if still and not wanted and not self._running:
             self._start_pull(still[0][0].cut)

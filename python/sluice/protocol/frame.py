@@ -1,9 +1,9 @@
-"""A frame's encoding: exactly `message Frame`, without copying the payload more than once.
+"""Encodes and decodes `message Frame`, copying the payload at most once.
 
-A message is one frame, or a batch of several. A payload may lie elsewhere: then only its place
-travels.
+A message is one frame, or a batch of several. A payload may be in shared memory: then only its
+place is sent.
 
-What C++ has in services/protocol/frame_wire.h.
+services/protocol/frame_wire.h is the C++ counterpart.
 """
 
 from sluice.protocol import wire
@@ -11,9 +11,9 @@ from sluice.protocol import wire
 MAX_PAYLOAD_BYTES = 2 << 20
 MAX_HEADER_BYTES = (64 << 10) - 64
 MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + (64 << 10)
-MAX_BATCH_FRAMES = 256  # that are taken in one message
-# Past which what is sent begins another batch. More than C++ takes, for a message costs Python
-# more: four threads hand it on.
+MAX_BATCH_FRAMES = 256  # that are accepted in one message
+# Beyond this size another batch is begun. Larger than in C++, because a message costs Python more:
+# four threads pass it on.
 MAX_BATCH_BYTES = 1 << 20
 
 _HEADER_TAG = 1 << 3 | 2
@@ -22,12 +22,12 @@ _BATCH_TAG = 3 << 3 | 2
 _PLACE_TAG = 4 << 3 | 2
 _MAX_PLACE_BYTES = 128  # of an encoded SharedPayload, with room for fields of a later version
 _FIXED_BYTES = {1: 8, 5: 4}
-# Payloads that are arrays of numbers and nothing else.
+# Codecs whose payloads are plain arrays of numbers.
 _ARRAYS = (wire.CODEC_RAW, wire.CODEC_FLOAT16, wire.CODEC_BFLOAT16)
 
 
 class MalformedFrame(ValueError):
-    """What a peer sent is not a frame; the message tells at which byte."""
+    """A peer's bytes are not a frame; the message names the position."""
 
 
 def _varint(value):
@@ -44,7 +44,7 @@ def _varint(value):
 
 
 def encode_prefix(header, payload_bytes):
-    """What precedes the payload's bytes."""
+    """The bytes before the payload's bytes."""
     content = header.SerializeToString()
     prefix = b'\x0a' + _varint(len(content)) + content
     if payload_bytes > 0:
@@ -53,12 +53,12 @@ def encode_prefix(header, payload_bytes):
 
 
 def encode(header, pieces=()):
-    """The whole frame. The payload is the pieces (bytes-like) back to back."""
+    """The whole frame. The payload is the concatenation of the bytes-like pieces."""
     return join([parts(header, pieces)])
 
 
 def parts(header, pieces=()):
-    """(what a frame's bytes are made of, their number): its prefix, and the pieces where they lie."""
+    """Returns (parts, size) of a frame: its prefix and the pieces, which are not copied."""
     size = 0
     for piece in pieces:
         size += len(piece)
@@ -67,15 +67,14 @@ def parts(header, pieces=()):
 
 
 def shared_parts(header, place):
-    """As `parts`, of a frame whose payload lies at `place`, a SharedPayload."""
+    """Like `parts`, for a frame whose payload is at `place`, a SharedPayload."""
     content = place.SerializeToString()
     encoded = encode_prefix(header, 0) + b'\x22' + _varint(len(content)) + content
     return [encoded], len(encoded)
 
 
 def join(frames):
-    """The message that carries frames, given as their `parts`, in their order: each byte is copied
-    once."""
+    """The message of frames that are given as their `parts`, in order; each byte is copied once."""
     if len(frames) == 1:
         return b''.join(frames[0][0])
     pieces = []
@@ -103,7 +102,7 @@ def _read_varint(data, at):
 
 
 def _field_end(data, tag, at):
-    """Where the content of a field begins and ends, whose tag has been read."""
+    """The begin and end of a field's content, after its tag was read."""
     kind = tag & 7
     if kind == 0:
         return at, _read_varint(data, at)[1]
@@ -120,15 +119,15 @@ def _field_end(data, tag, at):
 
 
 def decode(data, take=None):
-    """(header, payload as a memoryview of `data`), of one frame that a peer sent.
+    """Returns (header, payload as a memoryview of `data`) of one frame that a peer sent.
 
-    Fields in any order, unknown ones are skipped, a missing header is an empty one. MalformedFrame
-    for anything that is not such a message, is over a limit, has a payload that is not as long as
-    the header's blocks together, or is a batch.
+    Fields may be in any order, unknown ones are skipped, and a missing header is an empty one.
+    MalformedFrame for anything that is not such a message, exceeds a limit, has a payload whose
+    length is not the sum of the header's blocks, or is a batch.
 
-    `take` gives the memoryview of a SharedPayload, or raises ValueError; None: nothing was agreed
-    on. The peer may change those bytes at any time, so what is more than an array of numbers is
-    copied from there.
+    `take` returns the memoryview of a SharedPayload, or raises ValueError; None: shared memory was
+    not agreed on. The peer may change those bytes at any time, so everything except arrays of
+    numbers is copied first.
     """
     header, payload, batch = _decode_fields(data, take)
     if batch:
@@ -204,7 +203,7 @@ def _decode_fields(data, take):
 
 
 def _decode_usual(view, take):
-    """As `decode` of what `encode` makes, without looking at everything twice; None: the long way."""
+    """A fast path of `decode` for frames made by `encode`; None: use the general path."""
     size = len(view)
     if size < 2 or view[0] != _HEADER_TAG:
         return None
@@ -270,7 +269,7 @@ def _parse_header(content, at):
 
 
 def blocks_of(header):
-    """The block headers of a body that has some; else none."""
+    """The block headers of a body, if it has any."""
     body = header.WhichOneof('body')
     if body in ('push', 'birth_push', 'data'):
         return getattr(header, body).blocks

@@ -1,16 +1,16 @@
-"""The gradients that a worker holds of one step, by microbatches.
+"""The gradients of one step that a worker holds, by microbatches.
 
-Intuition: services/worker/core/step_gradients.h, which this follows. What a worker pushes of a
-step is a few *units*, sums over contiguous microbatches: what was computed as one batch, or, with
-BitExact, the maximal complete subtrees of its assignment in the binary tree over the step's
-microbatches. `assign` keeps what lies wholly inside a new assignment.
+Intuition: services/worker/core/step_gradients.h, which this follows. A worker pushes a few *units*
+per step, sums over contiguous microbatches: those computed as one batch or, with BitExact, the
+maximal complete subtrees of its assignment in the binary tree over the step's microbatches.
+`assign` keeps the units that are completely inside the new assignment.
 """
 
 from sluice.protocol import elements
 from sluice.protocol import intervals
 from sluice.protocol import wire
 
-UNRESOLVED = object()  # of a tensor whose gradient is not known yet; None: it has none
+UNRESOLVED = object()  # marks a tensor whose gradient is not known yet; None: it has no gradient
 
 
 def maximal_subtrees(ranges):
@@ -30,14 +30,14 @@ class StepGradients:
 
     def __init__(self, table, tree):
         self._dtypes = [tensor.dtype for tensor in table.tensors]
-        # Counters advance by themselves on the shards.
+        # The shards advance counters themselves.
         self._counters = [tensor.kind == wire.COUNTER for tensor in table.tensors]
         self._tree = tree
         self.units = []
         self._nodes = {}  # (begin, end) -> [gradient, None or UNRESOLVED of each tensor]
 
     def assign(self, assignment):
-        """What is to be computed now; with a tree, single microbatches."""
+        """The microbatches to compute now; with a tree, one at a time."""
         return self._assign_tree(assignment) if self._tree else self._assign_ranges(assignment)
 
     def wants(self, computed):
@@ -48,7 +48,8 @@ class StepGradients:
         return UNRESOLVED if node is None else node[tensor]
 
     def resolve(self, computed, tensor, gradient):
-        """The unit whose tensor is known now, if one is. None: no gradient."""
+        """Adds a tensor's gradient (None: it has none). Returns the unit that now has the tensor,
+        if any."""
         node = self._nodes.get(computed)
         if node is None or node[tensor] is not UNRESOLVED:
             return None
@@ -89,12 +90,12 @@ class StepGradients:
             if not self._inside_unit(key):
                 del self._nodes[key]
             elif key[1] - key[0] == 1 or self._is_whole(self._nodes[key]):
-                # One that is neither is a sum whose halves are both kept: those cover it.
+                # Any other node is a sum whose halves are both kept, so they cover it.
                 rest.remove(*key)
         compute = [(leaf, leaf + 1) for begin, end in rest.ranges() for leaf in range(begin, end)]
         for key in compute:
             self._new_node(key)
-        # What was kept may have become each other's sibling within a larger unit.
+        # Kept nodes may have become siblings within a larger unit.
         for key in sorted(self._nodes, key=lambda key: (key[1] - key[0], key)):
             for tensor in range(len(self._dtypes)):
                 self._merge_up(key, tensor)
@@ -104,7 +105,8 @@ class StepGradients:
         return any(begin <= key[0] and key[1] <= end for begin, end in self.units)
 
     def _merge_up(self, key, tensor):
-        """Sums a tensor upwards as far as both halves are there; the unit it arrives at, if any."""
+        """Sums a tensor upwards while both halves are present. Returns the unit that it reaches, if
+        any."""
         while True:
             node = self._nodes.get(key)
             if node is None or node[tensor] is UNRESOLVED:
@@ -131,7 +133,7 @@ class StepGradients:
                 total[tensor] = right[tensor] if left[tensor] is None else left[tensor]
             else:
                 total[tensor] = elements.add(self._dtypes[tensor], left[tensor], right[tensor])
-            # The halves are kept until the sum is whole: a view change may still want one.
+            # The halves are kept until the sum is complete: a view change may still need one.
             if self._is_whole(total):
                 self._drop_inside(parent)
             key = parent

@@ -12,7 +12,7 @@ _MAX_TABLE_BYTES = 1 << 40
 
 
 def validate_table(table):
-    """ValueError names the tensor that cannot be part of a job's state."""
+    """Raises ValueError naming a tensor that cannot be part of a job's state."""
     names = set()
     total = 0
     for tensor in table.tensors:
@@ -66,7 +66,8 @@ def make_layout(table, partitions):
 
 
 def validate_layout(table, layout):
-    """ValueError unless every element is in exactly one block and the blocks are in order."""
+    """Raises ValueError unless every element is in exactly one block and the blocks are in
+    order."""
     validate_table(table)
     if not 1 <= layout.partitions <= MAX_PARTITIONS:
         raise ValueError("the layout's number of partitions is out of range")
@@ -96,13 +97,14 @@ def validate_layout(table, layout):
 
 
 class LayoutIndex:
-    """What is asked of a layout again and again, computed once."""
+    """Properties of a layout that are used often, computed once."""
 
     def __init__(self, table, layout):
         self.partitions = layout.partitions
         self.blocks_of_partition = [[] for _ in range(layout.partitions)]
         self.blocks_of_tensor = [[] for _ in table.tensors]
-        # By block: (tensor, offset, count, partition), and bytes. Protobuf's fields are slow.
+        # By block: (tensor, offset, count, partition), and bytes. Accessing protobuf fields is
+        # slow.
         self.blocks = []
         self.bytes = []
         sizes = [elements.element_bytes(tensor.dtype) for tensor in table.tensors]
@@ -116,7 +118,8 @@ class LayoutIndex:
             blocks.sort(key=lambda number: self.blocks[number][1])
 
     def runs(self, blocks):
-        """[tensor, first element, end] of blocks in order, with neighbours in a tensor joined."""
+        """[tensor, first element, end] of blocks in order, with adjacent blocks of a tensor
+        joined."""
         runs = []
         for block in blocks:
             tensor, offset, count, _ = self.blocks[block]

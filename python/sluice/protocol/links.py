@@ -1,4 +1,4 @@
-"""A worker's stream to one shard: greeting, credit, and trying again.
+"""A worker's stream to one shard: greeting, credit and retries.
 
 waiting -> connecting -> greeting -> ready; from each back to waiting when the stream breaks. See
 services/worker/core/shard_link.h.
@@ -52,7 +52,7 @@ class ShardLink:
             out.append(actions.SendFrame(self.id, hello, []))
 
     def on_hello_reply(self, reply):
-        """False: not expected now."""
+        """Returns False if the message is not expected now."""
         if self._state is not _State.GREETING:
             return False
         self._state = _State.READY
@@ -96,14 +96,14 @@ class ShardLink:
         self._pump(out)
 
     def drop_queue(self):
-        """Forgets what has not gone out (it is of an older view)."""
+        """Drops frames that were not sent; they are of an older view."""
         self._queue.clear()
         self.queued_bytes = 0
 
     def _pump(self, out):
         while self.ready and self._queue:
             header, pieces, size = self._queue[0]
-            # A frame that is larger than the window goes alone.
+            # A frame that is larger than the window is sent alone.
             if size > self._credit < self._window:
                 return
             self._credit -= min(size, self._credit)

@@ -1,4 +1,4 @@
-"""What waits to be sent on one stream of frames."""
+"""The queue of one stream's outgoing frames."""
 
 import collections
 import math
@@ -7,39 +7,39 @@ import time
 
 from sluice.protocol import frame
 
-_FIELDS_BYTES = 32  # at most, of a frame, beside header and payload
+_FIELDS_BYTES = 32  # upper bound of a frame's bytes besides header and payload
 
 
 class Outgoing:
-    """Frames that wait to be sent, and the messages that they go out in.
+    """Queues frames and packs them into messages.
 
-    What waits when a message's turn comes goes out together, to a peer that takes batches. Frames
-    are encoded by whoever takes the messages.
+    If the peer accepts batches, all frames that wait when a message is taken are sent together. The
+    thread that takes the messages encodes the frames.
     """
 
     def __init__(self, put=None):
-        """`put(pieces, size)`: brings a payload to the peer another way and gives its
-        SharedPayload; None: it is to go with its frame."""
-        self.peer_takes = 1  # frames in one message
+        """`put(pieces, size)` passes a payload to the peer outside of the stream and returns its
+        SharedPayload; None: send it in its frame."""
+        self.peer_takes = 1  # how many frames it accepts in one message
         self._put = put
         self._added = queue.SimpleQueue()
-        self.sent_at = -math.inf  # when the last message was out, by time.monotonic()
+        self.sent_at = -math.inf  # when the last message had been sent, by time.monotonic()
 
     def put(self, frames):
-        """[(header, pieces)]. Pieces must stay as they are until they have gone out. Any thread."""
+        """[(header, pieces)]. Pieces must not change until they are sent. Any thread."""
         self._added.put(frames)
 
     def end(self):
-        """What was put before still goes out."""
+        """Frames that were put before are still sent."""
         self._added.put(None)
 
     def messages(self):
-        waiting = collections.deque()  # of (header, pieces, bytes of the payload)
+        waiting = collections.deque()  # (header, pieces, bytes of the payload)
         ended = False
-        sent = False  # a message
+        sent = False  # whether a message was taken
         while True:
             if sent and not waiting:
-                self.sent_at = time.monotonic()  # who asks for the next message has sent the last
+                self.sent_at = time.monotonic()  # the last message was sent
             while not ended:
                 try:
                     added = self._added.get(block=not waiting)
@@ -61,7 +61,7 @@ class Outgoing:
         most = max(1, min(self.peer_takes, frame.MAX_BATCH_FRAMES))
         while waiting and len(batch) < most:
             header, pieces, size = waiting[0]
-            # Counted alike when the payload goes another way: the peer begins with what it has.
+            # Shared payloads count, too: otherwise the peer would start later.
             total += size + header.ByteSize() + _FIELDS_BYTES
             if batch and total > frame.MAX_BATCH_BYTES:
                 break

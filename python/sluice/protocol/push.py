@@ -1,7 +1,7 @@
-"""Cuts gradients into Push frames, as they become final.
+"""Cuts gradients into Push frames as they become final.
 
-Keeps, for each partition, what has been sent on the present stream to its owner. The last frame of
-a partition names it as complete. See services/worker/core/push_sender.h.
+Tracks for each partition what was sent on the current stream to its owner. The last frame of a
+partition marks it as complete. See services/worker/core/push_sender.h.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ from sluice.protocol import gradients as gradients_lib
 from sluice.protocol import wire
 
 _EAGER_BYTES = 1 << 18
-# Sets of blocks that it is known how to send, before all are forgotten.
+# Cached frame plans, before all are dropped.
 _MAX_PLANS = 4096
 
 
 @dataclasses.dataclass
 class Common:
-    """Fields that all frames of a step or update share."""
+    """The fields that all frames of a step or update share."""
     step: int = 0
     clock: int = 0
     samples: int = 0
     microbatches: int = 0
     ordinal: int = 0
     pull_next: bool = False
-    # Asynchronous with one shard: rides on the last frame.
+    # Asynchronous with one shard: sent with the last frame.
     apply: typing.Any = None
 
 
@@ -44,7 +44,7 @@ class _Partition:
 
 @dataclasses.dataclass
 class _FramePlan:
-    """A frame with blocks of a partition, but for what changes from step to step."""
+    """A frame with blocks of a partition, without the fields that change from step to step."""
     push: typing.Any  # Push with partition and blocks
     runs: list        # of the payload: (tensor, first element, end)
 
@@ -60,15 +60,15 @@ class PushSender:
 
     def __init__(self, context):
         self._context = context
-        # (partition, blocks) -> _Plan, or None where codecs look at each block: the same blocks go
-        # out in every step, and looking at each one is what small ones cost most.
+        # (partition, blocks) -> _Plan, or None if the codec handles each block. Every step sends
+        # the same blocks, and for small blocks handling each one dominates the cost.
         self._plans = {}
-        self._planned = None  # the LayoutIndex that the plans are of
-        # Told by the mode what becomes of the contributions that are sent here.
+        self._planned = None  # the LayoutIndex of the plans
+        # The mode tells it what happens to the contributions that it sends.
         self.encoder = encoder_lib.GradientEncoder(context.job.training)
         self._gradients = None
         self._state = []
-        self._changed = False  # since the last flush: there may be something to send
+        self._changed = False  # since the last flush, so there may be something to send
         self._codecs = []  # by tensor
         self.common = Common()
 
@@ -81,7 +81,7 @@ class PushSender:
         self._state = []
 
     def start(self, gradients, common):
-        """Everything that `gradients` holds and will hold is to be sent, and was not."""
+        """Starts over: all present and future content of `gradients` must be sent."""
         self._gradients = gradients
         self._changed = True
         self._codecs = [self.encoder.codec_of(tensor) for tensor in self._context.table.tensors]
@@ -97,7 +97,7 @@ class PushSender:
                 self._reset(partition)
 
     def close(self, partition):
-        """The partition needs nothing any more."""
+        """The partition needs nothing more."""
         self._state[partition].closed = True
 
     def on_resolved(self, unit, tensor):
@@ -115,7 +115,7 @@ class PushSender:
                 state.pending_bytes += index.bytes[block]
 
     def flush(self):
-        # What waits for a stream to open is looked at again by send_again.
+        # send_again handles frames that wait for a stream to open.
         if not self.active or not self._changed:
             return
         self._changed = False
@@ -128,7 +128,7 @@ class PushSender:
         return all(self.all_sent_to(shard) for shard in self._context.owned)
 
     def all_sent_to(self, shard):
-        """Every partition was named as complete, or closed."""
+        """Whether every partition is marked as complete, or closed."""
         if not self.active:
             return True
         return all(self._state[partition].named or self._state[partition].closed
@@ -149,7 +149,7 @@ class PushSender:
 
     def _flush_to(self, link, partitions):
         frames = []
-        bare = []  # complete, with nothing (more) to send
+        bare = []  # complete partitions with nothing (more) to send
         for partition in partitions:
             state = self._state[partition]
             if state.closed or state.named:
@@ -183,7 +183,7 @@ class PushSender:
             self._context.send(link, header, pieces)
 
     def _new_frame(self, push=None):
-        """With what is the same in every step from `push`, if given."""
+        """Starts from the constant fields in `push`, if given."""
         header = wire.Header()
         if push is None:
             header.push.SetInParent()
@@ -195,7 +195,7 @@ class PushSender:
 
     def _append_frames(self, partition, frames):
         state = self._state[partition]
-        # By unit, each in the order of the layout: that is how a shard likes to find them.
+        # By unit, each in the order of the layout, which is fastest for the shard.
         for unit in sorted(state.pending):
             self._append_unit(partition, unit, sorted(state.pending[unit]), frames)
         state.pending = {}
@@ -252,7 +252,7 @@ class PushSender:
         index = self._context.index
         pushed = 0
         room = -1
-        push = pieces = None  # of the present frame
+        push = pieces = None  # of the current frame
         for block in blocks:
             tensor, offset, count, _ = index.blocks[block]
             codec = self._codecs[tensor]
@@ -276,7 +276,7 @@ class PushSender:
         self._context.progress.gradient_bytes += sum(index.bytes[block] for block in blocks)
 
     def _pieces_of_runs(self, unit, runs):
-        """The payload of a frame: what is one piece of a tensor stays one."""
+        """The payload of a frame; adjacent blocks of a tensor stay one piece."""
         memory = {}
         for tensor, begin, end in runs:
             codec = self._codecs[tensor]

@@ -1,11 +1,11 @@
-"""What has arrived of a version that is being pulled."""
+"""Tracks which parts of a version that is being pulled have arrived."""
 
 from sluice.protocol import actions
 from sluice.protocol import context as context_lib
 from sluice.protocol import wire
 
 
-# Frames whose blocks were read, before all are forgotten.
+# Cached frame layouts, before all are dropped.
 _MAX_READ = 4096
 
 
@@ -19,15 +19,15 @@ class _Partition:
 
 
 class VersionReceiver:
-    """Passes blocks on to a buffer and counts them. Empty partitions count as whole."""
+    """Passes blocks on to a buffer and counts them. Empty partitions count as complete."""
 
     def __init__(self, buffer):
         self._buffer = buffer
         self._index = None
         self._state = []
         self._missing = 0
-        # (partition, payload's length, blocks as encoded) -> what `_read` makes of them: a shard
-        # sends every version in the same frames, and looking at each block is what costs most.
+        # (partition, payload's length, encoded blocks) -> the result of `_read`. A shard sends
+        # every version in the same frames, and handling each block dominates the cost.
         self._read_before = {}
 
     def reset(self, index):
@@ -51,7 +51,7 @@ class VersionReceiver:
         return self._state[partition].version
 
     def accept(self, data, payload, out):
-        """ContractError, with nothing stored, if the blocks are not what they should be."""
+        """Raises ContractError, with nothing stored, if the blocks are invalid."""
         partition = data.partition
         blocks, runs = self._blocks_of(data, len(payload))
         state = self._state[partition]
@@ -84,7 +84,7 @@ class VersionReceiver:
         return read
 
     def _read(self, partition, headers, length):
-        """The numbers of a frame's blocks, and what to store: neighbours in one piece, as
+        """The numbers of a frame's blocks, and the pieces to store, with adjacent blocks joined:
         (tensor, codec, first element, elements, first byte, end)."""
         if partition >= len(self._state):
             raise context_lib.ContractError(f'data of partition {partition} of {len(self._state)}')

@@ -6,7 +6,7 @@ MAX_SAMPLES = 1 << 40
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _ROUNDS = 8
-_WINDOW = 1024  # places of an epoch that are permuted at once: the calls cost, not the elements
+_WINDOW = 1024  # places of an epoch that are permuted together: calls cost more than elements
 
 
 def splitmix64_mix(z):
@@ -16,7 +16,7 @@ def splitmix64_mix(z):
 
 
 def splitmix64_at(seed, n):
-    """Output number n, from 0, of the generator that starts at `seed`."""
+    """Output n (from 0) of the generator with this `seed`."""
     return splitmix64_mix((seed + (n + 1) * _GAMMA) & _MASK)
 
 
@@ -47,7 +47,7 @@ def _check(what, value):
 
 
 class SampleOrder:
-    """Positions to samples."""
+    """Maps positions to samples."""
 
     def __init__(self, samples, seed, shuffle=True):
         _check('number of samples', samples)
@@ -57,14 +57,14 @@ class SampleOrder:
         self._half_bits = 1
         while 1 << (2 * self._half_bits) < samples:
             self._half_bits += 1
-        self._permuted_window = None  # (epoch, number) of the window that is kept
+        self._permuted_window = None  # (epoch, number) of the cached window
         self._permuted_indices = None
 
     def index_at(self, position):
         return self.indices_of(position, position + 1)[0]
 
     def indices_of(self, begin, end):
-        """The indices of positions [begin, end), in order; they may span epochs."""
+        """The sample indices of positions [begin, end), in order; the range may span epochs."""
         indices = []
         while begin < end:
             epoch, place = divmod(begin, self.samples)
@@ -78,7 +78,8 @@ class SampleOrder:
         return indices
 
     def _permuted(self, epoch, begin, end):
-        """Of places [begin, end), of which the next that are asked for are mostly neighbours."""
+        """Permutes places [begin, end) of an epoch. Consecutive calls usually ask for adjacent
+        ranges."""
         if end - begin > _WINDOW:
             return self._permute(epoch, np.arange(begin, end, dtype=np.uint64))
         parts = []
@@ -102,7 +103,7 @@ class SampleOrder:
         keys = [np.uint64(splitmix64_at(seed, r)) for r in range(_ROUNDS)]
         half = np.uint64(self._half_bits)
         mask = np.uint64((1 << self._half_bits) - 1)
-        # The mathematics is modulo 2^64; numpy warns of it for scalars only.
+        # Arithmetic is modulo 2^64; numpy warns about overflow for scalars only.
         out = np.empty_like(x)
         todo = np.arange(x.size)
         while todo.size:
@@ -147,7 +148,7 @@ class StepPlan:
         return epoch * self._samples + begin, epoch * self._samples + end
 
     def positions_of(self, step, begin, end):
-        """Of microbatches [begin, end) of a step; empty if all of them are."""
+        """The positions of microbatches [begin, end) of a step; empty if all of these are empty."""
         first, last = self.positions_of_step(step)
         count = self.microbatches_of_step(step)
 

@@ -1,4 +1,4 @@
-"""Synchronous training, as a worker does it (services/worker/core/synchronous_worker.h).
+"""A worker's part of synchronous training (services/worker/core/synchronous_worker.h).
 
   no current version --Pull(m)--> incoming m whole --adopt--> current s
   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
@@ -23,17 +23,17 @@ class SynchronousWorker:
         self._context = context
         self._tree = context.job.training.bit_exact
         self._has_current = False
-        self._step = 0  # current version, or the one that is being pulled to become it
+        self._step = 0  # the current version, or the one that is being pulled to become it
         self._incoming = receive.VersionReceiver(actions.Buffer.INCOMING)
         self._incoming_version = 0
         self._assigned = False
         self._gradients = None
         self._computing = {}
-        self._results = {}  # of what is held, by first microbatch
+        self._results = {}  # of the units that are held, by first microbatch
         self._push = push_lib.PushSender(context)
         self._times = times_lib.StepTimes()  # of the step in progress
-        self._owed_since = math.inf  # since when nothing but data is waited for
-        # The microbatches of the furthest step that were begun: what is begun again is waste.
+        self._owed_since = math.inf  # since when it has only waited for data
+        # The microbatches of the furthest step that were begun; computing them again is waste.
         self._begun_step = 0
         self._begun = intervals.IntervalSet()
 
@@ -68,15 +68,16 @@ class SynchronousWorker:
                 self._pull_from(link)
 
     def _settle_residuals(self, old):
-        """Before anything of the new view is taken in."""
+        """Called before any state of the new view is adopted."""
         view = self._context.view
         if old is None or old.id.attempt != view.id.attempt:
             self._push.encoder.reset()
         elif self._has_current and view.first_step > self._step:
-            # Nobody closes a step without each member's contribution: this one's is in it.
+            # No shard closes a step without each member's contribution, so this worker's is
+            # included.
             self._push.encoder.commit()
         else:
-            # The sums were dropped; the contribution is encoded anew, by new units.
+            # The shards dropped the sums; the contribution is encoded again, in new units.
             self._push.encoder.rollback()
 
     def _keep_or_drop_versions(self, old):
@@ -86,7 +87,7 @@ class SynchronousWorker:
         drop_all = not self._context.member or skipped
         first = view.first_step
         if not drop_all and self._has_current and self._step == first:
-            # What came of the next version is of the older view.
+            # Received parts of the next version are of the older view.
             self._expect_incoming(self._step + 1)
             return
         keep_incoming = not drop_all and self._incoming_version == first
@@ -120,8 +121,8 @@ class SynchronousWorker:
             self._pull_from(link)
 
     def _skip_to(self, version, partition):
-        """This worker's contribution was dropped: it goes on at a later version, of which
-        `partition` is coming in."""
+        """This worker's contribution was dropped: it continues at a later version, of which
+        `partition` is being received."""
         if self._has_current:
             if self._results:
                 self._report_step()
@@ -164,7 +165,7 @@ class SynchronousWorker:
         if self._push.active and self._incoming.is_whole(data.partition):
             self._push.close(data.partition)
 
-    # ---- what is done after each event
+    # ---- work after each event
 
     def adopt(self):
         context = self._context
@@ -184,7 +185,7 @@ class SynchronousWorker:
         self._expect_incoming(self._step + 1)
 
     def _report_owing(self):
-        """Tells who has owed the incoming version for longer than timeouts.weights."""
+        """Reports the shards whose part of the incoming version is overdue (timeouts.weights)."""
         limit = self._context.job.timeouts.weights
         if limit <= 0 or self._context.now < self._owed_since + limit:
             return
@@ -212,7 +213,7 @@ class SynchronousWorker:
             self._owed_since = self._context.now
 
     def _assign(self):
-        """Computes what the assignment wants and is not held."""
+        """Computes the microbatches of the assignment that are not held."""
         if self.is_finished():
             return
         if self._gradients is None:
@@ -220,8 +221,8 @@ class SynchronousWorker:
         self._assigned = True
         ranges = self._gradients.assign(self._context.assignment)
         for compute, computed in list(self._computing.items()):
-            # One that is to be computed anew was forgotten, and what this computation has told of
-            # it with it: how it ends says nothing of what is held.
+            # Microbatches to be computed again were dropped together with this computation's
+            # results, so how it ends does not affect what is held.
             if not self._gradients.wants(computed) or computed in ranges:
                 self._context.actions.append(actions.CancelCompute(compute))
                 del self._computing[compute]
@@ -284,7 +285,7 @@ class SynchronousWorker:
         if computed is None:
             return
         for tensor in range(len(self._context.table.tensors)):
-            self.on_tensor(compute, tensor, None)  # of what was not named, there is none
+            self.on_tensor(compute, tensor, None)  # tensors that were not reported have no gradient
         self._results[computed[0]] = result
         del self._computing[compute]
         if not self._computing:

@@ -1,6 +1,6 @@
-"""Where the time from a step's last gradient to the next version goes.
+"""Splits the time from a step's last gradient to the next version.
 
-  last gradient --push--> everything has gone out --wait--> first data --pull--> all data
+  last gradient --push--> everything was sent --wait--> first data --pull--> all data
 
 See services/worker/core/step_times.h.
 """
@@ -9,19 +9,20 @@ import math
 
 
 class StepTimes:
-    """Of one step, or of one asynchronous update and the pull behind it. A new one in each view."""
+    """The times of one step, or of one asynchronous update and the pull after it. Each view starts
+    a new one."""
 
     def __init__(self):
-        # Infinite: not yet.
-        self.computed = math.inf  # the last gradient is there
-        self.given = math.inf  # all was given to the streams and nothing waits for credit
+        # Infinite: has not happened yet.
+        self.computed = math.inf  # the last gradient was computed
+        self.given = math.inf  # everything was given to the streams, and nothing waits for credit
         self._pushed = math.inf
         self._data = math.inf
         self.whole = math.inf
 
     def on_answered(self, now, sent):
-        """What goes out from now on is not of this contribution. `sent`: when there was last
-        nothing left to send."""
+        """Frames sent from now on do not belong to this contribution. `sent`: when the send queues
+        were last empty."""
         if self._pushed == math.inf and self.given != math.inf:
             self._pushed = min(max(self.given, sent), now)
 

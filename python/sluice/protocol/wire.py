@@ -1,9 +1,8 @@
-"""The messages of proto/, by their names there: `wire.View`, `wire.SYNCHRONOUS`, ...
+"""The messages of proto/ by name: `wire.View`, `wire.SYNCHRONOUS`, ...
 
-They are made at import from the descriptor set that the build writes beside this file. Generated
-code is tied to the version of protobuf that generated it; a descriptor set is not, so this works
-with whatever protobuf the environment has. The pool is private: a program may use other messages
-of the same names.
+They are created at import from the descriptor set that the build writes beside this file. Unlike
+generated code, a descriptor set works with any version of protobuf in the environment. The pool is
+private: a program may use other messages of the same names.
 """
 
 import os
@@ -27,9 +26,9 @@ def _message_class(pool, descriptor):
 
 
 def _load(path):
-    """Name -> class of each message, value of each enumeration's name.
+    """Maps names to message classes and enumeration values.
 
-    Those within a message are named behind it: `Refusal_EXPELLED`.
+    Names within a message have its name as prefix: `Refusal_EXPELLED`.
     """
     try:
         with open(path, 'rb') as file:
@@ -60,7 +59,7 @@ globals().update(_load(_DESCRIPTORS))
 
 
 def view_key(view_id):
-    """What ids of views, pauses and asks are compared by (R1)."""
+    """The sort key of ids of views, pauses and asks (R1)."""
     term = view_id.term
     return (view_id.attempt, term.counter, term.coordinator, view_id.number)
 

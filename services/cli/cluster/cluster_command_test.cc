@@ -1,4 +1,4 @@
-// The command line with jobs of a cluster, which is an API server in memory.
+// Tests of the command line with jobs of a cluster, which is an API server in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: here, context: {cluster: c, user: u, namespace: team}}]
 )";
 
-// What a command printed so far, for a thread that waits for more.
+// Collects a command's output; a thread can wait for more.
 class SharedText final : public std::streambuf {
  public:
   std::string text() const {
@@ -85,7 +85,7 @@ class SharedText final : public std::streambuf {
   std::string text_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The API server's transport, with logs of pods, which the fake server does not have.
+// The fake API server's transport; adds the logs of pods, which the server lacks.
 class Transport final : public kube::HttpTransport {
  public:
   Transport(kube::FakeApiServer* server, const std::map<std::string, std::string>* logs,
@@ -147,7 +147,7 @@ class ClusterCommandTest : public ::testing::Test {
     MakeServer(true);
   }
   ~ClusterCommandTest() override {
-    // Of a test that failed before the end of its job.
+    // Ends the job of a test that failed before its end.
     {
       MutexLock lock(&mutex_);
       if (interrupt_) interrupt_(1);
@@ -194,7 +194,7 @@ class ClusterCommandTest : public ::testing::Test {
     return environment;
   }
 
-  // To its end.
+  // Runs a command to its end.
   int Run(const std::vector<std::string>& arguments) {
     Start(arguments);
     return Wait();
@@ -227,7 +227,7 @@ class ClusterCommandTest : public ::testing::Test {
   std::string Out() const { return out_->text(); }
   std::string Err() const { return err_->text(); }
 
-  // Ctrl-C, as soon as it is listened for.
+  // Presses Ctrl-C as soon as a handler is set.
   void Interrupt() {
     MutexLock lock(&mutex_);
     ASSERT_TRUE(interrupt_);
@@ -239,7 +239,7 @@ class ClusterCommandTest : public ::testing::Test {
         admin_->Get(reconciler::TrainingJobs(), {"team", "mnist"}, kube::Subresource::kNone);
     return job.ok() ? *job : Json();
   }
-  // As the operator does.
+  // Writes the status like the operator.
   void SetStatus(const Json& status) {
     kube::WriteOptions options;
     options.subresource = kube::Subresource::kStatus;
@@ -289,7 +289,7 @@ class ClusterCommandTest : public ::testing::Test {
                             kube::PatchKind::kMerge, {{"status", status}}, options)
                     .ok());
   }
-  // Every write is answered so.
+  // Answers every write with this refusal.
   void RefuseWrites(int code, const std::string& reason, const std::string& message) {
     server_->SetFaultInjector([=](const kube::HttpRequest& request) {
       std::optional<kube::FakeApiServer::Fault> fault;
@@ -308,7 +308,7 @@ class ClusterCommandTest : public ::testing::Test {
   std::unique_ptr<kube::FakeApiServer> server_;
   std::unique_ptr<kube::HttpClient> admin_;
   std::map<std::string, std::string> logs_;  // by pod
-  std::atomic<bool> logs_end_{false};        // of those that are followed
+  std::atomic<bool> logs_end_{false};        // whether followed logs end
   std::istringstream in_;
   std::unique_ptr<SharedText> out_ = std::make_unique<SharedText>();
   std::unique_ptr<SharedText> err_ = std::make_unique<SharedText>();
@@ -318,11 +318,11 @@ class ClusterCommandTest : public ::testing::Test {
   std::function<void(int)> interrupt_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST_F(ClusterCommandTest, AJobIsAppliedAndFollowedToItsSuccess) {
+TEST_F(ClusterCommandTest, AppliesJobAndFollowsItToSuccess) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("Job mnist in namespace team of context here created\n"));
   EXPECT_EQ(Job()["spec"]["training"], Json({{"steps", 1000}}));
-  EXPECT_FALSE(Job()["spec"].contains("seed")) << "defaults are the API server's part";
+  EXPECT_FALSE(Job()["spec"].contains("seed")) << "the API server sets the defaults";
   SetStatus(StatusOf("Starting", 0));
   Tell("a", "Warning", "no node takes mnist-ps-0");
   ASSERT_TRUE(out_->WaitFor("Warning: Reason: no node takes mnist-ps-0\n"));
@@ -337,7 +337,7 @@ TEST_F(ClusterCommandTest, AJobIsAppliedAndFollowedToItsSuccess) {
   EXPECT_THAT(Out(), HasSubstr("logs         sluice logs mnist --cluster --namespace team"));
 }
 
-TEST_F(ClusterCommandTest, AFailureHasItsReasonAndTheLastLinesOfWhoIsToBlame) {
+TEST_F(ClusterCommandTest, FailureShowsReasonAndLastLogLinesOfBlamedPod) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   logs_["mnist-worker-0"] = "reading data\nno such file";
@@ -346,11 +346,11 @@ TEST_F(ClusterCommandTest, AFailureHasItsReasonAndTheLastLinesOfWhoIsToBlame) {
   SetStatus(status);
   EXPECT_EQ(Wait(), 1);
   EXPECT_THAT(Out(), HasSubstr("Failed: mnist at step 10 of 1,000"));
-  EXPECT_THAT(Err(), HasSubstr("The last lines of worker-0:\n  reading data\n  no such file\n"));
+  EXPECT_THAT(Err(), HasSubstr("Last log lines of worker-0:\n  reading data\n  no such file\n"));
   EXPECT_THAT(Err(), HasSubstr("job mnist failed: worker-0 never became ready"));
 }
 
-TEST_F(ClusterCommandTest, CtrlCEndsTheLookingOnAndTheJobGoesOn) {
+TEST_F(ClusterCommandTest, CtrlCDetachesAndTheJobContinues) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   SetStatus(StatusOf("Training", 500));
@@ -365,30 +365,30 @@ TEST_F(ClusterCommandTest, CtrlCEndsTheLookingOnAndTheJobGoesOn) {
   EXPECT_THAT(Job()["spec"].value("suspend", false), false);
 }
 
-TEST_F(ClusterCommandTest, DetachedItOnlyApplies) {
+TEST_F(ClusterCommandTest, DetachOnlyApplies) {
   EXPECT_EQ(RunJob({"--detach"}), 0);
   EXPECT_THAT(Out(), HasSubstr("created"));
   EXPECT_THAT(Err(), HasSubstr("sluice logs mnist --cluster --namespace team --follow"));
   EXPECT_EQ(RunJob({"-d"}), 0);
-  EXPECT_THAT(Out(), HasSubstr("is there already, unchanged"));
+  EXPECT_THAT(Out(), HasSubstr("already exists, unchanged"));
   EXPECT_EQ(RunJob({"-d", "--workers", "4", "--quiet"}), 0);
   EXPECT_THAT(Out() + Err(), IsEmpty());
   EXPECT_EQ(Job()["spec"]["worker"]["replicas"], 4);
 }
 
-TEST_F(ClusterCommandTest, ADryRunKeepsNothing) {
+TEST_F(ClusterCommandTest, DryRunStoresNothing) {
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
   EXPECT_THAT(Out(), HasSubstr("would be created"));
   EXPECT_TRUE(Job().is_null());
 }
 
-TEST_F(ClusterCommandTest, AJobThatIsThereIsFollowedWithoutItsPast) {
+TEST_F(ClusterCommandTest, FollowsExistingJobWithoutItsPastEvents) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Training", 500));
   Tell("a", "Normal", "long ago");
   StartJob();
-  ASSERT_TRUE(out_->WaitFor("is there already, unchanged"));
-  // Not before its watches have begun.
+  ASSERT_TRUE(out_->WaitFor("already exists, unchanged"));
+  // Wait until its watches have begun.
   while (server_->running_watches() < 3) std::this_thread::yield();
   Tell("b", "Normal", "just now");
   ASSERT_TRUE(out_->WaitFor("just now"));
@@ -397,18 +397,18 @@ TEST_F(ClusterCommandTest, AJobThatIsThereIsFollowedWithoutItsPast) {
   EXPECT_THAT(Out(), Not(HasSubstr("long ago")));
 }
 
-TEST_F(ClusterCommandTest, AJobThatHasEndedSaysSo) {
+TEST_F(ClusterCommandTest, ReportsEndedJob) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
   EXPECT_EQ(RunJob(), 0);
-  EXPECT_THAT(Out(), HasSubstr("has ended already: Succeeded at step 1,000 of 1,000"));
+  EXPECT_THAT(Out(), HasSubstr("has already ended: Succeeded at step 1,000 of 1,000"));
   EXPECT_THAT(Out(), HasSubstr("kubectl delete stj mnist -n team"));
   SetStatus(StatusOf("Failed", 10, "Failed", "no data"));
   EXPECT_EQ(RunJob(), 1);
-  EXPECT_THAT(Err(), HasSubstr("has ended already: Failed at step 10 of 1,000: no data"));
+  EXPECT_THAT(Err(), HasSubstr("has already ended: Failed at step 10 of 1,000: no data"));
 }
 
-TEST_F(ClusterCommandTest, WatchesThatAreCutAndVersionsThatAreForgottenAreGotOver) {
+TEST_F(ClusterCommandTest, SurvivesBrokenWatchesAndExpiredVersions) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   for (int i = 0; i < 3; ++i) {
@@ -422,7 +422,7 @@ TEST_F(ClusterCommandTest, WatchesThatAreCutAndVersionsThatAreForgottenAreGotOve
   EXPECT_EQ(Wait(), 0);
 }
 
-TEST_F(ClusterCommandTest, ADeletedJobIsAFailureThatSaysSo) {
+TEST_F(ClusterCommandTest, DeletedJobIsAFailure) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   SetStatus(StatusOf("Training", 10));
@@ -432,20 +432,20 @@ TEST_F(ClusterCommandTest, ADeletedJobIsAFailureThatSaysSo) {
   EXPECT_THAT(Err(), HasSubstr("job mnist failed: it was deleted"));
 }
 
-TEST_F(ClusterCommandTest, ABadManifestIsRefusedBeforeAnythingIsAsked) {
+TEST_F(ClusterCommandTest, RejectsBadManifestBeforeAnyRequest) {
   Write("job.yaml", std::string(kManifest) + "  trainign: {}\n");
   EXPECT_EQ(RunJob(), 2);
   EXPECT_THAT(Err(), HasSubstr("job.yaml:9:3: spec.trainign"));
   EXPECT_THAT(server_->Requests(), IsEmpty());
 }
 
-TEST_F(ClusterCommandTest, TheApiServersRefusalIsPassedOnWithCode2) {
+TEST_F(ClusterCommandTest, PrintsTheApiServersRefusalAndExitsWithCode2) {
   RefuseWrites(422, "Invalid", "TrainingJob \"mnist\" is invalid: spec.model: not so");
   EXPECT_EQ(RunJob(), 2);
   EXPECT_THAT(Err(), HasSubstr("TrainingJob \"mnist\" is invalid: spec.model: not so"));
 }
 
-TEST_F(ClusterCommandTest, AChangeOfWhatIsFixedSaysWhatCanBeDone) {
+TEST_F(ClusterCommandTest, SuggestsRemedyForChangedFixedField) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   RefuseWrites(
       422, "Invalid",
@@ -455,7 +455,7 @@ TEST_F(ClusterCommandTest, AChangeOfWhatIsFixedSaysWhatCanBeDone) {
   EXPECT_THAT(Err(), HasSubstr("give the job another name"));
 }
 
-TEST_F(ClusterCommandTest, AConflictSaysHowToTakeOver) {
+TEST_F(ClusterCommandTest, ConflictSuggestsForceConflicts) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   kube::WriteOptions apply;
   apply.field_manager = "kubectl";
@@ -473,7 +473,7 @@ TEST_F(ClusterCommandTest, AConflictSaysHowToTakeOver) {
   EXPECT_EQ(Job()["spec"]["worker"]["replicas"], 2);
 }
 
-TEST_F(ClusterCommandTest, WhoMayNotIsToldWhomToAsk) {
+TEST_F(ClusterCommandTest, ForbiddenSuggestsTheRoleToAskFor) {
   RefuseWrites(403, "Forbidden",
                "trainingjobs.sluice.dev \"mnist\" is forbidden: User \"ann\" cannot patch resource "
                "\"trainingjobs\" in API group \"sluice.dev\" in the namespace \"team\"");
@@ -485,7 +485,7 @@ TEST_F(ClusterCommandTest, WhoMayNotIsToldWhomToAsk) {
   EXPECT_THAT(Err(), Not(HasSubstr("role edit")));
 }
 
-TEST_F(ClusterCommandTest, AClusterWithoutTheOperatorsCrdSaysHowToInstallIt) {
+TEST_F(ClusterCommandTest, MissingCrdSuggestsInstallation) {
   MakeServer(false);
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{"run", "--cluster", folder_ + "/job.yaml"},
@@ -497,7 +497,7 @@ TEST_F(ClusterCommandTest, AClusterWithoutTheOperatorsCrdSaysHowToInstallIt) {
   }
 }
 
-TEST_F(ClusterCommandTest, AServerThatIsNotReachedIsAFailureThatNamesIt) {
+TEST_F(ClusterCommandTest, UnreachableServerFailsWithItsAddress) {
   server_->SetFaultInjector([](const kube::HttpRequest&) {
     kube::FakeApiServer::Fault fault;
     fault.status = absl::UnavailableError("connection refused");
@@ -507,10 +507,10 @@ TEST_F(ClusterCommandTest, AServerThatIsNotReachedIsAFailureThatNamesIt) {
   EXPECT_THAT(Err(), HasSubstr("https://api.test:6443 (context here) cannot be reached"));
 }
 
-TEST_F(ClusterCommandTest, WithoutAKubeconfigNoClusterIsKnown) {
+TEST_F(ClusterCommandTest, RequiresKubeconfig) {
   std::filesystem::remove(folder_ + "/kubeconfig");
   EXPECT_EQ(RunJob(), 2);
-  EXPECT_THAT(Err(), HasSubstr("no cluster is known"));
+  EXPECT_THAT(Err(), HasSubstr("no cluster is configured"));
   EXPECT_EQ(RunJob({"--kubeconfig", folder_ + "/other"}), 2);
   EXPECT_THAT(Err(), HasSubstr("other"));
   Write("kubeconfig", kKubeconfig);
@@ -518,7 +518,7 @@ TEST_F(ClusterCommandTest, WithoutAKubeconfigNoClusterIsKnown) {
   EXPECT_THAT(Err(), HasSubstr("no entry is named \"nowhere\""));
 }
 
-TEST_F(ClusterCommandTest, TheNamespaceIsTheFlagsTheManifestsOrTheContexts) {
+TEST_F(ClusterCommandTest, NamespaceComesFromFlagManifestOrContext) {
   Write("job.yaml", absl::StrCat(kManifest, "---\n"));
   EXPECT_EQ(RunJob({"-d", "-n", "other"}), 0) << Err();
   EXPECT_THAT(Out(), HasSubstr("in namespace other of"));
@@ -528,18 +528,18 @@ TEST_F(ClusterCommandTest, TheNamespaceIsTheFlagsTheManifestsOrTheContexts) {
   EXPECT_EQ(RunJob({"-d"}), 0) << Err();
   EXPECT_THAT(Out(), HasSubstr("in namespace own of"));
   EXPECT_EQ(RunJob({"-d", "-n", "other"}), 2);
-  EXPECT_THAT(Err(), HasSubstr("the manifest is of namespace own"));
+  EXPECT_THAT(Err(), HasSubstr("the manifest's namespace is own"));
 }
 
-TEST_F(ClusterCommandTest, FlagsOfThisMachineAreRefused) {
+TEST_F(ClusterCommandTest, RejectsFlagsOfLocalRuns) {
   for (const std::vector<std::string>& flags :
        {std::vector<std::string>{"--fresh"}, {"--port", "1234"}, {"--bin-dir", "/x"}}) {
     EXPECT_EQ(RunJob(flags), 2);
-    EXPECT_THAT(Err(), HasSubstr(flags[0] + " is for jobs of this machine"));
+    EXPECT_THAT(Err(), HasSubstr(flags[0] + " applies to jobs of this machine"));
   }
 }
 
-TEST_F(ClusterCommandTest, AJobIsStoppedAndTheSameCommandGoesOn) {
+TEST_F(ClusterCommandTest, StopsJobAndTheSameCommandResumesIt) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Training", 500));
   Start({"stop", "mnist", "--cluster"});
@@ -555,7 +555,7 @@ TEST_F(ClusterCommandTest, AJobIsStoppedAndTheSameCommandGoesOn) {
   EXPECT_EQ(Wait(), 0);
 }
 
-TEST_F(ClusterCommandTest, AJobThatIsSuspendedWhileItIsFollowedEndsWith130) {
+TEST_F(ClusterCommandTest, FollowedJobThatIsSuspendedExitsWith130) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   ASSERT_TRUE(admin_
@@ -568,13 +568,13 @@ TEST_F(ClusterCommandTest, AJobThatIsSuspendedWhileItIsFollowedEndsWith130) {
   EXPECT_THAT(Err(), HasSubstr("Run the same command to resume."));
 }
 
-TEST_F(ClusterCommandTest, StoppingAtOnceIsRefused) {
+TEST_F(ClusterCommandTest, RejectsStopNow) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   EXPECT_EQ(Run({"stop", "mnist", "--cluster", "--now"}), 2);
   EXPECT_THAT(Err(), HasSubstr("kubectl delete stj mnist -n team"));
 }
 
-TEST_F(ClusterCommandTest, StatusListsJobsAndShowsOneWithItsPods) {
+TEST_F(ClusterCommandTest, StatusListsJobsAndShowsAJobWithItsPods) {
   EXPECT_EQ(Run({"status", "--cluster"}), 0);
   EXPECT_THAT(Out(), HasSubstr("No jobs in namespace team of context here"));
   ASSERT_EQ(RunJob({"--detach"}), 0);
@@ -590,16 +590,17 @@ TEST_F(ClusterCommandTest, StatusListsJobsAndShowsOneWithItsPods) {
   EXPECT_EQ(Run({"status", "mnist", "--cluster"}), 0);
   EXPECT_THAT(Out(), HasSubstr("  worker-0     training on node-a\n"));
   EXPECT_THAT(Out(), HasSubstr("mnist-worker-0 ended: OOMKilled"));
-  SetStatus(
-      StatusOf("Training", 510, "SpecNotInEffect", "the job goes on with spec.training.steps"));
+  SetStatus(StatusOf("Training", 510, "SpecNotInEffect",
+                     "the running coordinator keeps the old values of spec.training.steps"));
   EXPECT_EQ(Run({"status", "mnist", "--cluster"}), 0);
-  EXPECT_THAT(Out(), HasSubstr("  not in effect: the job goes on with spec.training.steps\n"));
+  EXPECT_THAT(Out(), HasSubstr("  not in effect: the running coordinator keeps the old values of "
+                               "spec.training.steps\n"));
   EXPECT_EQ(Run({"status", "other", "--cluster"}), 2);
   EXPECT_THAT(Err(), HasSubstr("there is no job other in namespace team of context here; there "
                                "are: mnist"));
 }
 
-TEST_F(ClusterCommandTest, LogsAreReadFromThePods) {
+TEST_F(ClusterCommandTest, ReadsLogsFromPods) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   EXPECT_EQ(Run({"logs", "mnist", "--cluster"}), 2);
   EXPECT_THAT(Err(), HasSubstr("the job has no pods now"));
@@ -607,7 +608,7 @@ TEST_F(ClusterCommandTest, LogsAreReadFromThePods) {
   AddPod("coordinator", "coordinator", "");
   logs_ = {{"mnist-worker-0", "one\ntwo"}, {"mnist-coordinator", "hello"}};
   EXPECT_EQ(Run({"logs", "mnist", "--cluster"}), 0) << Err();
-  // Each pod's in their order; pods are read at once.
+  // The lines of each pod are in order; the pods are read at the same time.
   EXPECT_THAT(Out(), AnyOf("worker-0    | one\nworker-0    | two\ncoordinator | hello\n",
                            "worker-0    | one\ncoordinator | hello\nworker-0    | two\n",
                            "coordinator | hello\nworker-0    | one\nworker-0    | two\n"));
@@ -617,7 +618,7 @@ TEST_F(ClusterCommandTest, LogsAreReadFromThePods) {
   EXPECT_THAT(Err(), HasSubstr("no log of worker-7"));
 }
 
-TEST_F(ClusterCommandTest, FollowedLogsTakeInThePodsThatCome) {
+TEST_F(ClusterCommandTest, FollowedLogsIncludeNewPods) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   logs_ = {{"mnist-worker-0", "of the first life"}, {"mnist-worker-1", "of another"}};
   AddPod("worker-0", "worker", "0");
@@ -632,7 +633,7 @@ TEST_F(ClusterCommandTest, FollowedLogsTakeInThePodsThatCome) {
   EXPECT_EQ(Wait(), 0);
 }
 
-TEST_F(ClusterCommandTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
+TEST_F(ClusterCommandTest, JsonOutputHasOneObjectPerLineAndASummaryLast) {
   StartJob({"--output", "json"});
   ASSERT_TRUE(out_->WaitFor("created"));
   SetStatus(StatusOf("Training", 500));
@@ -651,7 +652,7 @@ TEST_F(ClusterCommandTest, JsonOutputIsOneObjectOnEachLineAndASummaryLast) {
   EXPECT_EQ(last["reason"], "no more data");
 }
 
-TEST_F(ClusterCommandTest, AQuietRunPrintsOnlyTheFinalMetric) {
+TEST_F(ClusterCommandTest, QuietRunPrintsOnlyTheFinalMetric) {
   StartJob({"--quiet"});
   while (Job().is_null()) std::this_thread::yield();
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
@@ -659,7 +660,7 @@ TEST_F(ClusterCommandTest, AQuietRunPrintsOnlyTheFinalMetric) {
   EXPECT_EQ(Out(), "Trained mnist: 1,000 steps (0.00 epochs)\n");
 }
 
-TEST_F(ClusterCommandTest, WithoutKubectlThereIsNoWayToARunningJob) {
+TEST_F(ClusterCommandTest, RequiresKubectlToReachARunningJob) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Training", 500));
   EXPECT_EQ(Run({"inspect", "mnist", "--cluster"}), 2);

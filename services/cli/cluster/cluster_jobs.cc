@@ -24,7 +24,7 @@ using kube::Json;
 using PodViews = std::map<std::string, reconciler::PodView>;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-// How long the logs of a job that has ended are waited for.
+// How long to wait for the logs of a job that has ended.
 constexpr absl::Duration kLastWords = absl::Seconds(5);
 constexpr int kListRestarts = 3;
 constexpr size_t kMaxFailuresShown = 3;
@@ -47,7 +47,7 @@ bool HasEnded(const Json& job) {
   return ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
 }
 
-// Forwards ports of a job's pods, each when it is asked for.
+// Forwards ports of a job's pods, each on first use.
 class ClusterAccess final : public Jobs::Access {
  public:
   ClusterAccess(kube::Client* client, std::string kubectl, std::vector<std::string> flags,
@@ -71,16 +71,15 @@ class ClusterAccess final : public Jobs::Access {
       return Forward({v1::SHARD, shard.process().index()});
     };
     source.credentials = credentials_;
-    source.handshake_help =
-        credentials_ == nullptr
-            ? absl::StrCat(
-                  "the job's status says plain text: does its coordinator run? kubectl "
-                  "describe stj ",
-                  key_.name, " -n ", key_.ns, " tells")
-            : absl::StrCat(
-                  "pods may lag a few minutes behind new certificates; if they stay "
-                  "behind, suspend and resume ",
-                  key_.name);
+    source.handshake_help = credentials_ == nullptr
+                                ? absl::StrCat(
+                                      "the job's status says plain text; check that its "
+                                      "coordinator is running: kubectl describe stj ",
+                                      key_.name, " -n ", key_.ns)
+                                : absl::StrCat(
+                                      "pods may load new certificates a few minutes late; if the "
+                                      "error persists, suspend and resume ",
+                                      key_.name);
     return source;
   }
 
@@ -166,7 +165,7 @@ class ClusterJobs final : public Jobs {
       if (known) logs.SetPods(pods);
       if (news.job_listed) {
         over = news.job.is_null() || kube::UidOf(news.job) != uid || HasEnded(news.job);
-        // Its pods may be kept.
+        // The pods of an ended job may be kept.
         if (over) end = std::min(end, absl::Now() + kLastWords);
       }
       for (const auto& [resource, status] : news.troubles) {
@@ -182,20 +181,23 @@ class ClusterJobs final : public Jobs {
   absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
                                    const std::function<void(const std::string&)>& say) override {
     if (options.now) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a job of a cluster is stopped with a checkpoint only; kubectl delete stj ", name, " -n ",
-          connection_.ns, " ends it at once, and its claims keep the newest checkpoint"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--now is not supported on a cluster, where a job always saves a checkpoint "
+                       "before it stops; kubectl delete stj ",
+                       name, " -n ", connection_.ns,
+                       " ends it immediately, and its volume claims keep the newest checkpoint"));
     }
     const absl::StatusOr<Json> job = Find(name);
     if (!job.ok()) return job.status();
     if (HasEnded(*job)) return absl::StrCat(name, ": ", StateLine(*job));
-    // Only this very job, not another that has its name by then.
+    // The uid ensures that the patch does not reach a new job of the same name.
     const Json patch = {{"metadata", {{"uid", kube::UidOf(*job)}}}, {"spec", {{"suspend", true}}}};
     kube::WriteOptions write;
     write.field_manager = kCliFieldManager;
     const absl::StatusOr<Json> patched = connection_.client->Patch(
         reconciler::TrainingJobs(), kube::KeyOf(*job), kube::PatchKind::kMerge, patch, write);
     if (!patched.ok()) return Explain(patched.status(), connection_);
+
     say(absl::StrCat("Stopping ", name, " in ", Place(), " after saving a checkpoint"));
     JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
     const absl::Time deadline = absl::Now() + options.timeout;
@@ -208,9 +210,9 @@ class ClusterJobs final : public Jobs {
         return absl::StrCat(name, ": ", StateLine(news.job));
       }
       if (absl::Now() >= deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("job ", name, " is asked to stop, and still runs; sluice status ", name,
-                         flags_.Text(), " shows how it is"));
+        return absl::DeadlineExceededError(absl::StrCat("job ", name,
+                                                        " has not stopped yet; sluice status ",
+                                                        name, flags_.Text(), " shows its state"));
       }
     }
   }
@@ -222,10 +224,11 @@ class ClusterJobs final : public Jobs {
       const std::string location = GetString(*job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(
           "job ", name, " is not running (", StateLine(*job), ")",
-          location.empty() ? ""
-                           : absl::StrCat("; its newest checkpoint is ", location,
-                                          " on the job's volume: copy it from a pod that mounts "
-                                          "that (kubectl cp), then sluice export the folder")));
+          location.empty()
+              ? ""
+              : absl::StrCat("; its newest checkpoint is ", location,
+                             " on the job's volume: copy it from a pod that mounts the volume "
+                             "(kubectl cp), then sluice export the folder")));
     }
     absl::StatusOr<std::string> kubectl = FindKubectl(environment_.cluster.path);
     if (!kubectl.ok()) return kubectl.status();
@@ -269,7 +272,7 @@ class ClusterJobs final : public Jobs {
     if (count > kMaxNamed) absl::StrAppend(&known, " and ", count - kMaxNamed, " more");
     return absl::NotFoundError(
         absl::StrCat("there is no job ", name, " in ", Place(), "; ",
-                     known.empty() ? "there are none" : "there are: ", known));
+                     known.empty() ? "there are no jobs" : "there are: ", known));
   }
 
   absl::StatusOr<PodViews> Pods(const Json& job) {
@@ -310,7 +313,7 @@ class ClusterJobs final : public Jobs {
     }
   }
 
-  // Passes on what was read; false: nobody listens any more.
+  // Passes on the lines that were read. Returns false if the sink accepts no more.
   bool Pass(PodLogs* logs, const LogSink& sink) {
     std::vector<std::string> problems;
     for (const PodLogs::LogLine& line : logs->Take(&problems)) {
@@ -328,7 +331,7 @@ class ClusterJobs final : public Jobs {
     if (!logs->found()) {
       return absl::NotFoundError(absl::StrCat(
           "no log of ", options.process.empty() ? "any process" : options.process, ": ",
-          pods->empty() ? "the job has no pods now" : "no such container has begun"));
+          pods->empty() ? "the job has no pods now" : "its container has not started"));
     }
     while (!logs->Idle()) {
       if (!Pass(logs, sink)) return absl::OkStatus();

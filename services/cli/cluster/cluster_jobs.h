@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-// The TrainingJobs of a namespace. `flags` are those of `connection`, for what is proposed and for
-// kubectl. `environment` outlives them.
+// The TrainingJobs of a namespace. `flags` are those of `connection`; they are used for kubectl and
+// in proposed commands. `environment` outlives them.
 std::unique_ptr<Jobs> MakeClusterJobs(const Environment& environment, const ClusterFlags& flags,
                                       Connection connection);
 

@@ -33,35 +33,35 @@ int Refuse(const Environment& environment, const absl::Status& status) {
   return unreached ? kExitFailed : kExitUsage;
 }
 
-// The namespace of the flag, of the manifest or of the context, the first that says one.
+// The namespace of the flag, of the manifest or of the context, in this order.
 absl::StatusOr<std::string> NamespaceOf(const ClusterRunFlags& flags, const Json& written,
                                         const Connection& connection) {
   const std::string own = kube::GetString(written, {"metadata", "namespace"});
   if (!flags.cluster.ns.empty() && !own.empty() && own != flags.cluster.ns) {
-    return absl::InvalidArgumentError(absl::StrCat("the manifest is of namespace ", own,
-                                                   ", and --namespace says ", flags.cluster.ns));
+    return absl::InvalidArgumentError(absl::StrCat("the manifest's namespace is ", own,
+                                                   ", but --namespace is ", flags.cluster.ns));
   }
   return own.empty() ? connection.ns : own;
 }
 
-// What can be done about a refusal of the manifest, beyond what the server said.
+// Adds to the server's refusal of a manifest what the user can do about it.
 absl::Status ExplainApply(const absl::Status& status, const Connection& connection,
                           const kube::ObjectKey& key, bool existed) {
   const absl::Status explained = Explain(status, connection);
   std::string advice;
   if (kube::IsConflict(status)) {
-    advice = ". --force-conflicts takes these fields over";
+    advice = ". Use --force-conflicts to take these fields over";
   } else if (absl::IsInvalidArgument(status) && existed &&
              absl::StrContains(status.message(), "fixed for the life of a job")) {
     advice = absl::StrCat(
-        ". Undo the change, or give the job another name; to start over, kubectl "
-        "delete stj ",
-        key.name, " -n ", key.ns, " first");
+        ". Undo the change, or give the job another name; to start over, first run kubectl delete "
+        "stj ",
+        key.name, " -n ", key.ns);
   }
   return absl::Status(explained.code(), absl::StrCat(explained.message(), advice));
 }
 
-// The manifest, with the changes of the flags, for server-side apply.
+// The manifest with the flags' changes, for server-side apply.
 Json BodyOf(const ClusterRunFlags& flags, Json written, const std::string& ns) {
   written["metadata"]["namespace"] = ns;
   Json& spec = written["spec"];
@@ -80,7 +80,7 @@ std::string CommandText(const std::string& what, const std::string& name,
   return absl::StrCat("sluice ", what, " ", name, cluster.Text());
 }
 
-// What can be done with a job that goes on without being looked at.
+// Commands for a job that continues after the user detached.
 std::vector<std::string> NextSteps(const ClusterRunFlags& flags, const kube::ObjectKey& key) {
   const auto command = [&](const char* what) { return CommandText(what, key.name, flags, key.ns); };
   std::string follow = absl::StrCat("sluice run ", flags.manifest, flags.cluster.Text());
@@ -100,7 +100,7 @@ const char* ChangeText(AppliedJob::Change change, bool dry_run) {
     case AppliedJob::Change::kUnchanged:
       break;
   }
-  return "is there already, unchanged";
+  return "already exists, unchanged";
 }
 
 SummaryFacts FactsOf(const Json& job, const policy::Ending& ending, const ClusterRunFlags& flags,
@@ -128,15 +128,15 @@ int ExitCodeOf(policy::Outcome outcome) {
   return kExitFailed;
 }
 
-// The job had ended before it was applied again.
+// Reports a job that had ended before it was applied again.
 int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
              const kube::ObjectKey& key, const Json& job, const policy::Ending& ending,
              RunDisplay* display) {
   const bool succeeded = ending.outcome == policy::Outcome::kSucceeded;
   const std::string text =
-      absl::StrCat("Job ", key.name, " has ended already: ", StateLine(job),
-                   "; there is nothing to do. To start over: kubectl delete stj ", key.name, " -n ",
-                   key.ns, ", then the same command");
+      absl::StrCat("Job ", key.name, " has already ended: ", StateLine(job),
+                   "; there is nothing to do. To start over, run kubectl delete stj ", key.name,
+                   " -n ", key.ns, ", then the same command");
   if (succeeded || flags.output == "json") {
     display->Note(text);
   } else {
@@ -149,7 +149,7 @@ int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
   return code;
 }
 
-// Looks on until the job's end, or until Ctrl-C.
+// Follows the job until its end or until Ctrl-C.
 class Following {
  public:
   Following(const Environment& environment, const ClusterRunFlags& flags,
@@ -218,7 +218,7 @@ class Following {
       const absl::StatusOr<std::vector<std::string>> tail = TailOfPod(
           connection_.transport.get(), {key_.ns, reconciler::PodName(key_.name, *ending.blamed)},
           std::string(reconciler::RoleName(ending.blamed->role)), kFailureLogLines);
-      // The pod may be gone already, and its log with it.
+      // The pod and its log may already be deleted.
       if (tail.ok()) log_lines = *tail;
     }
     display_->Finish(FactsOf(follower_.job(), ending, flags_, key_, environment_.clock->Now()),
@@ -234,10 +234,10 @@ class Following {
   std::atomic<bool> interrupted_{false};
   JobFollower follower_;
   std::optional<PodLogs> logs_;
-  JobWatch watch_;  // after what its news are for
+  JobWatch watch_;  // declared last: it delivers news to the members above
 };
 
-// After the job was applied: all that is done with it.
+// Shows and follows the job after it was applied.
 int Follow(const Environment& environment, const ClusterRunFlags& flags,
            const Connection& connection, const AppliedJob& applied, bool suspend) {
   const kube::ObjectKey key = kube::KeyOf(applied.job);
@@ -248,6 +248,7 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
       flags.output == "json"    ? MakeJsonDisplay(environment, options)
       : flags.output == "plain" ? MakePlainDisplay(environment, options)
                                 : MakeTextDisplay(environment, options);
+
   const std::optional<policy::Ending> ending = EndingOf(applied.job);
   const bool over = ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
   if (over) return SayEnded(environment, flags, key, applied.job, *ending, display.get());
@@ -288,9 +289,8 @@ absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterR
     return Explain(before.status(), connection);
   }
   if (existed && kube::IsBeingDeleted(*before)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", key.name, " in namespace ", key.ns,
-                     " is being deleted; try again when it is gone"));
+    return absl::FailedPreconditionError(absl::StrCat("job ", key.name, " in namespace ", key.ns,
+                                                      " is being deleted; retry once it is gone"));
   }
   kube::WriteOptions options;
   options.field_manager = kCliFieldManager;

@@ -28,19 +28,20 @@ struct ClusterRunFlags {
 
 struct AppliedJob {
   enum class Change { kCreated, kConfigured, kUnchanged };
-  kube::Json job;  // as the API server has it now
+  kube::Json job;  // the API server's version after the apply
   Change change = Change::kUnchanged;
-  bool resumed = false;  // it was suspended, and is no longer
+  bool resumed = false;  // the apply ended its suspension
 };
 
-// Server-side apply of what the manifest says, as field manager `sluice`. A job that was suspended
-// besides its manifest (`sluice stop`) is resumed. FAILED_PRECONDITION: refused, by whom and why.
+// Server-side apply of what the manifest says, as field manager `sluice`. Resumes a job that was
+// suspended outside its manifest (`sluice stop`). FAILED_PRECONDITION: the server refused; the
+// message says why.
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const kube::Json& written, bool suspend);
 
-// Applies the manifest and follows the job to its end: what Ctrl-C ends is the looking on, the job
-// goes on. Returns the exit code: 0 succeeded (or applied, with --detach); 1 failed, or the API
-// server was not reached; 2 the manifest was refused; 130 interrupted, or the job was suspended.
+// Applies the manifest and follows the job to its end. Ctrl-C detaches; the job continues. Returns
+// the exit code: 0 succeeded (or applied, with --detach); 1 failed, or the API server was not
+// reached; 2 the manifest was refused; 130 interrupted, or the job was suspended.
 int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags);
 
 }  // namespace sluice::cli

@@ -36,7 +36,7 @@ absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
   std::vector<kube::KubeconfigFile> files;
   for (const std::string& path : paths) {
     absl::StatusOr<std::string> text = environment.files->Read(path, kMaxKubeconfig);
-    // As kubectl: a file of $KUBECONFIG that is not there is passed over.
+    // Like kubectl, skips files of $KUBECONFIG that do not exist.
     if (absl::IsNotFound(text.status()) && flags.kubeconfig.empty()) continue;
     if (!text.ok()) {
       return absl::FailedPreconditionError(
@@ -49,9 +49,9 @@ absl::StatusOr<kube::ClientConfig> FindConfig(const Environment& environment,
     absl::StatusOr<kube::ClientConfig> config = InCluster(environment);
     if (config.ok()) return config;
     return absl::FailedPreconditionError(
-        absl::StrCat("no cluster is known: there is no kubeconfig (looked for ",
+        absl::StrCat("no cluster is configured: there is no kubeconfig (looked for ",
                      paths.empty() ? "$KUBECONFIG" : absl::StrJoin(paths, ", "),
-                     "). Name one with --kubeconfig, or let your cluster's tool write it"));
+                     "). Name one with --kubeconfig, or create it with your cluster's tool"));
   }
   absl::StatusOr<kube::ClientConfig> config =
       kube::ParseKubeconfigs(files, flags.context, kube::Plugins::kRead);
@@ -99,7 +99,7 @@ absl::StatusOr<Connection> Connect(const Environment& environment, const Cluster
         std::make_unique<PluginTransport>(connection.config, environment.cluster.connect);
   }
   kube::HttpClient::Options options;
-  options.retry.max_tries = 3;  // somebody waits
+  options.retry.max_tries = 3;  // a user is waiting
   options.sleep = [](absl::Duration time) { absl::SleepFor(time); };
   connection.client =
       std::make_unique<kube::HttpClient>(connection.transport.get(), std::move(options));
@@ -111,7 +111,7 @@ bool IsUnknownType(const absl::Status& status) {
   if (!absl::IsNotFound(status)) return false;
   const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
   if (!error.has_value()) return false;
-  // One that knows the type says which object is missing.
+  // A server that knows the type names the missing object instead.
   return absl::StrContains(error->message, "could not find the requested resource") ||
          absl::StrContains(error->message, "page not found");
 }
@@ -119,7 +119,7 @@ bool IsUnknownType(const absl::Status& status) {
 absl::Status Explain(const absl::Status& status, const Connection& connection) {
   if (status.ok()) return status;
   const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
-  // The connection was not even tried: a credential plugin that failed, say.
+  // No connection was attempted, for example because a credential plugin failed.
   if (!error.has_value() && absl::IsFailedPrecondition(status)) return status;
   if (!error.has_value()) {
     return absl::Status(status.code(),
@@ -132,14 +132,14 @@ absl::Status Explain(const absl::Status& status, const Connection& connection) {
     return absl::FailedPreconditionError(
         absl::StrCat(Server(connection),
                      " does not know TrainingJobs: Sluice's operator is not installed there. "
-                     "helm install sluice helm/sluice brings it (docs/kubernetes.md)"));
+                     "helm install sluice helm/sluice installs it (docs/kubernetes.md)"));
   }
   std::string text = error->message;
-  // Not where a quota or a policy refuses: those say themselves what they want.
+  // Refusals by a quota or a policy explain themselves.
   if (absl::IsPermissionDenied(status) && absl::StrContains(text, "cannot ")) {
     absl::StrAppend(&text,
-                    ". Whoever may edit a namespace may do so with its TrainingJobs: ask for the "
-                    "role edit (or view, to follow jobs) of namespace ",
+                    ". The namespace's role edit includes its TrainingJobs: ask for the role edit "
+                    "(or view, to follow jobs) of namespace ",
                     connection.ns);
   } else if (absl::IsUnauthenticated(status)) {
     text = absl::StrCat(Server(connection), " does not accept the kubeconfig's credentials (",

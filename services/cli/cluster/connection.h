@@ -1,4 +1,4 @@
-// The API server that a command speaks with.
+// The API server that a command uses.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_CONNECTION_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_CONNECTION_H_
 
@@ -15,23 +15,23 @@
 
 namespace sluice::cli {
 
-// What a command's flags say of the cluster.
+// The flags of a command that select the cluster.
 struct ClusterFlags {
   bool cluster = false;
   std::string context;
   std::string ns;
   std::string kubeconfig;
 
-  // Each of the flags alone says that a cluster is meant.
+  // Any one of the flags selects a cluster.
   bool wanted() const { return cluster || !context.empty() || !ns.empty() || !kubeconfig.empty(); }
-  // The flags again, for commands that are proposed: " --cluster --namespace team".
+  // The flags as text, for proposed commands: " --cluster --namespace team".
   std::string Text() const;
 };
 
 // Flags of kubectl that select the same cluster: "--context here --kubeconfig file".
 std::vector<std::string> KubectlFlags(const ClusterFlags& flags);
 
-// Whose fields they are that `sluice` applies.
+// The field manager of the fields that `sluice` applies.
 constexpr char kCliFieldManager[] = "sluice";
 
 struct Connection {
@@ -42,16 +42,16 @@ struct Connection {
 };
 
 // Finds the kubeconfig as kubectl does (--kubeconfig, $KUBECONFIG, ~/.kube/config, and the service
-// account inside of a pod); sends nothing yet. FAILED_PRECONDITION: there is none. INVALID_ARGUMENT
-// names the file and the place in it.
+// account inside a pod); sends nothing yet. FAILED_PRECONDITION: there is none. INVALID_ARGUMENT
+// names the file and the position in it.
 absl::StatusOr<Connection> Connect(const Environment& environment, const ClusterFlags& flags);
 
-// An API server's refusal for a user: what it said, and what can be done about it. The code is
-// FAILED_PRECONDITION for whatever the server refused (exit code 2), UNAVAILABLE if it could not be
-// reached. OK stays OK.
+// Turns an API server's error into a message for the user: the server's text, and what can be done
+// about it. The code is FAILED_PRECONDITION for a refusal (exit code 2), UNAVAILABLE if the server
+// could not be reached. OK stays OK.
 absl::Status Explain(const absl::Status& status, const Connection& connection);
 
-// The server does not know TrainingJobs at all.
+// Whether the server does not know the type TrainingJob.
 bool IsUnknownType(const absl::Status& status);
 
 }  // namespace sluice::cli

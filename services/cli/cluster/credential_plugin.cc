@@ -28,7 +28,7 @@ absl::Status Failed(const kube::CredentialPlugin& plugin, absl::string_view what
                    plugin.install_hint.empty() ? "" : ". ", plugin.install_hint));
 }
 
-// The variables of this process and those of the plugin, which win: the first of a name counts.
+// The plugin's variables, then those of this process: the first of a name counts.
 std::vector<std::string> VariablesOf(const kube::CredentialPlugin& plugin) {
   const Json info = {{"apiVersion", plugin.api_version},
                      {"kind", "ExecCredential"},
@@ -54,7 +54,7 @@ std::vector<char*> Raw(std::vector<std::string>* texts) {
   return raw;
 }
 
-// What it prints to standard output, once it has ended well.
+// Returns what the plugin printed to standard output, if it exited with code 0.
 absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
   std::vector<std::string> arguments = plugin.args;
   arguments.insert(arguments.begin(), plugin.command);
@@ -64,7 +64,7 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  // Threads of this process may have signals blocked.
+  // This process's threads may block signals; the plugin must not inherit that.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -114,10 +114,11 @@ absl::StatusOr<kube::ClientConfig> RunCredentialPlugin(const kube::ClientConfig&
   with.client_certificate.pem = kube::GetString(made, {"status", "clientCertificateData"});
   with.client_key.pem = kube::GetString(made, {"status", "clientKeyData"});
   if (with.client_certificate.pem.empty() != with.client_key.pem.empty()) {
-    return Failed(plugin, "made a certificate without its key, or a key alone");
+    return Failed(plugin,
+                  "returned a certificate without its key, or a key without its certificate");
   }
   if (with.token.empty() && with.client_certificate.pem.empty()) {
-    return Failed(plugin, "made neither a token nor a certificate");
+    return Failed(plugin, "returned neither a token nor a certificate");
   }
   return with;
 }
@@ -128,7 +129,7 @@ PluginTransport::PluginTransport(kube::ClientConfig config, Connect connect)
 absl::StatusOr<std::shared_ptr<kube::HttpTransport>> PluginTransport::Current(
     const std::shared_ptr<kube::HttpTransport>& refused) {
   MutexLock lock(&mutex_);
-  // Another thread may have made it anew meanwhile.
+  // Another thread may have replaced it in the meantime.
   if (current_ != refused) return current_;
   const absl::StatusOr<kube::ClientConfig> config = RunCredentialPlugin(config_);
   if (!config.ok()) return config.status();
@@ -160,7 +161,7 @@ absl::StatusOr<kube::HttpResponse> PluginTransport::Stream(const kube::HttpReque
     absl::StatusOr<kube::HttpResponse> response =
         sink ? transport->Stream(request, sink, cancellation) : transport->Do(request);
     const bool refuses = response.ok() && response->code == 401;
-    // Credentials that were made just now and are refused will not be better a second time.
+    // If the server refuses fresh credentials, another run of the plugin does not help.
     if (!refuses || again || refused == nullptr) return response;
   }
 }

@@ -1,4 +1,4 @@
-// Credentials that a program makes, as kubeconfigs of managed clusters have it
+// Credentials from a program that a kubeconfig names, as managed clusters do
 // (client.authentication.k8s.io: aws, gcloud, kubelogin and the like).
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_CREDENTIAL_PLUGIN_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_CREDENTIAL_PLUGIN_H_
@@ -14,13 +14,13 @@
 
 namespace sluice::cli {
 
-// Runs the plugin of `config` to its end, and puts what it made into a copy of `config`. It may ask
-// at the terminal, and prints its own errors there. FAILED_PRECONDITION: it failed, or is not
-// there.
+// Runs the plugin of `config` to its end, and returns a copy of `config` with the plugin's
+// credentials. The plugin may prompt at the terminal, and prints its own errors there.
+// FAILED_PRECONDITION: it failed, or is not installed.
 absl::StatusOr<kube::ClientConfig> RunCredentialPlugin(const kube::ClientConfig& config);
 
-// A transport whose credentials a plugin makes: before the first request, and again each time that
-// the server no longer takes them.
+// A transport with a plugin's credentials. It runs the plugin before the first request, and again
+// each time the server rejects the credentials.
 class PluginTransport final : public kube::HttpTransport {
  public:
   using Connect = std::function<absl::StatusOr<std::unique_ptr<kube::HttpTransport>>(
@@ -34,7 +34,7 @@ class PluginTransport final : public kube::HttpTransport {
                                             kube::Cancellation* cancellation) override;
 
  private:
-  // The present transport; made anew where it is still `refused`.
+  // The current transport; replaced by a new one if it is still `refused`.
   absl::StatusOr<std::shared_ptr<kube::HttpTransport>> Current(
       const std::shared_ptr<kube::HttpTransport>& refused);
 

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Takes one token.
+// A server that accepts one token.
 class OneTokenTransport final : public kube::HttpTransport {
  public:
   explicit OneTokenTransport(bool taken) : taken_(taken) {}
@@ -56,7 +56,7 @@ class CredentialPluginTest : public ::testing::Test {
   kube::ClientConfig config_;
 };
 
-TEST_F(CredentialPluginTest, ATokenOrACertificateIsTaken) {
+TEST_F(CredentialPluginTest, AcceptsTokenOrCertificate) {
   WritePlugin(Print(R"({"token": "abc"})"));
   auto config = RunCredentialPlugin(config_);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -70,7 +70,7 @@ TEST_F(CredentialPluginTest, ATokenOrACertificateIsTaken) {
   EXPECT_EQ(config->client_key.pem, "K");
 }
 
-TEST_F(CredentialPluginTest, ItGetsItsArgumentsItsVariablesAndTheFormatThatIsWanted) {
+TEST_F(CredentialPluginTest, PassesArgumentsVariablesAndApiVersion) {
   config_.plugin.args = {"token", "prod"};
   config_.plugin.env = {{"PROFILE", "me"}};
   WritePlugin(absl::StrCat("echo \"$@ $PROFILE $KUBERNETES_EXEC_INFO ${PATH:+path}\" > ", folder_,
@@ -83,7 +83,7 @@ TEST_F(CredentialPluginTest, ItGetsItsArgumentsItsVariablesAndTheFormatThatIsWan
   EXPECT_THAT(seen, HasSubstr("path"));
 }
 
-TEST_F(CredentialPluginTest, WhatGoesWrongIsNamed) {
+TEST_F(CredentialPluginTest, ReportsPluginErrors) {
   config_.plugin.install_hint = "Get it from the intranet";
   EXPECT_THAT(RunCredentialPlugin(config_).status().message(),
               HasSubstr("is not installed. Get it from the intranet"));
@@ -97,10 +97,11 @@ TEST_F(CredentialPluginTest, WhatGoesWrongIsNamed) {
   EXPECT_THAT(RunCredentialPlugin(config_).status().message(),
               HasSubstr("neither a token nor a certificate"));
   WritePlugin(Print(R"({"clientKeyData": "K"})"));
-  EXPECT_THAT(RunCredentialPlugin(config_).status().message(), HasSubstr("a key alone"));
+  EXPECT_THAT(RunCredentialPlugin(config_).status().message(),
+              HasSubstr("a key without its certificate"));
 }
 
-TEST_F(CredentialPluginTest, CredentialsThatAreNoLongerTakenAreMadeAnewOnce) {
+TEST_F(CredentialPluginTest, RejectedCredentialsAreRenewedOnce) {
   WritePlugin(
       absl::StrCat("echo run >> ", folder_, "/runs; ",
                    Print(absl::StrCat("{\"token\": \"'$(wc -l < ", folder_, "/runs)'\"}"))));
@@ -137,7 +138,7 @@ TEST_F(CredentialPluginTest, CredentialsThatAreNoLongerTakenAreMadeAnewOnce) {
   EXPECT_EQ(connections, 2);
 }
 
-TEST_F(CredentialPluginTest, NewCredentialsThatAreRefusedAreTheAnswer) {
+TEST_F(CredentialPluginTest, ReturnsTheRefusalOfFreshCredentials) {
   WritePlugin(Print(R"({"token": "abc"})"));
   int connections = 0;
   PluginTransport transport(

@@ -20,12 +20,10 @@ absl::Status MayNotRead(const kube::ObjectKey& job, const std::string& secret,
   const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
   const std::string role = absl::StrCat(job.name, "-reader");
   return absl::FailedPreconditionError(absl::StrCat(
-      "job ", job.name,
-      " speaks TLS, and you may not read the certificate for those who look "
-      "into it, Secret ",
+      "job ", job.name, " uses TLS, and you may not read the certificate for its readers, Secret ",
       secret, ": ", error.has_value() ? error->message : std::string(status.message()),
       ". The role edit of namespace ", job.ns,
-      " is enough; or have this one Secret shown to you:\n  kubectl create role ", role, " -n ",
+      " is enough; or ask for access to this one Secret:\n  kubectl create role ", role, " -n ",
       job.ns, " --verb=get --resource=secrets --resource-name=", secret,
       "\n  kubectl create rolebinding ", role, " -n ", job.ns, " --role=", role, " --user=<you>"));
 }
@@ -41,20 +39,20 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
       connection.client->Get(reconciler::Secrets(), {key.ns, name}, kube::Subresource::kNone);
   if (absl::IsPermissionDenied(secret.status())) return MayNotRead(key, name, secret.status());
   if (absl::IsNotFound(secret.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job ", key.name, " speaks TLS, and Secret ", name,
-        ", with the certificate for those who "
-        "look into it, is not there (yet): the operator makes it when the job begins; kubectl "
-        "describe stj ",
-        key.name, " -n ", key.ns, " tells what holds that up"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", key.name, " uses TLS, and Secret ", name,
+                     ", the certificate for its readers, does not exist (yet): the operator "
+                     "creates it when the job starts. To see what delays it: kubectl describe stj ",
+                     key.name, " -n ", key.ns));
   }
   if (!secret.ok()) return Explain(secret.status(), connection);
   const absl::StatusOr<reconciler::ProcessCredentials> credentials =
       reconciler::CredentialsIn(*secret, 0, now);
   if (!credentials.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "Secret ", name, ": ", credentials.status().message(), "; after kubectl delete secret ",
-        name, " -n ", key.ns, " the operator makes a new one"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("Secret ", name, ": ", credentials.status().message(),
+                     "; to have the operator create a new one, run kubectl delete secret ", name,
+                     " -n ", key.ns));
   }
   return security::TransportSecurity::FromMemory(credentials->bundle, credentials->pair)
       ->channel_credentials();

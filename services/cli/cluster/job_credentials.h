@@ -1,5 +1,5 @@
-// What `sluice` shows the processes of a job of a cluster: the certificate for people who look,
-// which the operator keeps in the Secret `<job>-tls-reader`.
+// The credentials that `sluice` presents to the processes of a job on a cluster: the reader
+// certificate, which the operator keeps in the Secret `<job>-tls-reader`.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_CREDENTIALS_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_JOB_CREDENTIALS_H_
 
@@ -14,8 +14,9 @@
 
 namespace sluice::cli {
 
-// Null: the job speaks plain text. Asks the API server once. FAILED_PRECONDITION: the Secret may
-// not be read, is not there, or what it holds is worth nothing (any more); each with what to do.
+// Null: the job uses plain text. Makes one request to the API server. FAILED_PRECONDITION: the
+// Secret may not be read, does not exist, or its certificate is invalid or expired; each message
+// says what to do.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
     const Connection& connection, const kube::Json& job, absl::Time now);
 

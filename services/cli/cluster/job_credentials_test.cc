@@ -29,7 +29,7 @@ using kube::Json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A coordinator of a job without tensors; it remembers who asked.
+// A coordinator of a job without tensors; it records the peer of the last call.
 class Coordinator final : public v1::JobControl::Service {
  public:
   grpc::Status OpenSnapshot(grpc::ServerContext* context, const v1::OpenSnapshotRequest*,
@@ -43,7 +43,7 @@ class Coordinator final : public v1::JobControl::Service {
     return grpc::Status::OK;
   }
 
-  std::string asked_by;  // read when no call is under way
+  std::string asked_by;  // read only while no call is in progress
 };
 
 class JobCredentialsTest : public ::testing::Test {
@@ -70,7 +70,7 @@ class JobCredentialsTest : public ::testing::Test {
         .value();
   }
 
-  // As the operator keeps it.
+  // The Secret as the operator writes it.
   void AddSecret(std::map<std::string, std::string> data) {
     Json secret = {{"metadata", {{"name", "mnist-tls-reader"}}}, {"data", Json::object()}};
     for (const auto& [key, text] : data) secret["data"][key] = absl::Base64Escape(text);
@@ -119,9 +119,9 @@ class JobCredentialsTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> coordinator_server_;
 };
 
-TEST_F(JobCredentialsTest, AJobInPlainTextIsSpokenWithInPlainText) {
+TEST_F(JobCredentialsTest, PlainTextJobNeedsNoCredentials) {
   for (const Json& job : {Job({{"tls", "Disabled"}}), Job({}, {{"tls", "Disabled"}}),
-                          Job({}, {{"summary", "of an operator that knew no TLS"}})}) {
+                          Job({}, {{"summary", "written by an operator without TLS"}})}) {
     const auto credentials = ReaderCredentials(connection_, job, now_);
     ASSERT_TRUE(credentials.ok()) << credentials.status();
     EXPECT_EQ(*credentials, nullptr);
@@ -129,7 +129,7 @@ TEST_F(JobCredentialsTest, AJobInPlainTextIsSpokenWithInPlainText) {
   EXPECT_TRUE(Pull(Serve(false), nullptr).ok());
 }
 
-TEST_F(JobCredentialsTest, AJobThatSpeaksTlsIsLookedIntoAsItsReader) {
+TEST_F(JobCredentialsTest, ConnectsToTlsJobAsReader) {
   AddReader(Issue(v1::READER));
   const auto credentials = ReaderCredentials(connection_, Job({}, {{"tls", "Enabled"}}), now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();
@@ -139,7 +139,7 @@ TEST_F(JobCredentialsTest, AJobThatSpeaksTlsIsLookedIntoAsItsReader) {
   EXPECT_EQ(coordinator_.asked_by, "reader of team/mnist");
 }
 
-TEST_F(JobCredentialsTest, WhereOneSideSpeaksPlainTextThatIsSaid) {
+TEST_F(JobCredentialsTest, ReportsThatOneSideUsesPlainText) {
   AddReader(Issue(v1::READER));
   const auto credentials = ReaderCredentials(connection_, Job(), now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();
@@ -149,7 +149,7 @@ TEST_F(JobCredentialsTest, WhereOneSideSpeaksPlainTextThatIsSaid) {
               HasSubstr("(this side speaks plain text, and perhaps the other one TLS; look into"));
 }
 
-TEST_F(JobCredentialsTest, WhoMayNotReadTheSecretIsToldHowToBeAllowed) {
+TEST_F(JobCredentialsTest, ForbiddenSecretErrorShowsRequiredRole) {
   server_.SetFaultInjector([](const kube::HttpRequest&) {
     std::optional<kube::FakeApiServer::Fault> fault(std::in_place);
     fault->response.code = 403;
@@ -162,24 +162,24 @@ TEST_F(JobCredentialsTest, WhoMayNotReadTheSecretIsToldHowToBeAllowed) {
     return fault;
   });
   EXPECT_THAT(Refusal(),
-              AllOf(HasSubstr("mnist speaks TLS"), HasSubstr("User \"ann\" cannot get resource"),
+              AllOf(HasSubstr("mnist uses TLS"), HasSubstr("User \"ann\" cannot get resource"),
                     HasSubstr("kubectl create role mnist-reader -n team --verb=get "
                               "--resource=secrets --resource-name=mnist-tls-reader"),
                     HasSubstr("kubectl create rolebinding mnist-reader -n team")));
 }
 
-TEST_F(JobCredentialsTest, ASecretThatIsNotThereYetIsSaidToCome) {
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("mnist-tls-reader"), HasSubstr("not there (yet)"),
+TEST_F(JobCredentialsTest, ReportsSecretThatDoesNotExistYet) {
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("mnist-tls-reader"), HasSubstr("does not exist (yet)"),
                                HasSubstr("kubectl describe stj mnist -n team")));
 }
 
-TEST_F(JobCredentialsTest, CertificatesThatAreWorthNothingAreNamedBeforeTheyAreShown) {
+TEST_F(JobCredentialsTest, RejectsExpiredCertificateBeforeUse) {
   AddReader(Issue(v1::READER, -absl::Hours(1)));
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("Secret mnist-tls-reader: "), HasSubstr("expired"),
                                HasSubstr("kubectl delete secret mnist-tls-reader -n team")));
 }
 
-TEST_F(JobCredentialsTest, ASecretWithoutItsEntriesIsNamed) {
+TEST_F(JobCredentialsTest, ReportsSecretWithoutEntries) {
   AddSecret({{"ca.crt", authority_.certificate}});
   EXPECT_THAT(Refusal(), HasSubstr("Secret mnist-tls-reader: "));
 }

@@ -45,7 +45,8 @@ void JobFollower::TakeJob(Json job) {
     ending_.emplace();
     ending_->outcome = policy::Outcome::kFailed;
     ending_->code = "Deleted";
-    ending_->reason = job.is_null() ? "it was deleted" : "it was deleted, and another has its name";
+    ending_->reason =
+        job.is_null() ? "it was deleted" : "it was deleted, and another job has its name";
     return;
   }
   job_ = std::move(job);
@@ -61,7 +62,7 @@ void JobFollower::TakePods(const std::vector<Json>& pods) {
     const auto found = pods_.find(view->name);
     const bool same = found != pods_.end() && found->second.uid == view->uid;
     const ProcessLife life{view->slot, 0, view->name};
-    // What was so when following began is no news.
+    // The state in which following began is no news.
     const bool tell = pods_known_ || options_.is_new;
     if (tell && view->begun && !(same && found->second.begun)) display_->OnProcessStarted(life);
     if (tell && view->ended && !(same && found->second.ended)) {
@@ -76,7 +77,7 @@ void JobFollower::TakePods(const std::vector<Json>& pods) {
 
 bool JobFollower::TakeEvent(const Json& event, v1::Event* shown) {
   if (GetString(event, {"involvedObject", "uid"}) != options_.uid) return false;
-  // One that is repeated comes again under its uid.
+  // A repeated event has the same uid.
   if (!seen_events_.insert(kube::UidOf(event)).second) return false;
   const std::string reason = GetString(event, {"reason"});
   std::string message = GetString(event, {"message"});
@@ -105,15 +106,14 @@ bool JobFollower::NewEvaluation(v1::Event* shown) {
 void JobFollower::TakeTroubles(const std::map<std::string, absl::Status>& troubles) {
   for (const auto& [resource, status] : troubles) {
     if (status.ok()) {
-      display_->Note(absl::StrCat("The API server tells of ", resource, " again"));
+      display_->Note(absl::StrCat("The API server reports ", resource, " again"));
     } else if (absl::IsPermissionDenied(status)) {
       const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
-      display_->Note(absl::StrCat("Without ", resource, ", which may not be read: ",
+      display_->Note(absl::StrCat("You may not read ", resource, ", so they are not shown: ",
                                   error.has_value() ? error->message : status.message()));
     } else {
-      display_->Note(
-          absl::StrCat("Warning: the API server does not tell of ", resource,
-                       " now; trying on. The job goes on without that: ", status.message()));
+      display_->Note(absl::StrCat("Warning: cannot watch ", resource,
+                                  "; retrying. This does not affect the job: ", status.message()));
     }
   }
 }
@@ -122,11 +122,10 @@ void JobFollower::LookForOperator(absl::Time now) {
   const bool unheard = !job_.is_null() && kube::Find(job_, {"status", "conditions"}) == nullptr;
   if (!unheard || told_of_operator_ || now < options_.begin + options_.operator_patience) return;
   told_of_operator_ = true;
-  display_->Note(
-      absl::StrCat("Warning: no operator has taken the job up yet. Does one run (kubectl get pods "
-                   "--all-namespaces -l app.kubernetes.io/name=sluice-operator), and does it look "
-                   "after namespace ",
-                   kube::KeyOf(job_).ns, "?"));
+  display_->Note(absl::StrCat(
+      "Warning: no operator has accepted the job yet. Is one running (kubectl get pods "
+      "--all-namespaces -l app.kubernetes.io/name=sluice-operator), and does it watch namespace ",
+      kube::KeyOf(job_).ns, "?"));
 }
 
 }  // namespace sluice::cli

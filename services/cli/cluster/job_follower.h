@@ -1,6 +1,6 @@
 // Follows one TrainingJob on a cluster to its end, and shows it like a job of this machine.
 //
-// Pure: what the API server told goes in, calls of the display come out; no threads, no sockets.
+// Pure: it takes what the API server reported and calls the display; no threads, no sockets.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_JOB_FOLLOWER_H_
 
@@ -22,12 +22,12 @@ namespace sluice::cli {
 class JobFollower {
  public:
   struct Options {
-    std::string uid;  // of the job; another one of its name is not followed
-    // The job was made just now: all that was ever said of it is news. Else what was said before is
-    // not shown again.
+    std::string uid;  // of the job; another job of the same name is not followed
+    // The job was created just now, so all its events are news. Otherwise earlier events are not
+    // shown.
     bool is_new = false;
     absl::Time begin;  // when following began
-    // A job of which no operator has said anything for so long is told of, once.
+    // If no operator has written the job's status for so long, one warning says so.
     absl::Duration operator_patience = absl::Seconds(15);
   };
 
@@ -36,19 +36,19 @@ class JobFollower {
 
   void Take(JobNews news, absl::Time now);
 
-  // The end, once there is one: of the job, or because it was deleted (failed, with that reason).
+  // How the job ended, once it has; a deleted job has failed, with that reason.
   const std::optional<policy::Ending>& ending() const { return ending_; }
-  // As it was last; null before the first news.
+  // The newest version; null before the first news.
   const kube::Json& job() const { return job_; }
   const std::map<std::string, reconciler::PodView>& pods() const { return pods_; }  // by name
 
  private:
   void TakeJob(kube::Json job);
   void TakePods(const std::vector<kube::Json>& pods);
-  // True if it is for people to see now.
+  // Returns true if the event is to be shown now.
   bool TakeEvent(const kube::Json& event, v1::Event* shown);
   void TakeTroubles(const std::map<std::string, absl::Status>& troubles);
-  // An evaluation that was not shown yet.
+  // Returns true for an evaluation that was not shown yet.
   bool NewEvaluation(v1::Event* shown);
   void LookForOperator(absl::Time now);
 

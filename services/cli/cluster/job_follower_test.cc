@@ -18,7 +18,7 @@ using ::testing::Not;
 
 constexpr char kUid[] = "job-uid";
 
-// What a display is told, as lines.
+// Records the calls of a display as lines.
 class FakeDisplay final : public RunDisplay {
  public:
   void OnProcessStarted(const ProcessLife& life) override {
@@ -127,7 +127,7 @@ class FollowerOfAnOldJobTest : public JobFollowerTest {
   FollowerOfAnOldJobTest() : JobFollowerTest(false) {}
 };
 
-TEST_F(JobFollowerTest, TheStatusIsTheProgress) {
+TEST_F(JobFollowerTest, StatusBecomesProgress) {
   TellJob(Job("Training", 250));
   EXPECT_EQ(display_.progress.phase(), v1::JobProgress::TRAINING);
   EXPECT_EQ(display_.progress.step(), 250u);
@@ -137,12 +137,12 @@ TEST_F(JobFollowerTest, TheStatusIsTheProgress) {
   EXPECT_FALSE(follower_->ending().has_value());
 }
 
-TEST_F(JobFollowerTest, WhatPodsWaitForStandsInTheState) {
+TEST_F(JobFollowerTest, StateShowsWhatPodsWaitFor) {
   TellJob(Job("Unschedulable", 0, {Condition("Degraded", "Unschedulable", "mnist-ps-0: no node")}));
   EXPECT_EQ(display_.state, "waiting: Unschedulable (mnist-ps-0: no node)");
 }
 
-TEST_F(JobFollowerTest, EachEvaluationIsToldOnce) {
+TEST_F(JobFollowerTest, ShowsEachEvaluationOnce) {
   Json job = Job("Training", 250);
   job["status"]["training"]["evaluation"] = {
       {"step", 200}, {"epoch", 1}, {"loss", 0.5}, {"samples", 100}, {"accuracy", 97.5}};
@@ -155,7 +155,7 @@ TEST_F(JobFollowerTest, EachEvaluationIsToldOnce) {
                           "Step 300 (epoch 1.00): accuracy 97.50 %, loss 0.5000 on 100 samples"));
 }
 
-TEST_F(JobFollowerTest, EventsAreLinesOnceEach) {
+TEST_F(JobFollowerTest, ShowsEachEventOnce) {
   TellJob(Job("Starting", 0));
   TellEvents({Event("1", "Normal", "Training", "training goes on from step 0")}, {});
   TellEvents({}, {Event("1", "Normal", "Training", "training goes on from step 0"),
@@ -167,14 +167,14 @@ TEST_F(JobFollowerTest, EventsAreLinesOnceEach) {
                                           "WorkerFailed: mnist-worker-0: OOMKilled"));
 }
 
-TEST_F(JobFollowerTest, AnEventThatComesBeforeTheJobIsToldWithIt) {
+TEST_F(JobFollowerTest, EventBeforeTheJobIsShownWithIt) {
   TellEvents({}, {Event("1", "Normal", "Training", "training goes on from step 0")});
   EXPECT_THAT(display_.heard, IsEmpty());
   TellJob(Job("Starting", 0));
   EXPECT_THAT(display_.heard, ElementsAre("training goes on from step 0"));
 }
 
-TEST_F(JobFollowerTest, PodsAreProcessesWithTheirStates) {
+TEST_F(JobFollowerTest, ShowsPodsAsProcessesWithStates) {
   TellJob(Job("Training", 1));
   TellPods({Pod("worker-0", "worker", "a", Running()), Pod("ps-0", "ps", "b", Running())});
   EXPECT_EQ((display_.processes[{v1::WORKER, 0}].text), "starting on node-a");
@@ -187,7 +187,7 @@ TEST_F(JobFollowerTest, PodsAreProcessesWithTheirStates) {
                           "started mnist-worker-0"));
 }
 
-TEST_F(JobFollowerTest, PodsOfAnEarlierJobOfThisNameAreNotItsOwn) {
+TEST_F(JobFollowerTest, IgnoresPodsOfEarlierJobOfTheSameName) {
   TellJob(Job("Starting", 0));
   Json pod = Pod("worker-0", "worker", "a", Running());
   pod["metadata"]["ownerReferences"][0]["uid"] = "other";
@@ -195,13 +195,13 @@ TEST_F(JobFollowerTest, PodsOfAnEarlierJobOfThisNameAreNotItsOwn) {
   EXPECT_THAT(display_.processes, IsEmpty());
 }
 
-TEST_F(JobFollowerTest, SuccessFailureSuspensionAndDeletionAreEnds) {
+TEST_F(JobFollowerTest, SucceededJobHasEnded) {
   TellJob(Job("Succeeded", 1000, {Condition("Succeeded", "Completed", "")}));
   ASSERT_TRUE(follower_->ending().has_value());
   EXPECT_EQ(follower_->ending()->outcome, policy::Outcome::kSucceeded);
 }
 
-TEST_F(JobFollowerTest, AFailureHasItsReasonAndWhomToBlame) {
+TEST_F(JobFollowerTest, FailureHasReasonAndBlamedProcess) {
   Json job = Job("Failed", 10, {Condition("Failed", "NeverReady", "worker-1 never became ready")});
   job["status"]["lastFailures"] = {{{"pod", "mnist-worker-1"}}};
   TellJob(job);
@@ -212,7 +212,7 @@ TEST_F(JobFollowerTest, AFailureHasItsReasonAndWhomToBlame) {
   EXPECT_EQ(policy::SlotName(*follower_->ending()->blamed), "worker-1");
 }
 
-TEST_F(JobFollowerTest, ASuspendedJobHasEndedOnceNothingRuns) {
+TEST_F(JobFollowerTest, SuspendedJobHasEndedOnceNothingRuns) {
   Json job = Job("Suspending", 10);
   job["spec"]["suspend"] = true;
   TellJob(job);
@@ -224,12 +224,12 @@ TEST_F(JobFollowerTest, ASuspendedJobHasEndedOnceNothingRuns) {
   EXPECT_EQ(follower_->ending()->outcome, policy::Outcome::kSuspended);
 }
 
-TEST_F(JobFollowerTest, AJobThatWasResumedHasNotEndedBecauseOfItsOldCondition) {
+TEST_F(JobFollowerTest, OldSuspendedConditionDoesNotEndResumedJob) {
   TellJob(Job("Suspended", 10, {Condition("Suspended", "Suspended", "")}));
   EXPECT_FALSE(follower_->ending().has_value());
 }
 
-TEST_F(JobFollowerTest, ADeletedJobAndOneThatTookItsNameAreEnds) {
+TEST_F(JobFollowerTest, DeletionOrReplacementEndsTheJob) {
   TellJob(Job("Training", 10));
   TellJob(Json());
   ASSERT_TRUE(follower_->ending().has_value());
@@ -238,10 +238,10 @@ TEST_F(JobFollowerTest, ADeletedJobAndOneThatTookItsNameAreEnds) {
   options.uid = "another";
   follower_.emplace(options, &display_);
   TellJob(Job("Training", 10));
-  EXPECT_THAT(follower_->ending()->reason, HasSubstr("another has its name"));
+  EXPECT_THAT(follower_->ending()->reason, HasSubstr("another job has its name"));
 }
 
-TEST_F(JobFollowerTest, AMissingOperatorIsToldOfOnce) {
+TEST_F(JobFollowerTest, WarnsOnceAboutMissingOperator) {
   Json job = Job("", 0);
   job.erase("status");
   TellJob(job);
@@ -250,10 +250,10 @@ TEST_F(JobFollowerTest, AMissingOperatorIsToldOfOnce) {
   now_ += absl::Seconds(16);
   TellJob(job);
   TellJob(job);
-  EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("no operator has taken the job up")));
+  EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("no operator has accepted the job")));
 }
 
-TEST_F(JobFollowerTest, WhatMayNotBeReadIsNamedAndTheRestIsShown) {
+TEST_F(JobFollowerTest, NamesUnreadableResourcesAndShowsTheRest) {
   JobNews news;
   news.troubles["events"] = kube::ApiError{
       403,
@@ -261,13 +261,13 @@ TEST_F(JobFollowerTest, WhatMayNotBeReadIsNamedAndTheRestIsShown) {
       "User \"ann\" cannot list resource \"events\"",
       {}}.ToStatus();
   follower_->Take(std::move(news), now_);
-  EXPECT_THAT(display_.heard, ElementsAre("note: Without events, which may not be read: User "
-                                          "\"ann\" cannot list resource \"events\""));
+  EXPECT_THAT(display_.heard, ElementsAre("note: You may not read events, so they are not shown: "
+                                          "User \"ann\" cannot list resource \"events\""));
   TellJob(Job("Training", 10));
   EXPECT_EQ(display_.progress.step(), 10u);
 }
 
-TEST_F(JobFollowerTest, AWatchThatBreaksAndComesBackIsToldOf) {
+TEST_F(JobFollowerTest, ReportsWatchThatBreaksAndRecovers) {
   JobNews news;
   news.troubles["trainingjobs"] = absl::UnavailableError("connection refused");
   follower_->Take(std::move(news), now_);
@@ -275,11 +275,11 @@ TEST_F(JobFollowerTest, AWatchThatBreaksAndComesBackIsToldOf) {
   news.troubles["trainingjobs"] = absl::OkStatus();
   follower_->Take(std::move(news), now_);
   EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("connection refused"),
-                                          HasSubstr("tells of trainingjobs again")));
+                                          HasSubstr("reports trainingjobs again")));
   EXPECT_FALSE(follower_->ending().has_value());
 }
 
-TEST_F(FollowerOfAnOldJobTest, WhatWasSaidBeforeIsNoNews) {
+TEST_F(FollowerOfAnOldJobTest, DoesNotShowEarlierEvents) {
   Json job = Job("Training", 250);
   job["status"]["training"]["evaluation"] = {{"step", 200}, {"accuracy", 97.5}};
   TellJob(job);
@@ -293,7 +293,7 @@ TEST_F(FollowerOfAnOldJobTest, WhatWasSaidBeforeIsNoNews) {
   EXPECT_EQ(display_.progress.last_evaluation().accuracy(), 97.5);
 }
 
-TEST(JobTextTest, NothingInAnObjectDoesHarm) {
+TEST(JobTextTest, ToleratesMalformedObjects) {
   for (const Json& job :
        {Json(), Json::array(), Json("text"), Json({{"status", 1}}),
         Json({{"status", {{"training", "x"}, {"conditions", 3}, {"lastFailures", {1, 2}}}},
@@ -304,7 +304,7 @@ TEST(JobTextTest, NothingInAnObjectDoesHarm) {
   }
 }
 
-TEST(JobTextTest, ALineOfAListSaysHowAJobIsOrEnded) {
+TEST(JobTextTest, StateLineShowsProgressOrOutcome) {
   EXPECT_EQ(StateLine(Job("Training", 250)), "training: step 250 of 1,000 (25 %), epoch 0.00");
   Json job = Job("Succeeded", 1000, {Condition("Succeeded", "Completed", "")});
   job["status"]["training"]["metric"] = "accuracy 98.53 %";

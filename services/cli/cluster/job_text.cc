@@ -33,10 +33,10 @@ bool Has(const Json& object, std::initializer_list<absl::string_view> path) {
 struct Summary {
   const char* word;
   Phase::Phase phase;
-  const char* state;  // empty: the phase says it
+  const char* state;  // empty: the phase's own word
 };
 
-// What stands in status.summary; any other word is the reason for which pods wait.
+// The values of status.summary; any other value is the reason why pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
     {"MakingModel", Phase::BIRTH, ""},
@@ -106,7 +106,7 @@ v1::JobProgress ProgressOf(const Json& job) {
     progress.set_has_loss(Has(*training, {"loss"}));
     progress.set_loss(Number(*training, {"loss"}));
   }
-  // At the samples of a step so far.
+  // Estimates the total from the samples per step so far.
   if (progress.step() > 0 && progress.total_steps() > 0) {
     const double samples = static_cast<double>(progress.samples());
     progress.set_total_samples(
@@ -196,7 +196,7 @@ ProcessState StateOf(const reconciler::PodView& pod, bool training) {
     return {policy::ExitText(pod.exit), Tone::kBad};
   }
   if (pod.deletion_asked.has_value()) return {"leaving", Tone::kDone};
-  if (pod.node_lost) return {absl::StrCat("node ", pod.node, " does not answer"), Tone::kBad};
+  if (pod.node_lost) return {absl::StrCat("node ", pod.node, " is not responding"), Tone::kBad};
   if (!pod.begun) {
     if (!pod.waiting.empty()) {
       return {absl::StrCat(pod.waiting.reason, ": ", pod.waiting.message), Tone::kBad};

@@ -1,5 +1,5 @@
-// A TrainingJob and its pods, as an API server holds them, in the terms of the views. Pure;
-// whatever is in the objects, these never fail.
+// Translates a TrainingJob and its pods, as the API server stores them, for the displays. Pure;
+// these functions never fail, whatever the objects contain.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_TEXT_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_JOB_TEXT_H_
 
@@ -15,21 +15,22 @@
 
 namespace sluice::cli {
 
-// How far the job is; the operator writes it every 15 seconds and at each change of state.
+// The job's progress; the operator writes it every 15 seconds and at each change of state.
 v1::JobProgress ProgressOf(const kube::Json& job);
-// Whether the status says how far it is.
+// Whether the status has progress.
 bool HasProgress(const kube::Json& job);
-// What its state is beyond ProgressOf's phase; mostly empty. See JobView.
+// The state in words, if it says more than ProgressOf's phase; usually empty. See JobView.
 std::string StateWordsOf(const kube::Json& job);
-// How it ended: succeeded, failed, or suspended with nothing running; nothing while it goes on.
+// How it ended: succeeded, failed, or suspended with nothing running; nullopt while it is in
+// progress.
 std::optional<policy::Ending> EndingOf(const kube::Json& job);
 uint32_t RestartsOf(const kube::Json& job);
 // From its first acceptance to its end (or `now`).
 absl::Duration ElapsedOf(const kube::Json& job, absl::Time now);
 
-// The pod in words. `training`: the job is.
+// The pod's state in words. `training`: whether the job is training.
 ProcessState StateOf(const reconciler::PodView& pod, bool training);
-// By slot; of two pods of one slot the newer.
+// By slot; if a slot has two pods, the newer one.
 std::map<policy::Slot, ProcessState> StatesOf(
     const std::map<std::string, reconciler::PodView>& pods, const kube::Json& job);
 

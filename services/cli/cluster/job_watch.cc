@@ -14,7 +14,7 @@ using kube::WatchEvent;
 
 namespace {
 
-// The core group's: whoever may view a namespace may read these.
+// Events of the core group: the role view of a namespace may read these.
 const kube::ResourceType& Events() {
   static const auto* const type = new kube::ResourceType{"", "v1", "events", "Event", true};
   return *type;
@@ -33,7 +33,7 @@ absl::Time TimeOfEvent(const Json& event) {
   return absl::InfinitePast();
 }
 
-// Where one watch writes; on its thread.
+// Takes the changes of one watch, on that watch's thread.
 class JobWatch::Sink final : public kube::ReflectorSink {
  public:
   Sink(JobWatch* watch, std::string name) : watch_(watch), name_(std::move(name)) {}
@@ -103,7 +103,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
 JobWatch::JobWatch(kube::Client* client, const kube::ObjectKey& job) : client_(client) {
   kube::Reflector::Options options;
   options.ns = job.ns;
-  options.max_backoff = absl::Seconds(5);  // somebody looks on
+  options.max_backoff = absl::Seconds(5);  // a user is waiting
   kube::Reflector::Options jobs = options;
   jobs.field_selector = absl::StrCat("metadata.name=", job.name);
   Start("trainingjobs", reconciler::TrainingJobs(), std::move(jobs));

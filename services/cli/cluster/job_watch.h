@@ -1,4 +1,4 @@
-// What an API server tells of one TrainingJob: the job, its pods, its events, as they change.
+// Watches one TrainingJob: the job, its pods and its events.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_JOB_WATCH_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_JOB_WATCH_H_
 
@@ -19,14 +19,14 @@
 
 namespace sluice::cli {
 
-// Since the last news.
+// The changes since the previous JobNews.
 struct JobNews {
-  bool job_listed = false;  // the server has said whether there is such a job: `job` holds
-  kube::Json job;           // as it is now; null: there is none
-  std::optional<std::vector<kube::Json>> pods;  // all that there are, if they changed
-  std::vector<kube::Json> old_events;           // from before the watch, the oldest first
-  std::vector<kube::Json> events;               // since then: new, or repeated
-  // Watches that broke ("pods", "events", "trainingjobs"), each with why; OK: it goes again.
+  bool job_listed = false;                      // the server has answered, and `job` is valid
+  kube::Json job;                               // the current version; null: the job does not exist
+  std::optional<std::vector<kube::Json>> pods;  // all pods, if any changed
+  std::vector<kube::Json> old_events;           // from before the watch, oldest first
+  std::vector<kube::Json> events;               // since then: new or repeated
+  // Watches that broke ("pods", "events", "trainingjobs"), each with the error; OK: it works again.
   std::map<std::string, absl::Status> troubles;
 
   bool empty() const {
@@ -35,8 +35,8 @@ struct JobNews {
   }
 };
 
-// Three watches, each on a thread of its own; one that breaks is taken up again where it was, for
-// as long as it takes. At most kMaxEvents events wait to be taken, the newest.
+// Runs three watches, each on its own thread. A watch that breaks resumes where it was, and retries
+// without a limit. At most kMaxEvents events wait to be taken; the oldest are dropped.
 class JobWatch {
  public:
   static constexpr size_t kMaxEvents = 1000;
@@ -46,7 +46,7 @@ class JobWatch {
   // Cancels the watches and waits for them.
   ~JobWatch();
 
-  // Blocks until there are news, or Wake is called, or so long. Empty if there are none.
+  // Blocks until there is news, Wake is called, or the timeout expires. Empty if there is no news.
   JobNews Wait(absl::Duration timeout);
   // Any thread.
   void Wake();
@@ -64,13 +64,13 @@ class JobWatch {
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<kube::ObjectKey, kube::Json> pods_ ABSL_GUARDED_BY(mutex_);
   bool events_listed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<std::string, absl::Status> troubles_ ABSL_GUARDED_BY(mutex_);  // those that last
+  std::map<std::string, absl::Status> troubles_ ABSL_GUARDED_BY(mutex_);  // the current ones
   std::vector<std::unique_ptr<Sink>> sinks_;
   std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
   std::vector<std::thread> threads_;
 };
 
-// When an event happened; of a repeated one the last time.
+// When an event happened; for a repeated event, the last time.
 absl::Time TimeOfEvent(const kube::Json& event);
 
 }  // namespace sluice::cli

@@ -12,11 +12,10 @@
 namespace sluice::cli {
 namespace {
 
-// A broken stream is taken up again after so long; a pod whose log cannot be had, given up after so
-// many tries in a row.
+// A broken stream is retried after this pause; after so many failures in a row the pod is given up.
 constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kMaxFailures = 10;
-// A log that ended while its pod goes on, as far as is known, is looked at again after so long.
+// If a log ends while its pod seems to be running, it is read again after this pause.
 constexpr absl::Duration kRestart = absl::Seconds(2);
 
 std::string LogTarget(const kube::ObjectKey& pod, absl::string_view container) {
@@ -28,7 +27,7 @@ absl::Status RefusalOf(const kube::HttpResponse& response) {
   return kube::ApiErrorFromResponse(response.code, response.body, "").ToStatus();
 }
 
-// The container is not there yet, says the kubelet.
+// The kubelet reports that the container has not started yet.
 bool IsTooEarly(const absl::Status& status) {
   return absl::IsInvalidArgument(status) &&
          (absl::StrContains(status.message(), "waiting to start") ||
@@ -59,8 +58,8 @@ void TimedLines::EndStream(bool over, const OnLine& on_line) {
 }
 
 void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
-  // "2026-11-21T04:00:00.123456789Z text"; texts of one length sort as the times do, and the
-  // kubelet's have nanoseconds, trailing zeros left out.
+  // "2026-11-21T04:00:00.123456789Z text"; the kubelet writes nanoseconds and leaves out trailing
+  // zeros, so the texts do not sort like the times.
   const size_t space = line.find(' ');
   const absl::string_view time = line.substr(0, space);
   const bool timed =
@@ -68,7 +67,7 @@ void TimedLines::Line(absl::string_view line, const OnLine& on_line) {
   if (!timed) return on_line(line);
   const absl::Time at = kube::DecodeTime(time);
   const absl::Time last = last_time_.empty() ? absl::InfinitePast() : kube::DecodeTime(last_time_);
-  if (at < last) return;  // sinceTime counts in whole seconds
+  if (at < last) return;  // sinceTime has a resolution of one second
   if (at == last) {
     if (to_skip_ > 0) {
       --to_skip_;
@@ -136,8 +135,8 @@ void PodLogs::SetPods(const std::map<std::string, reconciler::PodView>& pods) {
     if (known != readers_.end() && !cut) continue;
     if (running >= kMaxStreams) {
       if (!std::exchange(told_of_bound_, true)) {
-        problems_.push_back(absl::StrCat("no more than ", kMaxStreams,
-                                         " logs are read at a time; name one process to see its"));
+        problems_.push_back(absl::StrCat(
+            "only ", kMaxStreams, " logs are read at a time; name a process to see its log"));
       }
       return;
     }
@@ -191,7 +190,7 @@ absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Slot& s
   } else if (tail != kAll) {
     absl::StrAppend(&request.target, "&tailLines=", tail);
   }
-  // A process may be silent for hours, and the head of the answer comes with its first line.
+  // A process may log nothing for hours, and the response's head arrives with its first line.
   request.timeout = options_.follow ? absl::InfiniteDuration() : absl::Seconds(30);
   request.idle_timeout = request.timeout;
   const std::string process = policy::SlotName(slot);

@@ -1,4 +1,4 @@
-// The logs of a job's pods, by way of the API server.
+// Reads the logs of a job's pods through the API server.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_POD_LOGS_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_POD_LOGS_H_
 
@@ -24,20 +24,21 @@
 
 namespace sluice::cli {
 
-// Cuts a log with the kubelet's timestamps into lines, and leaves out what was read before: a
-// stream that broke goes on without a line twice or missing. Not thread-safe.
+// Splits a log with the kubelet's timestamps into lines and skips lines that were read before, so
+// that a stream that broke continues without a duplicate or missing line. Not thread-safe.
 class TimedLines {
  public:
   using OnLine = std::function<void(absl::string_view line)>;
 
-  // A line that is longer is cut in pieces.
+  // Longer lines are cut into pieces.
   static constexpr size_t kMaxLine = 64 << 10;
 
   void Feed(absl::string_view bytes, const OnLine& on_line);
-  // The stream ended; what comes next may begin anywhere before the end. A rest without a line end
-  // is a line where the log itself is over.
+  // The stream ended; the next one may begin anywhere before this point. If the log itself is over,
+  // a last line without a newline counts as a line.
   void EndStream(bool over, const OnLine& on_line);
-  // Of the last line, as the server wrote it: ask for lines since then. Empty before the first.
+  // The timestamp of the last line, as the server wrote it: request lines since then. Empty before
+  // the first line.
   const std::string& last_time() const { return last_time_; }
 
  private:
@@ -45,29 +46,29 @@ class TimedLines {
 
   std::string partial_;
   std::string last_time_;
-  size_t lines_at_last_time_ = 0;  // so many lines had it
-  size_t to_skip_ = 0;             // of those, when the stream began anew
+  size_t lines_at_last_time_ = 0;  // lines read with this timestamp
+  size_t to_skip_ = 0;             // of those, how many the new stream repeats
 };
 
-// The last lines of a pod's log, at most `count`; OK and empty where there is none yet.
+// The last lines of a pod's log, at most `count`; OK and empty if there is no log yet.
 absl::StatusOr<std::vector<std::string>> TailOfPod(kube::HttpTransport* transport,
                                                    const kube::ObjectKey& pod,
                                                    const std::string& container, size_t count);
 
-// Follows the pods of a job: each that begins, the replacements too, is read to its end on a thread
-// of its own. A stream that ends while its pod goes on is taken up again.
+// Follows the pods of a job. Each pod that starts, replacements included, is read to its end on its
+// own thread. A stream that ends while its pod is running is reopened.
 class PodLogs {
  public:
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
-  // More pods than these are not read at a time; Take says so.
+  // At most so many pods are read at a time; Take reports it if there are more.
   static constexpr size_t kMaxStreams = 64;
-  // Readers wait while so many lines were not taken.
+  // Readers wait while so many lines have not been taken.
   static constexpr size_t kMaxLines = 10000;
 
   struct Options {
     std::string ns;
-    std::string process;  // of one only: "worker-1"; empty: of all
-    size_t tail = kAll;   // of pods that are there when it begins, so many lines at first
+    std::string process;  // "worker-1": only its log; empty: all logs
+    size_t tail = kAll;   // of pods that exist at the start, how many earlier lines to read
     bool follow = true;
   };
   struct LogLine {
@@ -77,14 +78,15 @@ class PodLogs {
 
   // `transport` outlives this.
   PodLogs(kube::HttpTransport* transport, Options options);
-  // Cancels what is being read, and waits.
+  // Cancels the reads in progress and waits for them.
   ~PodLogs();
 
-  // These are all pods there are. To be called again now and then.
+  // Sets the job's current pods. Call it again from time to time.
   void SetPods(const std::map<std::string, reconciler::PodView>& pods);
-  // What was read since; and what could not be read, once for each pod.
+  // Returns the lines read since the last call; `problems` gets each log that cannot be read, once
+  // per pod.
   std::vector<LogLine> Take(std::vector<std::string>* problems);
-  // Whether nothing is being read, and nothing waits to be taken.
+  // Whether no read is in progress and no line waits to be taken.
   bool Idle() const;
   // Whether any pod was read.
   bool found() const { return found_; }
@@ -92,7 +94,7 @@ class PodLogs {
  private:
   struct Reader {
     std::thread thread;
-    std::shared_ptr<TimedLines> lines;  // of the thread while it runs
+    std::shared_ptr<TimedLines> lines;  // only the thread uses it while it runs
     bool done = false;
     absl::Time ended;
   };

@@ -24,7 +24,7 @@ class TimedLinesTest : public ::testing::Test {
   std::vector<std::string> heard_;
 };
 
-TEST_F(TimedLinesTest, TimesAreTakenOffAndPiecesPutTogether) {
+TEST_F(TimedLinesTest, RemovesTimestampsAndJoinsPieces) {
   for (const char c : std::string("2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.2Z two  \n")) {
     Feed(absl::string_view(&c, 1));
   }
@@ -32,10 +32,10 @@ TEST_F(TimedLinesTest, TimesAreTakenOffAndPiecesPutTogether) {
   EXPECT_EQ(lines_.last_time(), "2026-01-01T00:00:00.2Z");
 }
 
-TEST_F(TimedLinesTest, AStreamThatBeginsAnewDoublesAndLosesNoLine) {
+TEST_F(TimedLinesTest, ReopenedStreamNeitherRepeatsNorLosesLines) {
   Feed("2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.2Z c\n2026-01");
   End(false);
-  // From the whole second on, and one more of the same time.
+  // Repeats from the whole second on, with one more line of the same time.
   Feed(
       "2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.2Z c\n"
       "2026-01-01T00:00:00.2Z d\n2026-01-01T00:00:00.30Z e\n");
@@ -44,19 +44,19 @@ TEST_F(TimedLinesTest, AStreamThatBeginsAnewDoublesAndLosesNoLine) {
   EXPECT_THAT(heard_, ElementsAre("a", "b", "c", "d", "e", "f"));
 }
 
-TEST_F(TimedLinesTest, ARestWithoutItsEndIsALineOnceTheLogIsOver) {
+TEST_F(TimedLinesTest, UnterminatedLastLineIsReportedAtTheEnd) {
   Feed("2026-01-01T00:00:00Z last words");
   EXPECT_THAT(heard_, IsEmpty());
   End(true);
   EXPECT_THAT(heard_, ElementsAre("last words"));
 }
 
-TEST_F(TimedLinesTest, TextWithoutATimeIsPassedOn) {
+TEST_F(TimedLinesTest, PassesOnTextWithoutTimestamp) {
   Feed("unable to retrieve container logs\n\n");
   EXPECT_THAT(heard_, ElementsAre("unable to retrieve container logs", ""));
 }
 
-TEST_F(TimedLinesTest, ALineWithoutEndIsCutInPieces) {
+TEST_F(TimedLinesTest, CutsLongLineIntoPieces) {
   Feed(absl::StrCat("2026-01-01T00:00:00Z ", std::string(3 * TimedLines::kMaxLine, 'x'), "\n"));
   size_t size = 0;
   for (const std::string& line : heard_) {

@@ -30,9 +30,9 @@ absl::StatusOr<std::string> FindKubectl(const std::string& path) {
     if (access(file.c_str(), X_OK) == 0) return file;
   }
   return absl::FailedPreconditionError(
-      "kubectl is not in PATH: the way to a job's processes on a cluster is `kubectl "
+      "kubectl is not in PATH: sluice reaches a job's processes on a cluster through `kubectl "
       "port-forward`. "
-      "Install it (https://kubernetes.io/docs/tasks/tools), or look into a checkpoint instead");
+      "Install it (https://kubernetes.io/docs/tasks/tools), or inspect a checkpoint instead");
 }
 
 absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& options) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& o
   std::vector<char*> raw;
   for (std::string& argument : arguments) raw.push_back(argument.data());
   raw.push_back(nullptr);
-  // Not a pipe: kubectl goes on printing, and nobody has to read it.
+  // Not a pipe, which would fill up: kubectl keeps printing and the output is not read.
   const int output = memfd_create("kubectl", MFD_CLOEXEC);
   if (output < 0) return absl::ErrnoToStatus(errno, "memfd_create");
   const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -109,9 +109,10 @@ absl::Status PortForward::WaitUntilOpen(absl::Duration timeout) {
     if (waitpid(pid_, &status, WNOHANG) == pid_) {
       pid_ = 0;
       const std::string said(absl::StripAsciiWhitespace(Output()));
-      return absl::UnavailableError(said.empty() ? "it ended and said nothing" : said);
+      return absl::UnavailableError(said.empty() ? "it exited without output" : said);
     }
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("it does not open the port");
+    if (absl::Now() >= deadline)
+      return absl::DeadlineExceededError("it did not open the port in time");
     absl::SleepFor(kPoll);
   }
 }

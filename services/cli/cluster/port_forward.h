@@ -1,7 +1,7 @@
-// A port of a pod on this machine, by `kubectl port-forward`.
+// Forwards a port of a pod to this machine with `kubectl port-forward`.
 //
-// The way there is a protocol of its own through the API server (WebSocket, before that SPDY) that
-// kubectl speaks in every version that clusters ask for; whoever uses a cluster has kubectl.
+// Port forwarding has its own protocol through the API server (WebSocket, formerly SPDY), and
+// kubectl speaks every version that clusters require. Users of a cluster have kubectl.
 #ifndef SLUICE_SERVICES_CLI_CLUSTER_PORT_FORWARD_H_
 #define SLUICE_SERVICES_CLI_CLUSTER_PORT_FORWARD_H_
 
@@ -17,22 +17,22 @@
 
 namespace sluice::cli {
 
-// Where kubectl is, among the folders of `path` (as in $PATH). FAILED_PRECONDITION: nowhere.
+// Finds kubectl in the folders of `path` (as in $PATH). FAILED_PRECONDITION: it is in none.
 absl::StatusOr<std::string> FindKubectl(const std::string& path);
 
 class PortForward {
  public:
   struct Options {
     std::string kubectl;
-    std::vector<std::string> flags;  // that select the cluster
+    std::vector<std::string> flags;  // flags that select the cluster
     kube::ObjectKey pod;
     int port = 0;
     absl::Duration timeout = absl::Seconds(15);
   };
 
-  // Blocks until connections are taken. An error has kubectl's own words.
+  // Blocks until the port accepts connections. An error contains kubectl's output.
   static absl::StatusOr<std::unique_ptr<PortForward>> Start(const Options& options);
-  // Ends it; it ends with this process too.
+  // Ends kubectl, which also ends if this process dies.
   ~PortForward();
   PortForward(const PortForward&) = delete;
   PortForward& operator=(const PortForward&) = delete;
@@ -46,7 +46,7 @@ class PortForward {
   std::string Output() const;
 
   pid_t pid_;
-  const int output_;  // a file without a name, with what kubectl printed
+  const int output_;  // an anonymous file with kubectl's output
   std::string address_;
 };
 

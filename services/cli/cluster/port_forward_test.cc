@@ -44,7 +44,7 @@ class PortForwardTest : public ::testing::Test {
   PortForward::Options options_;
 };
 
-TEST_F(PortForwardTest, KubectlOpensThePortAndEndsWithIt) {
+TEST_F(PortForwardTest, KubectlOpensThePortAndEndsWithTheObject) {
   WriteKubectl(absl::StrCat("echo \"$@\" > ", folder_, "/arguments; echo $$ > ", folder_,
                             "/pid; echo 'Forwarding from 127.0.0.1:41234 -> 29500'; "
                             "exec sleep 1000"));
@@ -62,20 +62,20 @@ TEST_F(PortForwardTest, KubectlOpensThePortAndEndsWithIt) {
   EXPECT_NE(kill(pid, 0), 0);
 }
 
-TEST_F(PortForwardTest, AnErrorHasKubectlsOwnWords) {
+TEST_F(PortForwardTest, ErrorContainsKubectlsOutput) {
   WriteKubectl("echo 'error: unable to forward port because pod is not running' >&2; exit 1");
   const auto forward = PortForward::Start(options_);
   EXPECT_TRUE(absl::IsUnavailable(forward.status()));
   EXPECT_THAT(forward.status().message(), HasSubstr("pod/mnist-coordinator: error: unable to"));
 }
 
-TEST_F(PortForwardTest, OneThatOpensNothingIsNotWaitedForForEver) {
+TEST_F(PortForwardTest, TimesOutIfKubectlOpensNoPort) {
   WriteKubectl("exec sleep 1000");
   options_.timeout = absl::Milliseconds(50);
   EXPECT_TRUE(absl::IsDeadlineExceeded(PortForward::Start(options_).status()));
 }
 
-TEST_F(PortForwardTest, KubectlIsLookedForInThePath) {
+TEST_F(PortForwardTest, FindsKubectlInPath) {
   EXPECT_THAT(FindKubectl(folder_).status().message(), HasSubstr("kubectl is not in PATH"));
   WriteKubectl("exit 0");
   EXPECT_EQ(*FindKubectl("/nowhere:" + folder_), folder_ + "/kubectl");

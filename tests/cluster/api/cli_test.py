@@ -67,7 +67,7 @@ class CliTest(OperatorCase):
         self.assertEqual(process.wait(60), 0, self.output.read_text())
         self.assertIn('Trained job: accuracy 97.50 % after 1,000 steps', self.output.read_text())
         code, shown = self.sluice('run', '--cluster', self.manifest)
-        self.assertEqual((code, 'has ended already: Succeeded at step 1,000' in shown), (0, True), shown)
+        self.assertEqual((code, 'has already ended: Succeeded at step 1,000' in shown), (0, True), shown)
 
     def test_on_a_terminal_the_job_is_drawn_in_one_place_and_its_events_above(self):
         own = {name: value for name, value in self.cluster.environment.items() if name != 'NO_COLOR'}
@@ -114,7 +114,7 @@ class CliTest(OperatorCase):
         self.assertFalse(self.job()['spec'].get('suspend'))
         before = self.job()['metadata']['resourceVersion'], self.job()['metadata']['generation']
         process = self.follow()
-        self.printed('is there already, unchanged')
+        self.printed('already exists, unchanged')
         self.assertEqual(self.job()['metadata']['generation'], before[1])
         self.finish()
         self.assertEqual(process.wait(60), 0, self.output.read_text())
@@ -173,7 +173,7 @@ class CliTest(OperatorCase):
                                    env={**self.cluster.environment, 'KUBECONFIG': str(path)})
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        self.printed('is there already')
+        self.printed('already exists')
         self.finish()
         self.assertEqual(process.wait(60), 0)
         self.assertNotIn('may not be read', self.output.read_text())

@@ -220,7 +220,7 @@ class PayloadSharing:
         # Who has offered memory may find data in it in the very message that brings the reply.
         memory = self._memory
         if memory is None:
-            raise NotAPlace('a payload in shared memory, of which none was agreed on')
+            raise NotAPlace('a payload in shared memory, but none was agreed on')
         return memory.take(place)
 
     def close(self):

@@ -149,15 +149,16 @@ TEST(SharedMemoryTest, AnOfferThatIsNotSoIsRefused) {
     EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition) << opened.status();
     return std::string(opened.status().message());
   };
-  EXPECT_THAT(refusal([](auto* o) { o->set_token(o->token() + 1); }), HasSubstr("another one"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(8 * kGranule); }), HasSubstr("another size"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_token(o->token() + 1); }), HasSubstr("a different one"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(8 * kGranule); }),
+              HasSubstr("a different size"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(100); }), HasSubstr("halves of 100"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(0); }), HasSubstr("halves of 0"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(~uint64_t{0}); }), HasSubstr("halves of"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(SharedMemory::kMaxHalfBytes + kGranule); }),
               HasSubstr("67108864 at most"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_file(99999); }), HasSubstr("not there"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_pid(0); }), HasSubstr("not there"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_file(99999); }), HasSubstr("does not exist"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_pid(0); }), HasSubstr("does not exist"));
 }
 
 TEST(SharedMemoryTest, AFileThatMayBeCutIsRefused) {
@@ -177,7 +178,8 @@ TEST(SharedMemoryTest, APipeIsRefusedAtOnce) {
   ASSERT_EQ(pipe(ends), 0);
   v1::SharedMemory offer = (*SharedMemory::Create(kGranule))->Offer();
   offer.set_file(static_cast<uint32_t>(ends[0]));
-  EXPECT_THAT(std::string(SharedMemory::Open(offer).status().message()), HasSubstr("not there"));
+  EXPECT_THAT(std::string(SharedMemory::Open(offer).status().message()),
+              HasSubstr("does not exist"));
   close(ends[0]);
   close(ends[1]);
 }

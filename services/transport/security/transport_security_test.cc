@@ -252,7 +252,8 @@ TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) 
   Serve("job/coordinator");
   const absl::Status plain = AskAs("").status();
   EXPECT_EQ(plain.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(ExplainHandshake(plain, false, "").message(), HasSubstr("perhaps the other one TLS"));
+  EXPECT_THAT(ExplainHandshake(plain, false, "").message(),
+              HasSubstr("the other side perhaps TLS"));
   const auto without = grpc::SslCredentials(
       {.pem_root_certs = files_->Read(root_ / "job/reader/ca.crt", 1 << 20).value(),
        .pem_private_key = {},
@@ -267,7 +268,7 @@ TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
   const absl::Status status = AskAs("other/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(ExplainHandshake(status, true, "").message(),
-              HasSubstr("not of this job's authority"))
+              HasSubstr("not issued by this job's authority"))
       << status;
   // Also one that trusts this job's authority.
   const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
@@ -299,7 +300,8 @@ TEST_F(TransportSecurityTest, RefusesServerOfAnotherJobByTheSameAuthority) {
   const absl::Status status = AskAs("job/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(status.message(), HasSubstr("not one of job default/mnist")) << status;
-  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("of another job")) << status;
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("belongs to another job"))
+      << status;
 }
 
 TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
@@ -442,7 +444,7 @@ TEST_F(TransportSecurityTest, AServerOfAnotherRoleIsNotTaken) {
   Serve("job/worker-0");  // it shows a certificate of the job, but is no coordinator
   const absl::Status status = AskAs("job/ps-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("that of another role"))
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("belongs to another role"))
       << status;
   Serve("job/ps-0");
   EXPECT_FALSE(AskAs("job/worker-0").ok());

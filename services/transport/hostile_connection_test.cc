@@ -324,7 +324,7 @@ TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
   opened_.WaitFor([](int opened) { return opened == 20; });
 }
 
-TEST_F(HostileConnectionTest, DelaysNewConnectionsOfTheAddressAndKeepsThoseThatAreOpen) {
+TEST_F(HostileConnectionTest, DelaysNewConnectionsFromAddressAndKeepsOpenOnes) {
   RawConnection open(server_->port());
   open.Begin();
   FloodWithoutACall();
@@ -354,7 +354,7 @@ TEST_F(HostileConnectionTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACal
 }
 
 // The workers of a job may all have the address of one machine.
-TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
+TEST_F(HostileConnectionTest, DoesNotDelayManyPeersThatComeAndGoAtOnce) {
   for (int round = 1; round <= 3; ++round) {
     std::vector<RawConnection> peers;
     for (int i = 0; i < 200; ++i) peers.emplace_back(server_->port());
@@ -370,7 +370,7 @@ TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
   EXPECT_THAT(disconnected_.Now(), IsEmpty());
 }
 
-TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
+TEST_F(HostileConnectionTest, ClosesConnectionWithTooManyStreams) {
   RawConnection connection(server_->port());
   connection.Begin();
   std::string burst;
@@ -384,7 +384,7 @@ TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
 
 // Headers without an end: CVE-2024-27316 and its kind. gRPC 1.51 bounds the frames one by one, and
 // all of them only by the server's buffers; a client without a call is disconnected before.
-TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
+TEST_F(HostileConnectionTest, ServerBuffersBoundEndlessHeaders) {
   const size_t before = ResidentMiB();
   for (const size_t fields : {1, 20, 500}) {
     RawConnection connection(server_->port());
@@ -402,7 +402,7 @@ TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
   ExpectServes();
 }
 
-TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {
+TEST_F(HostileConnectionTest, DisconnectsPeerThatPingsEndlessly) {
   RawConnection connection(server_->port());
   connection.Begin();
   std::string burst;
@@ -413,7 +413,7 @@ TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {
   ExpectServes();
 }
 
-TEST_F(HostileConnectionTest, APeerThatSaysNothingIsDisconnectedAndOthersAreServed) {
+TEST_F(HostileConnectionTest, DisconnectsSilentPeerAndServesOthers) {
   std::vector<RawConnection> silent;
   for (int i = 0; i < 200; ++i) silent.emplace_back(server_->port());
   RawConnection slow(server_->port());
@@ -426,7 +426,7 @@ TEST_F(HostileConnectionTest, APeerThatSaysNothingIsDisconnectedAndOthersAreServ
 
 // A message that never ends holds what has come of it; the limit of streams bounds that for each
 // connection.
-TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
+TEST_F(HostileConnectionTest, BoundsUnfinishedMessagesOfConnection) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
@@ -445,7 +445,7 @@ TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
   ExpectServes();
 }
 
-TEST(GrpcPeerNameTest, IsThatOfGrpc) {
+TEST(GrpcPeerNameTest, MatchesNameInGrpc) {
   sockaddr_storage address = {};
   auto& four = reinterpret_cast<sockaddr_in&>(address);
   four.sin_family = AF_INET;
@@ -464,7 +464,7 @@ TEST(GrpcPeerNameTest, IsThatOfGrpc) {
   EXPECT_THAT(GrpcPeerName(address), IsEmpty());
 }
 
-TEST(ServerBufferTest, IsBoundedByTheMemoryThatTheProcessMayUse) {
+TEST(ServerBufferTest, IsBoundedByMemoryOfProcess) {
   EXPECT_GE(MaxServerBufferBytes(), size_t{512} << 20);
   EXPECT_LE(MaxServerBufferBytes(), size_t{2} << 30);
 }

@@ -51,7 +51,7 @@ class PolledChannelTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> server_;
 };
 
-TEST_F(PolledChannelTest, FindsAServerThatComesLate) {
+TEST_F(PolledChannelTest, FindsServerThatStartsLate) {
   StartServer();
   StopServer();
   PolledChannel channel({.address = address_});
@@ -61,7 +61,7 @@ TEST_F(PolledChannelTest, FindsAServerThatComesLate) {
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
 }
 
-TEST_F(PolledChannelTest, FindsAServerThatComesBack) {
+TEST_F(PolledChannelTest, FindsServerThatRestarts) {
   StartServer();
   PolledChannel channel({.address = address_});
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
@@ -71,7 +71,7 @@ TEST_F(PolledChannelTest, FindsAServerThatComesBack) {
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
 }
 
-TEST_F(PolledChannelTest, KeepsTheChannelThatConnects) {
+TEST_F(PolledChannelTest, KeepsChannelThatConnects) {
   StartServer();
   PolledChannel channel({.address = address_});
   const std::shared_ptr<grpc::Channel> first = channel.Get();

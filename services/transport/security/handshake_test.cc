@@ -13,7 +13,7 @@ std::string FactOf(const absl::Status& status, bool tls) {
   return trouble.has_value() ? trouble->fact : "";
 }
 
-TEST(HandshakeTest, EachSideIsToldWhatTheOtherSpeaks) {
+TEST(HandshakeTest, ExplainsTlsOnOneSideOnly) {
   EXPECT_THAT(
       FactOf(absl::UnavailableError("Ssl handshake failed: SSL_ERROR_SSL: error:100000f7:SSL "
                                     "routines:OPENSSL_internal:WRONG_VERSION_NUMBER "
@@ -26,7 +26,7 @@ TEST(HandshakeTest, EachSideIsToldWhatTheOtherSpeaks) {
               HasSubstr("the other side perhaps TLS"));
 }
 
-TEST(HandshakeTest, CertificatesThatAreNotTakenAreNamed) {
+TEST(HandshakeTest, ExplainsRefusedCertificates) {
   EXPECT_THAT(FactOf(absl::UnavailableError("error: certificate verify failed"), true),
               HasSubstr("not issued by this job's authority"));
   EXPECT_THAT(FactOf(absl::UnavailableError("Hostname Verification Check failed."), true),
@@ -35,7 +35,7 @@ TEST(HandshakeTest, CertificatesThatAreNotTakenAreNamed) {
               HasSubstr("this side's certificate was refused"));
 }
 
-TEST(HandshakeTest, NothingIsSaidOfOtherErrors) {
+TEST(HandshakeTest, LeavesOtherErrorsUnchanged) {
   for (const bool tls : {false, true}) {
     EXPECT_EQ(FactOf(absl::UnavailableError("connection refused"), tls), "");
     EXPECT_EQ(FactOf(absl::NotFoundError("socket closed"), tls), "");
@@ -45,7 +45,7 @@ TEST(HandshakeTest, NothingIsSaidOfOtherErrors) {
   EXPECT_EQ(ExplainHandshake(other, true, ""), other);
 }
 
-TEST(HandshakeTest, TheOwnWordsComeFirstAndThenWhatHelps) {
+TEST(HandshakeTest, AppendsExplanationAndHelpToMessage) {
   const absl::Status closed = absl::UnavailableError("Socket closed");
   EXPECT_EQ(
       ExplainHandshake(closed, false, "").message(),

@@ -228,13 +228,13 @@ class TransportSecurityTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> server_;
 };
 
-TEST_F(TransportSecurityTest, BothSidesKnowEachOtherByTheirCertificates) {
+TEST_F(TransportSecurityTest, BothSidesIdentifyEachOtherByCertificate) {
   Serve("job/coordinator");
   EXPECT_EQ(AskAs("job/worker-0").value(), "worker 0 of default/mnist");
   EXPECT_EQ(AskAs("job/ps-1").value(), "ps 1 of default/mnist");
 }
 
-TEST_F(TransportSecurityTest, ARoleIsRefusedWhatItMayNotCall) {
+TEST_F(TransportSecurityTest, RefusesCallNotAllowedForRole) {
   Serve("job/coordinator");
   const auto set_desired = [&](const std::string& folder) {
     const auto stub = Dial(ChannelCredentialsOf(MustOpen(folder)));
@@ -248,7 +248,7 @@ TEST_F(TransportSecurityTest, ARoleIsRefusedWhatItMayNotCall) {
   EXPECT_THAT(refused.message(), HasSubstr("SetDesired is not for worker 0"));
 }
 
-TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) {
+TEST_F(TransportSecurityTest, RefusesClientWithoutCertificateAndServesOthers) {
   Serve("job/coordinator");
   const absl::Status plain = AskAs("").status();
   EXPECT_EQ(plain.code(), absl::StatusCode::kUnavailable);
@@ -262,7 +262,7 @@ TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) 
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
+TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJob) {
   Make("other");
   Serve("job/coordinator");
   const absl::Status status = AskAs("other/worker-0").status();
@@ -318,7 +318,7 @@ TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TransportSecurityTest, WithASecretOnlyThoseAreServedWhoShowIt) {
+TEST_F(TransportSecurityTest, ServesOnlyClientsThatShowSecret) {
   const std::string file = SecretFile("secret");
   ServeWith(WithSecret(file));
   EXPECT_EQ(Ask(*Dial(WithSecret(file)->channel_credentials())).value(), "plain text");
@@ -332,7 +332,7 @@ TEST_F(TransportSecurityTest, WithASecretOnlyThoseAreServedWhoShowIt) {
   EXPECT_EQ(refused_, 2);
 }
 
-TEST_F(TransportSecurityTest, AProgramHasToChooseOneKindOfSecurity) {
+TEST_F(TransportSecurityTest, ProgramMustChooseOneKindOfSecurity) {
   const auto open = [&](const TransportSecurity::Options& options) {
     return TransportSecurity::OpenChosen(files_.get(), options, absl::Now()).status();
   };
@@ -347,7 +347,7 @@ TEST_F(TransportSecurityTest, AProgramHasToChooseOneKindOfSecurity) {
   EXPECT_FALSE(open({.directory = root_ / "job/ps-0", .secret_file = file}).ok());
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherJob) {
   const absl::Status status =
       TransportSecurity::Open(
           files_.get(),
@@ -360,7 +360,7 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob
 }
 
 // It would hold a place for a handshake, and others wait.
-TEST_F(TransportSecurityTest, APeerThatBeginsNoHandshakeIsDisconnected) {
+TEST_F(TransportSecurityTest, DisconnectsPeerThatBeginsNoHandshake) {
   Serve("job/coordinator");
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -384,7 +384,7 @@ TEST_F(TransportSecurityTest, APeerThatBeginsNoHandshakeIsDisconnected) {
 }
 
 // What a client with one connection can make a server do, whatever it calls.
-TEST_F(TransportSecurityTest, AConnectionThatCallsTooOftenIsRefusedAndOthersAreServed) {
+TEST_F(TransportSecurityTest, RefusesConnectionThatCallsTooOftenAndServesOthers) {
   ServeWith(nullptr);
   const auto busy = Dial(nullptr);
   int refused = 0;
@@ -424,7 +424,7 @@ TEST_F(TransportSecurityTest, KeepsClientWithFewCallsAndDisconnectsTheOtherInPla
   }
 }
 
-TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsUsed) {
+TEST_F(TransportSecurityTest, RefusesExpiredCertificateOfPeerAndOwn) {
   const tls::KeyPair authority = {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
                                   files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   const auto expired = tls::Issue(authority, SubjectOf({"default/mnist", v1::WORKER, 0}),
@@ -440,7 +440,7 @@ TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsU
   EXPECT_THAT(status.message(), HasSubstr("renew it"));
 }
 
-TEST_F(TransportSecurityTest, AServerOfAnotherRoleIsNotTaken) {
+TEST_F(TransportSecurityTest, RefusesServerOfAnotherRole) {
   Serve("job/worker-0");  // it shows a certificate of the job, but is no coordinator
   const absl::Status status = AskAs("job/ps-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -451,7 +451,7 @@ TEST_F(TransportSecurityTest, AServerOfAnotherRoleIsNotTaken) {
   EXPECT_TRUE(Ask(*Dial(MustOpen("job/worker-0")->channel_credentials(), ChannelKind::kBulk)).ok());
 }
 
-TEST_F(TransportSecurityTest, AServerInPlainTextIsNotTaken) {
+TEST_F(TransportSecurityTest, RefusesServerInPlainText) {
   Serve("");
   const absl::Status status = AskAs("job/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -460,7 +460,7 @@ TEST_F(TransportSecurityTest, AServerInPlainTextIsNotTaken) {
   EXPECT_EQ(AskAs("").value(), "plain text");
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnother) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherProcess) {
   EXPECT_TRUE(Open("job/ps-1", v1::SHARD, 1).ok());
   EXPECT_THAT(Open("job/ps-1", v1::SHARD, 0).status().message(),
               HasSubstr("is that of ps 1 of default/mnist, but this is ps 0"));
@@ -468,7 +468,7 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnother) {
               HasSubstr("give --tls-directory the folder of its own certificate"));
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithFilesThatDoNotFit) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithInconsistentFiles) {
   EXPECT_EQ(Open("nowhere", v1::WORKER).status().code(), absl::StatusCode::kNotFound);
   const auto copy = std::filesystem::copy_options::overwrite_existing;
   std::filesystem::copy_file(root_ / "job/ps-0/tls.key", root_ / "job/ps-1/tls.key", copy);
@@ -481,7 +481,7 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithFilesThatDoNotFit) {
 }
 
 // The bundle has both authorities while one takes over from the other.
-TEST_F(TransportSecurityTest, NewConnectionsGoByRenewedFilesAndOldOnesStay) {
+TEST_F(TransportSecurityTest, NewConnectionsUseRenewedFilesAndOldOnesStay) {
   Serve("job/coordinator");
   const auto old_client = Dial(MustOpen("job/worker-0")->channel_credentials());
   ASSERT_TRUE(Ask(*old_client).ok());
@@ -500,7 +500,7 @@ TEST_F(TransportSecurityTest, NewConnectionsGoByRenewedFilesAndOldOnesStay) {
   EXPECT_TRUE(Ask(*old_client).ok());
 }
 
-TEST_F(TransportSecurityTest, AnAuthorityIsUsedAgainUntilItWouldEndTooEarly) {
+TEST_F(TransportSecurityTest, ReusesAuthorityUnlessItExpiresTooEarly) {
   const std::string before = files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value();
   const std::string leaf = files_->Read(root_ / "job/ps-0/tls.crt", 1 << 20).value();
   Make("job");
@@ -511,7 +511,7 @@ TEST_F(TransportSecurityTest, AnAuthorityIsUsedAgainUntilItWouldEndTooEarly) {
   EXPECT_THAT(late.status().message(), HasSubstr("the authority ends on"));
 }
 
-TEST_F(TransportSecurityTest, KeysAreReadableForTheirOwnerAlone) {
+TEST_F(TransportSecurityTest, OnlyOwnerMayReadKeys) {
   using std::filesystem::perms;
   const perms others = perms::group_all | perms::others_all;
   for (const char* folder : {"job/ca", "job/worker-0", "job/operator"}) {

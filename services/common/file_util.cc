@@ -128,7 +128,7 @@ class RealFileSystem final : public FileSystem {
         [&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (file.get() < 0) return ErrnoStatus(errno, "open", path);
     struct stat info;
-    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "stat", path);
     if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     const absl::Status too_long = absl::ResourceExhaustedError(
         absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
@@ -212,12 +212,12 @@ class RealFileSystem final : public FileSystem {
     struct stat info;
     if (stat(path.c_str(), &info) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
-    return ErrnoStatus(errno, "look at", path);
+    return ErrnoStatus(errno, "stat", path);
   }
 
   absl::StatusOr<uint64_t> Size(const std::string& path) override {
     struct stat info;
-    if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "stat", path);
     if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     return static_cast<uint64_t>(info.st_size);
   }

@@ -38,11 +38,14 @@ struct LogField {
 //
 //   Logger logger = *Logger::Create({.level = "info"});
 //   logger = logger.With({{"job", job}, {"role", "shard"}, {"index", 0}});
-//   logger.Info("Installed a view", {{"view", "1.2.3"}, {"step", 17}});
+//   logger.Info("View installed", {{"view", "1.2.3"}, {"step", 17}});
 //
-//   logfmt: time=2026-01-31T12:00:00.000123Z level=info msg="Installed a view" job=demo role=shard
-//   index=0 view=1.2.3 step=17 json:   {"time":"…","level":"info","msg":"Installed a
-//   view","job":"demo","role":"shard","index":0,"view":"1.2.3","step":17}
+// In logfmt, on one line:
+//   time=2026-01-31T12:00:00.000123Z level=info msg="View installed" job=demo role=shard index=0
+//   view=1.2.3 step=17
+// In JSON, on one line:
+//   {"time":"…","level":"info","msg":"View installed","job":"demo","role":"shard","index":0,
+//   "view":"1.2.3","step":17}
 //
 // A Logger is a cheap value: copies share the sink. Every call may come from any thread; a line is
 // written whole, at once.

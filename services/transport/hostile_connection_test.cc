@@ -1,5 +1,5 @@
-// What one connection can do to a server that holds to no contract: HTTP/2 frames of the test's own
-// against a StreamServer over loopback.
+// What one connection that breaks the protocol can do to a server: sends hand-made HTTP/2 frames to
+// a StreamServer over loopback.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::
                       BigEndian(flags, 1), BigEndian(stream, 4), payload);
 }
 
-// A header field as HPACK (RFC 7541, section 6.2.2) has it without compression.
+// A header field in HPACK (RFC 7541, section 6.2.2) without compression.
 std::string Field(const std::string& name, const std::string& value) {
   return absl::StrCat(std::string(1, '\0'), BigEndian(static_cast<uint32_t>(name.size()), 1), name,
                       BigEndian(static_cast<uint32_t>(value.size()), 1), value);
@@ -67,7 +67,7 @@ std::string CallHeaders() {
                       Field("content-type", "application/grpc"));
 }
 
-// A connection that sends what the test says, and throws away what comes back.
+// A connection that sends the bytes that the test gives it, and discards the answers.
 class RawConnection {
  public:
   explicit RawConnection(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -82,7 +82,8 @@ class RawConnection {
     if (fd_ >= 0) close(fd_);
   }
 
-  // The server's limits hold once the client has confirmed its settings, which have come by then.
+  // The server's limits apply once the client has confirmed its settings, which have arrived by
+  // then.
   void Begin() {
     EXPECT_TRUE(
         Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""))));
@@ -105,7 +106,7 @@ class RawConnection {
     return true;
   }
 
-  // True: the server has ended the connection within this.
+  // True: the server has ended the connection within this time.
   bool WaitForEnd(absl::Duration patience) {
     const absl::Time deadline = absl::Now() + patience;
     while (true) {
@@ -163,9 +164,9 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     closed_.Change([](int* closed) { ++*closed; });
   }
 
-  // A peer that holds to the contract gets through, and soon; where its connection ends, or is not
-  // answered, it opens another one, as every client does. (It is none of gRPC's, whose threads
-  // would also work for the server, as they are those of one process.)
+  // A peer that follows the protocol is served, and soon; if its connection ends, or is not
+  // answered, it opens another one, as every client does. (It does not use gRPC, because gRPC's
+  // threads, shared in one process, would also work for the server.)
   void ExpectServes() {
     const int before = received_.Now();
     v1::Frame frame;
@@ -188,7 +189,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     ADD_FAILURE() << "the server served no peer for 30 s";
   }
 
-  // Until the server has ended the connection.
+  // Waits until the server has ended the connection.
   void FloodWithoutACall() {
     RawConnection connection(server_->port());
     connection.Begin();
@@ -210,13 +211,13 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
   std::unique_ptr<GrpcServer> server_;
 };
 
-// HTTP/2 rapid reset: CVE-2023-44487. Each stream that got through to the server cost it a place in
-// a queue until long after.
+// HTTP/2 rapid reset: CVE-2023-44487. Each stream that reached the server would occupy a place in a
+// queue for a long time.
 TEST_F(HostileConnectionTest, DisconnectsClientThatResetsStreamsAtOnce) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
-  // A call that is admitted and stays does not excuse it.
+  // An admitted call that stays open does not protect it.
   connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
   opened_.WaitFor([](int opened) { return opened == 1; });
   const absl::Time start = absl::Now();
@@ -266,7 +267,7 @@ TEST_F(HostileConnectionTest, KeepsClientThatSendsMuchAfterACall) {
     settings += Http2Frame(kSettings, 0, 0, "");
   }
   ASSERT_TRUE(connection.Send(settings));
-  // The guard sees both connections when it looks.
+  // The guard sees both connections in its next sweep.
   for (int i = 0; i < 2; ++i) FloodWithoutACall();
   disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 2; });
   EXPECT_TRUE(connection.Send(settings));
@@ -394,7 +395,7 @@ TEST_F(HostileConnectionTest, ServerBuffersBoundEndlessHeaders) {
     for (size_t i = 0; i < fields; ++i) block += Field(absl::StrCat("x", i), std::string(16, 'y'));
     std::string burst;
     while (burst.size() < (size_t{1} << 20)) burst += Http2Frame(kContinuation, 0, 1, block);
-    // As much as the server takes of it: where it counts the fields, it disconnects.
+    // Sends as much as the server accepts: where it counts the fields, it disconnects.
     for (int mebibyte = 0; mebibyte < 400 && connection.Send(burst); ++mebibyte) {
     }
     EXPECT_THAT(ResidentMiB(), Le(before + 4 * (kBufferBytes >> 20))) << fields << " in a frame";
@@ -424,14 +425,14 @@ TEST_F(HostileConnectionTest, DisconnectsSilentPeerAndServesOthers) {
   EXPECT_TRUE(slow.WaitForEnd(absl::Seconds(30)));
 }
 
-// A message that never ends holds what has come of it; the limit of streams bounds that for each
-// connection.
+// An unfinished message keeps the bytes that have arrived; the limit of streams bounds that for
+// each connection.
 TEST_F(HostileConnectionTest, BoundsUnfinishedMessagesOfConnection) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
-  // As many streams as are allowed, of which each announces the largest frame and sends as much of
-  // it as the server's first window lets it.
+  // Opens as many streams as are allowed, each of which announces the largest frame and sends as
+  // much of it as the server's first window allows.
   for (uint32_t i = 0; i < kMaxStreamsPerConnection; ++i) {
     const uint32_t stream = 1 + 2 * i;
     std::string burst = Http2Frame(kHeaders, kEndHeaders, stream, CallHeaders());

@@ -327,7 +327,7 @@ TEST(MessageStreamTest, ServerUnderTrafficStopsWithinGrace) {
   for (const auto& [id, reasons] : closed) EXPECT_THAT(reasons, SizeIs(1)) << id;
 }
 
-// The coordinator that was given up may be an older one: it must not learn what comes after.
+// The dropped stream may lead to an older coordinator, which must not get later messages.
 TEST(CoordinatorLinkTest, SendsNothingOnDroppedStream) {
   TestServer server(Answer);
   Watched<bool> answered;

@@ -47,7 +47,7 @@ TEST(OutboxTest, QueuedItemsGoOutWithNextFlushOrPush) {
   EXPECT_EQ(outbox.front(), 12);
   EXPECT_EQ(outbox.Flush(), Action::kNothing);
   EXPECT_EQ(outbox.Queue(3, 10, 10, 1000), Action::kNothing);
-  EXPECT_EQ(outbox.Sent(), Action::kWrite);  // the stream is free: nothing to wait for
+  EXPECT_EQ(outbox.Sent(), Action::kWrite);  // the stream is free, so it does not wait
   EXPECT_EQ(outbox.Sent(), Action::kNothing);
   EXPECT_EQ(outbox.Queue(4, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(outbox.Push(5, 10), Action::kWrite);
@@ -66,7 +66,8 @@ TEST(OutboxTest, QueuedItemsGoOutWhenTheyWeighEnough) {
   EXPECT_EQ(outbox.Queue(3, 1, 2000, 1000), Action::kNothing);  // a write is under way
   EXPECT_EQ(outbox.Sent(), Action::kWrite);
   EXPECT_EQ(outbox.Sent(), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(4, 1, 999, 1000), Action::kNothing);  // what has gone weighs nothing
+  EXPECT_EQ(outbox.Queue(4, 1, 999, 1000),
+            Action::kNothing);  // items that have gone out weigh nothing
   EXPECT_EQ(outbox.Flush(/*worth=*/999), Action::kWrite);
   EXPECT_EQ(outbox.front(), 4);
 }
@@ -146,7 +147,7 @@ TEST(OutboxTest, ItemLargerThanBoundBreaksStream) {
 
 TEST(OutboxTest, JoinsWaitingItemsAndAddsTheirCosts) {
   int64_t queued = 0;
-  // Digits joined to numbers of three at most.
+  // Joins digits to numbers of at most three digits.
   IntOutbox outbox(
       1000, [&queued](int64_t change) { queued += change; },
       [](int* front, int* next) {
@@ -172,7 +173,7 @@ TEST(OutboxTest, OneThreadWritesAtATimeAndOrderOfEachThreadIsKept) {
   constexpr int kItems = 5000;
   IntOutbox outbox(1 << 30, nullptr);
   std::atomic<int> writers{0};
-  std::vector<int> written;  // by whoever is told to write
+  std::vector<int> written;  // by the thread that gets kWrite
   const auto write = [&](Action action) {
     while (action == Action::kWrite) {
       EXPECT_EQ(writers.fetch_add(1), 0);

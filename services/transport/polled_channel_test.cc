@@ -10,8 +10,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/transport/grpc_server.h"
 
-// Runs where nobody but a call waits at a client's sockets (see BUILD), as between the calls of a
-// program that has no server.
+// Runs with only calls waiting at a client's sockets (see BUILD), as in a program without a server.
 
 namespace sluice {
 namespace {
@@ -25,7 +24,7 @@ class Answering final : public v1::JobControl::Service {
 
 class PolledChannelTest : public ::testing::Test {
  protected:
-  // Where it listened before, if it did.
+  // At its previous address, if it had one.
   void StartServer() {
     auto server = GrpcServer::Start({.address = address_}, {&service_});
     ASSERT_TRUE(server.ok()) << server.status();

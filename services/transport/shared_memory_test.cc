@@ -84,7 +84,7 @@ TEST(SharedMemoryTest, WrapsAroundTheEnd) {
   Ends ends = BothEnds(5);
   std::vector<absl::Cord> held;
   size_t sent = 0;
-  // Sizes that never meet the end evenly; two pieces are held at any time.
+  // Sizes that never end exactly at the end of the ring; two pieces are held at any time.
   for (int i = 0; i < 200; ++i) {
     const size_t bytes = (1 + i % 3) * kGranule - i;
     const auto place = ends.client->Put(Payload(static_cast<char>('a' + i % 26), bytes));
@@ -162,7 +162,7 @@ TEST(SharedMemoryTest, RefusesIncorrectOffer) {
 }
 
 TEST(SharedMemoryTest, RefusesFileThatMayShrink) {
-  // A peer that shortens it later would kill whoever reads it.
+  // A peer that shortens it later would kill the reading process.
   const auto memory = *SharedMemory::Create(4 * kGranule);
   FILE* file = tmpfile();
   ASSERT_NE(file, nullptr);

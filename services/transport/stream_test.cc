@@ -56,7 +56,7 @@ struct ServerEvents {
   std::map<StreamId, std::vector<absl::Status>> closed;
 };
 
-// A server that notes what happens and answers as the test says.
+// A server that records events and answers as the test specifies.
 class TestServer final : public StreamHandler {
  public:
   using OnFrameFunction = std::function<void(StreamServer*, StreamId, const DecodedFrame&)>;
@@ -184,7 +184,7 @@ TEST(StreamTest, GeneratedClientTalksToRawServer) {
   EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
 }
 
-// A server that knows nothing but the proto file.
+// A server made only from the proto file.
 class GeneratedEchoService final : public v1::ParameterServer::Service {
   grpc::Status Exchange(grpc::ServerContext*,
                         grpc::ServerReaderWriter<v1::Frame, v1::Frame>* stream) override {
@@ -255,8 +255,8 @@ v1::Header HelloOf(uint32_t max_batch_frames) {
   return header;
 }
 
-// Answers a Hello with frames. All but the first have to wait: the stream's own thread, which would
-// write them, is busy here.
+// Answers a Hello with frames. All but the first have to wait, because the stream's own thread,
+// which would write them, is busy here.
 TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
   return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
     if (!frame.header.has_hello()) return;
@@ -267,7 +267,7 @@ TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
   };
 }
 
-// The same, all at once.
+// The same with Queue.
 TestServer::OnFrameFunction AnswerTogetherWith(uint64_t frames, size_t payload_bytes) {
   return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
     if (!frame.header.has_hello()) return;
@@ -279,7 +279,7 @@ TestServer::OnFrameFunction AnswerTogetherWith(uint64_t frames, size_t payload_b
   };
 }
 
-// What a generated client gets in answer to its Hello: the frames of each message.
+// The frames of each message that a generated client gets in answer to its Hello.
 std::vector<size_t> BatchesOf(const TestServer::OnFrameFunction& answer, const v1::Header& hello,
                               uint64_t frames, size_t payload_bytes) {
   TestServer server(answer);
@@ -358,7 +358,7 @@ TEST(StreamTest, ClientAndServerAgreeOnBatches) {
   }
 }
 
-// Answers a Hello, and sends everything else back.
+// Answers a Hello, and echoes every other frame.
 void GreetAndEcho(StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
   if (!frame.header.has_hello()) return Echo(streams, stream, frame);
   v1::Header reply;
@@ -366,8 +366,8 @@ void GreetAndEcho(StreamServer* streams, StreamId stream, const DecodedFrame& fr
   streams->Send(stream, reply);
 }
 
-// Payloads of one client's frames as the server and then the client get them. What comes through a
-// socket comes in chunks of at most 64 KiB; what lies in shared memory is in one piece.
+// Payloads of one client's frames as the server and then the client receive them. Through a socket
+// they arrive in chunks of at most 64 KiB; in shared memory they are in one piece.
 struct Journey {
   bool server_in_one_piece = false;
   bool client_in_one_piece = false;
@@ -639,7 +639,7 @@ TEST(StreamTest, DestroyedClientMakesNoCallback) {
 }
 
 // A generated client that opens a stream and reads no message. A thread waits at its socket, as in
-// every process that lives: what lies in the socket's buffers holds a server up, whatever it wants.
+// every running process: unread bytes in the socket's buffers would block a server anyway.
 class SilentReader {
  public:
   explicit SilentReader(const std::string& address) : stub_(GeneratedStub(address)) {
@@ -660,7 +660,7 @@ class SilentReader {
   }
 
  private:
-  // Until the operation that is under way has ended, or nothing comes any more.
+  // Waits until the operation under way has ended, or the queue is shut down.
   void Await() {
     void* tag = nullptr;
     bool ok = false;
@@ -717,7 +717,7 @@ TEST(StreamTest, ServerUnderTrafficStopsWithinGrace) {
   for (int i = 0; i < 32; ++i)
     server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
 
-  // Frames that go round and round: what comes back is sent again.
+  // Frames circulate: each one that comes back is sent again.
   constexpr int kFrames = 64;
   const absl::Cord large(std::string(100000, 'l'));
   StreamClient* sender = nullptr;
@@ -784,7 +784,7 @@ class EchoServer final : public StreamHandler {
 };
 
 // The connection measures its bandwidth while both sides write, and the answer to a measurement
-// comes when one of them has begun to close it.
+// arrives after one side has begun to close it.
 TEST(StreamTest, ClosesConnectionsThatMeasureBandwidth) {
   constexpr size_t kBytes = size_t{1} << 20;
   constexpr int kThreads = 6, kConnections = 80;

@@ -87,11 +87,11 @@ TEST_F(CallGateTest, BoundsStreamsThatConnectionBegins) {
   EXPECT_EQ(refusals_.back().reason, "call_rate");
   EXPECT_THAT(refusals_.back().text, HasSubstr("16 calls of this kind a second"));
 
-  // Other connections do not notice, nor do other kinds of calls.
+  // Other connections and other kinds of calls are not affected.
   EXPECT_TRUE(gate.Admit({.connection = 2, .method = kExchange}, now_).ok());
   EXPECT_TRUE(gate.Admit({.connection = 1, .method = kProgress}, now_).ok());
 
-  // A connection that has become quiet is served again.
+  // A connection that has been quiet is served again.
   now_ += absl::Seconds(1);
   admitted = 0;
   for (int i = 0; i < 1000; ++i) {

@@ -44,7 +44,7 @@ TEST_F(JobSecretTest, OnlyOwnerMayReadSecretFile) {
   EXPECT_EQ(properties.st_mode & 0777, 0600u);
 }
 
-// A file or a link that another user has put there beforehand would show the secret to that user.
+// Writing to a file or a link that another user had made beforehand would reveal the secret.
 TEST_F(JobSecretTest, ReplacesExistingFile) {
   const std::string other = path_ + "-other";
   std::ofstream(other) << "";

@@ -22,7 +22,7 @@ constexpr v1::Role kRoles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READE
 
 PeerIdentity Peer(v1::Role role) { return {"default/mnist", role, 0}; }
 
-// Of every service of proto/, as they are on the wire.
+// Of every service in proto/, as on the wire.
 std::set<std::string> AllRpcs() {
   std::set<std::string> methods;
   for (const google::protobuf::FileDescriptor* file :
@@ -39,7 +39,7 @@ std::set<std::string> AllRpcs() {
   return methods;
 }
 
-// Said a second time, by hand: "coordinator ps worker reader operator".
+// The table again, written by hand. Columns: "coordinator ps worker reader operator".
 const std::map<std::string, std::string>& Expected() {
   static const auto* const expected = new std::map<std::string, std::string>{
       {"/sluice.v1.Coordinator/Join", "- ps worker - -"},

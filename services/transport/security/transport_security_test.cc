@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Says which role asked.
+// Answers with the caller's role.
 class EchoService final : public v1::JobControl::Service {
  public:
   grpc::Status GetProgress(grpc::ServerContext* context, const v1::GetProgressRequest*,
@@ -130,7 +130,7 @@ class TransportSecurityTest : public ::testing::Test {
     }
     return answer;
   }
-  // Who the server takes this client for.
+  // The identity that the server sees for this client.
   static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
     const absl::StatusOr<Answer> answer = Call(stub, 0);
     if (!answer.ok()) return answer.status();
@@ -143,7 +143,8 @@ class TransportSecurityTest : public ::testing::Test {
     return answer->peer;
   }
 
-  // A client that may call sends more than one that may not ever could, and keeps its connection.
+  // A client whose calls are admitted sends more than any other client may, and keeps its
+  // connection.
   void ExpectKeepsThatOneAndDisconnectsThis(
       std::shared_ptr<grpc::ChannelCredentials> honest_credentials,
       std::shared_ptr<grpc::ChannelCredentials> hostile_credentials) {
@@ -165,7 +166,7 @@ class TransportSecurityTest : public ::testing::Test {
     return Ask(*Dial(ChannelCredentialsOf(folder.empty() ? nullptr : MustOpen(folder))));
   }
 
-  // With the checks of Open left out, as a peer may.
+  // Without the checks of Open, which a peer may omit.
   std::shared_ptr<const TransportSecurity> Unchecked(const std::string& folder) {
     const auto read = [&](const char* name) {
       return files_->Read(root_ / folder / name, 1 << 20).value();
@@ -178,7 +179,7 @@ class TransportSecurityTest : public ::testing::Test {
     return {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
             files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   }
-  // Issued by the authority of the folder "job", whatever the subject.
+  // Issued by the authority in the folder "job", for any subject.
   tls::KeyPair Issued(const tls::Subject& subject) {
     return tls::Issue(Authority(), subject,
                       {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(1)})
@@ -270,7 +271,7 @@ TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJob) {
   EXPECT_THAT(ExplainHandshake(status, true, "").message(),
               HasSubstr("not issued by this job's authority"))
       << status;
-  // Also one that trusts this job's authority.
+  // Also a client that trusts this job's authority.
   const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
   const auto intruder = TransportSecurity::FromMemory(
       read("job/worker-0/ca.crt"),
@@ -279,7 +280,7 @@ TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJob) {
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-// Authorities may be shared: the job in the certificate counts.
+// Jobs may share an authority, so the job in the certificate decides.
 TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJobByTheSameAuthority) {
   ServeWith(MustOpen("job/coordinator"));
   for (const v1::Role role : {v1::WORKER, v1::SHARD, v1::READER, v1::OPERATOR, v1::COORDINATOR}) {
@@ -359,7 +360,7 @@ TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherJob) {
                                           "default/b"));
 }
 
-// It would hold a place for a handshake, and others wait.
+// It would occupy a place for handshakes, and other peers would wait.
 TEST_F(TransportSecurityTest, DisconnectsPeerThatBeginsNoHandshake) {
   Serve("job/coordinator");
   sockaddr_in address = {};
@@ -383,7 +384,7 @@ TEST_F(TransportSecurityTest, DisconnectsPeerThatBeginsNoHandshake) {
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-// What a client with one connection can make a server do, whatever it calls.
+// Bounds the work that a client with one connection can cause, whatever it calls.
 TEST_F(TransportSecurityTest, RefusesConnectionThatCallsTooOftenAndServesOthers) {
   ServeWith(nullptr);
   const auto busy = Dial(nullptr);
@@ -441,7 +442,7 @@ TEST_F(TransportSecurityTest, RefusesExpiredCertificateOfPeerAndOwn) {
 }
 
 TEST_F(TransportSecurityTest, RefusesServerOfAnotherRole) {
-  Serve("job/worker-0");  // it shows a certificate of the job, but is no coordinator
+  Serve("job/worker-0");  // it shows a certificate of the job, but is not a coordinator
   const absl::Status status = AskAs("job/ps-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("belongs to another role"))

@@ -22,9 +22,10 @@ namespace sluice {
 // Why not absl::Mutex itself: the system's Abseil is not compiled with ThreadSanitizer, which then
 // sees neither its locks nor its condition waits and reports correctly locked data as a race. These
 // classes are absl::Mutex, absl::MutexLock and absl::CondVar, plus clang's lock annotations and,
-// only in builds with ThreadSanitizer, the calls that inform it. absl::Mutex::Await is left out on
-// purpose: it runs the waiter's predicate on the thread that unlocks. Wait in a loop on a CondVar
-// instead:
+// only in builds with ThreadSanitizer, the calls that inform it.
+//
+// absl::Mutex::Await is left out on purpose: it runs the waiter's predicate on the thread that
+// unlocks. Wait in a loop on a CondVar instead:
 //
 //   MutexLock lock(&mutex_);
 //   while (queue_.empty()) not_empty_.Wait(&mutex_);

@@ -21,6 +21,7 @@ namespace sluice {
 // thread hop. SerialExecutor does neither: Run executes the task directly on the caller's thread
 // when no other task is running or waiting, and queues it otherwise; the thread that is running a
 // task then also runs a few queued ones ("combining"), and the executor's own thread runs the rest.
+//
 // Order: there is one queue and no overtaking, so the tasks of one producer run in the order in
 // which it gave them, and each task sees the writes of earlier ones. No lock is held while a task
 // runs. A task may call Run and Post: those tasks run after it. Threads: Run, Post from any thread.

@@ -37,8 +37,9 @@ class MethodEvent final : public Event {
 // reads what arrives, for any queue, and wakes the thread that serves that queue. So a second
 // waiting thread, even one that waits for an idle stream, costs every message two thread switches.
 // Where one thread waits for everything, nothing is handed over. The streams of one process
-// therefore share a loop. Code on the thread must neither block nor destroy an object that waits
-// for the loop.
+// therefore share a loop.
+//
+// Code on the thread must neither block nor destroy an object that waits for the loop.
 class EventLoop {
  public:
   // Starts the thread at once, under this name.

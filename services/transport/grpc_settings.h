@@ -54,8 +54,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options);
 
 // Bounds on what clients can make a server keep or wait for. gRPC disconnects a client that exceeds
 // one of the first three, with an error of its own (GOAWAY, or "Max stream count exceeded" in the
-// client's log). Streams of one connection. A gRPC client makes further calls wait; a process of a
-// job has one or two.
+// client's log).
+//
+// Streams of one connection. A gRPC client makes further calls wait; a process of a job has one or
+// two.
 inline constexpr int kMaxStreamsPerConnection = 32;
 // Pings in a row that come faster than one a second.
 inline constexpr int kMaxHastyPings = 20;

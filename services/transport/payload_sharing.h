@@ -18,9 +18,11 @@
 namespace sluice::internal {
 
 // How one stream's payloads travel: through shared memory where both ends are processes of one
-// machine, else in their frames. The client offers memory in its Hello. The server opens it and
-// confirms that in its reply; without the confirmation all payloads go through the socket. Threads:
-// Encode any; the rest the stream's own.
+// machine, else in their frames.
+//
+// The client offers memory in its Hello. The server opens it and confirms that in its reply;
+// without the confirmation all payloads go through the socket. Threads: Encode any; the rest the
+// stream's own.
 class PayloadSharing final : public SharedPayloads {
  public:
   // The client's end: offers `half_bytes` for each direction if `address` is this machine; 0:

@@ -3,9 +3,11 @@
 // A function takes any bytes. It returns whether the parser accepted them, and ends the process
 // (SLUICE_CHECK, a sanitizer) if the parser breaks a promise of its header. It reads and writes no
 // file of the machine and keeps no state between calls, so that one input alone reproduces a
-// finding. Two programs call the functions. //tests/fuzz:fuzzer uses libFuzzer; tools/fuzz.sh
-// builds and runs it. //tests/fuzz:corpus_test is an ordinary test that runs the seeds, the seeds
-// with small changes, and the inputs of past findings.
+// finding.
+//
+// Two programs call the functions. //tests/fuzz:fuzzer uses libFuzzer; tools/fuzz.sh builds and
+// runs it. //tests/fuzz:corpus_test is an ordinary test that runs the seeds, the seeds with small
+// changes, and the inputs of past findings.
 #ifndef SLUICE_TESTS_FUZZ_FUZZ_TARGET_H_
 #define SLUICE_TESTS_FUZZ_FUZZ_TARGET_H_
 

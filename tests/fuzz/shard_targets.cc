@@ -1,7 +1,8 @@
-// A shard's state machine with peers that send anything, in any order. An input is a list of
-// events: actions of honest members, frames that break the protocol, streams that open and close,
-// time, view changes. The core must not end the process, exceed a bound of ShardOptions, or close a
-// step beyond the job's length.
+// A shard's state machine with peers that send anything, in any order.
+//
+// An input is a list of events: actions of honest members, frames that break the protocol, streams
+// that open and close, time, view changes. The core must not end the process, exceed a bound of
+// ShardOptions, or close a step beyond the job's length.
 #include <algorithm>
 #include <cstdio>
 #include <string>

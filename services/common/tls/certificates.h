@@ -1,6 +1,7 @@
-// X.509 certificates (RFC 5280): makes authorities, issues certificates and checks them. Everything
-// is PEM text, as in files and Secrets. Keys are ECDSA on P-256. Pure except for the kernel's
-// random numbers: the time is an argument. Any thread.
+// X.509 certificates (RFC 5280): makes authorities, issues certificates and checks them.
+//
+// Everything is PEM text, as in files and Secrets. Keys are ECDSA on P-256. Pure except for the
+// kernel's random numbers: the time is an argument. Any thread.
 #ifndef SLUICE_SERVICES_COMMON_TLS_CERTIFICATES_H_
 #define SLUICE_SERVICES_COMMON_TLS_CERTIFICATES_H_
 

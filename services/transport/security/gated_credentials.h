@@ -1,6 +1,8 @@
 // gRPC credentials of servers that ask a CallGate about every call, and of clients that show a
-// run's secret. gRPC's C++ interface asks an application about new calls only under TLS. Its C
-// interface does so for every kind of connection, so this uses the C interface.
+// run's secret.
+//
+// gRPC's C++ interface asks an application about new calls only under TLS. Its C interface does so
+// for every kind of connection, so this uses the C interface.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_GATED_CREDENTIALS_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_GATED_CREDENTIALS_H_
 

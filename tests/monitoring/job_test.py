@@ -104,7 +104,7 @@ class JobTest(unittest.TestCase):
             (pathlib.Path(keep) / 'console-jobs.html').write_text(jobs)
             (pathlib.Path(keep) / 'console-job.html').write_text(page)
 
-    def test_no_alert_speaks_of_a_job_that_is_well(self):
+    def test_no_alert_fires_for_a_healthy_job(self):
         self.assertEqual(self.prometheus.query('ALERTS{alertstate="firing"}'), [])
 
 

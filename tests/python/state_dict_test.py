@@ -246,12 +246,12 @@ class TorchScriptModels(JobTest):
     def test_own_loss(self):
         self.check(OwnLoss, loss='')
 
-    def test_own_loss_beside_one_of_the_manifest_is_refused(self):
+    def test_own_loss_together_with_a_loss_of_the_manifest_is_refused(self):
         self.save(OwnLoss)
         with self.assertRaisesRegex(sluice.JobFailed, 'leave loss out'):
             self.train('{type: TorchScript, path: net.pt}', [6], 6, loss='crossEntropy')
 
-    def test_files_that_are_no_module_are_refused_by_what_they_are(self):
+    def test_files_that_are_not_modules_are_refused_with_their_kind(self):
         path = self.folder / 'net.pt'
         for write, message in (
                 (lambda: path.write_text('import torch'), 'is not a TorchScript file'),
@@ -263,7 +263,7 @@ class TorchScriptModels(JobTest):
 
     @unittest.skipUnless(hasattr(functional, 'scaled_dot_product_attention'),
                          'this torch has no operator that LibTorch 1.13 lacks')
-    def test_an_operator_that_is_missing_is_named(self):
+    def test_a_missing_operator_is_named(self):
 
         class Attention(nn.Module):
 

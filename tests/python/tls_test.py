@@ -62,7 +62,7 @@ class Tls(unittest.TestCase):
         processes.wait_for_members(2)
         processes.wait_for_step(processes.progress().step + 5)
 
-    def test_a_reader_sees_the_tensors_and_commands_nothing(self):
+    def test_a_reader_reads_tensors_and_may_not_command(self):
         processes = self.start(steps=2000, delay=0.02)
         processes.wait_for_step(5)
         reader = str(self.tls / 'reader')

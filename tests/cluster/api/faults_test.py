@@ -90,7 +90,7 @@ class FaultsTest(OperatorCase):
         self.operator(server=proxy.url)
         self.check_a_life(self.history())
 
-    def test_a_history_that_is_gone_and_lists_that_lag_behind(self):
+    def test_expired_history_and_stale_lists(self):
         watches = {}
         lock = threading.Lock()
 
@@ -120,7 +120,7 @@ class FaultsTest(OperatorCase):
         self.wait_for_pods(seconds=90)
         self.assert_never_doubled(history)
 
-    def test_a_storage_that_stands_still(self):
+    def test_a_frozen_storage(self):
         operator = self.operator()
         self.start()
         before = self.uids()
@@ -136,7 +136,7 @@ class FaultsTest(OperatorCase):
 
     # ---- the operator itself
 
-    def test_nothing_is_written_when_nothing_changes_but_the_lease(self):
+    def test_only_the_lease_is_written_when_nothing_changes(self):
         self.operator('--leader-elect', '--resync', f'{RESYNC_SECONDS}s')
         self.start()
 

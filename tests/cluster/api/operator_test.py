@@ -38,7 +38,7 @@ class OperatorTest(OperatorCase):
         status = self.job()['status']
         self.assertEqual((status['summary'], status['training']['step']), ('Succeeded', 1000))
 
-    def test_kubectl_shows_how_far_a_job_is(self):
+    def test_kubectl_shows_the_progress_of_a_job(self):
         self.start()
         shown = self.cluster.kubectl('get', 'stj', '-n', self.namespace).splitlines()
         self.assertEqual(shown[0].split(), ['NAME', 'STATUS', 'STEP', 'METRIC', 'PS', 'WORKERS', 'RESTARTS', 'AGE'])
@@ -48,7 +48,7 @@ class OperatorTest(OperatorCase):
         self.assertIn('Events:', described)
         self.assertIn('trainingjob.sluice.dev/job', self.cluster.kubectl('get', 'all', '-n', self.namespace))
 
-    def test_everything_of_a_deleted_job_is_collected(self):
+    def test_all_objects_of_a_deleted_job_are_collected(self):
         self.start()
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not any(self.owned().values()), 60)
@@ -76,7 +76,7 @@ class OperatorTest(OperatorCase):
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not self.secrets() and not any(self.owned().values()), 60)
 
-    def test_a_job_that_failed_says_why_and_stays_as_it_is(self):
+    def test_a_failed_job_reports_the_reason_and_stays_failed(self):
         self.start()
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
         wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('ending'))
@@ -91,7 +91,7 @@ class OperatorTest(OperatorCase):
 
     # ---- what is taken away comes back
 
-    def test_each_deleted_object_comes_back(self):
+    def test_each_deleted_object_is_made_again(self):
         self.start()
         for resource, name in [('services', 'job'), ('services', 'job-coordinator'), ('configmaps', 'job'),
                                ('poddisruptionbudgets', 'job'), ('networkpolicies', 'job')]:
@@ -101,7 +101,7 @@ class OperatorTest(OperatorCase):
                 wait_for('it is there again', lambda: (self.api.get(resource, self.namespace, name) or {}).get(
                     'metadata', {}).get('uid', before) != before)
 
-    def test_a_deleted_worker_is_replaced_and_nobody_else(self):
+    def test_only_the_deleted_worker_is_replaced(self):
         self.start()
         before, history = self.uids(), self.history()
         self.delete_pod('job-worker-1')
@@ -111,7 +111,7 @@ class OperatorTest(OperatorCase):
         self.assertEqual({name for name in before if before[name] != after[name]}, {'job-worker-1'})
         self.assert_never_doubled(history)
 
-    def test_causes_of_death_are_told_apart(self):
+    def test_causes_of_death_are_distinguished(self):
         self.start(workers=3)
         cases = [(139, None, 'Killed'), (137, None, 'Killed'), (137, 'OOMKilled', 'OOMKilled')]
         for index, (code, given, told) in enumerate(cases):
@@ -128,7 +128,7 @@ class OperatorTest(OperatorCase):
         """Why that pod ended, as the status lists it."""
         return next((one for one in self.job().get('status', {}).get('lastFailures', []) if one['pod'] == pod), None)
 
-    def test_an_evicted_worker_is_told_as_such_replaced_and_not_counted(self):
+    def test_an_evicted_worker_is_reported_replaced_and_not_counted(self):
         self.start()
         before = self.uids()['job-worker-1']
         # As on a real node, it takes a moment to leave.
@@ -140,7 +140,7 @@ class OperatorTest(OperatorCase):
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', before) != before)
         self.wait_for_pods()
 
-    def test_a_worker_that_makes_room_for_something_more_urgent_is_told_as_such_and_goes_elsewhere(self):
+    def test_a_preempted_worker_is_reported_and_moves_to_another_node(self):
         template = copy.deepcopy(ON_SIMULATED_NODES)
         template['spec']['containers'] = [{'name': 'worker', 'resources': {'requests': {'cpu': '20'}}}]
         self.start(worker={'replicas': 2, 'template': template})
@@ -168,7 +168,7 @@ class OperatorTest(OperatorCase):
         wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
         self.assertNotEqual(self.pods()['job-worker-1']['spec']['nodeName'], node)
 
-    def test_the_coordinator_hears_of_a_death(self):
+    def test_a_death_is_reported_to_the_coordinator(self):
         self.start()
         address = self.pods(role='coordinator')['job-coordinator']['status']['podIP']
         self.end_pod('job-worker-0', 137)
@@ -204,7 +204,7 @@ class OperatorTest(OperatorCase):
 
         wait_for('the counts are written, which they are once a second', lambda: scaled() == (1, 1), 10)
 
-    def test_nobody_scales_a_job_beyond_its_bounds(self):
+    def test_a_job_cannot_be_scaled_beyond_its_bounds(self):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {
             'worker': {'minReplicas': 2, 'maxReplicas': 3}, 'parameterServer': {'maxReplicas': 2}}})
@@ -216,7 +216,7 @@ class OperatorTest(OperatorCase):
         self.cluster.kubectl('scale', 'stj/job', '--replicas=3', '-n', self.namespace)
         self.wait_for_pods(workers=3)
 
-    def test_a_suspended_job_has_no_pods_and_goes_on_when_resumed(self):
+    def test_a_suspended_job_has_no_pods_and_continues_when_resumed(self):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': True}})
         wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
@@ -228,7 +228,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods()
         self.wait_for_condition('Running')
 
-    def test_another_mode_is_a_checkpoint_and_new_pods_with_it(self):
+    def test_a_new_mode_takes_a_checkpoint_and_restarts_the_pods(self):
         self.start()
         before = self.uids()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'training': {'mode': 'Asynchronous'}}})
@@ -249,7 +249,7 @@ class OperatorTest(OperatorCase):
 
     # ---- what stands in the way
 
-    def test_a_quota_that_is_too_small_is_told_and_its_mending_noticed(self):
+    def test_a_small_quota_is_reported_until_it_is_raised(self):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
         self.create()
@@ -258,7 +258,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
 
-    def test_objects_of_others_are_left_alone_told_and_their_going_noticed(self):
+    def test_objects_of_other_owners_are_kept_and_reported_until_they_are_deleted(self):
         theirs = {
             'services': {'spec': {'selector': {'app': 'web'}, 'ports': [{'port': 80}]}},
             'configmaps': {'data': {'job.json': 'theirs'}},
@@ -285,7 +285,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_missing_volume_is_told_and_its_coming_noticed(self):
+    def test_a_missing_volume_is_reported_until_it_exists(self):
         job = {'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'later'}}}
         self.create(**job)
         wait_for('the status names the claim', lambda: 'later' in self.shown(), 60)
@@ -299,7 +299,7 @@ class OperatorTest(OperatorCase):
         self.addCleanup(self.cluster.kubectl, 'delete', 'pv', f'{self.namespace}-later', '--wait=false')
         self.wait_for_pods(seconds=90)
 
-    def test_what_the_namespaces_policy_forbids_is_told_and_its_mending_noticed(self):
+    def test_a_pod_security_violation_is_reported_until_it_is_fixed(self):
         def enforce(level):
             self.api.merge('namespaces', None, self.namespace, {'metadata': {'labels': {
                 'pod-security.kubernetes.io/enforce': level}}})
@@ -340,7 +340,7 @@ class OperatorTest(OperatorCase):
 
     PODS = [{'apiGroups': [''], 'apiVersions': ['v1'], 'operations': ['CREATE'], 'resources': ['pods']}]
 
-    def test_an_admission_policy_that_refuses_is_told_by_its_name_and_can_be_satisfied(self):
+    def test_a_refusing_admission_policy_is_named_and_can_be_satisfied(self):
         here = {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}}
         self.of_this_namespace('ValidatingAdmissionPolicy', spec={
             'failurePolicy': 'Fail', 'matchConstraints': {'resourceRules': self.PODS},
@@ -361,7 +361,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_webhook_that_is_dead_is_told_and_its_mending_noticed(self):
+    def test_a_dead_webhook_is_reported_until_it_answers(self):
         self.of_this_namespace('ValidatingWebhookConfiguration', webhooks=[{
             'name': 'gate.example.com', 'clientConfig': {'url': 'https://127.0.0.1:9/'}, 'rules': self.PODS, 'sideEffects': 'None',
             'namespaceSelector': {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}},
@@ -380,13 +380,13 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_quota_of_what_the_templates_do_not_say_is_told(self):
+    def test_a_quota_on_resources_missing_from_templates_is_reported(self):
         self.api.create('resourcequotas', {'metadata': {'name': 'cpus'}, 'spec': {'hard': {'limits.cpu': '20'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'cpus').get('status', {}).get('used'))
         self.create()
         self.assertIn('failed quota: cpus: must specify limits.cpu', self.told('ResourcesNotSet'))
 
-    def test_a_lost_node_costs_its_pods_a_new_place_and_no_count(self):
+    def test_pods_of_a_lost_node_move_and_are_not_counted(self):
         self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})
         victim = self.pods()['job-worker-0']
         node = victim['spec']['nodeName']

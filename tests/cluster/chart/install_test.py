@@ -51,7 +51,7 @@ class InstallTest(unittest.TestCase):
                 'group': group, 'namespace': namespace}}})
         return answer['status']['allowed']
 
-    def test_the_operators_account_may_do_what_is_listed_and_no_more(self):
+    def test_the_account_of_the_operator_has_only_the_listed_rights(self):
         rules = yaml.safe_load((ROOT / 'operator/rbac.yaml').read_text())
         verbs = ('get', 'list', 'watch', 'create', 'update', 'patch', 'delete', 'deletecollection')
         for where, namespace in (('jobs', 'default'), ('leader', 'sluice-system')):
@@ -64,13 +64,13 @@ class InstallTest(unittest.TestCase):
             self.assertFalse(self.may('get', resource, '', 'default'), resource)
         self.assertFalse(self.may('update', 'leases', 'coordination.k8s.io', 'default'))
 
-    def test_whoever_may_edit_a_namespace_may_edit_its_jobs(self):
+    def test_editors_of_a_namespace_may_edit_its_jobs(self):
         self.cluster.kubectl('create', 'rolebinding', 'editor', '--clusterrole=edit', '--user=somebody', '-n', 'default')
         for verb, resource in (('create', 'stj'), ('patch', 'stj/scale'), ('get', 'stj')):
             wait_for(f'{verb} {resource}', lambda v=verb, r=resource: 'yes' in self.cluster.kubectl(
                 'auth', 'can-i', v, r, '--as=somebody', '-n', 'default'))
 
-    def test_an_upgrade_a_rollback_and_an_uninstall_leave_jobs_alone(self):
+    def test_upgrade_rollback_and_uninstall_do_not_change_jobs(self):
         self.cluster.apply(JOB.replace('NAME', 'stays').replace('spec:', 'spec:\n  suspend: true', 1))
         helm = lambda *arguments: self.cluster.helm(*arguments, '--namespace', 'sluice-system')
         replicas = lambda: self.api.get('deployments', 'sluice-system', 'sluice')['spec']['replicas']

@@ -61,7 +61,7 @@ class NodesTest(unittest.TestCase):
         said = self.cluster.kubectl(words[0], '-n', namespace, *words[1:], timeout=620)
         return run(shlex.split(filtered), stdin=said) if filtered else said
 
-    def test_the_first_sample_goes_as_the_page_shows(self):
+    def test_the_first_sample_behaves_as_on_the_page(self):
         with self.cluster.namespace({'pod-security.kubernetes.io/enforce': 'restricted'}) as namespace:
             for command, shown in transcript():
                 try:

@@ -54,7 +54,7 @@ class ElasticTest(TrainingCase):
         self.assert_never_failed('scaled')
         self.assertEqual(self.parameters('scaled'), self.undisturbed(steps))
 
-    def test_a_suspended_job_goes_on_at_the_same_sample(self):
+    def test_a_suspended_job_continues_at_the_same_sample(self):
         self.apply(bit_exact_job('pausing', STEPS, slow=0.002))
         self.wait_for_steps('pausing', 500)
         self.change('pausing', {'suspend': True})

@@ -16,7 +16,7 @@ RESTORED = 10  # until steps go on after the loss of a shard or the coordinator,
 
 class FailuresTest(TrainingCase):
 
-    def test_workers_that_die_are_replaced_and_nothing_is_lost(self):
+    def test_dead_workers_are_replaced_without_loss(self):
         job = bit_exact_job('disturbed', STEPS, slow=0.003)
         self.wrap_workers(job)
         self.apply(job)
@@ -66,7 +66,7 @@ class FailuresTest(TrainingCase):
         self.wait_until_succeeded('job')
         self.assertEqual(self.parameters('job'), self.undisturbed(STEPS))
 
-    def test_a_worker_that_needs_too_much_memory_is_told_so(self):
+    def test_a_worker_that_runs_out_of_memory_is_reported(self):
         job = bit_exact_job('hungry', STEPS, workers=1)
         job['spec']['worker']['template'] = template('worker', '24Mi')
         job['spec']['worker']['template']['spec']['containers'][0]['resources']['requests']['memory'] = '24Mi'
@@ -95,7 +95,7 @@ class FailuresTest(TrainingCase):
     def wait_for_node(self):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')
 
-    def test_a_node_without_power_costs_its_pods_a_new_place(self):
+    def test_pods_of_a_node_without_power_move(self):
         victim, other = self.on_two_nodes('power', 60000)
         try:
             replaced, stopped = self.disturb('node without power', 'power', victim,
@@ -107,7 +107,7 @@ class FailuresTest(TrainingCase):
         self.kubectl('delete', 'stj', 'power')
         self.wait_for_node()
 
-    def test_a_node_that_is_cut_off_costs_its_pods_a_new_place_and_its_return_changes_nothing(self):
+    def test_pods_of_a_disconnected_node_move_and_its_return_changes_nothing(self):
         victim, other = self.on_two_nodes('cut', STEPS, slow=0.003)
         try:
             replaced, stopped = self.disturb('node cut off', 'cut', victim,

@@ -54,7 +54,7 @@ class TrainingTest(NodeCase):
         self.kubectl('delete', 'stj', 'mnist')
         wait_for('its pods are gone', lambda: not self.pods('mnist'), 60)
 
-    def test_a_job_takes_in_a_worker_after_its_certificates_were_renewed(self):
+    def test_a_worker_joins_after_certificates_were_renewed(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
         for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', ENDLESS)):
             self.assertIn(before, manifest)
@@ -72,7 +72,7 @@ class TrainingTest(NodeCase):
         self.suspend('tls')
         say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
-    def test_layers_are_computed_by_the_shards_for_workers_that_speak_tls_with_them(self):
+    def test_shards_compute_layers_for_workers_over_tls(self):
         manifest, count = re.subn(r'data:\n    format: IDX\n(    .*\n)*?    normalize: .*', 'data:\n    format: Synthetic\n    synthetic: {samples: 2000, '
                                   'shape: [1, 28, 28], classes: 10}', (SAMPLES / 'server-execution.yaml').read_text())
         self.assertEqual(count, 1)
@@ -82,7 +82,7 @@ class TrainingTest(NodeCase):
         self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
         say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())
 
-    def test_workers_on_two_nodes_sum_their_dense_gradients_among_each_other(self):
+    def test_workers_on_two_nodes_all_reduce_dense_gradients(self):
         manifest, count = re.subn(r'  data:\n    format: Text\n(    .*\n)*', '  data:\n    format: Synthetic\n    synthetic: {samples: 640, shape: [20], '
                                   'vocabulary: 500}\n', (SAMPLES / 'hybrid.yaml').read_text())
         self.assertEqual(count, 1)

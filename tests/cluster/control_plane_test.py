@@ -1,4 +1,4 @@
-"""The cluster that tests run on does what they rely on: without nodes that run anything."""
+"""Tests the features of the test cluster that other tests rely on, with simulated nodes only."""
 
 import unittest
 

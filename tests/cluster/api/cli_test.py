@@ -1,4 +1,4 @@
-"""`sluice` with jobs of a real API server: what a user types, and what he reads. Pods are simulated."""
+"""Tests `sluice` with jobs of a real API server, by its commands and their output. Pods are simulated."""
 
 import json
 import re
@@ -30,13 +30,13 @@ class CliTest(OperatorCase):
         self.manifest.write_text(json.dumps(training_job('job', self.namespace, **spec)))
 
     def sluice(self, *arguments, kubeconfig=None):
-        """(exit code, what it printed) of a command that ends by itself."""
+        """(exit code, output) of a command that ends by itself."""
         done = subprocess.run([images.program('sluice'), *map(str, arguments)], capture_output=True, text=True, timeout=120,
                               env={**self.cluster.environment, **({'KUBECONFIG': kubeconfig} if kubeconfig else {})})
         return done.returncode, done.stdout + done.stderr
 
     def follow(self, *arguments):
-        """`sluice run --cluster` as a process; what it prints is in self.output."""
+        """Starts `sluice run --cluster` as a process; its output is in self.output."""
         with open(self.output, 'w', encoding='utf-8') as output:
             process = subprocess.Popen(
                 [images.program('sluice'), 'run', '--cluster', str(self.manifest), *arguments],

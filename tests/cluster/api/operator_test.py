@@ -1,4 +1,4 @@
-"""The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
+"""The life of a TrainingJob with the operator at a real API server. Pods and coordinators are simulated."""
 
 import copy
 import json
@@ -89,7 +89,7 @@ class OperatorTest(OperatorCase):
                  self.job()['metadata']['generation'])
         wait_for('nothing runs', lambda: not [pod for pod in self.pods().values() if pod['status']['phase'] == 'Running'])
 
-    # ---- what is taken away comes back
+    # ---- deleted objects and pods are made again
 
     def test_each_deleted_object_is_made_again(self):
         self.start()
@@ -125,13 +125,13 @@ class OperatorTest(OperatorCase):
         wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
 
     def told_end(self, pod):
-        """Why that pod ended, as the status lists it."""
+        """The end of that pod, as the status lists it."""
         return next((one for one in self.job().get('status', {}).get('lastFailures', []) if one['pod'] == pod), None)
 
     def test_an_evicted_worker_is_reported_replaced_and_not_counted(self):
         self.start()
         before = self.uids()['job-worker-1']
-        # As on a real node, it takes a moment to leave.
+        # As on a real node, it takes a moment to exit.
         self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
         eviction = {'apiVersion': 'policy/v1', 'kind': 'Eviction', 'metadata': {'name': 'job-worker-1', 'namespace': self.namespace}}
         self.api.request('POST', path_of('pods', self.namespace, 'job-worker-1', 'eviction'), eviction)
@@ -190,7 +190,8 @@ class OperatorTest(OperatorCase):
         for replicas in (6, 1):
             self.cluster.kubectl('scale', 'stj/job', f'--replicas={replicas}', '-n', self.namespace)
             if replicas == 1:
-                # Who is too many leaves when the coordinator has let go of it; simulated processes do not leave.
+                # A surplus worker exits when the coordinator has released it; simulated processes
+                # do not exit.
                 wanted = self.names(6) - self.names(1)
                 wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['workers'] == 1)
                 for pod in wanted & set(self.pods()):
@@ -247,7 +248,7 @@ class OperatorTest(OperatorCase):
         self.assertEqual(job['training']['mode'], 'ASYNCHRONOUS')
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
 
-    # ---- what stands in the way
+    # ---- obstacles
 
     def test_a_small_quota_is_reported_until_it_is_raised(self):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
@@ -319,7 +320,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Degraded', 'False')
 
     def of_this_namespace(self, kind, **spec):
-        """An object of admissionregistration.k8s.io that goes with the test; it takes effect within moments."""
+        """Makes an object of admissionregistration.k8s.io, deleted with the test; it takes effect within moments."""
         self.cluster.apply({'apiVersion': 'admissionregistration.k8s.io/v1', 'kind': kind, 'metadata': {'name': self.namespace}, **spec})
         self.addCleanup(self.cluster.kubectl, 'delete', kind, self.namespace, '--ignore-not-found')
 

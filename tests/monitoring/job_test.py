@@ -12,7 +12,7 @@ from helm.sluice import queries
 from tests.monitoring import prometheus
 from tools import unittest_main
 
-# Slow on purpose: it is ended when everything has been seen.
+# Slow on purpose: the test ends it when it has seen everything.
 MANIFEST = '''
 apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob

@@ -1,4 +1,4 @@
-"""Whole jobs with workers of Python and numpy, some of which are killed."""
+"""Complete jobs with workers of Python and numpy, some of which are killed."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
@@ -31,7 +31,7 @@ def folder(test):
 
 
 def state_hashes(checkpoint):
-    """Of each partition: equal lists mean equal bits of everything."""
+    """The state hash of each partition: equal lists mean that all state is equal to the bit."""
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
     return {int(file.get('partition', 0)): file.get('state_hash', '0')
             for file in manifest['files']}
@@ -40,7 +40,7 @@ def state_hashes(checkpoint):
 class NumpyWorkers(unittest.TestCase):
 
     def train(self, mode='SYNCHRONOUS', workers=1, shards=1, steps=120, disturb=None, **training):
-        """The newest checkpoint of a job that was slow as long as `disturb` had to do with it."""
+        """The newest checkpoint of a job that was slow until `disturb` returned."""
         job = job_processes.base_job(
             training={'mode': mode, 'steps': steps, **training},
             parameterServer={'replicas': shards}, worker={'replicas': workers},
@@ -76,7 +76,7 @@ class NumpyWorkers(unittest.TestCase):
         checkpoint = self.train(workers=2, shards=2)
         manifest = json.loads((checkpoint / 'manifest.json').read_text())
         self.assertLess(manifest['loss'], 1e-3)
-        self.assertTrue(manifest['has_metric'])  # evaluated on the way
+        self.assertTrue(manifest['has_metric'])  # evaluated during training
         self.assertEqual(int(manifest['samples']), 1000 * (120 // 16) + (120 % 16) * 64)
 
     def test_bit_exact_is_the_same_with_two_workers_one_of_which_is_killed_twice(self):
@@ -296,7 +296,7 @@ class Errors(unittest.TestCase):
         self.assertEqual(job.name, processes.name)
 
     def test_a_model_that_differs_from_the_model_of_the_job(self):
-        # Two of three have brought the same one.
+        # Two of three workers have the same model.
         processes = self.start(training={'steps': 1000}, worker={'replicas': 3})
         for index in range(2):
             processes.start_python_worker(index, _WORKER, '0.01')

@@ -120,7 +120,7 @@ class Run(unittest.TestCase):
         self.assertEqual(log.count('was given no evaluation dataset: nothing is evaluated'), 1)
 
     def test_a_program_that_leaves_its_loop_is_reported(self):
-        # The second life stays.
+        # The second incarnation stays.
         program = _LEAVES.format(marker=str(self.folder / 'left'))
         result = self.run_job(steps=60, command=[sys.executable, '-c', program])
         self.assertEqual(result.step, 60)
@@ -234,7 +234,7 @@ class Run(unittest.TestCase):
 
 
 class Display(unittest.TestCase):
-    """Progress where it is shown; the values are those of a job."""
+    """The display of progress, with the values of a job."""
 
     def setUp(self):
         self.values = [sluice.Progress(wire.JobProgress(

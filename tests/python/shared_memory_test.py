@@ -1,6 +1,6 @@
 """Python processes and real shards that share memory: the same bits, and nothing left behind.
 
-What a shard of another version, or a broken one, would say is said by one that this test plays.
+The test itself plays shards of another version and broken ones.
 """
 
 from python.testing import requirements
@@ -28,12 +28,12 @@ from sluice.protocol import wire
 from tests.python import job_processes
 from tools import unittest_main
 
-_ELEMENTS = 300000  # of eight partitions: payloads are far from small
+_ELEMENTS = 300000  # in eight partitions: payloads are far from small
 _STEPS = 12
 
 
 def in_use(process='self'):
-    """(descriptors, mappings) of such memory that a process has."""
+    """(descriptors, mappings) of shared memory in a process."""
     gc.collect()
     names = []
     for entry in os.scandir(f'/proc/{process}/fd'):
@@ -55,7 +55,7 @@ def train(job, on_step=lambda step: None):
             on_step(batch.step)
 
 
-# What `train` does, in a process of its own.
+# `train` as a separate process.
 _PROGRAM = '''
 from tests.python import shared_memory_test as test
 import sluice
@@ -64,7 +64,7 @@ test.train(sluice.join())
 
 
 class Counted:
-    """Counts what goes through memory in this process, and hands it on."""
+    """Counts payloads that go through shared memory in this process, and passes them on."""
 
     def __init__(self, test):
         self.put = self.taken = 0
@@ -169,7 +169,7 @@ class Jobs(unittest.TestCase):
 
         train(sluice.join(processes.address), on_step)
         self.state_hashes(processes)
-        # One for each stream; Python before 3.13 keeps a descriptor as long as the mapping.
+        # One for each stream; Python before 3.13 keeps the descriptor as long as the mapping.
         self.assertEqual(seen['before'][1], 2)
         self.assertEqual(seen['after'], seen['before'])
         self.assertGreater(seen['put'], seen['killed'])
@@ -203,7 +203,7 @@ class Jobs(unittest.TestCase):
 
 
 class PlayedShard:
-    """Answers each frame by what `answer(header, payload)` gives: a list of encoded frames."""
+    """Answers each frame with the encoded frames that `answer(header, payload)` returns."""
 
     def __init__(self, answer):
         def exchange(messages, context):
@@ -293,7 +293,7 @@ class Streams(unittest.TestCase):
         def answer(header, payload):
             if header.HasField('hello'):
                 return [self.reply(window_bytes=1 << 24)]
-            received.append(len(payload))  # it has no other way to get it
+            received.append(len(payload))  # only through the socket
             return [self.data(6000)]
 
         stream = self.connect(answer)
@@ -317,7 +317,7 @@ class Streams(unittest.TestCase):
                 server = shared_memory.SharedMemory(memory, offer.half_bytes, client=False)
                 shard.take = server.take
                 return [self.reply(shared_memory_taken=True)]
-            received.append(payload)  # and never given back
+            received.append(payload)  # never released
             return [self.data(1)]
 
         shard = PlayedShard(answer)

@@ -1,5 +1,5 @@
-"""What comes out of a job loads strictly into PyTorch, and computes what the job computed: built-in
-models, modules of users as TorchScript, and programs of their own."""
+"""The result of a job loads strictly into PyTorch and computes the same as the job: for built-in
+models, users' modules as TorchScript, and users' programs."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
@@ -145,7 +145,7 @@ class BuiltInModels(JobTest):
 
 
 class Tied(nn.Module):
-    """One tensor in two places, a mask, a parameter that nothing reads, one that is not trained."""
+    """Has a tied tensor, a mask, an unused parameter, and one that is not trained."""
 
     def __init__(self):
         super().__init__()
@@ -183,7 +183,7 @@ class Double(nn.Module):
 
 
 class Rows(nn.Module):
-    """The numbers of a sample as a sequence."""
+    """Reads the numbers of a sample as a sequence."""
 
     def __init__(self):
         super().__init__()

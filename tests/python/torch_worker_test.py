@@ -1,4 +1,4 @@
-"""Whole jobs with workers of PyTorch: the examples, workers that die, C++ workers beside them."""
+"""Complete jobs with PyTorch workers: the examples, workers that die, and C++ workers beside them."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
@@ -30,7 +30,7 @@ _MLP = 'tests/python/mlp_worker.py'
 
 
 def setUpModule():
-    torch.set_num_threads(1)  # several that wait for each other take long on a busy machine
+    torch.set_num_threads(1)  # several threads that wait for each other are slow on a busy machine
 
 
 def folder():
@@ -38,7 +38,7 @@ def folder():
 
 
 def train(job, start, disturb=None):
-    """The tensors that a job ends with; `start` starts its workers."""
+    """The final tensors of a job; `start` starts its workers."""
     with job_processes.JobProcesses(job, folder()) as processes:
         processes.start()
         start(processes)
@@ -174,7 +174,7 @@ class Examples(unittest.TestCase):
         manifest = pathlib.Path('mnist.yaml')
         manifest.write_text(manifest.read_text().replace('epochs: 3', 'epochs: 1'))
         notebook = json.loads(pathlib.Path('notebook.ipynb').read_text())
-        plot = mock.MagicMock()  # pictures are not looked at
+        plot = mock.MagicMock()  # pictures are not checked
         self.enterContext(mock.patch.dict(sys.modules, {
             'matplotlib': plot, 'matplotlib.pyplot': plot.pyplot}))
         self.enterContext(mock.patch.object(sys, 'path', [os.getcwd()] + sys.path))
@@ -187,7 +187,7 @@ class Examples(unittest.TestCase):
         plot.pyplot.plot.assert_called_once()
         result, model = names['result'], names['model']
         self.assertEqual(result.step, 94)
-        self.assertGreater(result.accuracy, 50)  # one of ten by chance
+        self.assertGreater(result.accuracy, 50)  # chance is 10 %
         # The same numbers in plain PyTorch.
         import mnist_plain
         images, labels = mnist_plain.make_data(1000, 2).tensors
@@ -218,7 +218,7 @@ class Examples(unittest.TestCase):
 
 
 class WithoutPostAccumulateHooks:
-    """As torch was before version 2.1."""
+    """Simulates torch before version 2.1."""
 
     def __enter__(self):
         self._hook = torch.Tensor.register_post_accumulate_grad_hook
@@ -306,7 +306,7 @@ class Models(unittest.TestCase):
         self.assertIsNotNone(results[0])
 
     def delivered(self, model=None, module=None):
-        """What comes while backward runs, and what is left for the end."""
+        """The gradients delivered during backward, and those left for the end."""
         model = model or self.model
         early = []
         model.begin()
@@ -322,7 +322,7 @@ class Models(unittest.TestCase):
         self.assertEqual({i for i, _ in early} & {i for i, _ in rest}, set())
         for i, gradient in early:
             np.testing.assert_array_equal(gradient, expected[i])
-        _, again = self.step()  # without delivery they all come at the end
+        _, again = self.step()  # without delivery all come at the end
         np.testing.assert_array_equal(again[0], expected[0])
 
     def test_gradients_are_delivered_while_backward_still_runs(self):

@@ -1,4 +1,4 @@
-"""What Helm makes of the chart: for every way to set it, and as the plain manifests in k8s/."""
+"""The chart's output in Helm: for every way to configure it, and as the plain manifests in k8s/."""
 
 import json
 import os
@@ -147,7 +147,7 @@ class RenderTest(unittest.TestCase):
         rules = objects['PrometheusRule', 'sluice']
         self.assertEqual(rules['metadata']['labels']['release'], 'prometheus')
         self.assertNotIn('RUNBOOK_URL', json.dumps(rules))
-        # Prometheus' own templates are not Helm's.
+        # Prometheus' own templates must not be rendered by Helm.
         self.assertIn('{{ $labels.training_job }}', json.dumps(rules))
         ours = [yaml.safe_load(path.read_text())['groups'] for path in sorted(pathlib.Path(f'{CHART}/files/rules').glob('*.yaml'))]
         self.assertEqual([group['name'] for group in rules['spec']['groups']], [group['name'] for groups in ours for group in groups])

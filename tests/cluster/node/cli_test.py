@@ -1,4 +1,4 @@
-"""The command `sluice` with a job that trains on real nodes: looking on, logs, and the parameters while it trains."""
+"""The command `sluice` with a job that trains on real nodes: following it, its logs, and its parameters during training."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ class CliTest(NodeCase):
         return done.stdout
 
     def test_run_follows_the_first_sample_to_its_end(self):
-        # It is to last until it has been looked at, on any machine.
+        # It must last until it has been inspected, on any machine.
         manifest = self.cluster.folder / 'first-job.yaml'
         manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.03'))
         run, shown = self.start('run', manifest, '--namespace', self.namespace)

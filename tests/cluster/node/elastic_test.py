@@ -1,4 +1,4 @@
-"""Jobs that change while they train on real nodes: their size, their mode, and whether they run at all."""
+"""Jobs that change while they train on real nodes: they are scaled, switch their mode, and are suspended."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a cluster does to pods, done to those of a job on real nodes: it trains on, to the same parameters."""
+"""Failures of pods and nodes during a job on real nodes: it continues to train, to the same parameters."""
 
 import time
 
@@ -7,9 +7,9 @@ from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
 
 STEPS = 5000
-# Bounds on a machine of which each core has one process to run; see TrainingCase.assert_within.
+# Bounds on a machine with one runnable process per core; see TrainingCase.assert_within.
 REPLACED = 5  # until a new worker contributes, beyond its pod's own start
-STOPPED = 1.5  # for which the others stand
+STOPPED = 1.5  # for which the other workers pause
 STOPPED_BY_A_LOST_NODE = 6
 RESTORED = 10  # until steps go on after the loss of a shard or the coordinator, beyond its pod's own start
 
@@ -78,7 +78,7 @@ class FailuresTest(TrainingCase):
     # ---- lost nodes
 
     def on_two_nodes(self, name, steps, **more):
-        """A job with a worker on each node, and all else on the first; the worker on the second, and the other."""
+        """A job with a worker on each node and all else on the first; returns the worker on the second, and the other."""
         job = bit_exact_job(name, steps, **more)
         for role in ('coordinator', 'parameterServer'):
             job['spec'][role]['template']['spec']['nodeSelector'] = {'kubernetes.io/hostname': f'{self.cluster.name}-n1'}
@@ -116,7 +116,7 @@ class FailuresTest(TrainingCase):
             self.assert_within(stopped, STOPPED_BY_A_LOST_NODE)
             self.assertEqual(self.pod(victim)['spec']['nodeName'], f'{self.cluster.name}-n1')
         finally:
-            # What ran there all the time comes back, and finds that its place is taken.
+            # The worker that kept running there reconnects, and finds that its slot is taken.
             self.cluster.script('node-link.sh', 2, 'up')
         self.wait_for_node()
         failure = self.status('cut')['lastFailures'][0]

@@ -1,4 +1,4 @@
-"""A sample as a user applies it, on real nodes, to its accuracy."""
+"""Trains a sample as a user applies it, on real nodes, to its accuracy."""
 
 import re
 
@@ -7,10 +7,10 @@ from tests.cluster.testing import volumes
 from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
 
-# Until it is suspended: so that something can be done to the job meanwhile on any machine.
+# Lasts until it is suspended, so that the test can act on the job meanwhile on any machine.
 ENDLESS = 'steps: 1000000\n    stepDelaySeconds: 0.005'
 
-# Of a pod template's spec: no two workers of a job on one node.
+# Part of a pod template's spec: puts no two workers of a job on one node.
 SPREAD = '''        topologySpreadConstraints:
           - maxSkew: 1
             topologyKey: kubernetes.io/hostname
@@ -25,7 +25,7 @@ class TrainingTest(NodeCase):
         return wait_for(f'{job} tells its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
 
     def suspend(self, job):
-        """Ends a job that lasts for as long as it is looked at, with its last checkpoint."""
+        """Ends a job that lasts as long as the test needs it, with its last checkpoint."""
         self.kubectl('patch', f'stj/{job}', '--type=merge', '-p', '{"spec": {"suspend": true}}')
         self.kubectl('wait', f'stj/{job}', '--for=condition=Suspended', '--timeout=300s', timeout=310)
 
@@ -35,7 +35,8 @@ class TrainingTest(NodeCase):
         volumes.copy_images(source, self.folders['datasets'] / 'mnist')
         self.sample('mnist.yaml')
         wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
-        # The kubelet learns a second later than the job that a container runs, and has no logs of it before.
+        # The kubelet notices a second later than the job that a container runs, and has no logs of
+        # it before.
         wait_for('its shard is ready', lambda: self.is_ready('mnist-ps-0'), 60)
         say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
         say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
@@ -64,7 +65,7 @@ class TrainingTest(NodeCase):
         self.wait_for_steps('tls', 20)
         self.assertEqual(self.status('tls')['tls'], 'Enabled')
         self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
-        # The old certificates are gone; the new worker has one of the new.
+        # The old certificates are gone; the new worker has a new one.
         self.kubectl('delete', 'secret', 'tls-tls-worker')
         self.kubectl('scale', 'stj/tls', '--replicas=3')
         wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
@@ -95,7 +96,7 @@ class TrainingTest(NodeCase):
         nodes = {self.pod(f'hybrid-worker-{i}')['spec']['nodeName'] for i in range(2)}
         self.assertEqual(len(nodes), 2, 'the workers are on two nodes')
         self.assertGreater(self.metric('hybrid-worker-1', 'sluice_all_reduce_sent_bytes_total') or 0, 0)
-        # One that dies takes the group with it; the next view has another.
+        # A worker that dies breaks the group; the next view has a new one.
         before = self.pod('hybrid-worker-0')
         self.kubectl('delete', 'pod', 'hybrid-worker-0', '--wait=false')
         wait_for('it is replaced', lambda: (self.pod('hybrid-worker-0') or before)['metadata']['uid'] != before['metadata']['uid'], 120)

@@ -1,4 +1,4 @@
-"""What only shows when a job runs on real nodes: it is told, with what can be done, and mostly ends by itself when it is mended."""
+"""Problems that only show on real nodes: they are reported with a remedy, and most jobs recover once the problem is fixed."""
 
 from tests.cluster.node.node_case import SAMPLES
 from tests.cluster.node.training_case import TrainingCase, bit_exact_job
@@ -16,7 +16,7 @@ class TroublesTest(TrainingCase):
         return next((one for one in self.status(job).get('conditions', []) if one['type'] == kind), {})
 
     def wait_until_told(self, job, reason, *words):
-        """The reason is in the condition Degraded, with these words; an event has the first of them too."""
+        """Waits until the condition Degraded has the reason, with these words; an event has the first of them too."""
         told = wait_for(f'{reason} is told', lambda: self.condition(job, 'Degraded').get('reason') == reason and
                         self.condition(job, 'Degraded'), 120)
         say(f'{reason}: {told["message"]}')
@@ -65,7 +65,8 @@ class TroublesTest(TrainingCase):
         self.assertEqual(self.status('mnist')['training']['step'], 10)
 
     def test_bad_data_fails_the_job_and_is_named(self):
-        # What a worker meets when it reads its data is told by the coordinator, as on one machine, and ends the job.
+        # The coordinator reports a worker's error in reading its data, as on one machine, and the
+        # job ends.
         folder = self.folders['datasets'] / 'mnist'
         volumes.copy_images(volumes.FASHION, folder)
         labels = next(folder.glob('train-labels*'))

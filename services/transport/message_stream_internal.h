@@ -151,7 +151,7 @@ class ServerStreams {
 
     void OnReadDone(bool ok) override {
       AfterGrpc(this);
-      if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel says so
+      if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel reports that
       if (!outbox_.closing()) Receive();
       in_ = In();
       BeforeGrpc(this);

@@ -80,7 +80,7 @@ compile() { # NAME FOLDER: puts the program somewhere in FOLDER
       return ;;
   esac
   cd "$HERE/go/$module"
-  # The program says the version that stands here; what it is made of stands there.
+  # The program reports this version, but go.mod decides which sources it is built from.
   grep -qE "/$name(/[^ ]*)? $version( |\$)" go.mod || die "$PWD/go.mod has another version of $name than $version"
   "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$package"
 }

@@ -146,7 +146,7 @@ bool RunObject(absl::string_view input) {
   Json stripped = object;
   reconciler::StripPod(&stripped);
   SLUICE_CHECK(reconciler::ReadPod(stripped).has_value() == pod.has_value(),
-               "a pod is one without what nobody reads of it");
+               "a pod without its unread fields is still a pod");
   return object.is_object() && pod.has_value();
 }
 

@@ -93,7 +93,7 @@ class NumpyWorkers(unittest.TestCase):
         self.assertGreater(processes.progress().checkpoint.last.step, 0)
         processes.start_shard(0)
         processes.wait_until(lambda: processes.progress().attempt == 2, 60,
-                             'the job goes on with the new shard')
+                             'the job continues with the new shard')
 
     def test_a_leaving_shard_is_saved_first_and_workers_continue_with_another(self):
         alone = self.train(bit_exact=True)

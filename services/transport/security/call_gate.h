@@ -94,7 +94,7 @@ class CallGate {
     uint64_t connection = 0;   // the same for all calls of a connection
     absl::string_view method;  // "/sluice.v1.JobControl/SetDesired"
     std::optional<absl::string_view> secret;
-    std::optional<PeerIdentity> peer;  // as its certificate says
+    std::optional<PeerIdentity> peer;  // from its certificate
   };
 
   explicit CallGate(Options options) : options_(std::move(options)) {}

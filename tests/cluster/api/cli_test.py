@@ -126,7 +126,7 @@ class CliTest(OperatorCase):
         stop = subprocess.Popen([images.program('sluice'), 'stop', 'job', '-n', self.namespace], text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.cluster.environment)
         self.addCleanup(stop.kill)
-        wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
         for pod in self.pods():
             self.end_pod(pod, 0)
         shown = stop.communicate(timeout=60)[0]

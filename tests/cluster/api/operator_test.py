@@ -135,7 +135,7 @@ class OperatorTest(OperatorCase):
         self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
         eviction = {'apiVersion': 'policy/v1', 'kind': 'Eviction', 'metadata': {'name': 'job-worker-1', 'namespace': self.namespace}}
         self.api.request('POST', path_of('pods', self.namespace, 'job-worker-1', 'eviction'), eviction)
-        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
         self.assertEqual((told['reason'], told['counted']), ('Evicted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', before) != before)
         self.wait_for_pods()
@@ -162,7 +162,7 @@ class OperatorTest(OperatorCase):
                 'containers': [{'name': 'urgent', 'image': 'urgent', 'resources': {'requests': {'cpu': '20'}}}],
             },
         })
-        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
         self.assertEqual((told['reason'], told['counted']), ('Preempted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', victim['metadata']['uid']) != victim['metadata']['uid'])
         wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
@@ -172,7 +172,7 @@ class OperatorTest(OperatorCase):
         self.start()
         address = self.pods(role='coordinator')['job-coordinator']['status']['podIP']
         self.end_pod('job-worker-0', 137)
-        death = wait_for('it is told', lambda: [death for call in self.coordinators.calls(address) for death in call['deaths']])
+        death = wait_for('it is reported', lambda: [death for call in self.coordinators.calls(address) for death in call['deaths']])
         self.assertEqual(death[0]['process'].get('role'), 'WORKER')
 
     def test_a_dead_coordinator_is_replaced(self):
@@ -193,7 +193,7 @@ class OperatorTest(OperatorCase):
                 # A surplus worker exits when the coordinator has released it; simulated processes
                 # do not exit.
                 wanted = self.names(6) - self.names(1)
-                wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['workers'] == 1)
+                wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['workers'] == 1)
                 for pod in wanted & set(self.pods()):
                     self.end_pod(pod, 0)
             self.wait_for_pods(workers=replicas, seconds=60)
@@ -220,7 +220,7 @@ class OperatorTest(OperatorCase):
     def test_a_suspended_job_has_no_pods_and_continues_when_resumed(self):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': True}})
-        wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
         for pod in self.pods():
             self.end_pod(pod, 0)
         self.wait_for_condition('Suspended')
@@ -233,8 +233,8 @@ class OperatorTest(OperatorCase):
         self.start()
         before = self.uids()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'training': {'mode': 'Asynchronous'}}})
-        wait_for('the coordinator is told to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
-        wait_for('the job says so', lambda: self.job()['status']['summary'] == 'SwitchingMode')
+        wait_for('the coordinator gets the request to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the job reports it', lambda: self.job()['status']['summary'] == 'SwitchingMode')
         self.assertEqual(self.job()['status']['recovery']['mode'], 'Synchronous', 'as long as pods train so')
         for pod in before:
             self.end_pod(pod, 0)
@@ -272,14 +272,14 @@ class OperatorTest(OperatorCase):
         self.create()
         for resource in theirs:  # in the order in which the operator makes its own
             text = f'there is a {before[resource]["kind"]} {self.namespace}/job already, which is managed by Helm; '
-            wait_for(f'{resource} is told', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
+            wait_for(f'{resource} is reported', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
             self.assertEqual(self.condition('Degraded')['reason'], 'NameTaken')
             self.assertIn('delete it, or give the job another name', self.condition('Degraded')['message'])
             if resource == 'networkpolicies':
                 self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
                 wait_for('nothing of the job is left', lambda: not any(self.owned().values()), 60)
                 self.create()
-                wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'NameTaken', 60)
+                wait_for('it is reported', lambda: self.condition('Degraded').get('reason') == 'NameTaken', 60)
             self.assertEqual(self.api.get(resource, self.namespace, 'job'), before[resource])
             self.api.delete(resource, self.namespace, 'job')
         self.wait_for_pods(seconds=90)
@@ -309,10 +309,10 @@ class OperatorTest(OperatorCase):
         worker = copy.deepcopy(ON_SIMULATED_NODES)
         worker['spec']['containers'] = [{'name': 'worker', 'securityContext': {'capabilities': {'add': ['SYS_ADMIN']}}}]
         self.create(worker={'replicas': 2, 'template': worker})
-        wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'PodSecurityRefused', 60)
+        wait_for('it is reported', lambda: self.condition('Degraded').get('reason') == 'PodSecurityRefused', 60)
         self.assertIn('SYS_ADMIN', self.condition('Degraded')['message'])
         self.assertIn('correct the templates', self.condition('Degraded')['message'])
-        wait_for('an event says it', lambda: any(one['reason'] == 'PodSecurityRefused' and one['regarding']['name'] == 'job'
+        wait_for('an event reports it', lambda: any(one['reason'] == 'PodSecurityRefused' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
         enforce('privileged')
         self.wait_for_pods(seconds=90)
@@ -336,7 +336,7 @@ class OperatorTest(OperatorCase):
         wait_for('pods are refused', refused, 60)
 
     def told(self, reason):
-        return wait_for(f'{reason} is told', lambda: self.condition('Degraded') if self.condition('Degraded').get(
+        return wait_for(f'{reason} is reported', lambda: self.condition('Degraded') if self.condition('Degraded').get(
             'reason') == reason else None, 90)['message']
 
     PODS = [{'apiGroups': [''], 'apiVersions': ['v1'], 'operations': ['CREATE'], 'resources': ['pods']}]
@@ -372,7 +372,7 @@ class OperatorTest(OperatorCase):
         message = self.told('WebhookFails')
         self.assertIn('gate.example.com', message)
         self.assertIn('failurePolicy', message)
-        wait_for('an event says it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
+        wait_for('an event reports it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
         said = [line for line in self.operator.log().splitlines() if 'Reconcile failed' in line and 'gate.example.com' in line]
         self.assertIn(f'job={self.namespace}/job', said[0])

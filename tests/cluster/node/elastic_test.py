@@ -16,7 +16,7 @@ class ElasticTest(TrainingCase):
 
     def wait_for_more_steps(self, job):
         here = self.step(job)
-        return wait_for('steps go on', lambda: max(0, self.step(job) - here), 90)
+        return wait_for('steps continue', lambda: max(0, self.step(job) - here), 90)
 
     def count(self, job, role, there=lambda name: True):
         return len([name for name in self.pods(job) if re.search(f'-{role}-', name) and there(name)])

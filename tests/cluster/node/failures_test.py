@@ -11,7 +11,7 @@ STEPS = 5000
 REPLACED = 5  # until a new worker contributes, beyond its pod's own start
 STOPPED = 1.5  # for which the other workers pause
 STOPPED_BY_A_LOST_NODE = 6
-RESTORED = 10  # until steps go on after the loss of a shard or the coordinator, beyond its pod's own start
+RESTORED = 10  # until steps continue after the loss of a shard or the coordinator, beyond its pod's own start
 
 
 class FailuresTest(TrainingCase):
@@ -56,9 +56,9 @@ class FailuresTest(TrainingCase):
             wait_for('it trains in a new attempt', lambda: self.metric('job-coordinator', 'sluice_attempt') == attempt and
                      (self.metric('job-worker-0', 'sluice_member') or 0) > 0, 90)
             here = self.metric('job-coordinator', 'sluice_step') or 0
-            wait_for('steps go on', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)
+            wait_for('steps continue', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)
             took = time.monotonic() - began
-            say(f'{pod} deleted: steps go on after {took:.1f} s (its container began after '
+            say(f'{pod} deleted: steps continue after {took:.1f} s (its container began after '
                 f'{self.started(pod) - clock:.0f} s)')
             with self.subTest(pod):
                 self.assert_within(took, RESTORED, own_start)
@@ -71,7 +71,7 @@ class FailuresTest(TrainingCase):
         job['spec']['worker']['template'] = template('worker', '24Mi')
         job['spec']['worker']['template']['spec']['containers'][0]['resources']['requests']['memory'] = '24Mi'
         self.apply(job)
-        failure = wait_for('the death is told', lambda: self.status('hungry').get('lastFailures'), 60)[0]
+        failure = wait_for('the death is reported', lambda: self.status('hungry').get('lastFailures'), 60)[0]
         self.assertEqual((failure['reason'], failure['role']), ('OOMKilled', 'worker'))
         self.assertIn('memory', failure['message'] + self.kubectl('describe', 'stj', 'hungry'))
 

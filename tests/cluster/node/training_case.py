@@ -192,5 +192,5 @@ class TrainingCase(NodeCase):
         stopped = progress.longest_stop(began)
         progress.end()
         say(f'{what}: the replacement contributes after {contributed - began:.1f} s (its container began after '
-            f'{self.started(pod) - clock:.0f} s); the other worker stood for {stopped:.1f} s')
+            f'{self.started(pod) - clock:.0f} s); the other worker paused for {stopped:.1f} s')
         return contributed - began, stopped

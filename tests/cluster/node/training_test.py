@@ -22,7 +22,7 @@ SPREAD = '''        topologySpreadConstraints:
 class TrainingTest(NodeCase):
 
     def step(self, job):
-        return wait_for(f'{job} tells its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
+        return wait_for(f'{job} reports its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
 
     def suspend(self, job):
         """Ends a job that lasts as long as the test needs it, with its last checkpoint."""

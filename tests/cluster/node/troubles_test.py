@@ -17,13 +17,13 @@ class TroublesTest(TrainingCase):
 
     def wait_until_told(self, job, reason, *words):
         """Waits until the condition Degraded has the reason, with these words; an event has the first of them too."""
-        told = wait_for(f'{reason} is told', lambda: self.condition(job, 'Degraded').get('reason') == reason and
+        told = wait_for(f'{reason} is reported', lambda: self.condition(job, 'Degraded').get('reason') == reason and
                         self.condition(job, 'Degraded'), 120)
         say(f'{reason}: {told["message"]}')
         self.assertEqual(told['status'], 'True')
         for word in words:
             self.assertIn(word, told['message'])
-        wait_for('an event says it', lambda: any(
+        wait_for('an event reports it', lambda: any(
             one['regarding']['name'] == job and one['type'] == 'Warning' and words[0] in one.get('note', '')
             for one in self.api.list('events', self.namespace)))
         self.assertNotEqual(self.condition(job, 'Failed').get('status'), 'True')

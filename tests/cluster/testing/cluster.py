@@ -81,7 +81,7 @@ def _free_ports():
 
 
 def _end_abandoned():
-    """Ends clusters whose test was killed, which no other process would end."""
+    """Ends clusters of killed tests, which no other process would end."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob('sluice-cluster-t*'):
         owner = folder / 'owner'
         try:

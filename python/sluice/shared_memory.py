@@ -222,7 +222,7 @@ class PayloadSharing:
         # The message with the reply to an offer may already contain shared payloads.
         memory = self._memory
         if memory is None:
-            raise NotAPlace('a payload in shared memory, of which none was agreed on')
+            raise NotAPlace('a payload in shared memory, but none was agreed on')
         return memory.take(place)
 
     def close(self):

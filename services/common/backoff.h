@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// How long to wait before the next try: exponential, capped, with jitter so that many clients that
-// failed together do not come back together (the "equal jitter" of the AWS Architecture Blog,
+// How long to wait before the next try: exponential, capped, and with jitter, so that clients that
+// failed together do not return together (the "equal jitter" of the AWS Architecture Blog,
 // "Exponential Backoff and Jitter", 2015).
 class Backoff {
  public:

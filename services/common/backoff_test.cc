@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-TEST(BackoffTest, WaitsGrowToTheMaximumAndStartAgainAfterASuccess) {
+TEST(BackoffTest, WaitsGrowToMaximumAndRestartAfterSuccess) {
   Backoff::Options options;
   options.initial = absl::Seconds(1);
   options.max = absl::Seconds(5);

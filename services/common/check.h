@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the process, with place and reason, if one of our own invariants is broken. In release
-// builds too: it guards what would otherwise write where it must not. Never for what comes from
+// Ends the process, with place and reason, if one of our own invariants is broken, in release
+// builds too: it guards code that would otherwise write out of bounds. Never use it for input from
 // outside (peers, files, configuration): that gets an absl::Status.
 #define SLUICE_CHECK(condition, reason)                                                           \
   do {                                                                                            \

@@ -9,15 +9,15 @@
 
 namespace sluice {
 
-// Where the time comes from. Any thread.
+// The source of the time. Any thread.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
 };
 
-// The wall clock when it was made, and from then on steady: it never goes back, and stepping the
-// machine's clock moves no timer.
+// Starts at the wall clock's time when it is made, and is steady from then on: it never goes back,
+// and stepping the machine's clock moves no timer.
 class RealClock final : public Clock {
  public:
   RealClock() : start_(absl::Now()), steady_start_(std::chrono::steady_clock::now()) {}
@@ -30,7 +30,7 @@ class RealClock final : public Clock {
   const std::chrono::steady_clock::time_point steady_start_;
 };
 
-// Stands still until it is moved.
+// Advances only when a test moves it.
 class FakeClock final : public Clock {
  public:
   explicit FakeClock(absl::Time now = absl::UnixEpoch()) : now_(now) {}

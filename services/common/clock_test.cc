@@ -5,14 +5,14 @@
 namespace sluice {
 namespace {
 
-TEST(ClockTest, AFakeClockStandsStillUntilItIsMoved) {
+TEST(ClockTest, FakeClockAdvancesOnlyWhenMoved) {
   FakeClock clock(absl::UnixEpoch());
   EXPECT_EQ(clock.Now(), absl::UnixEpoch());
   clock.Advance(absl::Seconds(3));
   EXPECT_EQ(clock.Now(), absl::UnixEpoch() + absl::Seconds(3));
 }
 
-TEST(ClockTest, TheRealClockShowsTheTimeAndNeverGoesBack) {
+TEST(ClockTest, RealClockShowsTimeAndNeverGoesBack) {
   RealClock clock;
   EXPECT_LT(absl::AbsDuration(clock.Now() - absl::Now()), absl::Minutes(1));
   absl::Time last = clock.Now();

@@ -8,7 +8,7 @@ namespace sluice {
 namespace {
 
 // RFC 3720, appendix B.4.
-TEST(Crc32cTest, TheRfcsExamplesComeOut) {
+TEST(Crc32cTest, MatchesExamplesOfRfc) {
   std::string ascending(32, '\0');
   for (size_t i = 0; i < ascending.size(); ++i) ascending[i] = static_cast<char>(i);
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aaU);
@@ -18,7 +18,7 @@ TEST(Crc32cTest, TheRfcsExamplesComeOut) {
   EXPECT_EQ(Crc32c(""), 0U);
 }
 
-TEST(Crc32cTest, PartsExtendToTheWholeWithAndWithoutTheInstruction) {
+TEST(Crc32cTest, ExtendingByPartsEqualsWholeWithAndWithoutInstruction) {
   std::string bytes(1000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i + 3 * i);
   const absl::string_view view(bytes);

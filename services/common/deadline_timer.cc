@@ -28,10 +28,10 @@ void DeadlineTimer::Loop() {
       MutexLock lock(&mutex_);
       while (!stopping_ && deadline_ > clock_->Now()) {
         wakes_at_ = deadline_;
-        // The clock may be another than the condition variable's: wait for the difference.
+        // The clock may differ from the condition variable's, so wait for the difference.
         changed_.WaitWithTimeout(&mutex_, deadline_ - clock_->Now());
       }
-      wakes_at_ = absl::InfinitePast();  // awake: nobody needs to signal
+      wakes_at_ = absl::InfinitePast();  // awake: needs no signal
       if (stopping_) return;
       deadline_ = absl::InfiniteFuture();
     }

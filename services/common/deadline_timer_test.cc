@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-TEST(DeadlineTimerTest, CallsBackOnceADeadlineHasPassedAndNotBefore) {
+TEST(DeadlineTimerTest, CallsBackAfterDeadlineAndNotBefore) {
   const RealClock clock;
   const absl::Time deadline = clock.Now() + absl::Milliseconds(20);
   Notification called;
@@ -23,7 +23,7 @@ TEST(DeadlineTimerTest, CallsBackOnceADeadlineHasPassedAndNotBefore) {
   EXPECT_GE(when, deadline);
 }
 
-TEST(DeadlineTimerTest, AnEarlierDeadlineReplacesALaterOne) {
+TEST(DeadlineTimerTest, EarlierDeadlineReplacesLaterOne) {
   const RealClock clock;
   Notification called;
   DeadlineTimer timer(&clock, [&] { called.Notify(); });
@@ -32,7 +32,7 @@ TEST(DeadlineTimerTest, AnEarlierDeadlineReplacesALaterOne) {
   EXPECT_TRUE(called.WaitWithTimeout(absl::Seconds(10)));
 }
 
-TEST(DeadlineTimerTest, ThePastIsAtOnceAndEachDeadlineIsCalledOnce) {
+TEST(DeadlineTimerTest, CallsBackAtOnceForPastAndOncePerDeadline) {
   const RealClock clock;
   std::atomic<int> calls{0};
   Notification third;
@@ -50,7 +50,7 @@ TEST(DeadlineTimerTest, ThePastIsAtOnceAndEachDeadlineIsCalledOnce) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(DeadlineTimerTest, EndsWithADeadlineStillAhead) {
+TEST(DeadlineTimerTest, EndsBeforeDeadline) {
   const RealClock clock;
   std::atomic<int> calls{0};
   {

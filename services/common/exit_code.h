@@ -1,20 +1,21 @@
-// How a process of a job says, to whoever started it, why it ended.
+// Exit codes, by which a process of a job reports why it ended.
 
 #ifndef SLUICE_SERVICES_COMMON_EXIT_CODE_H_
 #define SLUICE_SERVICES_COMMON_EXIT_CODE_H_
 
 namespace sluice {
 
-// Codes 10 to 19 are Sluice's own; what is above 128 are signals, as in a shell.
+// Codes 10 to 19 are Sluice's own; codes above 128 are signals, as in a shell.
 enum ExitCode : int {
-  kExitOk = 0,         // finished, or left as it was asked to
-  kExitFailed = 1,     // the job failed; starting again would fail alike
+  kExitOk = 0,         // finished, or left on request
+  kExitFailed = 1,     // the job failed; a restart would fail too
   kExitUsage = 2,      // wrong flags or a bad manifest
-  kExitExpelled = 10,  // start again as a new incarnation; nobody's fault
-  kExitRefused = 11,   // the coordinator does not take this process, or the process cannot take its
-                       // job: most often they are of different versions
-  kExitRetry = 12,     // something outside failed for now (storage, port, peer): start again later
-  kExitMissing = 13,   // data or model are not there, or may not be read: start again once they are
+  kExitExpelled = 10,  // restart as a new incarnation; not a fault
+  kExitRefused = 11,   // the coordinator refuses this process, or the process cannot run its job:
+                       // most often their versions differ
+  kExitRetry = 12,     // something outside failed for now (storage, port, peer): restart later
+  kExitMissing =
+      13,  // data or model do not exist or may not be read: restart once they can be read
 };
 
 }  // namespace sluice

@@ -187,7 +187,7 @@ absl::StatusOr<uint64_t> FakeFileSystem::Size(const std::string& path) {
   return found->second->content.size();
 }
 
-// Counts an operation that changes something; its failure if it is to fail.
+// Counts a changing operation; returns its failure if it is to fail.
 absl::Status FakeFileSystem::Change(const std::string& path) {
   const int number = operations_++;
   if (fail_at_ < 0 || number < fail_at_) return absl::OkStatus();

@@ -14,25 +14,25 @@
 
 namespace sluice {
 
-// A file system in memory that forgets, in a power cut, what was not synced, and fails when told
-// to. "/" is there; a file's folder must be. Any thread.
+// A file system in memory that loses unsynced data in a power cut and fails on request. "/" exists;
+// a file's folder must exist. Any thread.
 class FakeFileSystem final : public FileSystem {
  public:
   FakeFileSystem();
 
-  // What is on the disk is what was synced: contents by Sync of the file, names by SyncDirectory of
-  // their folder. Files that are open lose what they had and can be written no more.
+  // Keeps only synced data: contents by Sync of the file, names by SyncDirectory of their folder.
+  // Open files lose their unsynced content and can no longer be written.
   void CutPower();
 
-  // Bytes that files may have in all; writes past it fail with RESOURCE_EXHAUSTED. What fits is
-  // written.
+  // How many bytes all files together may have; a write beyond it fails with RESOURCE_EXHAUSTED
+  // after the part that fits is written.
   void SetCapacity(uint64_t bytes);
 
-  // The operation `number` from now on (0: the next) that changes something fails with UNAVAILABLE,
-  // and so do all after it until FailNever: a disk that goes, or a process that is killed there.
+  // The changing operation number `number` from now on (0: the next) fails with UNAVAILABLE, and so
+  // do all after it until FailNever: as when a disk breaks, or the process is killed there.
   void FailAfter(int number);
   void FailNever() { FailAfter(-1); }
-  // Operations that changed something so far, for tests that fail each in turn.
+  // Changing operations so far, for tests that fail each in turn.
   int operations() const;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,

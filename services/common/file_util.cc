@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// An error that names what was tried and on what.
+// An error that names the action and the path.
 absl::Status ErrnoStatus(int error, absl::string_view action, absl::string_view path) {
   const std::string message =
       absl::StrCat("cannot ", action, " ", path, ": ", std::string(strerror(error)));
@@ -38,7 +38,7 @@ absl::Status ErrnoStatus(int error, absl::string_view action, absl::string_view 
     case ENOTDIR:
     case ENOTEMPTY:
     case ELOOP:
-    case ENXIO:  // a socket, or a device that is not there
+    case ENXIO:  // a socket, or a device that does not exist
     case ENODEV:
       return absl::FailedPreconditionError(message);
     case EINVAL:
@@ -57,7 +57,7 @@ auto RetryOnInterrupt(const Call& call) {
   }
 }
 
-// FAILED_PRECONDITION that says what it is, unless it is a regular file.
+// FAILED_PRECONDITION, with the kind of file, unless it is a regular file.
 absl::Status CheckRegular(const struct stat& info, absl::string_view path) {
   if (S_ISREG(info.st_mode)) return absl::OkStatus();
   const char* kind = S_ISDIR(info.st_mode)    ? "a folder"
@@ -123,12 +123,12 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) override {
-    // Not blocking: a pipe in a file's place must not hold up the process until somebody writes.
+    // Not blocking: a pipe in a file's place must not block the process until it is written to.
     const Descriptor file(RetryOnInterrupt(
         [&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (file.get() < 0) return ErrnoStatus(errno, "open", path);
     struct stat info;
-    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "stat", path);
     if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     const absl::Status too_long = absl::ResourceExhaustedError(
         absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
@@ -187,7 +187,7 @@ class RealFileSystem final : public FileSystem {
         RetryOnInterrupt([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (directory.get() < 0) return ErrnoStatus(errno, "open the folder", path);
     if (RetryOnInterrupt([&] { return fsync(directory.get()); }) == 0) return absl::OkStatus();
-    // Some network file systems have no such operation, and no need of it.
+    // Some network file systems lack this operation and do not need it.
     if (errno == EINVAL) return absl::OkStatus();
     return ErrnoStatus(errno, "sync the folder", path);
   }
@@ -212,12 +212,12 @@ class RealFileSystem final : public FileSystem {
     struct stat info;
     if (stat(path.c_str(), &info) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
-    return ErrnoStatus(errno, "look at", path);
+    return ErrnoStatus(errno, "stat", path);
   }
 
   absl::StatusOr<uint64_t> Size(const std::string& path) override {
     struct stat info;
-    if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "look at", path);
+    if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "stat", path);
     if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     return static_cast<uint64_t>(info.st_size);
   }
@@ -237,7 +237,7 @@ std::string TemporaryName(const std::string& path, absl::string_view suffix) {
   return absl::StrCat(path, ".tmp-", suffix);
 }
 
-// The error with the name that the caller knows.
+// The error with the path of the caller instead of the temporary one.
 absl::Status Named(const absl::Status& status, const std::string& temporary,
                    const std::string& path) {
   if (status.ok()) return status;
@@ -287,7 +287,7 @@ absl::Status ExclusiveCreateFile(FileSystem* files, const std::string& path,
   const std::string temporary = TemporaryName(path, suffix);
   absl::Status status = WriteDurably(files, temporary, content);
   if (status.ok()) status = files->Link(temporary, path);
-  // The name, if it was made, stands by itself.
+  // The other name, if it was made, does not depend on this one.
   files->Remove(temporary).IgnoreError();
   if (!status.ok()) return Named(status, temporary, path);
   return files->SyncDirectory(DirectoryOf(path));

@@ -30,7 +30,7 @@ std::string NewDirectory() {
   return name;
 }
 
-TEST(PathTest, PathsSplitAndJoin) {
+TEST(PathTest, SplitsAndJoinsPaths) {
   EXPECT_EQ(DirectoryOf("/a/b/c"), "/a/b");
   EXPECT_EQ(DirectoryOf("/a/b/"), "/a");
   EXPECT_EQ(DirectoryOf("/a"), "/");
@@ -42,8 +42,8 @@ TEST(PathTest, PathsSplitAndJoin) {
   EXPECT_EQ(JoinPath("", "b"), "b");
 }
 
-// Opens without waiting for anybody, or the test would hang here.
-TEST(RealFileSystemTest, RefusesToReadWhatIsNoRegularFileAndSaysWhatItIs) {
+// Opening must not wait for a writer of the pipe, or the test hangs here.
+TEST(RealFileSystemTest, RefusesToReadOtherKindsOfFilesAndNamesTheKind) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const std::string root = NewDirectory();
   ASSERT_EQ(mkfifo(JoinPath(root, "pipe").c_str(), 0600), 0);
@@ -73,7 +73,7 @@ TEST(RealFileSystemTest, ReadsThroughSymbolicLinksOfFilesAndFolders) {
   EXPECT_EQ(*files->Read(JoinPath(root, "file"), kMany), "x");
 }
 
-// What holds of both file systems.
+// Tests of both file systems.
 class FileSystemTest : public ::testing::TestWithParam<bool> {
  protected:
   FileSystemTest() {
@@ -95,7 +95,7 @@ class FileSystemTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(RealAndFake, FileSystemTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Real" : "Fake"; });
 
-TEST_P(FileSystemTest, AnAtomicWriteMakesAndReplacesAFileAndLeavesNothingElse) {
+TEST_P(FileSystemTest, AtomicWriteMakesAndReplacesFileAndLeavesNothingElse) {
   for (const char* content : {"first", "second, longer", ""}) {
     ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("f"), absl::Cord(content), "1").ok());
     EXPECT_EQ(*files_->Read(Path("f"), kMany), content);
@@ -104,7 +104,7 @@ TEST_P(FileSystemTest, AnAtomicWriteMakesAndReplacesAFileAndLeavesNothingElse) {
   EXPECT_THAT(*files_->List(root_), ElementsAre("f"));
 }
 
-TEST_P(FileSystemTest, AnExclusiveCreateNeverTouchesWhatIsThere) {
+TEST_P(FileSystemTest, ExclusiveCreateNeverChangesExistingFile) {
   ASSERT_TRUE(ExclusiveCreateFile(files_.get(), Path("claim"), absl::Cord("mine"), "1").ok());
   const absl::Status second =
       ExclusiveCreateFile(files_.get(), Path("claim"), absl::Cord("yours"), "2");
@@ -114,7 +114,7 @@ TEST_P(FileSystemTest, AnExclusiveCreateNeverTouchesWhatIsThere) {
   EXPECT_THAT(*files_->List(root_), ElementsAre("claim"));
 }
 
-TEST_P(FileSystemTest, OfManyExclusiveCreatesExactlyOneSucceeds) {
+TEST_P(FileSystemTest, ExactlyOneOfManyExclusiveCreatesSucceeds) {
   std::atomic<int> winners{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
@@ -132,13 +132,13 @@ TEST_P(FileSystemTest, OfManyExclusiveCreatesExactlyOneSucceeds) {
   EXPECT_EQ(winners, 1);
 }
 
-TEST_P(FileSystemTest, AFileOverTheBoundIsNotRead) {
+TEST_P(FileSystemTest, DoesNotReadFileOverBound) {
   ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("f"), absl::Cord("12345"), "1").ok());
   EXPECT_EQ(*files_->Read(Path("f"), 5), "12345");
   EXPECT_EQ(files_->Read(Path("f"), 4).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_P(FileSystemTest, ErrorsNameThePath) {
+TEST_P(FileSystemTest, ErrorsNamePath) {
   const auto missing = files_->Read(Path("missing"), kMany);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr(Path("missing")));
@@ -148,7 +148,7 @@ TEST_P(FileSystemTest, ErrorsNameThePath) {
   EXPECT_FALSE(*files_->Exists(Path("missing")));
 }
 
-TEST_P(FileSystemTest, AnErrorOfAWriteNamesTheFileThatWasWanted) {
+TEST_P(FileSystemTest, ErrorOfWriteNamesRequestedFile) {
   const std::string path = Path("missing/file");
   for (const absl::Status& status :
        {AtomicWriteFile(files_.get(), path, absl::Cord("x"), "1"),
@@ -158,7 +158,7 @@ TEST_P(FileSystemTest, AnErrorOfAWriteNamesTheFileThatWasWanted) {
   }
 }
 
-TEST_P(FileSystemTest, FoldersAreMadeWithTheirParentsAndRemovedWhenEmpty) {
+TEST_P(FileSystemTest, MakesFoldersWithParentsAndRemovesEmptyOnes) {
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());
   ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("a/b/f"), absl::Cord("x"), "1").ok());
@@ -169,7 +169,7 @@ TEST_P(FileSystemTest, FoldersAreMadeWithTheirParentsAndRemovedWhenEmpty) {
   EXPECT_FALSE(*files_->Exists(Path("a/b/c")));
 }
 
-// The power is cut, or the process killed, before each operation in turn.
+// Cuts the power, or kills the process, before each operation in turn.
 class PowerCutTest : public ::testing::Test {
  protected:
   using Act = std::function<absl::Status(FakeFileSystem*)>;
@@ -192,7 +192,7 @@ class PowerCutTest : public ::testing::Test {
   }
 };
 
-TEST_F(PowerCutTest, AfterAnAtomicWriteThereIsTheOldContentOrTheNewAndAfterOkTheNew) {
+TEST_F(PowerCutTest, AtomicWriteLeavesOldOrNewContentAndNewAfterOk) {
   CutAtEveryPoint(
       [](FakeFileSystem* files) {
         return AtomicWriteFile(files, "/d/old", absl::Cord("new"), "1");
@@ -208,7 +208,7 @@ TEST_F(PowerCutTest, AfterAnAtomicWriteThereIsTheOldContentOrTheNewAndAfterOkThe
       });
 }
 
-TEST_F(PowerCutTest, AnExclusivelyCreatedFileIsWholeOrNotThereAndAfterOkThere) {
+TEST_F(PowerCutTest, ExclusiveCreateLeavesCompleteFileOrNoneAndFileAfterOk) {
   CutAtEveryPoint(
       [](FakeFileSystem* files) {
         return ExclusiveCreateFile(files, "/d/claim", absl::Cord("claimed"), "1");
@@ -222,7 +222,7 @@ TEST_F(PowerCutTest, AnExclusivelyCreatedFileIsWholeOrNotThereAndAfterOkThere) {
       });
 }
 
-TEST_F(PowerCutTest, WhatWasNotSyncedIsGone) {
+TEST_F(PowerCutTest, LosesUnsyncedData) {
   FakeFileSystem files;
   ASSERT_TRUE(files.CreateDirectories("/d").ok());
   auto file = files.Create("/d/f", true);
@@ -236,7 +236,7 @@ TEST_F(PowerCutTest, WhatWasNotSyncedIsGone) {
   EXPECT_FALSE((*file)->Append("more").ok());
 }
 
-TEST(FakeFileSystemTest, AFullDiskFailsTheWriteAndTheOldContentStands) {
+TEST(FakeFileSystemTest, FullDiskFailsWriteAndKeepsOldContent) {
   FakeFileSystem files;
   ASSERT_TRUE(files.CreateDirectories("/d").ok());
   ASSERT_TRUE(AtomicWriteFile(&files, "/d/f", absl::Cord("old"), "1").ok());

@@ -1,4 +1,4 @@
-// What differs between two JSON objects, field by field.
+// The differences between two JSON objects, field by field.
 #ifndef SLUICE_SERVICES_COMMON_JSON_DIFFERENCE_H_
 #define SLUICE_SERVICES_COMMON_JSON_DIFFERENCE_H_
 
@@ -15,9 +15,9 @@ struct JsonDifference {
   const nlohmann::json* after;
 };
 
-// In the order of the paths' names. Objects are compared member by member, also where only one side
-// has the object; arrays are compared whole. `path` is that of the two objects; empty: they are the
-// root. The result points into both, which must outlive it. Recurses as deep as they are nested.
+// Ordered by path. Objects are compared member by member, also where only one side has the object;
+// arrays are compared as a whole. `path` is the path of the two objects; empty: they are the root.
+// The result points into both, which must outlive it. Recurses as deep as they are nested.
 std::vector<JsonDifference> JsonDifferences(const std::string& path, const nlohmann::json& before,
                                             const nlohmann::json& after);
 

@@ -25,23 +25,23 @@ std::vector<std::string> Lines(const std::string& path, const char* before, cons
 
 using LineList = std::vector<std::string>;
 
-TEST(JsonDifferenceTest, NamesChangedAddedAndRemovedFieldsInTheOrderOfTheirNames) {
+TEST(JsonDifferenceTest, ListsChangedAddedAndRemovedFieldsByName) {
   EXPECT_EQ(
       Lines("", R"({"c": 1, "a": 1, "same": {"x": 1}})", R"({"b": 2, "a": "1", "same": {"x": 1}})"),
       (LineList{"a 1 \"1\"", "b - 2", "c 1 -"}));
 }
 
-TEST(JsonDifferenceTest, PathsBeginWithThatOfTheObjects) {
+TEST(JsonDifferenceTest, PathsBeginWithPathOfObjects) {
   EXPECT_EQ(Lines("spec", R"({"training": {"steps": 1}})", R"({"training": {"steps": 2}})"),
             LineList{"spec.training.steps 1 2"});
 }
 
-TEST(JsonDifferenceTest, AnObjectThatOneSideLacksIsNamedFieldByField) {
+TEST(JsonDifferenceTest, ListsObjectOfOneSideFieldByField) {
   EXPECT_EQ(Lines("", R"({"a": {"x": 1, "y": {"z": 2}}})", "{}"),
             (LineList{"a.x 1 -", "a.y.z 2 -"}));
 }
 
-TEST(JsonDifferenceTest, ArraysAndValuesOfDifferentKindsAreComparedWhole) {
+TEST(JsonDifferenceTest, ComparesArraysAndValuesOfDifferentKindsAsWhole) {
   EXPECT_EQ(Lines("", R"({"a": [1, 2], "b": {"x": 1}})", R"({"a": [1, 3], "b": [1]})"),
             (LineList{"a [1,2] [1,3]", "b {\"x\":1} [1]"}));
 }

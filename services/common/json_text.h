@@ -1,4 +1,4 @@
-// What a text must be before a JSON parser sees it.
+// Checks of a text before a JSON parser reads it.
 #ifndef SLUICE_SERVICES_COMMON_JSON_TEXT_H_
 #define SLUICE_SERVICES_COMMON_JSON_TEXT_H_
 
@@ -10,17 +10,18 @@
 
 namespace sluice {
 
-// Where `text` stops being UTF-8 (RFC 3629: shortest forms, no surrogates); its size if nowhere.
+// The position where `text` stops being UTF-8 (RFC 3629: shortest forms, no surrogates); its size
+// if it does not.
 size_t Utf8Prefix(absl::string_view text);
 
-// For objects of a Kubernetes API server and files of Sluice's own: what an API server takes at
-// most (10,000), and what lists and watches add around it. A value of this depth needs less than 4
-// MiB of a thread's stack.
+// For objects of a Kubernetes API server and Sluice's own files: the depth that an API server
+// accepts (10,000), plus the levels that lists and watches add. A value of this depth needs less
+// than 4 MiB of a thread's stack.
 inline constexpr size_t kMaxObjectDepth = 10'010;
 
 // INVALID_ARGUMENT if the text is not UTF-8, or if its arrays and objects are nested deeper than
-// `max_depth`: parsers, and what walks through their trees, recurse. Does not look whether it is
-// JSON otherwise. Linear in the text, without memory of its own.
+// `max_depth`: parsers, and code that walks their trees, recurse. Does not check otherwise whether
+// it is JSON. Linear in the text, without allocation.
 absl::Status CheckJsonText(absl::string_view text, size_t max_depth);
 
 }  // namespace sluice

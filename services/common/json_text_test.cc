@@ -23,7 +23,7 @@ TEST(Utf8Test, RefusesStrayBytesLongFormsSurrogatesAndCutCharacters) {
   }
 }
 
-TEST(JsonTextTest, BoundsNestingOutsideOfStrings) {
+TEST(JsonTextTest, BoundsNestingOutsideStrings) {
   EXPECT_TRUE(CheckJsonText(R"({"a": [1, {"b": "[[[[{{{{"}], "c": ["\"[[[["]})", 3).ok());
   EXPECT_THAT(CheckJsonText("[[[[]]]]", 3).message(), HasSubstr("deeper than 3"));
   EXPECT_TRUE(CheckJsonText("[[[]],[[]],[[]]]", 3).ok()) << "side by side is not nested";
@@ -31,7 +31,7 @@ TEST(JsonTextTest, BoundsNestingOutsideOfStrings) {
   EXPECT_TRUE(CheckJsonText("]]]]", 1).ok()) << "left to the parser";
 }
 
-TEST(JsonTextTest, NamesTheByteThatIsNotUtf8) {
+TEST(JsonTextTest, NamesByteThatIsNotUtf8) {
   EXPECT_THAT(CheckJsonText("{\"a\xFF\": 1}", 3).message(), HasSubstr("byte 3"));
 }
 

@@ -28,8 +28,8 @@ absl::StatusOr<Fd> ListenOn(const addrinfo& where) {
   return fd;
 }
 
-// At each address of the host; those at which it is not possible are left out, unless there is no
-// other.
+// Listens at each address of the host; skips those where that is not possible, unless it is not
+// possible at any.
 absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& host, std::string port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& host, std::string po
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     addrinfo where = *each;
     if (!listeners.empty()) {
-      // Port 0 is the one that the first address got.
+      // For port 0 further addresses use the port that the first one got.
       const auto bound = static_cast<in_port_t>(htons(LocalPort(listeners[0].get())));
       if (where.ai_family == AF_INET) {
         reinterpret_cast<sockaddr_in*>(where.ai_addr)->sin_port = bound;
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& address) {
   const std::string port = address.substr(colon + 1);
   const bool everywhere = host.empty() || host == "::" || host == "0.0.0.0";
   absl::StatusOr<std::vector<Fd>> listeners = ListenOn(everywhere ? "::" : host, port);
-  // Where the kernel has no IPv6, every address is one of IPv4.
+  // If the kernel has no IPv6, every address means every IPv4 address.
   if (!listeners.ok() && everywhere) listeners = ListenOn("0.0.0.0", port);
   if (listeners.ok()) return listeners;
   return absl::UnavailableError(

@@ -1,4 +1,4 @@
-// Sockets of TCP that accept connections.
+// TCP sockets that accept connections.
 #ifndef SLUICE_SERVICES_COMMON_LISTENER_H_
 #define SLUICE_SERVICES_COMMON_LISTENER_H_
 
@@ -32,13 +32,13 @@ class Fd {
   int fd_;
 };
 
-// Listens at host:port (IPv6 in brackets; port 0: any that is free), at each address of the host,
-// on one port. Any of "0.0.0.0", "::" and no host at all is every address of this machine, of IPv6
-// and of IPv4. The sockets do not block. INVALID_ARGUMENT: not host:port. UNAVAILABLE: the host is
-// not known, the port is in use, or the address is not one of this machine.
+// Listens at host:port (IPv6 in brackets; port 0: any free one), at each address of the host, on
+// one port. "0.0.0.0", "::" and an empty host all mean every address of this machine, IPv6 and
+// IPv4. The sockets do not block. INVALID_ARGUMENT: not host:port. UNAVAILABLE: the host is
+// unknown, the port is in use, or the address is not one of this machine.
 absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& address);
 
-// The port at this side of a socket; 0: it has none.
+// The local port of a socket; 0: it has none.
 int LocalPort(int fd);
 
 }  // namespace sluice

@@ -30,7 +30,7 @@ bool Connects(const char* host, int port) {
                  is_four ? sizeof(four) : sizeof(six)) == 0;
 }
 
-TEST(ListenOnTest, ListensAtTheAddressesOfTheHostOnOnePort) {
+TEST(ListenOnTest, ListensAtAddressesOfHostOnOnePort) {
   for (const char* host : {"127.0.0.1", "localhost", "0.0.0.0", "[::]", ""}) {
     const auto listeners = ListenOn(absl::StrCat(host, ":0"));
     ASSERT_TRUE(listeners.ok()) << host << ": " << listeners.status();
@@ -41,7 +41,7 @@ TEST(ListenOnTest, ListensAtTheAddressesOfTheHostOnOnePort) {
   }
 }
 
-TEST(ListenOnTest, ServesIPv4AndIPv6WhereTheAddressIsAny) {
+TEST(ListenOnTest, ServesIPv4AndIPv6OnWildcardAddress) {
   if (!ListenOn("[::1]:0").ok()) GTEST_SKIP() << "this machine has no IPv6";
   for (const char* host : {"0.0.0.0", "[::]", ""}) {
     const auto listeners = ListenOn(absl::StrCat(host, ":0"));
@@ -52,7 +52,7 @@ TEST(ListenOnTest, ServesIPv4AndIPv6WhereTheAddressIsAny) {
   }
 }
 
-TEST(ListenOnTest, NamesTheAddressThatIsNotFree) {
+TEST(ListenOnTest, NamesAddressInUse) {
   const auto first = ListenOn("127.0.0.1:0");
   ASSERT_TRUE(first.ok());
   ASSERT_THAT(*first, Not(IsEmpty()));

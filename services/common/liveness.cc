@@ -7,7 +7,7 @@ namespace sluice {
 
 struct Liveness::Beat {
   Mutex mutex;
-  // When the beat that the executor has not come to was given; InfiniteFuture: there is none.
+  // When the beat that the executor has not yet run was given; InfiniteFuture: there is none.
   absl::Time given ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
 };
 
@@ -22,7 +22,7 @@ absl::Status Liveness::Check() {
       const absl::Duration waits = now - beat_->given;
       if (waits <= patience_) return absl::OkStatus();
       return absl::UnavailableError(
-          absl::StrCat("the process has come to none of its events for ",
+          absl::StrCat("the process has handled no event for ",
                        absl::FormatDuration(absl::Trunc(waits, absl::Milliseconds(1)))));
     }
     beat_->given = now;

@@ -1,4 +1,4 @@
-// Whether a process still does its work, for a liveness probe.
+// Whether a process still makes progress, for a liveness probe.
 #ifndef SLUICE_SERVICES_COMMON_LIVENESS_H_
 #define SLUICE_SERVICES_COMMON_LIVENESS_H_
 
@@ -11,18 +11,18 @@
 
 namespace sluice {
 
-// Asks the executor that guards a core whether it still comes to its events. An HTTP server answers
-// from threads of its own, also where the core does not.
+// Checks whether the executor that guards a core still handles events. The HTTP server of the probe
+// has its own threads, so it answers even when the core is stuck.
 //
-// Each check looks at the beat that an earlier one has given the executor, and gives it the next:
-// so it answers at once, and finds out with the first check after `patience`. Thread-safe.
+// Each check looks at the beat that an earlier check gave to the executor, and gives it the next
+// one. So a check answers at once, and the first check after `patience` fails. Thread-safe.
 class Liveness {
  public:
   // `executor` and `clock` must outlive it. `patience`: how long a beat may wait; a task of the
-  // executor may take so long, as the close of a large step does.
+  // executor, such as the close of a large step, may take that long.
   Liveness(SerialExecutor* executor, absl::Duration patience, const Clock* clock);
 
-  // OK, or UNAVAILABLE with how long the executor has come to nothing. Does not block.
+  // OK, or UNAVAILABLE with the time for which the executor has handled no event. Does not block.
   absl::Status Check();
 
  private:

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-TEST(LivenessTest, AnExecutorThatComesToItsTasksIsAliveHoweverSeldomItIsAsked) {
+TEST(LivenessTest, ExecutorThatRunsItsTasksIsAliveHoweverSeldomChecked) {
   FakeClock clock;
   SerialExecutor executor({.name = "test"});
   Liveness liveness(&executor, absl::Seconds(5), &clock);
@@ -17,7 +17,7 @@ TEST(LivenessTest, AnExecutorThatComesToItsTasksIsAliveHoweverSeldomItIsAsked) {
   }
 }
 
-TEST(LivenessTest, AnExecutorThatIsStuckForLongerThanItsPatienceIsNotAliveUntilItGoesOn) {
+TEST(LivenessTest, ExecutorStuckBeyondPatienceIsNotAliveUntilItContinues) {
   FakeClock clock;
   SerialExecutor executor({.name = "test"});
   Liveness liveness(&executor, absl::Seconds(5), &clock);
@@ -25,7 +25,7 @@ TEST(LivenessTest, AnExecutorThatIsStuckForLongerThanItsPatienceIsNotAliveUntilI
   executor.Post([&] { go_on.Wait(); });
   EXPECT_TRUE(liveness.Check().ok());
   clock.Advance(absl::Seconds(5));
-  EXPECT_TRUE(liveness.Check().ok()) << "a long task is no sign of death";
+  EXPECT_TRUE(liveness.Check().ok()) << "a long task alone does not fail the check";
   clock.Advance(absl::Seconds(1));
   const absl::Status stuck = liveness.Check();
   EXPECT_TRUE(absl::IsUnavailable(stuck)) << stuck;

@@ -32,7 +32,7 @@ std::string JsonString(absl::string_view text) {
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Plain where it can be, else quoted as JSON quotes.
+// Unquoted where possible, else quoted as in JSON.
 std::string LogfmtValue(const std::string& text) {
   const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';
@@ -40,7 +40,7 @@ std::string LogfmtValue(const std::string& text) {
   return plain ? text : JsonString(text);
 }
 
-// JSON knows no infinities and no NaN.
+// JSON has no infinities and no NaN.
 bool IsJsonLiteral(const std::string& value) {
   return value == "true" || value == "false" || value.find_first_of("nN") == std::string::npos;
 }
@@ -79,7 +79,7 @@ absl::StatusOr<Logger> Logger::Create(const Options& options) {
   if (options.file.empty()) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
-    try {  // spdlog's only way to say it
+    try {  // spdlog reports errors only by exceptions
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file);
     } catch (const spdlog::spdlog_ex& error) {
       return absl::UnavailableError(

@@ -18,7 +18,7 @@ class logger;
 
 namespace sluice {
 
-// A named value of a log line. Numbers and booleans stay what they are in JSON.
+// A named value of a log line. Numbers and booleans are not quoted in JSON.
 struct LogField {
   LogField(absl::string_view name, absl::string_view value) : name(name), value(value) {}
   LogField(absl::string_view name, const char* value) : name(name), value(value) {}
@@ -34,15 +34,18 @@ struct LogField {
   bool quoted = true;
 };
 
-// Structured logging: each line is a time, a level, a sentence and fields.
+// Structured logging: each line has a time, a level, a message and fields.
 //
 //   Logger logger = *Logger::Create({.level = "info"});
 //   logger = logger.With({{"job", job}, {"role", "shard"}, {"index", 0}});
-//   logger.Info("Installed a view", {{"view", "1.2.3"}, {"step", 17}});
+//   logger.Info("View installed", {{"view", "1.2.3"}, {"step", 17}});
 //
-//   logfmt: time=2026-01-31T12:00:00.000123Z level=info msg="Installed a view" job=demo role=shard
-//   index=0 view=1.2.3 step=17 json:   {"time":"…","level":"info","msg":"Installed a
-//   view","job":"demo","role":"shard","index":0,"view":"1.2.3","step":17}
+// In logfmt, on one line:
+//   time=2026-01-31T12:00:00.000123Z level=info msg="View installed" job=demo role=shard index=0
+//   view=1.2.3 step=17
+// In JSON, on one line:
+//   {"time":"…","level":"info","msg":"View installed","job":"demo","role":"shard","index":0,
+//   "view":"1.2.3","step":17}
 //
 // A Logger is a cheap value: copies share the sink. Every call may come from any thread; a line is
 // written whole, at once.
@@ -60,7 +63,7 @@ class Logger {
   // INVALID_ARGUMENT (level, format) or the file's error.
   static absl::StatusOr<Logger> Create(const Options& options);
 
-  // The same logger with these fields on every line. A field that is there already is replaced.
+  // The same logger with these fields on every line. They replace existing fields of the same name.
   [[nodiscard]] Logger With(std::initializer_list<LogField> fields) const;
 
   void Debug(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
@@ -68,7 +71,7 @@ class Logger {
   void Warning(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
   void Error(absl::string_view message, std::initializer_list<LogField> fields = {}) const;
 
-  // Whether Debug writes, for callers whose fields are dear.
+  // Whether Debug writes, for callers whose fields are expensive.
   bool debug_enabled() const;
 
  private:

@@ -39,7 +39,7 @@ class LoggerTest : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(LoggerTest, ALogfmtLineHasTimeLevelMessageAndFields) {
+TEST_F(LoggerTest, LogfmtLineHasTimeLevelMessageAndFields) {
   const Logger logger = Make("info", "logfmt").With({{"job", "demo"}, {"index", 0}});
   logger.Info("Installed a view",
               {{"view", "1.2.3"}, {"step", 17}, {"whole", true}, {"loss", 0.5}});
@@ -50,7 +50,7 @@ TEST_F(LoggerTest, ALogfmtLineHasTimeLevelMessageAndFields) {
                            "whole=true loss=0\\.5"));
 }
 
-TEST_F(LoggerTest, AJsonLineIsJsonWhateverIsInIt) {
+TEST_F(LoggerTest, JsonLineIsValidWithAnyText) {
   const Logger logger = Make("info", "json");
   const std::string nasty = "quote \" newline \n backslash \\ control \x01 not utf8 \xff";
   logger.Warning(nasty, {{"text", nasty},
@@ -66,13 +66,13 @@ TEST_F(LoggerTest, AJsonLineIsJsonWhateverIsInIt) {
   EXPECT_EQ(line["most"], "inf");
 }
 
-TEST_F(LoggerTest, ALogfmtLineStaysOneLineAndOneValue) {
+TEST_F(LoggerTest, LogfmtQuotesLineBreaksAndSpaces) {
   Make("info", "logfmt").Info("two\nlines", {{"path", "a b"}, {"formula", "a=b"}, {"none", ""}});
   ASSERT_THAT(Lines(), SizeIs(1));
   EXPECT_THAT(Lines()[0], HasSubstr(R"(msg="two\nlines" path="a b" formula="a=b" none="")"));
 }
 
-TEST_F(LoggerTest, LinesBelowTheLevelAreNotWritten) {
+TEST_F(LoggerTest, DoesNotWriteLinesBelowLevel) {
   const Logger logger = Make("warning", "logfmt");
   logger.Debug("no");
   logger.Info("no");
@@ -82,7 +82,7 @@ TEST_F(LoggerTest, LinesBelowTheLevelAreNotWritten) {
   EXPECT_THAT(Lines()[0], HasSubstr("level=error msg=\"yes\""));
 }
 
-TEST_F(LoggerTest, WithReplacesAFieldThatIsThereAndLeavesTheOriginalAlone) {
+TEST_F(LoggerTest, WithReplacesExistingFieldAndKeepsOriginalLogger) {
   const Logger first = Make("info", "logfmt").With({{"view", 1}});
   first.With({{"view", 2}}).Info("second");
   first.Info("first");
@@ -91,7 +91,7 @@ TEST_F(LoggerTest, WithReplacesAFieldThatIsThereAndLeavesTheOriginalAlone) {
   EXPECT_THAT(Lines()[1], HasSubstr("msg=\"first\" view=1"));
 }
 
-TEST_F(LoggerTest, LinesOfManyThreadsAreWhole) {
+TEST_F(LoggerTest, WritesWholeLinesFromManyThreads) {
   const Logger logger = Make("info", "json");
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -104,7 +104,7 @@ TEST_F(LoggerTest, LinesOfManyThreadsAreWhole) {
   for (const std::string& line : Lines()) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
 }
 
-TEST(LoggerOptionsTest, WhatIsWrongIsNamed) {
+TEST(LoggerOptionsTest, NamesInvalidOption) {
   const auto level = Logger::Create({"loud", "logfmt", ""});
   EXPECT_EQ(level.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(level.status().message()), HasSubstr("loud"));
@@ -115,7 +115,7 @@ TEST(LoggerOptionsTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(std::string(file.status().message()), HasSubstr("/dev/null/log"));
 }
 
-TEST(LoggerOptionsTest, ADefaultLoggerDropsEverything) { Logger().Error("nobody hears this"); }
+TEST(LoggerOptionsTest, DefaultLoggerDropsEverything) { Logger().Error("dropped"); }
 
 }  // namespace
 }  // namespace sluice

@@ -17,7 +17,7 @@ namespace {
 
 using Type = MetricDescriptor::Type;
 
-// Wrong names are mistakes of this program, found by its first test.
+// For wrong names, which are bugs of this program that its first test finds.
 [[noreturn]] void Fatal(const std::string& what) {
   std::fprintf(stderr, "metrics: %s\n", what.c_str());
   std::abort();
@@ -70,7 +70,7 @@ Metrics::Metrics(std::vector<MetricDescriptor> table,
     const std::string key = row.name;
     Family family{std::move(row)};
     const MetricDescriptor& d = family.descriptor;
-    try {  // prometheus-cpp's only way to say that a name is malformed
+    try {  // prometheus-cpp reports a malformed name only by an exception
       switch (d.type) {
         case Type::kCounter:
           family.counters =

@@ -20,8 +20,8 @@
 
 namespace sluice {
 
-// One row of a binary's table of metrics. All of a binary's names stand in one such table, so that
-// they can be listed, documented and held stable by a test.
+// One row of a binary's table of metrics. The table has all of a binary's names, so that they can
+// be listed and documented, and a test can keep them stable.
 struct MetricDescriptor {
   enum class Type { kCounter, kGauge, kHistogram };
 
@@ -40,8 +40,8 @@ std::vector<double> ExponentialBuckets(double first, double factor, int count);
 // object; updating is lock-free and may be done on any thread.
 class Metrics {
  public:
-  // `constant_labels` stand on every metric (training_job, role, index). A table with a malformed
-  // or repeated name is a broken invariant and fatal.
+  // Every metric gets the `constant_labels` (training_job, role, index). A malformed or repeated
+  // name in the table is a broken invariant and fatal.
   Metrics(std::vector<MetricDescriptor> table, std::map<std::string, std::string> constant_labels);
 
   ~Metrics();
@@ -50,13 +50,14 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
 
   // The metric of that name with those label values, in the table's order. A name that is not in
-  // the table, another type or number of labels is fatal.
+  // the table, or a wrong type or number of labels, is fatal.
   prometheus::Counter& counter(absl::string_view name, std::vector<std::string> label_values = {});
   prometheus::Gauge& gauge(absl::string_view name, std::vector<std::string> label_values = {});
   prometheus::Histogram& histogram(absl::string_view name,
                                    std::vector<std::string> label_values = {});
 
-  // Forgets the series of these label values (a worker that has gone); its references are dead.
+  // Removes the series of these label values (of a worker that has left); references to it become
+  // invalid.
   void RemoveGauge(absl::string_view name, const std::vector<std::string>& label_values);
 
   // In Prometheus' text format.
@@ -71,7 +72,7 @@ class Metrics {
   std::map<std::string, Family, std::less<>> families_;  // unchanged after construction
 };
 
-// The table as text, a line a metric, sorted by name: what a golden test keeps.
+// The table as text, one line per metric, sorted by name, for a golden test.
 std::string DescribeMetrics(const std::vector<MetricDescriptor>& table);
 
 // Serves /metrics, /healthz (200 while the process is alive) and /readyz (200 while it is ready);
@@ -82,8 +83,8 @@ class MetricsServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // OK if the process is ready. Called on the server's thread; must not block. Null: always.
     std::function<absl::Status()> ready;
-    // OK if the part of the process that decides has answered within its time: what a liveness
-    // probe asks. Called on the server's thread; must not block. Null: always.
+    // OK if the process's core has answered in time: for a liveness probe. Called on the server's
+    // thread; must not block. Null: always.
     std::function<absl::Status()> alive;
   };
 

@@ -41,7 +41,7 @@ std::pair<long, std::string> Get(int port, const std::string& path) {
   return answer;
 }
 
-TEST(MetricsTest, WhatIsCountedIsInTheTextWithItsLabels) {
+TEST(MetricsTest, SerializesValuesWithLabels) {
   Metrics metrics(Table(), {{"training_job", "demo"}, {"role", "shard"}});
   metrics.counter("steps_total").Increment(3);
   metrics.gauge("queue_bytes", {"core"}).Set(17);
@@ -54,31 +54,31 @@ TEST(MetricsTest, WhatIsCountedIsInTheTextWithItsLabels) {
   EXPECT_THAT(text, HasSubstr("phase=\"push\",le=\"1\"} 1"));
 }
 
-TEST(MetricsTest, TheSameLabelsAreTheSameMetric) {
+TEST(MetricsTest, SameLabelsReturnSameMetric) {
   Metrics metrics(Table(), {});
   EXPECT_EQ(&metrics.gauge("queue_bytes", {"a"}), &metrics.gauge("queue_bytes", {"a"}));
   EXPECT_NE(&metrics.gauge("queue_bytes", {"a"}), &metrics.gauge("queue_bytes", {"b"}));
 }
 
-TEST(MetricsTest, ARemovedSeriesIsGone) {
+TEST(MetricsTest, RemovesSeries) {
   Metrics metrics(Table(), {});
   metrics.gauge("queue_bytes", {"worker-3"}).Set(1);
   metrics.RemoveGauge("queue_bytes", {"worker-3"});
   EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("worker-3")));
 }
 
-TEST(MetricsTest, TheTableIsDescribedInOrder) {
+TEST(MetricsTest, DescribesTableInOrder) {
   EXPECT_EQ(DescribeMetrics(Table()),
             "sluice_queue_bytes{queue} gauge: Bytes that wait.\n"
             "sluice_step_seconds{phase} histogram: Time of a step.\n"
             "sluice_steps_total{} counter: Steps closed.\n");
 }
 
-TEST(MetricsTest, BucketsGrowByTheirFactor) {
+TEST(MetricsTest, BucketsGrowByFactor) {
   EXPECT_EQ(ExponentialBuckets(1, 4, 3), (std::vector<double>{1, 4, 16}));
 }
 
-TEST(MetricsDeathTest, ANameThatIsNotInTheTableOrOtherwiseIsFatal) {
+TEST(MetricsDeathTest, UnknownNameOrWrongLabelsAreFatal) {
   Metrics metrics(Table(), {});
   EXPECT_DEATH(metrics.counter("step_total"), "step_total is not in the table");
   EXPECT_DEATH(metrics.gauge("steps_total"), "steps_total is a counter");
@@ -88,7 +88,7 @@ TEST(MetricsDeathTest, ANameThatIsNotInTheTableOrOtherwiseIsFatal) {
   EXPECT_DEATH(Metrics(twice, {}), "twice");
 }
 
-TEST(MetricsServerTest, PagesTellMetricsHealthAndReadiness) {
+TEST(MetricsServerTest, ServesMetricsHealthAndReadiness) {
   Metrics metrics(Table(), {});
   metrics.counter("steps_total").Increment();
   absl::Status ready = absl::UnavailableError("no view yet");
@@ -110,7 +110,7 @@ TEST(MetricsServerTest, PagesTellMetricsHealthAndReadiness) {
   EXPECT_EQ(Get(port, "/elsewhere").first, 404);
 }
 
-TEST(MetricsServerTest, APortInUseIsAnErrorThatNamesIt) {
+TEST(MetricsServerTest, ErrorNamesPortInUse) {
   Metrics metrics(Table(), {});
   auto first = MetricsServer::Start({}, &metrics);
   ASSERT_TRUE(first.ok()) << first.status();

@@ -20,12 +20,11 @@
 namespace sluice {
 
 // Why not absl::Mutex itself: the system's Abseil is not compiled with ThreadSanitizer, which then
-// sees neither its locks nor its condition waits and reports correctly locked data as a race.
-// These classes are absl::Mutex, absl::MutexLock and absl::CondVar, plus the calls that tell
-// ThreadSanitizer (in builds with it only; elsewhere they cost nothing), and clang's lock
-// annotations.
+// sees neither its locks nor its condition waits and reports correctly locked data as a race. These
+// classes are absl::Mutex, absl::MutexLock and absl::CondVar, plus clang's lock annotations and,
+// only in builds with ThreadSanitizer, the calls that inform it.
 //
-// absl::Mutex::Await is left out on purpose: it runs the waiter's predicate on whichever thread
+// absl::Mutex::Await is left out on purpose: it runs the waiter's predicate on the thread that
 // unlocks. Wait in a loop on a CondVar instead:
 //
 //   MutexLock lock(&mutex_);
@@ -44,7 +43,7 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  // Blocks until this thread holds the mutex alone.
+  // Blocks until this thread holds the mutex exclusively.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     BeforeLock(kExclusive);
     mutex_.Lock();
@@ -57,7 +56,7 @@ class ABSL_LOCKABLE Mutex {
     AfterUnlock(kExclusive);
   }
 
-  // Takes the mutex if that needs no waiting; true if it did.
+  // Takes the mutex if that is possible without waiting; returns whether it did.
   [[nodiscard]] bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
 
   // Blocks until this thread holds the mutex together with other readers only.
@@ -73,8 +72,8 @@ class ABSL_LOCKABLE Mutex {
     AfterUnlock(kShared);
   }
 
-  // Tells the compiler's analysis that the calling thread holds the mutex; in builds of Abseil with
-  // assertions it is checked at run time too.
+  // Declares to the compiler's analysis that the calling thread holds the mutex; builds of Abseil
+  // with assertions check it at run time too.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() { mutex_.AssertHeld(); }
   void AssertReaderHeld() const ABSL_ASSERT_SHARED_LOCK() { mutex_.AssertReaderHeld(); }
 
@@ -112,7 +111,7 @@ inline bool Mutex::TryLock() {
 #endif
 }
 
-// Holds a mutex, alone, from construction to the end of the scope.
+// Holds a mutex exclusively from construction to the end of the scope.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
@@ -140,8 +139,8 @@ class ABSL_SCOPED_LOCKABLE ReaderMutexLock {
   Mutex* const mutex_;
 };
 
-// A condition variable. Each wait gives up the mutex (held alone by the caller), blocks, and holds
-// it again when it returns; it may return for no reason, so callers wait in a loop on their
+// A condition variable. Each wait releases the mutex, which the caller holds exclusively, blocks,
+// and holds it again when it returns. It may return spuriously, so callers wait in a loop on their
 // condition.
 class CondVar {
  public:

@@ -9,8 +9,7 @@
 namespace sluice {
 namespace {
 
-// Every test here is also a test of what ThreadSanitizer is told: it must find nothing in this
-// file.
+// Every test here also checks the calls to ThreadSanitizer: it must report nothing in this file.
 
 TEST(MutexTest, LockKeepsOtherThreadsOut) {
   Mutex mutex;
@@ -46,7 +45,7 @@ TEST(MutexTest, TryLockFailsWhileAnotherThreadHoldsIt) {
   EXPECT_TRUE(try_elsewhere());
 }
 
-TEST(MutexTest, ReadersShareItAndWritersDoNot) {
+TEST(MutexTest, ReadersShareMutexAndWritersDoNot) {
   Mutex mutex;
   int value = 0;
   std::vector<std::thread> threads;
@@ -74,7 +73,7 @@ TEST(MutexTest, ReadersShareItAndWritersDoNot) {
   std::thread([&] { ReaderMutexLock second(&mutex); }).join();
 }
 
-TEST(CondVarTest, WaitReturnsHoldingTheMutexAndSeesWhatTheSignallerWrote) {
+TEST(CondVarTest, WaitReturnsWithMutexAndSeesWritesOfSignaller) {
   Mutex mutex;
   CondVar not_empty;
   std::deque<int> queue;
@@ -118,11 +117,11 @@ TEST(CondVarTest, SignalAllWakesEveryWaiter) {
   EXPECT_EQ(woken, 3);
 }
 
-TEST(CondVarTest, AWaitThatNobodyEndsTimesOut) {
+TEST(CondVarTest, WaitWithoutSignalTimesOut) {
   Mutex mutex;
   CondVar never;
   MutexLock lock(&mutex);
-  // A wait may end for no reason; only a time-out says so.
+  // A wait may end spuriously; only a time-out returns true.
   while (!never.WaitWithTimeout(&mutex, absl::Milliseconds(1))) {
   }
   while (!never.WaitWithDeadline(&mutex, absl::InfinitePast())) {

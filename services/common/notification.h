@@ -9,12 +9,13 @@
 
 namespace sluice {
 
-// One thing that happens once, and threads that wait for it: absl::Notification, over the mutex
-// that ThreadSanitizer sees.
+// An event that happens once, and that threads can wait for: absl::Notification, with the mutex
+// that ThreadSanitizer understands.
 class Notification {
  public:
   Notification() = default;
-  // A waiter may destroy it as soon as it knows: the notifier is then let out first.
+  // A waiter may destroy it as soon as it is notified, so this waits until Notify has released the
+  // mutex.
   ~Notification() { MutexLock lock(&mutex_); }
 
   Notification(const Notification&) = delete;
@@ -27,17 +28,17 @@ class Notification {
     changed_.SignalAll();
   }
 
-  // Takes no lock: for every event.
+  // Takes no lock, so it is cheap enough to call for every event.
   bool HasBeenNotified() const { return notified_.load(std::memory_order_acquire); }
 
-  // Blocks; what the notifier did before is visible afterwards.
+  // Blocks; everything that the notifier did before is visible afterwards.
   void Wait() const {
     if (HasBeenNotified()) return;
     MutexLock lock(&mutex_);
     while (!HasBeenNotified()) changed_.Wait(&mutex_);
   }
 
-  // Blocks at most so long; whether it has happened.
+  // Blocks at most `timeout`; returns whether the event has happened.
   bool WaitWithTimeout(absl::Duration timeout) const {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mutex_);
@@ -47,7 +48,7 @@ class Notification {
   }
 
  private:
-  mutable Mutex mutex_;  // between a look at notified_ and the wait
+  mutable Mutex mutex_;  // makes the check of notified_ and the wait atomic
   mutable CondVar changed_;
   std::atomic<bool> notified_{false};  // changed with the mutex held
 };

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-TEST(NotificationTest, WhatTheNotifierDidBeforeIsSeenByAWaiter) {
+TEST(NotificationTest, WaiterSeesEarlierWritesOfNotifier) {
   int value = 0;
   Notification notification;
   std::thread notifier([&] {
@@ -20,7 +20,7 @@ TEST(NotificationTest, WhatTheNotifierDidBeforeIsSeenByAWaiter) {
   notifier.join();
 }
 
-TEST(NotificationTest, WhatTheNotifierDidBeforeIsSeenByWhoeverAsksWithoutWaiting) {
+TEST(NotificationTest, HasBeenNotifiedSeesEarlierWritesOfNotifier) {
   int value = 0;
   Notification notification;
   std::thread notifier([&] {
@@ -32,7 +32,7 @@ TEST(NotificationTest, WhatTheNotifierDidBeforeIsSeenByWhoeverAsksWithoutWaiting
   notifier.join();
 }
 
-TEST(NotificationTest, AWaiterMayDestroyItWhileTheNotifierIsStillInside) {
+TEST(NotificationTest, WaiterMayDestroyItDuringNotify) {
   for (int i = 0; i < 1000; ++i) {
     auto notification = std::make_unique<Notification>();
     std::thread notifier([raw = notification.get()] { raw->Notify(); });
@@ -42,7 +42,7 @@ TEST(NotificationTest, AWaiterMayDestroyItWhileTheNotifierIsStillInside) {
   }
 }
 
-TEST(NotificationTest, AWaitThatIsNotNotifiedEndsInTime) {
+TEST(NotificationTest, WaitWithoutNotifyTimesOut) {
   Notification notification;
   EXPECT_FALSE(notification.WaitWithTimeout(absl::Milliseconds(1)));
   notification.Notify();

@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// Shards, or workers, that a job may have: what a manifest may say.
+// The most shards, or workers, that a manifest may request.
 inline constexpr uint32_t kMaxReplicas = 1024;
 
-// For an option of a command line: refuses what is not a number from `least` to `most`, and says
-// the range. (CLI::Range lets "nan" pass, and a value that its type cannot hold is refused without
-// a range where there is no CLI::Range.)
+// For a command-line option: refuses a value that is not a number from `least` to `most`; the error
+// states the range. (CLI::Range accepts "nan". Without CLI::Range, the error for a value that its
+// type cannot hold does not state the range.)
 template <typename T>
 CLI::Validator NumberBetween(T least, T most) {
   const std::string range = absl::StrCat(least, " to ", most);

@@ -21,7 +21,7 @@ std::string ErrorOf(const CLI::Validator& validator, const std::string& text) {
   return "";
 }
 
-TEST(NumberRangeTest, NamesTheRangeOfWholeNumbers) {
+TEST(NumberRangeTest, NamesRangeOfWholeNumbers) {
   const CLI::Validator validator = NumberBetween<uint32_t>(1, 1000);
   EXPECT_EQ(ErrorOf<uint32_t>(validator, "1"), "");
   EXPECT_EQ(ErrorOf<uint32_t>(validator, "1000"), "");
@@ -33,7 +33,7 @@ TEST(NumberRangeTest, NamesTheRangeOfWholeNumbers) {
   }
 }
 
-TEST(NumberRangeTest, NamesTheRangeOfNumbers) {
+TEST(NumberRangeTest, NamesRangeOfNumbers) {
   const CLI::Validator validator = NumberBetween(0.0, 3600.0);
   EXPECT_EQ(ErrorOf<double>(validator, "0.5"), "");
   for (const char* text : {"-0.1", "3601", "nan", "inf", "1e999", "soon"}) {

@@ -21,9 +21,9 @@
 namespace sluice {
 namespace {
 
-// Where the process has no file descriptors left, connections wait this long to be accepted.
+// When the process has no file descriptors left, connections wait this long to be accepted.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// In one round, so that connections that are open get their turn.
+// Connections accepted in one round, so that open connections get their turn.
 constexpr int kAcceptsInRound = 32;
 
 const char* ReasonOf(int code) {
@@ -75,8 +75,8 @@ class PageServer::Impl {
     std::string request;
     std::string response;
     size_t sent = 0;
-    // The answer is sent, and the client's end awaited: whoever closes first may cut off what is
-    // still on its way.
+    // The answer is sent, and the client is expected to close: if the server closed first, bytes in
+    // flight could be lost.
     bool answered = false;
 
     bool reading() const { return response.empty(); }
@@ -98,7 +98,7 @@ class PageServer::Impl {
       poll(waits.data(), waits.size(), TimeoutUntil(until));
       if (waits[0].revents != 0) return;
 
-      // Who has sent something comes before who has just come.
+      // Connections with data come before new ones.
       auto wait = waits.begin() + 2;
       for (auto it = connections_.begin(); it != connections_.end(); ++wait) {
         const bool ready = wait->revents != 0;
@@ -131,7 +131,7 @@ class PageServer::Impl {
       connection.fd = std::move(fd);
       connection.deadline = absl::Now() + options_.patience;
       connections_.push_back(std::move(connection));
-      // Mostly the request is here already.
+      // Usually the request has already arrived.
       if (!Proceed(&connections_.back())) connections_.pop_back();
     }
   }
@@ -144,7 +144,7 @@ class PageServer::Impl {
     connections_.erase(oldest == connections_.end() ? connections_.begin() : oldest);
   }
 
-  // Does what can be done at once. False: the connection is over.
+  // Does what is possible without waiting. False: the connection is finished.
   bool Proceed(Connection* connection) {
     if (connection->reading() && !Receive(connection)) return false;
     if (!connection->reading() && !connection->answered && !Send(connection)) return false;
@@ -186,7 +186,7 @@ class PageServer::Impl {
     for (const Page& page : pages_) {
       if (page.path == path) return ResponseOf(page.answer(), !head);
     }
-    return ResponseOf({404, "there is no such page\n"}, !head);
+    return ResponseOf({404, "no such page\n"}, !head);
   }
 
   static bool Send(Connection* connection) {
@@ -212,8 +212,8 @@ class PageServer::Impl {
   const Fd listener_;
   const Fd wake_;
 
-  // The thread's.
-  std::list<Connection> connections_;  // the oldest first
+  // Used only by the thread.
+  std::list<Connection> connections_;  // oldest first
   absl::Time accept_after_ = absl::InfinitePast();
   std::thread thread_;  // last: it uses the above
 };

@@ -1,10 +1,10 @@
-// A small HTTP server for a few pages that are made on the spot: metrics and probes.
+// A small HTTP server for a few pages that are made on request: metrics and probes.
 //
-// Intuition. Kubelet kills a container whose probe is not answered, so nobody who reaches the port
-// may keep a probe from its answer. One thread serves all connections and waits for none of them; a
-// connection is open for one request and for a few seconds; and where all places are taken, a new
-// connection takes that of the oldest one that has not sent its request yet. So a thousand
-// connections that say nothing cost a probe nothing.
+// Intuition. Kubelet kills a container that does not answer its probe, so other clients of the port
+// must not be able to delay the answer to a probe. One thread serves all connections and waits for
+// none of them; a connection is open for one request and for a few seconds; and when all places are
+// taken, a new connection replaces the oldest one that has not sent its request yet. So a thousand
+// silent connections cost a probe nothing.
 #ifndef SLUICE_SERVICES_COMMON_PAGE_SERVER_H_
 #define SLUICE_SERVICES_COMMON_PAGE_SERVER_H_
 
@@ -30,22 +30,23 @@ class PageServer {
     std::function<Answer()> answer;  // on the server's thread; must not block
   };
   struct Options {
-    // host:port; port 0: any. [::] is every address of the machine, of either kind.
+    // host:port; port 0: any. [::] means every address of the machine, IPv6 and IPv4.
     std::string address = "127.0.0.1:0";
-    // Open at once. One more takes the place of the oldest whose request is not here.
+    // How many may be open at once. A further one replaces the oldest without a complete request.
     size_t max_connections = 64;
-    // Of a request's line and headers; a longer one is answered with 431.
+    // Of a request's first line and headers; a longer one is answered with 431.
     size_t max_request_bytes = 8192;
-    // From a connection's begin until its request is here, and from then until its answer is sent.
-    // Then the connection is closed.
+    // The time from accepting a connection until its request has arrived, and from then until its
+    // answer is sent. Then the connection is closed.
     absl::Duration patience = absl::Seconds(5);
   };
 
-  // UNAVAILABLE, naming the address: it cannot be listened on. INVALID_ARGUMENT: it is malformed.
+  // UNAVAILABLE: cannot listen on the address, which the error names. INVALID_ARGUMENT: it is
+  // malformed.
   static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
                                                            std::vector<Page> pages);
 
-  // Closes the connections; waits for a page that is being made.
+  // Closes the connections; waits for a running `answer`.
   ~PageServer();
 
   PageServer(const PageServer&) = delete;

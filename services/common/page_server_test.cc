@@ -41,7 +41,7 @@ class Client {
   void Send(const std::string& text) const {
     (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
   }
-  // Until the server ends the connection; "timeout" if it does not.
+  // Reads until the server ends the connection; "timeout" if it does not.
   std::string ReadAll() const {
     std::string all;
     char buffer[4096];
@@ -106,8 +106,8 @@ TEST_F(PageServerTest, RefusesRequestsThatAreTooLong) {
   EXPECT_THAT(Probe(), StartsWith(kOk));
 }
 
-// More connections than there are places say nothing, and stay open as long as the server lets
-// them. With a server of two threads every probe waited for theirs.
+// More connections than there are places stay silent, and open as long as the server lets them.
+// With a server of two threads every probe would wait for them.
 TEST_F(PageServerTest, AnswersProbesWhileAThousandConnectionsAreSilent) {
   rlimit files = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -142,7 +142,7 @@ TEST_F(PageServerTest, ClosesConnectionsThatDoNotReadTheirAnswer) {
   for (int i = 0; i < 10; ++i) EXPECT_THAT(Probe(), StartsWith(kOk));
 }
 
-TEST_F(PageServerTest, ServesBothKindsOfAddresses) {
+TEST_F(PageServerTest, ServesIPv4AndIPv6) {
   Start({.address = "[::]:0"});
   EXPECT_THAT(Probe(), StartsWith(kOk));
 }

@@ -29,7 +29,7 @@ sigset_t WatchedSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // Under nohup it is ignored, and stays so; blocked it would come all the same.
+  // Under nohup SIGHUP is ignored and must stay so; if blocked, it would be delivered all the same.
   struct sigaction hangup = {};
   if (sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) {
     sigaddset(&signals, SIGHUP);
@@ -37,7 +37,7 @@ sigset_t WatchedSignals() {
   return signals;
 }
 
-// For what cannot fail on a sound system.
+// For calls that cannot fail on a healthy system.
 void CheckErrno(bool ok, const char* what) {
   if (ok) return;
   std::perror(what);
@@ -46,9 +46,9 @@ void CheckErrno(bool ok, const char* what) {
 
 constexpr int kWatchable[] = {SIGTERM, SIGINT, SIGHUP};
 
-// Threads that libraries start before main (OpenBLAS's, behind LibTorch) block no signals, and one
-// that is sent to the process may be taken there. A handler, which knows nothing but globals,
-// passes it on through this pipe; it is made once, and stays.
+// Threads that libraries start before main (OpenBLAS's, behind LibTorch) block no signals, so the
+// kernel may deliver a signal of the process to one of them. A handler, which can use only globals,
+// forwards it through this pipe, which is made once and kept.
 std::atomic<int> forwarded_read{-1};
 std::atomic<int> forwarded_write{-1};
 
@@ -79,7 +79,7 @@ void ForwardFromOtherThreads(const sigset_t& signals) {
 
 absl::Status DieWithParent(pid_t expected_parent) {
   CheckErrno(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl(PR_SET_PDEATHSIG)");
-  // A parent that died before the call sends no signal any more.
+  // If the parent died before the call, the kernel sends no signal.
   if (getppid() == expected_parent) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the parent process ", expected_parent, " is gone"));
@@ -107,7 +107,7 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_signal)
     : on_signal_(std::move(on_signal)) {
   const sigset_t signals = WatchedSignals();
   CheckErrno(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "pthread_sigmask");
-  // Not blocking: what poll has seen another thread may take before it is read.
+  // Not blocking: another thread may take a signal between poll and read.
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   CheckErrno(signal_fd_ >= 0, "signalfd");
   ForwardFromOtherThreads(signals);

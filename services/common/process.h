@@ -15,26 +15,24 @@
 namespace sluice {
 
 // Asks the kernel to kill this process when the thread that started it ends. FAILED_PRECONDITION:
-// the parent is already not `expected_parent` any more (it died in between); the caller should
-// exit. Linux keeps the setting per thread of the parent: the parent must start its children from a
-// thread that lives as long as it does.
+// the parent is no longer `expected_parent` (it died meanwhile); the caller should exit. Linux
+// keeps the setting per thread of the parent: the parent must start its children from a thread that
+// lives as long as it does.
 absl::Status DieWithParent(pid_t expected_parent);
 
-// A random name for one life of a process: never 0, from the kernel's generator.
+// A random number that identifies one life of a process; never 0, from the kernel's generator.
 uint64_t RandomIncarnation();
 
-// Writes the port as decimal text, atomically: whoever started the process with port 0 finds it
-// there.
+// Writes the port as decimal text, atomically, for the parent that started the process with port 0.
 absl::Status WritePortFile(const std::string& path, int port);
 
-// Calls back on a thread of its own for each SIGTERM and SIGINT, and for SIGHUP (the terminal is
-// gone) unless the process was started with that ignored, in place of dying of it. To be
-// made in main before any other thread (threads inherit the blocked signals; those of libraries
-// that were there before pass theirs on), and once in a process. Signals stay blocked after it is
-// gone.
+// Calls back on its own thread for each SIGTERM and SIGINT, and for SIGHUP (the terminal is gone)
+// unless the process was started with that ignored, instead of dying of the signal. Make it in main
+// before any other thread, and once in a process: threads inherit the blocked signals, and threads
+// that libraries started earlier forward theirs. Signals stay blocked after its destruction.
 class SignalWatcher {
  public:
-  // `on_signal(the signal)` may block and lock: it is a normal thread.
+  // `on_signal(signal)` runs on a normal thread, so it may block and lock.
   explicit SignalWatcher(std::function<void(int)> on_signal);
   // Waits for a running callback.
   ~SignalWatcher();
@@ -51,7 +49,7 @@ class SignalWatcher {
   std::thread thread_;
 };
 
-// Gives the signals that SignalWatcher blocks, and SIGPIPE, back to a child between fork and exec.
+// Unblocks the signals that SignalWatcher blocks, and SIGPIPE, in a child between fork and exec.
 // Async-signal-safe.
 void UnblockSignalsInChild();
 

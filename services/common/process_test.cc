@@ -24,19 +24,19 @@ TEST(ProcessTest, IncarnationsAreNotZeroAndDiffer) {
   EXPECT_EQ(seen.count(0), 0u);
 }
 
-TEST(ProcessTest, APortFileHoldsThePort) {
+TEST(ProcessTest, WritesPortFile) {
   const std::string path = JoinPath(::testing::TempDir(), "port");
   ASSERT_TRUE(WritePortFile(path, 29500).ok());
   EXPECT_EQ(*MakeRealFileSystem()->Read(path, 100), "29500\n");
 }
 
-TEST(ProcessTest, AChildWhoseParentIsGoneIsToldSo) {
+TEST(ProcessTest, DieWithParentFailsIfParentIsGone) {
   const absl::Status status = DieWithParent(getpid());  // not our own parent
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// The grandchild holds the pipe's write end: it closes when the grandchild is dead.
-TEST(ProcessTest, AChildDiesWithItsParent) {
+// The grandchild has the pipe's write end, which closes when the grandchild is dead.
+TEST(ProcessTest, ChildDiesWithParent) {
   int alive[2];
   ASSERT_EQ(pipe(alive), 0);
   const pid_t parent = fork();
@@ -59,7 +59,7 @@ TEST(ProcessTest, AChildDiesWithItsParent) {
   close(alive[0]);
 }
 
-TEST(SignalWatcherTest, AHangupThatIsIgnoredStaysIgnored) {
+TEST(SignalWatcherTest, KeepsIgnoringIgnoredHangup) {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGHUP, SIG_IGN);
@@ -73,8 +73,8 @@ TEST(SignalWatcherTest, AHangupThatIsIgnoredStaysIgnored) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// As OpenBLAS's, which LibTorch brings along.
-TEST(SignalWatcherTest, ASignalThatAThreadFromBeforeTakesIsPassedOn) {
+// Like the threads of OpenBLAS, which LibTorch loads.
+TEST(SignalWatcherTest, ForwardsSignalTakenByEarlierThread) {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGTERM, SIG_DFL);
@@ -93,7 +93,7 @@ TEST(SignalWatcherTest, ASignalThatAThreadFromBeforeTakesIsPassedOn) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST(SignalWatcherTest, SignalsBecomeCallsOnANormalThread) {
+TEST(SignalWatcherTest, CallsBackOnNormalThread) {
   signal(SIGHUP, SIG_DFL);
   Mutex mutex;
   CondVar changed;

@@ -31,8 +31,8 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
 }
 
 absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags) {
-  // A limit on the size of files is an error of the write, like a full disk, and a peer that went
-  // away one of the connection: neither is a reason to die.
+  // A write beyond a limit on file sizes should be an error, as on a full disk, and so should a
+  // write to a peer that has disconnected: neither may kill the process.
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   if (flags.parent != 0) {
@@ -46,11 +46,11 @@ int ParseFlags(CLI::App* app, int argc, char** argv) {
   try {
     app->parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
-    // Most often a newer release started the program: it must not end a job that trains.
+    // Most often a newer release started the program; that must not end a job that is training.
     app->exit(error);
     return kExitRefused;
   } catch (const CLI::ParseError& error) {
-    // Prints help, version or what is wrong.
+    // Prints help, version or the error.
     return app->exit(error) == 0 ? kExitOk : kExitUsage;
   }
   return -1;

@@ -1,4 +1,4 @@
-// What every program of Sluice begins with: flags, logging, metrics, and how it ends.
+// The common parts of Sluice's programs: flags, logging, metrics and exit codes.
 
 #ifndef SLUICE_SERVICES_COMMON_PROGRAM_H_
 #define SLUICE_SERVICES_COMMON_PROGRAM_H_
@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// Flags that all long-running programs share.
+// Flags of all long-running programs.
 struct ProgramFlags {
   std::string log_level = "info";
   std::string log_format = "logfmt";
@@ -35,30 +35,30 @@ struct ProgramFlags {
 // --version. `flags` must outlive `app`.
 void AddProgramFlags(CLI::App* app, ProgramFlags* flags);
 
-// To be called in main after parsing: ties the process to its parent if asked to, and opens the
+// Call this in main after parsing. Ties the process to its parent if --parent is set, and opens the
 // log.
 absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags);
 
-// Parses; returns the exit code if the program is to end at once (help, version, wrong flags; a
-// flag that it does not know: kExitRefused), else -1.
+// Parses the flags. Returns the exit code if the program must end at once (help, version, wrong
+// flags; an unknown flag: kExitRefused), else -1.
 int ParseFlags(CLI::App* app, int argc, char** argv);
 
-// Serves the metrics where the flags say so, and writes the port's file; null if they do not. As
-// MetricsServer::Start; `ready` and `alive` are those of its options.
+// Serves the metrics and writes the port file if the flags ask for it; else null. As
+// MetricsServer::Start; `ready` and `alive` go into its options.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
     const ProgramFlags& flags, const Metrics* metrics, std::function<absl::Status()> ready,
     std::function<absl::Status()> alive = nullptr);
 
-// Tells about SIGTERM, SIGINT and SIGHUP. A SIGHUP counts only as the first: a terminal that goes
-// away may send several, and none of them is somebody's impatience. To be made in main before any
+// Reports SIGTERM, SIGINT and SIGHUP. A SIGHUP counts only if it is the first signal: a closed
+// terminal may send several, and they are no sign of an impatient user. Make it in main before any
 // other thread, once in a process.
 class StopRequests {
  public:
   StopRequests();
 
-  // From now on `handler(n)` is called for the n-th signal of the process's life, on a thread of
-  // its own; at once for one that has come already and was not handled. Null: nobody is told. Waits
-  // for a running handler.
+  // From now on `handler(n)` is called for the n-th signal since the process started, on a separate
+  // thread; at once for one that came earlier and was not handled. Null: signals are only counted.
+  // Waits for a running handler.
   void SetHandler(std::function<void(int)> handler);
 
  private:
@@ -68,7 +68,7 @@ class StopRequests {
   std::function<void(int)> handler_ ABSL_GUARDED_BY(mutex_);
   int received_ ABSL_GUARDED_BY(mutex_) = 0;
   int handled_ ABSL_GUARDED_BY(mutex_) = 0;
-  SignalWatcher watcher_;  // last: its thread uses the above
+  SignalWatcher watcher_;  // last: its thread uses the other members
 };
 
 // Prints "<program>: <status>" to standard error and returns the exit code: kExitUsage for

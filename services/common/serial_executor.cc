@@ -15,7 +15,7 @@ SerialExecutor::~SerialExecutor() { Stop(); }
 void SerialExecutor::Run(Task task, size_t bytes) {
   if (!TryStart(task, bytes)) return;
   std::move(task)();
-  task = nullptr;  // what it holds goes before another task runs
+  task = nullptr;  // free what it holds before another task runs
   Entry next;
   for (int combined = 0; EndAndTakeNext(combined, &next); ++combined) Execute(std::move(next));
 }
@@ -29,7 +29,7 @@ void SerialExecutor::Post(Task task, size_t bytes) {
   Account(static_cast<int64_t>(bytes));
 }
 
-// True: the caller runs the task, and then whatever EndAndTakeNext gives it.
+// True: the caller runs the task, and then the tasks that EndAndTakeNext returns.
 bool SerialExecutor::TryStart(Task& task, size_t bytes) {
   {
     MutexLock lock(&mutex_);
@@ -109,7 +109,7 @@ void SerialExecutor::Enqueue(Entry entry) {
   ++given_;
   queued_bytes_ += entry.bytes;
   queue_.push_back(std::move(entry));
-  if (!running_) work_.Signal();  // else whoever runs goes on with it, or wakes the thread
+  if (!running_) work_.Signal();  // else the running thread runs it, or wakes the executor's
 }
 
 SerialExecutor::Entry SerialExecutor::Take() {

@@ -14,54 +14,54 @@
 
 namespace sluice {
 
-// Runs tasks one at a time, in the order in which they were given: what guards a pure core, in
-// place of a mutex.
+// Runs tasks one at a time, in the order in which they were given. It guards a pure core, in place
+// of a mutex.
 //
 // Intuition. A mutex makes every caller wait for its turn; a plain task queue costs every caller a
-// thread hop. This does neither: Run executes the task right on the caller's thread when nothing
-// else is running or waiting, and queues it otherwise; whoever is running then takes a few queued
-// tasks along ("combining"), and a thread of its own takes the rest.
+// thread hop. SerialExecutor does neither: Run executes the task directly on the caller's thread
+// when no other task is running or waiting, and queues it otherwise; the thread that is running a
+// task then also runs a few queued ones ("combining"), and the executor's own thread runs the rest.
 //
-// Order: one queue; nothing overtakes, so the tasks of one producer run in the order in which it
-// gave them, and each task sees what earlier ones wrote. No lock is held while a task runs. A task
-// may call Run and Post: what it gives runs after it. Threads: Run, Post from any thread.
+// Order: there is one queue and no overtaking, so the tasks of one producer run in the order in
+// which it gave them, and each task sees the writes of earlier ones. No lock is held while a task
+// runs. A task may call Run and Post: those tasks run after it. Threads: Run, Post from any thread.
 class SerialExecutor {
  public:
   using Task = absl::AnyInvocable<void() &&>;
 
   struct Options {
     std::string name = "executor";  // of the thread; at most 15 characters count
-    // Queued tasks that a caller of Run takes along after its own, before it leaves the rest to the
+    // How many queued tasks a caller of Run runs after its own, before it leaves the rest to the
     // thread.
     int max_combined = 16;
-    // Called with the change of the bytes queued (what `bytes` said of tasks not begun yet); any
-    // thread, must not block.
+    // Called with each change of the queued bytes (the sum of `bytes` over tasks that have not
+    // begun); any thread, must not block.
     std::function<void(int64_t)> on_queued_bytes;
   };
 
   explicit SerialExecutor(Options options);
 
-  // Stop().
+  // Calls Stop().
   ~SerialExecutor();
 
   SerialExecutor(const SerialExecutor&) = delete;
   SerialExecutor& operator=(const SerialExecutor&) = delete;
 
   // Runs the task now on the calling thread if the executor is idle, else queues it. For short
-  // tasks. `bytes`: memory that the task holds while it waits, for the accounts only.
+  // tasks. `bytes`: memory that the task holds while it waits, for accounting only.
   void Run(Task task, size_t bytes);
   void Run(Task task) { Run(std::move(task), 0); }
 
-  // Queues the task for the executor's own thread. For long tasks. The queue's bound is the
-  // producers' business (credit, permits): queued_tasks() and queued_bytes() tell.
+  // Queues the task for the executor's own thread. For long tasks. Producers must bound the queue
+  // (credit, permits); queued_tasks() and queued_bytes() return its size.
   void Post(Task task, size_t bytes);
   void Post(Task task) { Post(std::move(task), 0); }
 
-  // Runs what is queued, then ends the thread. Tasks given from then on are destroyed without being
-  // run. Not from a task. Repeatable.
+  // Runs the queued tasks, then ends the thread. Later tasks are destroyed without being run. Must
+  // not be called from a task. May be called again.
   void Stop();
 
-  // Blocks until everything given before has run. Not from a task.
+  // Blocks until all earlier tasks have run. Must not be called from a task.
   void Flush();
 
   size_t queued_tasks() const;
@@ -92,9 +92,9 @@ class SerialExecutor {
   bool running_ ABSL_GUARDED_BY(mutex_) = false;  // some thread is running a task
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t given_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks taken in, and those that have ended
+  uint64_t given_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks accepted, and tasks ended
   uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;  // last: starts when the rest is there
+  std::thread thread_;  // last: starts when the other members exist
 };
 
 }  // namespace sluice

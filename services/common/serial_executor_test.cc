@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// Holds the executor's own thread until it is opened.
+// Blocks the executor's own thread until it is opened.
 class Gate {
  public:
   explicit Gate(SerialExecutor* executor) {
@@ -29,14 +29,14 @@ class Gate {
   Notification opened_;
 };
 
-TEST(SerialExecutorTest, RunExecutesAtOnceOnTheCallersThreadWhenIdle) {
+TEST(SerialExecutorTest, RunExecutesAtOnceOnCallersThreadWhenIdle) {
   SerialExecutor executor({});
   std::thread::id ran_on;
   executor.Run([&] { ran_on = std::this_thread::get_id(); });
   EXPECT_EQ(ran_on, std::this_thread::get_id());
 }
 
-TEST(SerialExecutorTest, PostExecutesOnTheExecutorsThread) {
+TEST(SerialExecutorTest, PostExecutesOnExecutorsThread) {
   SerialExecutor executor({});
   std::thread::id ran_on;
   executor.Post([&] { ran_on = std::this_thread::get_id(); });
@@ -45,7 +45,7 @@ TEST(SerialExecutorTest, PostExecutesOnTheExecutorsThread) {
   EXPECT_NE(ran_on, std::thread::id());
 }
 
-TEST(SerialExecutorTest, ARunBehindAPostWaitsForIt) {
+TEST(SerialExecutorTest, RunWaitsForEarlierPost) {
   SerialExecutor executor({});
   Gate gate(&executor);
   std::vector<int> order;
@@ -58,7 +58,7 @@ TEST(SerialExecutorTest, ARunBehindAPostWaitsForIt) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
 }
 
-TEST(SerialExecutorTest, WhatATaskGivesRunsAfterItAndOnTheSameThreadIfItMay) {
+TEST(SerialExecutorTest, TasksOfTaskRunAfterItOnSameThreadIfPossible) {
   SerialExecutor executor({});
   std::vector<int> order;
   std::thread::id inner;
@@ -73,7 +73,7 @@ TEST(SerialExecutorTest, WhatATaskGivesRunsAfterItAndOnTheSameThreadIfItMay) {
   EXPECT_EQ(inner, std::this_thread::get_id());
 }
 
-TEST(SerialExecutorTest, ACallerTakesOnlySoManyTasksAlong) {
+TEST(SerialExecutorTest, CallerRunsBoundedNumberOfQueuedTasks) {
   SerialExecutor::Options options;
   options.max_combined = 3;
   SerialExecutor executor(options);
@@ -93,7 +93,7 @@ TEST(SerialExecutorTest, ACallerTakesOnlySoManyTasksAlong) {
   EXPECT_EQ(here, 3);
 }
 
-TEST(SerialExecutorTest, QueuedBytesAreAccountedUntilTheTaskBegins) {
+TEST(SerialExecutorTest, CountsQueuedBytesUntilTaskBegins) {
   std::atomic<int64_t> reported{0};
   SerialExecutor::Options options;
   options.on_queued_bytes = [&reported](int64_t change) { reported += change; };
@@ -109,7 +109,7 @@ TEST(SerialExecutorTest, QueuedBytesAreAccountedUntilTheTaskBegins) {
   EXPECT_EQ(reported, 0);
 }
 
-TEST(SerialExecutorTest, StopRunsWhatIsQueuedAndDropsWhatComesLater) {
+TEST(SerialExecutorTest, StopRunsQueuedTasksAndDropsLaterOnes) {
   SerialExecutor executor({});
   int ran = 0;
   for (int i = 0; i < 100; ++i) executor.Post([&ran] { ++ran; });
@@ -123,7 +123,7 @@ TEST(SerialExecutorTest, StopRunsWhatIsQueuedAndDropsWhatComesLater) {
   EXPECT_EQ(held.use_count(), 1);
 }
 
-TEST(SerialExecutorTest, TasksOfManyThreadsRunOneAtATimeInEachThreadsOrder) {
+TEST(SerialExecutorTest, TasksOfManyThreadsRunOneAtATimeInOrderOfEachThread) {
   constexpr int kThreads = 4;
   constexpr int kTasks = 5000;
   SerialExecutor executor({});
@@ -153,7 +153,7 @@ TEST(SerialExecutorTest, TasksOfManyThreadsRunOneAtATimeInEachThreadsOrder) {
   EXPECT_EQ(next, std::vector<int>(kThreads, kTasks));
 }
 
-TEST(SerialExecutorTest, FlushWaitsForATaskThatRunsOnAnotherThread) {
+TEST(SerialExecutorTest, FlushWaitsForTaskOnAnotherThread) {
   SerialExecutor executor({});
   Notification entered;
   Notification leave;

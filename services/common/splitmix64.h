@@ -1,9 +1,9 @@
 // SplitMix64: small, stateless, and the same in every language.
 //
 // G. L. Steele, D. Lea, C. H. Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014;
-// constants as in S. Vigna's public-domain code. Its n-th output is a function of (seed, n), so
-// whatever is drawn from it does not depend on order or on who draws. What is drawn from it here is
-// part of what a job means (initial values, order of samples): changing it changes results.
+// constants as in S. Vigna's public-domain code. Its n-th output is a function of (seed, n), so a
+// drawn value does not depend on the order of draws or on the process that draws. A job's results
+// depend on these values (initial values, order of samples): changing them changes results.
 #ifndef SLUICE_SERVICES_COMMON_SPLITMIX64_H_
 #define SLUICE_SERVICES_COMMON_SPLITMIX64_H_
 
@@ -24,10 +24,10 @@ constexpr uint64_t SplitMix64At(uint64_t seed, uint64_t n) {
   return SplitMix64Mix(seed + (n + 1) * 0x9E3779B97F4A7C15u);
 }
 
-// In [0, 1), a multiple of 2^-53.
+// A number in [0, 1), a multiple of 2^-53.
 constexpr double UnitDouble(uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
 
-// 64-bit FNV-1a: turns a name into a number that seeds.
+// 64-bit FNV-1a: turns a name into a seed.
 constexpr uint64_t Fnv1a64(absl::string_view text) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;

@@ -10,11 +10,12 @@
 
 namespace sluice {
 
-// A folder under $TMPDIR (/tmp without it) that no other process has, not even one of the same id
-// in another container, and that only its user may read. Removed with what is in it at the end.
+// A folder under $TMPDIR (default /tmp) that no other process uses, not even one with the same id
+// in another container, and that only its user may read. The destructor removes it with its
+// content.
 class TemporaryDirectory {
  public:
-  // `prefix` begins the folder's name. An error names the folder under which none can be made.
+  // The folder's name begins with `prefix`. An error names the parent folder.
   static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Make(absl::string_view prefix);
 
   ~TemporaryDirectory();

@@ -1,4 +1,4 @@
-// Texts that have to fit somewhere.
+// Truncates and cleans UTF-8 texts.
 #ifndef SLUICE_SERVICES_COMMON_UTF8_H_
 #define SLUICE_SERVICES_COMMON_UTF8_H_
 
@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// The text's beginning, of at most so many bytes, without a part of a character at its end. What is
-// not UTF-8 is cut anywhere.
+// The beginning of the text, at most `max_bytes` long, without part of a character at its end. Text
+// that is not UTF-8 is cut anywhere.
 inline std::string TruncateUtf8(absl::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   constexpr size_t kLongestCharacter = 4;
@@ -22,8 +22,8 @@ inline std::string TruncateUtf8(absl::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, continues(end) ? max_bytes : end));
 }
 
-// Bytes of the character that the text begins with; 0: the text is empty, or does not begin with
-// valid UTF-8 (RFC 3629: neither overlong, nor a surrogate, nor above U+10FFFF).
+// Size of the first character in bytes; 0: the text is empty, or does not begin with valid UTF-8
+// (RFC 3629: neither overlong, nor a surrogate, nor above U+10FFFF).
 inline size_t FirstCharacter(absl::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) -> unsigned {
@@ -55,8 +55,8 @@ inline bool IsUtf8(absl::string_view text) {
   return true;
 }
 
-// As TruncateUtf8, with '?' for each byte that is not of a character: what a peer says, for logs,
-// messages and JSON.
+// As TruncateUtf8, with '?' for each byte that is not part of a character. For peers' texts in
+// logs, messages and JSON.
 inline std::string CleanUtf8(absl::string_view text, size_t max_bytes) {
   std::string clean;
   while (!text.empty()) {

@@ -7,12 +7,12 @@
 namespace sluice {
 namespace {
 
-TEST(Utf8Test, WhatFitsStays) {
+TEST(Utf8Test, KeepsTextThatFits) {
   EXPECT_EQ(TruncateUtf8("", 0), "");
   EXPECT_EQ(TruncateUtf8("läuft", 6), "läuft");
 }
 
-TEST(Utf8Test, NoCharacterIsCut) {
+TEST(Utf8Test, CutsBetweenCharacters) {
   const std::string text = "a€😀b";  // of 1, 3, 4 and 1 bytes
   const std::string expected[] = {"", "a", "a", "a", "a€", "a€", "a€", "a€", "a€😀", text};
   for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
@@ -20,12 +20,12 @@ TEST(Utf8Test, NoCharacterIsCut) {
   }
 }
 
-TEST(Utf8Test, BytesThatAreNoTextAreCutAnywhere) {
+TEST(Utf8Test, CutsInvalidBytesAnywhere) {
   const std::string bytes(10, '\x80');
   EXPECT_EQ(TruncateUtf8(bytes, 7), bytes.substr(0, 7));
 }
 
-TEST(Utf8Test, KnowsWhatIsText) {
+TEST(Utf8Test, RecognizesValidCharacters) {
   for (const char* text : {"", "a", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xF0\x90\x80\x80",
                            "\xF4\x8F\xBF\xBF", "läuft €😀"}) {
     EXPECT_TRUE(IsUtf8(text)) << text;
@@ -39,7 +39,7 @@ TEST(Utf8Test, KnowsWhatIsText) {
   }
 }
 
-TEST(Utf8Test, WhatIsNoTextIsReplacedAndWhatIsTooLongIsCut) {
+TEST(Utf8Test, ReplacesInvalidBytesAndCutsLongText) {
   EXPECT_EQ(CleanUtf8("a\xff€b", 100), "a?€b");
   EXPECT_EQ(CleanUtf8("a€b", 3), "a");
   EXPECT_EQ(CleanUtf8("\xff\xff\xff", 2), "??");

@@ -8,7 +8,8 @@ namespace sluice {
 // The release, e.g. "0.1.0".
 absl::string_view Version();
 
-// Release, compiler and instruction set: what checkpoints record, since bits depend on them.
+// Release, compiler and instruction set. Checkpoints record them, since results depend on them to
+// the bit.
 absl::string_view BuildDescription();
 
 }  // namespace sluice

@@ -13,14 +13,14 @@ namespace {
 
 constexpr absl::string_view kChecksum = "#sha256=";
 constexpr size_t kDigits = 64;
-// A file's name on this machine, with what is added to it for a while.
+// Of a file on this machine; leaves room for a temporary suffix.
 constexpr size_t kMaxName = 200;
 
 bool IsHexadecimal(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isxdigit(c); });
 }
 
-// Of a URL without scheme: host/folder/name?query.
+// The file name in a URL without scheme: host/folder/name?query.
 std::string NameIn(absl::string_view place) {
   place = place.substr(0, place.find('?'));
   std::string name(place.substr(place.rfind('/') + 1));
@@ -28,7 +28,7 @@ std::string NameIn(absl::string_view place) {
     if (!absl::ascii_isalnum(c) && !absl::StrContains("-_.+", c)) c = '_';
   }
   if (name.size() > kMaxName) name = name.substr(name.size() - kMaxName);
-  // Hidden files and the folder itself are no names for data.
+  // Data must not be in a hidden file, nor be named like the folder itself.
   return absl::StartsWith(name, ".") ? absl::StrCat("_", name) : name;
 }
 
@@ -59,7 +59,7 @@ absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text) {
   const auto is_blank = [](char c) { return absl::ascii_isspace(c) || absl::ascii_iscntrl(c); };
   if (std::any_of(place.begin(), place.end(), is_blank)) return refuse("has a space in it");
   const size_t slash = place.substr(0, place.find('?')).find('/');
-  if (slash == absl::string_view::npos || slash == 0) return refuse("names no host and file");
+  if (slash == absl::string_view::npos || slash == 0) return refuse("names no host or no file");
   WebAddress address;
   address.url = std::string(text.substr(0, hash));
   address.sha256 = absl::AsciiStrToLower(digits);

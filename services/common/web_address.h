@@ -8,18 +8,18 @@
 
 namespace sluice {
 
-// What a manifest may say in place of a file's path: where the file is downloaded from, and what it
-// must be, as in https://example.org/data/train.txt.gz#sha256=<64 hexadecimal digits>.
+// An address that a manifest may have in place of a file's path: where to download the file, and
+// its checksum, as in https://example.org/data/train.txt.gz#sha256=<64 hexadecimal digits>.
 struct WebAddress {
-  std::string url;        // without what stands behind the #
+  std::string url;        // without the # and what follows it
   std::string sha256;     // in lower case
   std::string file_name;  // the last part of the URL's path, of letters, digits and -_.+ only
 };
 
-// Whether a path of a manifest is meant as an address, well-formed or not.
+// Whether a manifest's path is meant as an address, well-formed or not.
 bool IsWebAddress(absl::string_view path);
 
-// InvalidArgument says what an address looks like.
+// INVALID_ARGUMENT, with the form of an address.
 absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text);
 
 }  // namespace sluice

@@ -20,14 +20,14 @@ std::string With(const std::string& url) {
   return absl::StrCat(url, "#sha256=", Checksum(), Checksum());
 }
 
-TEST(WebAddressTest, PathsAreNoAddresses) {
+TEST(WebAddressTest, PathsAreNotAddresses) {
   EXPECT_FALSE(IsWebAddress("/data/train.txt"));
   EXPECT_FALSE(IsWebAddress("data/a:b"));
   EXPECT_TRUE(IsWebAddress("http://a/b"));
-  EXPECT_TRUE(IsWebAddress("s3://a/b"));  // meant as one, and refused as one
+  EXPECT_TRUE(IsWebAddress("s3://a/b"));  // meant as an address, and refused as one
 }
 
-TEST(WebAddressTest, AnAddressIsAUrlAChecksumAndAName) {
+TEST(WebAddressTest, ParsesUrlChecksumAndName) {
   const auto address = ParseWebAddress(With("https://host:81/a/train-images.gz?version=2/3"));
   ASSERT_TRUE(address.ok()) << address.status();
   EXPECT_EQ(address->url, "https://host:81/a/train-images.gz?version=2/3");
@@ -35,7 +35,7 @@ TEST(WebAddressTest, AnAddressIsAUrlAChecksumAndAName) {
   EXPECT_EQ(address->file_name, "train-images.gz");
 }
 
-TEST(WebAddressTest, SlashesOfAQueryAreNoFolders) {
+TEST(WebAddressTest, SlashesInQueryAreNotFolders) {
   EXPECT_EQ(ParseWebAddress(With("http://h/f?a=/"))->file_name, "f");
 }
 
@@ -45,13 +45,13 @@ TEST(WebAddressTest, ChecksumsAreComparedInLowerCase) {
   EXPECT_EQ(address->sha256, std::string(64, 'f'));
 }
 
-TEST(WebAddressTest, ANameStaysInItsFolder) {
+TEST(WebAddressTest, NameStaysInItsFolder) {
   EXPECT_EQ(ParseWebAddress(With("http://h/a/.."))->file_name, "_..");
   EXPECT_EQ(ParseWebAddress(With("http://h/%2e%2e"))->file_name, "_2e_2e");
   EXPECT_EQ(ParseWebAddress(With("http://h/" + std::string(500, 'x')))->file_name.size(), 200u);
 }
 
-TEST(WebAddressTest, WhatIsWrongIsNamed) {
+TEST(WebAddressTest, ErrorNamesProblem) {
   const struct {
     std::string text;
     const char* why;
@@ -61,9 +61,9 @@ TEST(WebAddressTest, WhatIsWrongIsNamed) {
       {"http://h/f#md5=00", "has no checksum"},
       {"http://h/f#sha256=00", "64 hexadecimal digits"},
       {"http://h/f#sha256=" + std::string(64, 'g'), "64 hexadecimal digits"},
-      {With("http://h"), "names no host and file"},
-      {With("http:///f"), "names no host and file"},
-      {With("http://h?a=/f"), "names no host and file"},
+      {With("http://h"), "names no host or no file"},
+      {With("http:///f"), "names no host or no file"},
+      {With("http://h?a=/f"), "names no host or no file"},
       {With("http://h/"), "names no file"},
       {With("http://h/folder/?a=f"), "names no file"},
       {With("http://h/folder/"), "names no file"},

@@ -194,7 +194,7 @@ class Decoder {
   absl::Status TakeShared() {
     if (shared_ == nullptr) {
       return absl::InvalidArgumentError(
-          "malformed frame: a payload in shared memory, of which none was agreed on");
+          "malformed frame: a payload in shared memory, but none was agreed on");
     }
     absl::StatusOr<absl::Cord> payload = shared_->Take(place_);
     if (!payload.ok()) {

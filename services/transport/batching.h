@@ -12,27 +12,28 @@
 
 namespace sluice::internal {
 
-// What is queued on a stream waits for company until it has this much payload, wherever that lies:
-// a message wakes the other side up, which should begin with what there is (docs/benchmarks.md has
-// what either costs).
+// Frames queued on a stream wait for further ones until together they have this much payload,
+// wherever the payload is stored: each message wakes the other side, but the other side should also
+// start early on what there is (docs/benchmarks.md has the cost of either).
 inline constexpr size_t kTogetherBytes = size_t{512} << 10;
 
-// The next message of a stream is asked for before one of more than this is handled, so that it
-// comes in meanwhile. gRPC tells the sender at once that there is room for it, which wakes it up:
-// after a smaller one that waits until it has been handled, and goes along with the answer.
+// Before the stream handles a message of more than this, it starts the read of the next one, which
+// then arrives meanwhile. gRPC at once announces the room to the sender, which wakes it up: so
+// after a smaller message the read starts once that message has been handled, and the announcement
+// travels with the answer.
 inline constexpr size_t kReadAheadBytes = size_t{32} << 10;
 
 // Which frames of one stream go out together.
 //
-// Intuition. What is sent (not queued) goes out at once when the stream is free. What comes while a
-// write is under way waits, and then goes out together: the more there is to do, the fewer messages
-// it takes. The two sides tell each other in their greetings how many frames they take in one
-// message; who says nothing gets one at a time.
+// Intuition. A frame that is sent (not queued) goes out at once when the stream is free. Frames
+// that come while a write is under way wait, and then go out together: the higher the load, the
+// fewer messages per frame. Each side announces in its greeting how many frames it takes in one
+// message; a side that announces nothing gets one at a time.
 //
 // Threads: any.
 class Batching {
  public:
-  // Adds to a greeting what this side takes.
+  // Adds to a greeting how many frames this side takes in one message.
   static void Greet(v1::Header* greeting) {
     if (greeting->has_hello()) greeting->mutable_hello()->set_max_batch_frames(kMaxBatchFrames);
     if (greeting->has_hello_reply()) {
@@ -40,7 +41,7 @@ class Batching {
     }
   }
 
-  // Learns from the peer's greeting what it takes.
+  // Learns from the peer's greeting how many frames it takes in one message.
   void OnReceived(const v1::Header& header) {
     if (header.has_hello()) peer_takes_.store(header.hello().max_batch_frames());
     if (header.has_hello_reply()) peer_takes_.store(header.hello_reply().max_batch_frames());

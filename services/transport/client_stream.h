@@ -23,12 +23,12 @@
 
 namespace sluice::internal {
 
-// The client's side of one stream, whatever it carries: items go out as gRPC messages `Out`, `In`
-// come in.
+// The client's side of one stream, whatever it carries: it sends items as gRPC messages of type
+// `Out` and receives messages of type `In`.
 //
-// Intuition. What comes from gRPC is handled on the loop's thread; writes start on whichever thread
-// sends. The life of a call: start, then reads until one fails, then (when no write is under way
-// any more) WritesDone and Finish, which brings the status.
+// Intuition. The loop's thread handles gRPC's events; a write starts on the thread that sends. A
+// call runs as follows: start, then reads until one fails, then (when no write is under way any
+// more) WritesDone and Finish, which returns the status.
 template <typename Item, typename Out, typename In>
 class ClientStream {
  public:
@@ -45,9 +45,10 @@ class ClientStream {
 
   // On the loop's thread, one at a time.
   struct Callbacks {
-    // What came; an error refuses it, and breaks the stream.
+    // A message from the server. An error refuses it and breaks the stream.
     std::function<absl::Status(In message)> on_message;
-    // Exactly once, last, unless the stream is destroyed before. OK: the server ended it so.
+    // Called exactly once, as the last callback, unless the stream is destroyed before. OK: the
+    // server ended the stream with OK.
     std::function<void(absl::Status why)> on_broken;
   };
 
@@ -61,8 +62,8 @@ class ClientStream {
     call_->StartCall(&started_);
   }
 
-  // Cancels what is left, waits for a running callback and makes no further one. Not on the loop's
-  // thread.
+  // Cancels the rest of the stream and waits for a running callback; no further callback is made.
+  // Must not be called on the loop's thread.
   ~ClientStream() {
     abandoned_.store(true);
     context_.TryCancel();
@@ -72,7 +73,8 @@ class ClientStream {
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  // Sends behind everything sent before; dropped once the stream ends. Any thread; does not block.
+  // Sends after everything sent before; the item is dropped once the stream ends. Any thread; does
+  // not block.
   void Send(Item item, size_t cost) { Act(outbox_.Push(std::move(item), cost)); }
 
   // As Outbox's.
@@ -81,7 +83,7 @@ class ClientStream {
   }
   void Flush(size_t worth) { Act(outbox_.Flush(worth)); }
 
-  // Nothing more will be sent, once what was sent before is through. Any thread; does not block.
+  // Ends the sending side once everything sent before has gone out. Any thread; does not block.
   void Finish() { Act(outbox_.Close(absl::OkStatus())); }
 
   bool closing() const { return outbox_.closing(); }
@@ -103,7 +105,7 @@ class ClientStream {
   void OnRead(bool ok) {
     if (!ok) {
       reads_done_ = true;
-      Act(outbox_.Break(absl::OkStatus()));  // the status tells why
+      Act(outbox_.Break(absl::OkStatus()));  // the status says why
       return FinishIfOver();
     }
     In message = std::move(in_);
@@ -134,7 +136,7 @@ class ClientStream {
   }
 
   void OnFinished(bool) {
-    // What went wrong here is a better reason than the cancellation that followed.
+    // An error on this side is a better reason than the cancellation that followed it.
     absl::Status why = !refused_.ok() ? refused_ : outbox_.why();
     if (why.ok()) why = FromGrpcStatus(status_);
     if (!abandoned_.load()) callbacks_.on_broken(std::move(why));
@@ -148,7 +150,7 @@ class ClientStream {
         return;
       case Action::kWrite: {
         const auto& message = MessageOf(outbox_.front());
-        BeforeGrpc(loop_);  // it is over when gRPC gives the item back
+        BeforeGrpc(loop_);  // the item's write ends when gRPC returns the tag
         return call_->Write(message, &written_);
       }
       case Action::kFinish:
@@ -159,7 +161,7 @@ class ClientStream {
     }
   }
 
-  // The server does not read what waits, and would not read the rest.
+  // The server does not read the queued items, so it would not read the rest either.
   void CutIfOverBound() {
     if (!outbox_.why().ok()) context_.TryCancel();
   }
@@ -186,11 +188,11 @@ class ClientStream {
   grpc::ClientContext context_;
   std::unique_ptr<Call> call_;
 
-  // The loop's thread's.
+  // Used only on the loop's thread.
   In in_;
   bool reads_done_ = false;
   bool writes_done_ = false;
-  absl::Status refused_;  // what the server sent
+  absl::Status refused_;  // why a message from the server was refused
   grpc::Status status_;
 
   MethodEvent<ClientStream, &ClientStream::OnStarted> started_{this};

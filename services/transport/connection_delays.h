@@ -1,9 +1,9 @@
-// For how long new connections of an address wait before the server reads from them.
+// How long new connections from an address wait before the server reads from them.
 //
 // Intuition. A client whose connection is aborted connects again at once, and each new connection
-// may flood until the guard (connection_guard.h) has noticed. So from then on every connection of
-// that address waits before it is read, longer each time. An honest process at the same address is
-// served a moment later; connections that are open are not touched.
+// may flood until the guard (connection_guard.h) has noticed. So from then on every new connection
+// from that address waits before it is read, longer each time. An honest process at the same
+// address is served a moment later; connections that are open are not touched.
 #ifndef SLUICE_SERVICES_TRANSPORT_CONNECTION_DELAYS_H_
 #define SLUICE_SERVICES_TRANSPORT_CONNECTION_DELAYS_H_
 
@@ -16,13 +16,13 @@
 namespace sluice {
 
 inline constexpr absl::Duration kFirstDelay = absl::Milliseconds(500);
-// A client of gRPC's waits 5 s for a connection.
+// A gRPC client waits 5 s for a connection.
 inline constexpr absl::Duration kLongestDelay = absl::Seconds(2);
-// Without another flood from the address.
+// After this long without another flood, an address is no longer delayed.
 inline constexpr absl::Duration kDelayMemory = absl::Minutes(1);
-// Ends that an address may have, at once and a second: of connections without an admitted call (a
-// client that gRPC itself disconnects, for hasty pings or a failed handshake, floods by connecting
-// again), and of streams that were refused with RESOURCE_EXHAUSTED.
+// How many suspect ends an address may have, in a burst and per second: of connections without an
+// admitted call (a client that gRPC itself disconnects, for hasty pings or a failed handshake,
+// floods by connecting again and again), and of streams that were refused with RESOURCE_EXHAUSTED.
 inline constexpr double kEndsAtOnce = 5;
 inline constexpr double kEndsPerSecond = 2;
 inline constexpr size_t kMaxRememberedAddresses = 4096;
@@ -32,11 +32,11 @@ class ConnectionDelays {
  public:
   // Zero unless the address has flooded within kDelayMemory.
   absl::Duration DelayOf(const std::string& address, absl::Time now) const;
-  // A connection of the address was aborted. The delay doubles once in its own length: connections
-  // that flooded at the same time count once.
+  // A connection from the address was aborted. The delay doubles at most once within its own
+  // length, so connections that flood at the same time count once.
   void OnFlood(const std::string& address, absl::Time now);
-  // A connection or stream of the address has ended so. True: it was one too many, and counts as a
-  // flood.
+  // A connection or stream from the address has ended in such a way. Returns true if it was one too
+  // many, which counts as a flood.
   bool OnSuspectEnd(const std::string& address, absl::Time now);
   // Whether any address has a delay.
   bool Any(absl::Time now) const { return now < any_until_; }
@@ -45,7 +45,7 @@ class ConnectionDelays {
   struct Record {
     absl::Duration delay;
     absl::Time flooded = absl::InfinitePast();
-    double ends = kEndsAtOnce;  // that the address may still have
+    double ends = kEndsAtOnce;  // suspect ends that the address may still have
     absl::Time counted = absl::InfinitePast();
   };
 

@@ -34,7 +34,7 @@ TEST_F(ConnectionDelaysTest, DoublesUpToTheLongestDelayAndForgetsAfterAMinute) {
   EXPECT_EQ(delays_.DelayOf("a", now_), kFirstDelay);
 }
 
-TEST_F(ConnectionDelaysTest, CountsFloodsOfTheSameTimeOnce) {
+TEST_F(ConnectionDelaysTest, CountsSimultaneousFloodsOnce) {
   for (int i = 0; i < 100; ++i) delays_.OnFlood("a", now_ + absl::Milliseconds(i));
   EXPECT_EQ(delays_.DelayOf("a", now_), kFirstDelay);
 }
@@ -46,7 +46,7 @@ TEST_F(ConnectionDelaysTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACall
   EXPECT_EQ(delays_.DelayOf("a", now_), kFirstDelay);
 }
 
-TEST_F(ConnectionDelaysTest, DoesNotDelayAddressThatTriesAgainWithPauses) {
+TEST_F(ConnectionDelaysTest, DoesNotDelayAddressThatRetriesWithPauses) {
   for (int i = 0; i < 1000; ++i) {
     delays_.OnSuspectEnd("a", now_);
     now_ += absl::Seconds(1 / kEndsPerSecond);
@@ -54,7 +54,7 @@ TEST_F(ConnectionDelaysTest, DoesNotDelayAddressThatTriesAgainWithPauses) {
   EXPECT_EQ(delays_.DelayOf("a", now_), kNone);
 }
 
-TEST_F(ConnectionDelaysTest, RemembersABoundedNumberOfAddresses) {
+TEST_F(ConnectionDelaysTest, RemembersBoundedNumberOfAddresses) {
   for (size_t i = 0; i < 3 * kMaxRememberedAddresses; ++i) {
     delays_.OnFlood(absl::StrCat(i), now_);
   }

@@ -27,26 +27,26 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Milliseconds(50);
-// Until the second look at a connection that sent too much; and between looks while an address has
-// a delay.
+// The time until the second check of a connection that sent too much, and between checks while an
+// address has a delay.
 constexpr absl::Duration kConfirmation = absl::Milliseconds(20);
-// However many sockets there are, the thread rests so many times as long as the processor's time of
-// a sweep; less while there is a flood. (The time of day would count the thread's waiting for the
-// lock of a socket that gRPC is reading, which is long in a flood.)
+// However many sockets there are, the thread pauses for this many times the processor time of a
+// sweep; less during a flood. (The time of day would include the thread's waits for the lock of a
+// socket that gRPC is reading, which are long during a flood.)
 constexpr int kLeastPause = 20;
 constexpr int kLeastPauseInFlood = 10;
-// A service that has not seen an admitted call after so many sweeps will not see it: the client has
-// reset it, or no service has the method.
+// A service that has not seen an admitted call after this many sweeps will not see it: the client
+// has reset it, or no service has the method.
 constexpr int kMaxSweepsWithoutPeer = 20;
-// Where the process has no file descriptors left, connections wait this long to be accepted.
+// When the process has no file descriptors left, connections wait this long to be accepted.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// A peer that acknowledges nothing for this long has lost the connection. gRPC's own listeners take
-// it from the keepalive timeout (grpc_settings.cc).
+// The connection to a peer that acknowledges nothing for this long is lost. gRPC's own listeners
+// derive this from the keepalive timeout (grpc_settings.cc).
 constexpr int kMostUnacknowledgedMs = 10000;
-// Threads that give connections to gRPC, which begins to read within that call, and stays there as
-// long as there is something to read: a flood holds the thread until it is disconnected.
+// Threads that hand connections to gRPC. gRPC begins to read within that call, and does not return
+// as long as there is something to read: a flood occupies the thread until it is disconnected.
 constexpr int kGivers = 4;
-// In one round, so that connections that are open get their turn.
+// Connections accepted in one round, so that open connections get their turn.
 constexpr int kAcceptsInRound = 64;
 
 int PortOf(const sockaddr_storage& address) {
@@ -59,7 +59,7 @@ int PortOf(const sockaddr_storage& address) {
   return 0;
 }
 
-// Empty: the file is no connection that the server on this port accepted.
+// Empty: the file is not a connection that the server on this port accepted.
 std::string PeerOfServersConnection(int fd, int port) {
   if (LocalPort(fd) != port) return "";
   sockaddr_storage address = {};
@@ -68,7 +68,7 @@ std::string PeerOfServersConnection(int fd, int port) {
   return GrpcPeerName(address);
 }
 
-// Of a peer's name, which ends with its port.
+// The address in a peer's name, which ends with its port.
 std::string AddressOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 struct Bytes {
@@ -88,7 +88,7 @@ Bytes BytesOf(int fd) {
           info.tcpi_bytes_acked};
 }
 
-// What the calling thread has had of a processor.
+// The processor time that the calling thread has used.
 absl::Duration ThreadTime() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -102,10 +102,11 @@ void LetReceiveBufferGrow(int fd, bool may) {
   (void)setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks));
 }
 
-// Ends the connection, and drops what it received and nothing has read: a flood of some MiB may
-// wait there. False: the file is no longer this peer's connection.
+// Ends the connection, and drops what it received but was not read: a flood of some MiB may wait
+// there. False: the file is no longer this peer's connection.
 bool Abort(int fd, int port, const std::string& peer) {
-  // gRPC may close the file at any time, and another one get its number; not that of a duplicate.
+  // gRPC may close the file at any time, and its number may be reused; a duplicate's number may
+  // not.
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return false;
   const auto close_own = absl::MakeCleanup([own] { close(own); });
@@ -198,7 +199,7 @@ void ConnectionGuard::OnAdmitted(uint64_t connection) {
 
 void ConnectionGuard::OnFlood(uint64_t connection) {
   MutexLock lock(&mutex_);
-  // Without an admitted call it is ended by its bytes.
+  // A connection without an admitted call is ended by the rule about its bytes.
   const auto found = connections_.find(connection);
   if (found == connections_.end() || found->second.flooding) return;
   found->second.flooding = true;
@@ -359,7 +360,7 @@ ConnectionGuard::Known ConnectionGuard::Look() {
 void ConnectionGuard::Sweep() {
   const Known known = Look();
   const absl::Time now = absl::Now();
-  std::map<std::string, bool> open;  // by peer: of those known, whether one is there
+  std::map<std::string, bool> open;  // known peers with an open connection
   std::map<std::string, Suspect> suspects;
   std::vector<std::string> ended = std::exchange(replaced_, {});
   for (auto it = sockets_.begin(); it != sockets_.end();) {
@@ -388,8 +389,8 @@ void ConnectionGuard::Sweep() {
     }
     const uint64_t bytes = BytesOf(fd).read;
     if (bytes <= kMaxBytesBeforeCall) continue;
-    // gRPC reads again when it has worked off what it read before. So a second look that finds more
-    // is sure that no admitted call was among the first bytes.
+    // gRPC reads again only when it has processed what it read before. So when a second check finds
+    // more bytes, no admitted call was among the first ones.
     const auto before = suspects_.find(peer);
     const bool again = before != suspects_.end();
     if (!again || bytes <= before->second.read_bytes || !known.complete ||
@@ -410,7 +411,7 @@ void ConnectionGuard::Sweep() {
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::string& peer = it->second.peer;
-    // One that has begun since the look is kept.
+    // A connection that began after Look is kept.
     const bool gone = known.admitted.count(peer) > 0 && open.count(peer) == 0;
     it = gone ? connections_.erase(it) : std::next(it);
   }

@@ -2,28 +2,28 @@
 //
 // Intuition. gRPC 1.51 lets a client open and reset streams, or send headers without end, as fast
 // as it can. Its calls are refused (security/call_gate.h) one by one, and everything else that the
-// process receives waits behind them, heartbeats too. gRPC has no means to end such a connection.
-// So this process accepts connections itself and gives them to gRPC. A thread looks at their
-// sockets several times a second and aborts the connections that
+// process receives, heartbeats included, waits behind them. gRPC has no means to end such a
+// connection. So the guard accepts connections itself and hands them to gRPC. Its thread checks
+// their sockets several times a second and aborts the connections that
 //
 //   - sent more than kMaxBytesBeforeCall without a call that the gate admitted: a process of a job
 //     begins with such a call; or
 //   - made more refused calls than kRefusalRate allows; or
 //   - had more streams refused with RESOURCE_EXHAUSTED than its address may (connection_delays.h);
 //     or
-//   - sent more bytes than kUnexplainedRate allows that belong to no message, call or answer:
-//     frames without content (settings, empty DATA, headers without end).
+//   - sent more bytes than kUnexplainedRate allows that belong to no message, call or answer, that
+//     is, frames without content (settings, empty DATA, headers without end).
 //
-// gRPC 1.51 keeps the header fields of a call that is not complete, in some ten times their size,
-// and reads all that has come at once. So the receive buffer of a connection stays as small as that
-// of a new one until a call is admitted: between two looks at it, less is read.
+// gRPC 1.51 keeps the header fields of an incomplete call, in about ten times their size, and reads
+// everything that has arrived at once. So the receive buffer of a connection stays as small as that
+// of a new one until a call is admitted: less is read between two checks.
 //
-// A flooding client would connect again at once. So new connections of its address are given to
-// gRPC only after a delay (connection_delays.h). Nothing reads them before.
+// A flooding client would connect again at once. So the guard hands new connections from its
+// address to gRPC only after a delay (connection_delays.h). Nothing reads them before.
 //
 // The gate knows a connection by a number, and admits its first call before anything behind that
-// call is read; the peer's address, by which a socket is found, is known a moment later, when a
-// service sees the call. Until then no connection is judged by the first rule.
+// call is read; the peer's address, by which the guard finds the socket, is known a moment later,
+// when a service sees the call. Until then the first rule is not applied to any connection.
 #ifndef SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
 #define SLUICE_SERVICES_TRANSPORT_CONNECTION_GUARD_H_
 
@@ -55,20 +55,20 @@ namespace sluice {
 
 inline constexpr uint64_t kMaxBytesBeforeCall = uint64_t{256} << 10;
 // Bytes of a connection with an admitted call that belong to no message that the server has
-// received. At once, beside the largest message and what gRPC reads ahead of the service: a window
-// of at most kMaxBulkWindowBytes, which is never larger than what the messages had before. In the
-// long run: what is lost when streams break off.
+// received. `at_once` comes on top of the largest message and of what gRPC reads ahead of the
+// service: a window of at most kMaxBulkWindowBytes, which is never larger than all messages before
+// it. `per_second` allows for the bytes lost when streams break off.
 struct UnexplainedRate {
   double at_once = 8 << 20;
   double per_second = 2 << 20;
 };
 inline constexpr UnexplainedRate kUnexplainedRate;
 
-// Connections that wait at the same time; further ones of delayed addresses are closed.
+// How many connections may wait at the same time; further ones from delayed addresses are closed.
 inline constexpr size_t kMaxDelayedConnections = 1024;
 
 struct Disconnection {
-  // Why: "no_call", "refused_calls", "exhausted" or "frames". For a metric's label.
+  // "no_call", "refused_calls", "exhausted" or "frames". For a metric's label.
   absl::string_view reason;
   std::string text;  // names the peer
   // As CallRefusal::to_log.
@@ -80,11 +80,11 @@ class ConnectionGuard final : public security::CallObserver {
   struct Options {
     // Called on the guard's thread; must not block. Null: nothing is called.
     std::function<void(const Disconnection&)> on_disconnected;
-    std::function<void()> on_delayed;  // for each connection that waits
-    // The largest that the server receives.
+    std::function<void()> on_delayed;  // for each connection that is delayed
+    // The largest message that the server receives.
     size_t max_message_bytes = 0;
   };
-  // What a connection's messages explain of the bytes that it sent. Any thread.
+  // How many of the bytes that a connection sent are explained by its messages. Any thread.
   class Account {
    public:
     void OnMessage(size_t bytes) {
@@ -105,26 +105,27 @@ class ConnectionGuard final : public security::CallObserver {
   ConnectionGuard(const ConnectionGuard&) = delete;
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
-  // Listens; returns the port. Clients can connect, and wait until Start. Once. Errors as ListenOn.
+  // Listens and returns the port. Clients can connect, and wait until Start. Call once. Errors as
+  // ListenOn.
   absl::StatusOr<int> Listen(const std::string& address);
-  // Gives the connections to the server, which has started. Once, after Listen.
+  // Starts to hand connections to the server, which must have started. Call once, after Listen.
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server);
-  // Returns when no connection will be accepted or disconnected any more. Repeatable.
+  // Afterwards no connection is accepted or disconnected any more. May be called again.
   void Stop();
 
   // Any thread; these do not block.
   void OnAdmitted(uint64_t connection) override;
   void OnFlood(uint64_t connection) override;
-  // A service sees a call, whose context is complete. Returns the account of its connection, where
-  // the service enters each message that it receives; never null.
+  // To be called when a service sees a call, whose context is then complete. Returns the account of
+  // its connection, in which the service enters each message that it receives; never null.
   std::shared_ptr<Account> OnCall(const grpc::ServerContextBase& context);
 
  private:
   // A connection that had a call admitted.
   struct Connection {
-    std::string peer;       // empty: not known yet
-    int sweeps = 0;         // for which it was not known
-    bool flooding = false;  // it is to be disconnected
+    std::string peer;       // empty: not yet known
+    int sweeps = 0;         // during which the peer was not known
+    bool flooding = false;  // to be disconnected
     std::shared_ptr<Account> account = std::make_shared<Account>();
   };
   // A connection that gRPC has, or has closed since.
@@ -148,10 +149,10 @@ class ConnectionGuard final : public security::CallObserver {
     uint64_t explained = 0;  // bytes
     int exhausted = 0;       // streams, since the last look
   };
-  // What is known of peers when a sweep begins.
+  // What is known about peers when a sweep begins.
   struct Known {
-    std::map<std::string, Admitted> admitted;  // by peer, of those that had a call admitted
-    bool complete = true;                      // there is no connection whose peer is not known yet
+    std::map<std::string, Admitted> admitted;  // by peer: those with an admitted call
+    bool complete = true;                      // the peer of each connection is known
   };
 
   // An accepted connection that gRPC does not have yet.
@@ -162,7 +163,7 @@ class ConnectionGuard final : public security::CallObserver {
   };
 
   void Loop();
-  // Waits for a connection or until something is due. False: the guard stops.
+  // Waits for a connection or for the next due time. False: the guard stops.
   bool Wait();
   void Wake();
   void Accept();
@@ -182,33 +183,33 @@ class ConnectionGuard final : public security::CallObserver {
   std::vector<Fd> listeners_;
   Fd wake_;
   int port_ = 0;
-  Mutex mutex_;  // protects what follows; not held while sockets are looked at
+  Mutex mutex_;  // protects what follows; not held while sockets are checked
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool flood_found_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_giving_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Fd> to_give_ ABSL_GUARDED_BY(mutex_);
   CondVar given_;  // with mutex_: to_give_ or stopping_giving_ has changed
-  // As many as are open, and those that came within the last kMaxSweepsWithoutPeer sweeps.
+  // The open connections, and those that came within the last kMaxSweepsWithoutPeer sweeps.
   std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
 
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   std::vector<std::thread> givers_;
 
-  // The thread's.
-  std::map<int, Socket> sockets_;      // by file descriptor
-  std::vector<std::string> replaced_;  // peers of those whose descriptor has another one now
-  std::list<Delayed> delayed_;         // in the order of their coming
+  // Used only by the thread.
+  std::map<int, Socket> sockets_;      // by descriptor, of sockets handed to gRPC
+  std::vector<std::string> replaced_;  // peers whose descriptor was reused
+  std::list<Delayed> delayed_;         // in the order of acceptance
   ConnectionDelays delays_;
   absl::Time accept_at_ = absl::InfinitePast();
   absl::Time sweep_at_ = absl::InfinitePast();
-  absl::Time flood_sweep_at_ = absl::InfinitePast();  // where a flood was found
+  absl::Time flood_sweep_at_ = absl::InfinitePast();  // the earliest, if a flood was found
   std::map<std::string, Suspect> suspects_;           // by peer
   std::map<std::string, Traffic> traffic_;            // by peer
   security::LogLimit log_;
   std::thread thread_;
 };
 
-// As gRPC names the address; empty: it is neither IPv4 nor IPv6, or of one link only.
+// The address as gRPC writes it; empty: it is neither IPv4 nor IPv6, or is link-local.
 std::string GrpcPeerName(const sockaddr_storage& address);
 
 }  // namespace sluice

@@ -47,7 +47,7 @@ class CoordinatorLink::Impl {
   void Reconnect() {
     MutexLock lock(&mutex_);
     broken_ = true;
-    if (why_.ok()) why_ = absl::CancelledError("another coordinator is looked for");
+    if (why_.ok()) why_ = absl::CancelledError("looking for another coordinator");
     changed_.SignalAll();
   }
 
@@ -66,16 +66,16 @@ class CoordinatorLink::Impl {
  private:
   using Stream = MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage>;
 
-  // Uses the present stream, if any, without the lock. The stream is destroyed by the link's thread
-  // alone, once nobody uses it: a user may be one of its own callbacks, for which its destructor
-  // would wait.
+  // Uses the current stream, if any, without the lock. Only the link's thread destroys the stream,
+  // once it has no users: a user may be one of its own callbacks, for which its destructor would
+  // wait.
   template <typename Use>
   void WithStream(Use use) {
     Stream* stream = nullptr;
     {
       MutexLock lock(&mutex_);
       stream = stream_.get();
-      // A stream that was given up may still lead to a coordinator that was replaced.
+      // A dropped stream may still lead to a coordinator that was replaced.
       if (stream == nullptr || retiring_ || broken_) return;
       ++users_;
     }
@@ -91,7 +91,7 @@ class CoordinatorLink::Impl {
       const absl::Time started = absl::Now();
       OpenStream();
       if (!WaitUntilBroken()) break;
-      // A stream that held for a while says that the coordinator is there.
+      // A stream that lasted for a while shows that the coordinator is up.
       if (absl::Now() - started > absl::Seconds(2)) backoff.Reset();
       MutexLock lock(&mutex_);
       const absl::Time deadline = absl::Now() + backoff.Next(random);
@@ -142,7 +142,7 @@ class CoordinatorLink::Impl {
     callbacks_.on_connected();
   }
 
-  // Of the newest heartbeat; an older one's answer comes late and says so by the newest's.
+  // Measures only the newest heartbeat; if an older one's reply is late, the newest one's is too.
   void NoteReply(uint64_t sequence) {
     absl::Time sent;
     {
@@ -154,7 +154,7 @@ class CoordinatorLink::Impl {
     options_.on_round_trip(absl::Now() - sent);
   }
 
-  // False: the link ends.
+  // False: the link is being destroyed.
   bool WaitUntilBroken() {
     std::unique_ptr<Stream> stream;
     absl::Status why;
@@ -184,7 +184,8 @@ class CoordinatorLink::Impl {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
 
-  // Anything, on the present stream; of its callbacks, which end before the next stream begins.
+  // Whether anything has arrived on the current stream. Used only by its callbacks, which end
+  // before the next stream begins.
   bool heard_ = false;
 
   Mutex mutex_;  // protects what follows; not held while calling out
@@ -198,7 +199,7 @@ class CoordinatorLink::Impl {
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: starts when the rest is there
+  std::thread thread_;  // last: starts when the other members exist
 };
 
 CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -1,5 +1,5 @@
-// A member's stream to the coordinator, kept open: when it breaks, or there is none, a new one is
-// opened with backoff.
+// Keeps a member's stream to the coordinator open: when the stream breaks or cannot be opened, the
+// link opens a new one with backoff.
 
 #ifndef SLUICE_SERVICES_TRANSPORT_COORDINATOR_LINK_H_
 #define SLUICE_SERVICES_TRANSPORT_COORDINATOR_LINK_H_
@@ -22,19 +22,19 @@ class CoordinatorLink {
  public:
   struct Options {
     std::string address;  // host:port
-    // That its streams run on; must outlive it.
+    // The loop that runs the link's streams; must outlive the link.
     EventLoop* loop = nullptr;
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    // Told how long each heartbeat took until its reply was here; on the loop's thread, before
-    // on_message. Null: nobody.
+    // Called with the time from each heartbeat to its reply; on the loop's thread, before
+    // on_message. May be null.
     std::function<void(absl::Duration)> on_round_trip;
     Backoff::Options backoff = {.initial = absl::Milliseconds(50), .max = absl::Seconds(1)};
   };
 
-  // On the loop's thread or the link's own, one at a time, for each stream: on_connected,
-  // on_message..., on_broken. They must not block. "Connected" is before anything has been heard
-  // from the other side: what is sent waits until there is a connection.
+  // Called on the loop's thread or the link's own, one at a time, for each stream in this order:
+  // on_connected, on_message..., on_broken. They must not block. on_connected comes before anything
+  // has arrived from the other side: messages sent from then on wait for the connection.
   struct Callbacks {
     std::function<void()> on_connected;
     std::function<void(v1::CoordinatorMessage)> on_message;
@@ -43,22 +43,22 @@ class CoordinatorLink {
 
   static std::unique_ptr<CoordinatorLink> Start(Options options, Callbacks callbacks);
 
-  // Waits for a running callback; no further one comes. Not from a callback.
+  // Waits for a running callback; no further one is made. Must not be called from a callback.
   ~CoordinatorLink();
 
   CoordinatorLink(const CoordinatorLink&) = delete;
   CoordinatorLink& operator=(const CoordinatorLink&) = delete;
 
-  // On the present stream; dropped if there is none. Any thread, also from callbacks; does not
-  // block.
+  // Sends on the current stream; the message is dropped if there is none. Any thread, also from
+  // callbacks; does not block.
   void Send(v1::MemberMessage message);
 
-  // Gives the present stream up (on_broken is called) and looks for the coordinator again. Any
-  // thread; does not block.
+  // Drops the current stream (on_broken is called) and looks for the coordinator again. Any thread;
+  // does not block.
   void Reconnect();
 
-  // Ends the present stream once everything that was sent before is through, opens no other, and
-  // waits for that, at most `timeout`. Not from a callback.
+  // Ends the current stream once everything sent before has gone out, opens no other, and waits for
+  // the end, at most `timeout`. Must not be called from a callback.
   void Finish(absl::Duration timeout);
 
  private:

@@ -12,8 +12,8 @@
 namespace sluice {
 namespace {
 
-// Where the port's colon stands; npos: there is none. Colons inside of brackets belong to an IPv6
-// address.
+// The position of the colon before the port; npos: there is none. Colons inside brackets belong to
+// an IPv6 address.
 size_t PortColon(absl::string_view endpoint) {
   const size_t colon = endpoint.rfind(':');
   const size_t bracket = endpoint.rfind(']');
@@ -29,7 +29,7 @@ absl::Status CheckPort(absl::string_view text, absl::string_view source) {
       absl::StrCat(source, " has '", text, "' for a port; it must be a number from 1 to 65535"));
 }
 
-// An IPv6 address goes into brackets.
+// Puts an IPv6 address in brackets.
 absl::StatusOr<std::string> MasterHost(absl::string_view address) {
   const bool bracketed = absl::StartsWith(address, "[") && absl::EndsWith(address, "]");
   const auto colons = std::count(address.begin(), address.end(), ':');

@@ -1,4 +1,4 @@
-// Addresses as people give them: host:port.
+// Addresses as users write them: host:port.
 
 #ifndef SLUICE_SERVICES_TRANSPORT_ENDPOINT_H_
 #define SLUICE_SERVICES_TRANSPORT_ENDPOINT_H_
@@ -10,21 +10,20 @@
 
 namespace sluice {
 
-// Where a coordinator listens unless told otherwise.
+// The port where a coordinator listens by default.
 inline constexpr int kDefaultCoordinatorPort = 29500;
 
-// The coordinator's host:port: the flag's value if there is one (its port may be left out), else
+// The coordinator's host:port: the flag's value if there is one (its port is optional), else
 // MASTER_ADDR and MASTER_PORT of the environment, as PyTorch's launchers set them. INVALID_ARGUMENT
-// names what is missing or malformed. For main only.
+// says what is missing or malformed. For main only.
 absl::StatusOr<std::string> CoordinatorEndpoint(absl::string_view flag);
 
-// The same without the environment: what the flag and the two variables (null: unset) amount to.
+// The same from given values of the flag and the two variables (null: unset).
 absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const char* master_address,
                                                const char* master_port);
 
-// Where a coordinator listens: the flag's value if there is one, else where the two variables
-// (null: unset) say that it is found, else any port of this machine alone. INVALID_ARGUMENT as
-// above.
+// Where a coordinator listens: the flag's value if there is one, else the address in the two
+// variables (null: unset), else any port of the loopback interface. INVALID_ARGUMENT as above.
 absl::StatusOr<std::string> ResolveListenAddress(absl::string_view flag, const char* master_address,
                                                  const char* master_port);
 absl::StatusOr<std::string> CoordinatorListenAddress(absl::string_view flag);

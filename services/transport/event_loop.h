@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace internal {
 
-// What gRPC gives back when an operation has ended: its tag.
+// The tag of an operation, which gRPC returns when the operation has ended.
 class Event {
  public:
   virtual ~Event() = default;
@@ -31,32 +31,33 @@ class MethodEvent final : public Event {
 
 }  // namespace internal
 
-// A completion queue of gRPC's and the thread that serves it: what the streams of a process run on.
+// A gRPC completion queue and the thread that serves it. The streams of a process run on it.
 //
-// Intuition. gRPC's waiting threads receive for each other: whichever waits at the sockets reads
-// what comes, for any queue, and wakes the thread whose it is. So a second thread that waits, be it
-// for a stream that is silent, costs every message two thread switches. Where one thread waits for
-// everything, nothing is handed over. The streams of one process therefore share a loop.
+// Intuition. gRPC's waiting threads receive for each other: the thread that waits at the sockets
+// reads what arrives, for any queue, and wakes the thread that serves that queue. So a second
+// waiting thread, even one that waits for an idle stream, costs every message two thread switches.
+// Where one thread waits for everything, nothing is handed over. The streams of one process
+// therefore share a loop.
 //
-// What runs on the thread must not block, nor destroy what waits for the loop.
+// Code on the thread must neither block nor destroy an object that waits for the loop.
 class EventLoop {
  public:
-  // `name` of the thread. Started at once.
+  // Starts the thread at once, under this name.
   explicit EventLoop(std::string name);
-  // Over a queue of a server's, which takes operations when the server has started: then call
-  // Start.
+  // On a server's queue, which takes operations once the server has started: call Start then.
   EventLoop(std::string name, std::unique_ptr<grpc::CompletionQueue> queue);
 
-  // Everything that runs on the loop is gone, or comes back by itself; waits for that.
+  // Waits for the operations that are still under way. Each stream on the loop must be gone by
+  // then, or end by itself.
   ~EventLoop();
 
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // `sweep`, if any, is called on the thread every quarter of a second.
+  // `sweep`, unless null, is called on the thread every quarter of a second.
   void Start(std::function<void()> sweep = nullptr);
 
-  // Tags are internal::Event. Before an operation begins: internal::BeforeGrpc(loop).
+  // Tags are internal::Event. Call internal::BeforeGrpc(loop) before starting an operation.
   grpc::CompletionQueue* queue() { return queue_.get(); }
 
  private:

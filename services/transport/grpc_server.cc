@@ -16,8 +16,8 @@
 namespace sluice {
 namespace {
 
-// Reports a call to the guard when its context is complete (at the first hook, not before), and
-// then its messages.
+// Reports a call to the guard when its context is complete (from the first hook on), and then its
+// messages.
 class ReportCall final : public grpc::experimental::Interceptor {
  public:
   ReportCall(ConnectionGuard* guard, grpc::ServerContextBase* context)
@@ -30,8 +30,8 @@ class ReportCall final : public grpc::experimental::Interceptor {
       account_->OnMessage(kMaxMetadataBytes);
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
-      // All services but that of Exchange are generated ones: their messages are of Protobuf. Null:
-      // the client has sent its last one.
+      // All services except that of Exchange are generated, so their messages are Protobuf. Null:
+      // the client has sent its last message.
       const void* const message = methods->GetRecvMessage();
       if (account_ != nullptr && message != nullptr) {
         account_->OnMessage(static_cast<const google::protobuf::Message*>(message)->ByteSizeLong());

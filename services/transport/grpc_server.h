@@ -17,29 +17,30 @@
 
 namespace sluice {
 
-// A gRPC server's life: bound to a port or an error that says why, stopped in an orderly way. Where
-// its credentials have a gate (ServerCredentialsOf), a ConnectionGuard accepts its connections and
-// disconnects the clients that flood it.
+// Starts a gRPC server on a port, or returns an error that says why not, and stops it in order.
+// Where its credentials have a gate (ServerCredentialsOf), a ConnectionGuard accepts its
+// connections and disconnects the clients that flood it.
 class GrpcServer {
  public:
-  // What is served. The calls come from the thread that starts and stops the server, in this order.
+  // A service of the server. The thread that starts and stops the server calls these, in this
+  // order.
   class Service {
    public:
     virtual ~Service() = default;
-    // The largest message that it wants to receive; the server's limit is that of its neediest
-    // service.
+    // The largest message that this service receives; the server's limit is the largest of its
+    // services'.
     virtual size_t max_message_bytes() const { return kMaxControlMessageBytes; }
     // kBulk: clients send much data. One such service is enough to make the server's connections
     // measure their bandwidth.
     virtual ChannelKind kind() const { return ChannelKind::kControl; }
     // Registers the service (and completion queues) with the builder.
     virtual void Register(grpc::ServerBuilder* builder) = 0;
-    // The server listens. A service of Exchange reports each stream that begins to the guard, which
-    // outlives the streams; null: there is none.
+    // The server listens. A service with Exchange reports each stream that begins to the guard,
+    // which outlives the streams; null: there is no guard.
     virtual void Started(ConnectionGuard*) {}
-    // No new calls come; ends the ones that would last.
+    // No new calls come; the service ends its long-lived calls.
     virtual void Stopping() {}
-    // All calls have ended, or the server could not start; joins threads.
+    // All calls have ended, or the server could not start; the service joins its threads.
     virtual void Stopped() {}
   };
 
@@ -47,29 +48,29 @@ class GrpcServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // Null: plain text.
     std::shared_ptr<grpc::ServerCredentials> credentials;
-    // Of all connections together.
+    // Of all connections together (MaxServerBufferBytes).
     size_t max_buffer_bytes = MaxServerBufferBytes();
     ConnectionGuard::Options guard;
-    // How long calls may go on once the server stops; then they are cancelled.
+    // How long calls may continue once the server stops; then they are cancelled.
     absl::Duration grace = absl::Seconds(2);
   };
 
-  // The services must outlive the server. INVALID_ARGUMENT or UNAVAILABLE (names the address:
-  // taken, not of this machine, malformed).
+  // The services must outlive the server. INVALID_ARGUMENT: the address is malformed. UNAVAILABLE:
+  // it is in use or not one of this machine. Both name the address.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(Options options,
                                                            std::vector<Service*> services);
 
-  // As Stop().
+  // Calls Stop().
   ~GrpcServer();
 
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
-  // That it listens on.
+  // The port that it listens on.
   int port() const { return port_; }
 
-  // Ends every call within the grace period and waits for it. Not from a call's own thread.
-  // Repeatable.
+  // Ends every call within the grace period and waits for that. Must not be called from a call's
+  // own thread. May be called again.
   void Stop();
 
  private:
@@ -82,7 +83,7 @@ class GrpcServer {
   int port_ = 0;
 };
 
-// A generated service as it is: unary calls, or reactors that end by themselves.
+// A generated service without more to do: its calls are unary, or reactors that end by themselves.
 class GeneratedService final : public GrpcServer::Service {
  public:
   explicit GeneratedService(grpc::Service* service) : service_(service) {}

@@ -26,14 +26,14 @@ namespace {
 constexpr char kExperiments[] =
     "tcp_frame_size_tuning,tcp_rcv_lowat,flow_control_fixes,peer_state_based_framing";
 
-// A peer that answers no ping for this long (frozen, or cut off without a word) has lost the
-// connection. Longer than the silence after which the coordinator expels it: who is a member is the
-// coordinator's to say.
+// The connection to a peer that answers no ping for this long (frozen, or unreachable) is lost.
+// This is longer than the silence after which the coordinator expels it: membership is the
+// coordinator's decision.
 constexpr int kKeepaliveMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 10000;
 
-// Of malloc: no more than this lies free at the end of a heap; the largest block that comes from a
-// heap at all (the most that glibc allows).
+// For malloc: how much memory may stay free at the end of a heap, and the largest block that comes
+// from a heap at all (the most that glibc allows).
 constexpr int kKeptBytes = 1 << 30;
 constexpr int kLargestHeapBlock = 32 << 20;
 
@@ -50,8 +50,8 @@ void ConfigureGrpcProcess(const GrpcProcessOptions& options) {
     mallopt(M_MMAP_THRESHOLD, kLargestHeapBlock);
   }
 #ifdef NDEBUG
-  // Distributions build Abseil with the search for lock cycles, which makes every lock of gRPC's
-  // and ours enter a global graph.
+  // Distributions build Abseil with deadlock detection, which enters every lock of gRPC's and ours
+  // in a global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
 }
@@ -79,7 +79,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   // connection: without the measurement it has 64 KiB, and a larger message waits for a round trip
   // after its first 64 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, options.kind == ChannelKind::kBulk);
-  // A proxy for the web is none for our own processes.
+  // A web proxy must not be used between Sluice's own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (security::SpeaksTls(options.credentials)) {
     arguments.SetSslTargetNameOverride(
@@ -114,7 +114,7 @@ void ApplyServerSettings(ChannelKind kind, size_t max_message_bytes, size_t max_
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients ping as often as set above; the default calls that an attack.
+  // Clients ping as often as set above; with the default, gRPC would treat that as an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxHastyPings);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kind == ChannelKind::kBulk);

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// The one mapping between the two kinds of status: codes are the same numbers, messages are kept
-// (cut to 4 KiB on the way out, so that they fit in trailers); a code that absl does not know is
+// The one mapping between the two kinds of status. Codes are the same numbers; messages are kept,
+// but cut to 4 KiB on the way out, so that they fit in trailers. A code unknown to absl becomes
 // UNKNOWN.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-TEST(GrpcStatusTest, EveryCodeAndItsMessageSurviveTheRoundTrip) {
+TEST(GrpcStatusTest, EveryCodeAndMessageSurvivesRoundTrip) {
   for (int code = 1; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), "why");
     EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(status)), status);
@@ -16,12 +16,12 @@ TEST(GrpcStatusTest, EveryCodeAndItsMessageSurviveTheRoundTrip) {
   EXPECT_TRUE(FromGrpcStatus(ToGrpcStatus(absl::OkStatus())).ok());
 }
 
-TEST(GrpcStatusTest, ALongMessageIsCutSoThatItFitsInTrailers) {
+TEST(GrpcStatusTest, TruncatesLongMessageToFitInTrailers) {
   const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(status.error_message().size(), 4096u);
 }
 
-TEST(GrpcStatusTest, AnUnknownCodeIsUnknown) {
+TEST(GrpcStatusTest, MapsUnknownCodeToUnknown) {
   const grpc::Status status(grpc::StatusCode::DO_NOT_USE, "odd");
   EXPECT_EQ(FromGrpcStatus(status), absl::UnknownError("odd"));
 }

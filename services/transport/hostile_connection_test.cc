@@ -1,5 +1,5 @@
-// What one connection can do to a server that holds to no contract: HTTP/2 frames of the test's own
-// against a StreamServer over loopback.
+// What one connection that breaks the protocol can do to a server: sends hand-made HTTP/2 frames to
+// a StreamServer over loopback.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::
                       BigEndian(flags, 1), BigEndian(stream, 4), payload);
 }
 
-// A header field as HPACK (RFC 7541, section 6.2.2) has it without compression.
+// A header field in HPACK (RFC 7541, section 6.2.2) without compression.
 std::string Field(const std::string& name, const std::string& value) {
   return absl::StrCat(std::string(1, '\0'), BigEndian(static_cast<uint32_t>(name.size()), 1), name,
                       BigEndian(static_cast<uint32_t>(value.size()), 1), value);
@@ -68,7 +68,7 @@ std::string CallHeaders() {
                       Field("content-type", "application/grpc"));
 }
 
-// A connection that sends what the test says, and throws away what comes back.
+// A connection that sends the bytes that the test gives it, and discards the answers.
 class RawConnection {
  public:
   explicit RawConnection(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -83,7 +83,8 @@ class RawConnection {
     if (fd_ >= 0) close(fd_);
   }
 
-  // The server's limits hold once the client has confirmed its settings, which have come by then.
+  // The server's limits apply once the client has confirmed its settings, which have arrived by
+  // then.
   void Begin() {
     EXPECT_TRUE(
         Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Http2Frame(kSettings, 0, 0, ""))));
@@ -106,8 +107,8 @@ class RawConnection {
     return true;
   }
 
-  // The locks of the receive and send buffers at the server's end, which is in this process; less
-  // than 0: it is not there, or the kernel does not tell.
+  // Which buffer sizes are locked at the server's end of the connection, which is in this process.
+  // Less than 0: the connection has ended, or the kernel does not say.
   int ServersBufferLocks() const {
     for (int fd = 0; fd < 1024; ++fd) {
       if (fd == fd_ || PortOf(fd, getpeername) != PortOf(fd_, getsockname)) continue;
@@ -119,7 +120,7 @@ class RawConnection {
     return -1;
   }
 
-  // True: the server has ended the connection within this.
+  // True: the server has ended the connection within this time.
   bool WaitForEnd(absl::Duration patience) {
     const absl::Time deadline = absl::Now() + patience;
     while (true) {
@@ -184,9 +185,9 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     closed_.Change([](int* closed) { ++*closed; });
   }
 
-  // A peer that holds to the contract gets through, and soon; where its connection ends, or is not
-  // answered, it opens another one, as every client does. (It is none of gRPC's, whose threads
-  // would also work for the server, as they are those of one process.)
+  // A peer that follows the protocol is served, and soon; if its connection ends, or is not
+  // answered, it opens another one, as every client does. (It does not use gRPC, because gRPC's
+  // threads, shared in one process, would also work for the server.)
   void ExpectServes() {
     const int before = received_.Now();
     v1::Frame frame;
@@ -209,7 +210,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     ADD_FAILURE() << "the server served no peer for 30 s";
   }
 
-  // Until the server has ended the connection.
+  // Waits until the server has ended the connection.
   void FloodWithoutACall() {
     RawConnection connection(server_->port());
     connection.Begin();
@@ -231,13 +232,13 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
   std::unique_ptr<GrpcServer> server_;
 };
 
-// HTTP/2 rapid reset: CVE-2023-44487. Each stream that got through to the server cost it a place in
-// a queue until long after.
+// HTTP/2 rapid reset: CVE-2023-44487. Each stream that reached the server would occupy a place in a
+// queue for a long time.
 TEST_F(HostileConnectionTest, DisconnectsClientThatResetsStreamsAtOnce) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
-  // A call that is admitted and stays does not excuse it.
+  // An admitted call that stays open does not protect it.
   connection.Send(Http2Frame(kHeaders, kEndHeaders, 1, CallHeaders()));
   opened_.WaitFor([](int opened) { return opened == 1; });
   const absl::Time start = absl::Now();
@@ -287,7 +288,7 @@ TEST_F(HostileConnectionTest, KeepsClientThatSendsMuchAfterACall) {
     settings += Http2Frame(kSettings, 0, 0, "");
   }
   ASSERT_TRUE(connection.Send(settings));
-  // The guard sees both connections when it looks.
+  // The guard sees both connections in its next sweep.
   for (int i = 0; i < 2; ++i) FloodWithoutACall();
   disconnected_.WaitFor([](const auto& disconnected) { return disconnected.size() == 2; });
   EXPECT_TRUE(connection.Send(settings));
@@ -345,7 +346,7 @@ TEST_F(HostileConnectionTest, KeepsClientsThatSendLittle) {
   opened_.WaitFor([](int opened) { return opened == 20; });
 }
 
-TEST_F(HostileConnectionTest, DelaysNewConnectionsOfTheAddressAndKeepsThoseThatAreOpen) {
+TEST_F(HostileConnectionTest, DelaysNewConnectionsFromAddressAndKeepsOpenOnes) {
   RawConnection open(server_->port());
   open.Begin();
   FloodWithoutACall();
@@ -374,8 +375,7 @@ TEST_F(HostileConnectionTest, DelaysAddressWhoseConnectionsKeepEndingWithoutACal
   ExpectServes();
 }
 
-// The workers of a job may all have the address of one machine.
-TEST_F(HostileConnectionTest, DisconnectsClientWhoseStreamsAreRefusedForWhatTheyTake) {
+TEST_F(HostileConnectionTest, DisconnectsClientWithTooManyExhaustedStreams) {
   RawConnection connection(server_->port());
   connection.Begin();
   for (uint32_t stream = 0; stream < kEndsAtOnce + 2; ++stream) {
@@ -390,7 +390,8 @@ TEST_F(HostileConnectionTest, DisconnectsClientWhoseStreamsAreRefusedForWhatThey
   ExpectServes();
 }
 
-TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
+// The workers of a job may all have the address of one machine.
+TEST_F(HostileConnectionTest, DoesNotDelayManyPeersThatComeAndGoAtOnce) {
   for (int round = 1; round <= 3; ++round) {
     std::vector<RawConnection> peers;
     for (int i = 0; i < 200; ++i) peers.emplace_back(server_->port());
@@ -406,7 +407,7 @@ TEST_F(HostileConnectionTest, DelaysNoneOfManyPeersThatComeAndGoAtOnce) {
   EXPECT_THAT(disconnected_.Now(), IsEmpty());
 }
 
-TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
+TEST_F(HostileConnectionTest, ClosesConnectionWithTooManyStreams) {
   RawConnection connection(server_->port());
   connection.Begin();
   std::string burst;
@@ -420,7 +421,7 @@ TEST_F(HostileConnectionTest, AConnectionWithTooManyStreamsIsClosed) {
 
 // Headers without an end: CVE-2024-27316 and its kind. gRPC 1.51 bounds the frames one by one, and
 // all of them only by the server's buffers; a client without a call is disconnected before.
-TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
+TEST_F(HostileConnectionTest, ServerBuffersBoundEndlessHeaders) {
   const size_t before = ResidentMiB();
   for (const size_t fields : {1, 20, 500}) {
     RawConnection connection(server_->port());
@@ -430,7 +431,7 @@ TEST_F(HostileConnectionTest, HeadersWithoutEndAreBoundedByTheServersBuffers) {
     for (size_t i = 0; i < fields; ++i) block += Field(absl::StrCat("x", i), std::string(16, 'y'));
     std::string burst;
     while (burst.size() < (size_t{1} << 20)) burst += Http2Frame(kContinuation, 0, 1, block);
-    // As much as the server takes of it: where it counts the fields, it disconnects.
+    // Sends as much as the server accepts: where it counts the fields, it disconnects.
     for (int mebibyte = 0; mebibyte < 400 && connection.Send(burst); ++mebibyte) {
     }
     EXPECT_THAT(ResidentMiB(), Le(before + 4 * (kBufferBytes >> 20))) << fields << " in a frame";
@@ -453,7 +454,7 @@ TEST_F(HostileConnectionTest, ReceiveBufferGrowsOnlyAfterACall) {
   EXPECT_EQ(connection.ServersBufferLocks(), 0);
 }
 
-TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {
+TEST_F(HostileConnectionTest, DisconnectsPeerThatPingsEndlessly) {
   RawConnection connection(server_->port());
   connection.Begin();
   std::string burst;
@@ -464,7 +465,7 @@ TEST_F(HostileConnectionTest, APeerThatPingsWithoutEndIsDisconnected) {
   ExpectServes();
 }
 
-TEST_F(HostileConnectionTest, APeerThatSaysNothingIsDisconnectedAndOthersAreServed) {
+TEST_F(HostileConnectionTest, DisconnectsSilentPeerAndServesOthers) {
   std::vector<RawConnection> silent;
   for (int i = 0; i < 200; ++i) silent.emplace_back(server_->port());
   RawConnection slow(server_->port());
@@ -475,14 +476,14 @@ TEST_F(HostileConnectionTest, APeerThatSaysNothingIsDisconnectedAndOthersAreServ
   EXPECT_TRUE(slow.WaitForEnd(absl::Seconds(30)));
 }
 
-// A message that never ends holds what has come of it; the limit of streams bounds that for each
-// connection.
-TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
+// An unfinished message keeps the bytes that have arrived; the limit of streams bounds that for
+// each connection.
+TEST_F(HostileConnectionTest, BoundsUnfinishedMessagesOfConnection) {
   const size_t before = ResidentMiB();
   RawConnection connection(server_->port());
   connection.Begin();
-  // As many streams as are allowed, of which each announces the largest frame and sends as much of
-  // it as the server's first window lets it.
+  // Opens as many streams as are allowed, each of which announces the largest frame and sends as
+  // much of it as the server's first window allows.
   for (uint32_t i = 0; i < kMaxStreamsPerConnection; ++i) {
     const uint32_t stream = 1 + 2 * i;
     std::string burst = Http2Frame(kHeaders, kEndHeaders, stream, CallHeaders());
@@ -496,7 +497,7 @@ TEST_F(HostileConnectionTest, UnfinishedMessagesOfAConnectionAreBounded) {
   ExpectServes();
 }
 
-TEST(GrpcPeerNameTest, IsThatOfGrpc) {
+TEST(GrpcPeerNameTest, MatchesNameInGrpc) {
   sockaddr_storage address = {};
   auto& four = reinterpret_cast<sockaddr_in&>(address);
   four.sin_family = AF_INET;
@@ -515,7 +516,7 @@ TEST(GrpcPeerNameTest, IsThatOfGrpc) {
   EXPECT_THAT(GrpcPeerName(address), IsEmpty());
 }
 
-TEST(ServerBufferTest, IsBoundedByTheMemoryThatTheProcessMayUse) {
+TEST(ServerBufferTest, IsBoundedByMemoryOfProcess) {
   EXPECT_GE(MaxServerBufferBytes(), size_t{512} << 20);
   EXPECT_LE(MaxServerBufferBytes(), size_t{2} << 30);
 }

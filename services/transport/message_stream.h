@@ -15,9 +15,9 @@
 #include "services/transport/grpc_server.h"
 #include "services/transport/message_stream_internal.h"
 
-// Long-lived bidirectional streams of small protobuf messages: the control plane. The server's run
-// on gRPC's callback threads, the client's on an EventLoop: handlers must not block and must not
-// compute; they hand what came to whoever decides.
+// Long-lived bidirectional streams of small protobuf messages: the control plane. The server's side
+// runs on gRPC's callback threads, the client's on an EventLoop: handlers must not block and must
+// not compute; they pass messages on to the code that decides.
 
 namespace sluice {
 
@@ -36,24 +36,24 @@ class MessageStreamServer final : public GrpcServer::Service {
   using StreamId = uint64_t;  // never 0, never used again
   using Handler = MessageStreamHandler<In>;
 
-  // `handler` must outlive the server that this is given to.
+  // `handler` must outlive the server that gets this service.
   MessageStreamServer(MessageStreamOptions options, Handler* handler)
       : streams_(std::make_shared<internal::ServerStreams<In, Out>>(options, handler)) {}
 
-  // For the generated service's method. Refused with UNAVAILABLE while the server stops.
+  // For the generated service's method. Refuses streams with UNAVAILABLE while the server stops.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
     return internal::ServerStreams<In, Out>::Accept(streams_, context);
   }
 
-  // Sends behind everything sent before on this stream. Any thread; never blocks. On a stream that
-  // is closed, or closes meanwhile, the message is dropped and OnClosed tells.
+  // Sends after everything sent before on this stream. Any thread; never blocks. On a stream that
+  // is closed, or closes meanwhile, the message is dropped; OnClosed reports the end of the stream.
   void Send(StreamId stream, Out message) { streams_->Send(stream, std::move(message)); }
 
-  // Ends the stream with `status` once what was sent before is through. Messages that arrive from
-  // now on are dropped. Any thread; does not block. OnClosed follows.
+  // Ends the stream with `status` once everything sent before has gone out. Messages that arrive
+  // from now on are dropped. Any thread; does not block. OnClosed follows.
   void Close(StreamId stream, absl::Status status) { streams_->Close(stream, std::move(status)); }
 
-  // GrpcServer::Service; the generated service is registered by itself.
+  // GrpcServer::Service; the generated service is registered separately.
   void Register(grpc::ServerBuilder*) override {}
   void Stopping() override { streams_->Stop(absl::UnavailableError("the server is stopping")); }
   void Stopped() override { streams_->WaitUntilNone(); }
@@ -62,8 +62,7 @@ class MessageStreamServer final : public GrpcServer::Service {
   std::shared_ptr<internal::ServerStreams<In, Out>> streams_;
 };
 
-// The client's side: one stream, which lives until it breaks. Whoever wants to reconnect makes a
-// new one.
+// The client's side: one stream, until it breaks. To reconnect, make a new one.
 //
 //   auto stub = v1::Coordinator::NewStub(MakeChannel({.address = address}));
 //   MessageStreamClient<v1::MemberMessage, v1::CoordinatorMessage> stream(
@@ -76,11 +75,11 @@ class MessageStreamClient {
   // Called one at a time on the loop's thread.
   struct Callbacks {
     std::function<void(In message)> on_message;
-    // Exactly once, last, unless the client is destroyed before. OK: the server ended the stream
-    // so.
+    // Called exactly once, as the last callback, unless the client is destroyed before. OK: the
+    // server ended the stream with OK.
     std::function<void(absl::Status why)> on_broken;
   };
-  // The stub need not outlive the call, its channel does by itself.
+  // The stub need not outlive the call; its channel does so by itself.
   using PrepareCall = std::function<std::unique_ptr<grpc::ClientAsyncReaderWriter<Out, In>>(
       grpc::ClientContext*, grpc::CompletionQueue*)>;
 
@@ -96,15 +95,15 @@ class MessageStreamClient {
                  },
              .on_broken = std::move(callbacks.on_broken)}) {}
 
-  // The destructor cancels what is left of the stream, waits for a running callback and makes no
-  // further one. Not on the loop's thread.
+  // The destructor cancels the rest of the stream and waits for a running callback; no further
+  // callback is made. Must not run on the loop's thread.
   MessageStreamClient(const MessageStreamClient&) = delete;
   MessageStreamClient& operator=(const MessageStreamClient&) = delete;
 
   // As MessageStreamServer::Send.
   void Send(Out message) { stream_.Send(std::move(message), 1); }
 
-  // Nothing more will be sent, once what was sent before is through; the server's last messages and
+  // Ends the sending side once everything sent before has gone out; the server's last messages and
   // its status still arrive. Any thread; does not block.
   void Finish() { stream_.Finish(); }
 

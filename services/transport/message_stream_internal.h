@@ -28,38 +28,38 @@
 // The server's reactor behind message_stream.h.
 //
 // Intuition. gRPC wants one write at a time, nothing after the end, and the end exactly once;
-// Outbox decides who may do which, and the thread that it names does it, without a lock held. The
-// reactor lives until OnDone, which gRPC calls last.
+// Outbox decides which operation comes next and which thread starts it; that thread does so without
+// a lock held. The reactor lives until OnDone, gRPC's last call.
 
 namespace sluice {
 
 struct MessageStreamOptions {
-  // Messages that may wait to be sent on one stream; over it the stream ends with
+  // How many messages may wait to be sent on one stream; beyond that the stream ends with
   // RESOURCE_EXHAUSTED.
   size_t max_queued_messages = 4096;
-  // How long a stream that was closed from here may take to send what was sent before, before it is
-  // cut.
+  // How long a stream closed by this side may take to send its queued messages; then it is
+  // cancelled.
   absl::Duration close_timeout = absl::Seconds(1);
 };
 
-// What happens on the streams of a MessageStreamServer. For one stream the calls come one at a time
-// and in order: OnOpen, OnMessage..., OnClosed, each of the first and the last exactly once;
-// different streams' may come at the same time.
+// Receives the events of a MessageStreamServer's streams. For one stream the calls come one at a
+// time and in order: OnOpen (once), OnMessage..., OnClosed (once). Calls for different streams may
+// come at the same time.
 template <typename In>
 class MessageStreamHandler {
  public:
   virtual ~MessageStreamHandler() = default;
-  // `peer` is gRPC's name of the other side, for messages only.
+  // `peer` is gRPC's name for the other side, for messages only.
   virtual void OnOpen(uint64_t stream, const std::string& peer) = 0;
   // Whether the peer may send this, by its certificate (none: plain text). OnMessage follows if so;
-  // else the stream is closed with what this returns.
+  // else the stream is closed with the error.
   virtual absl::Status Admit(const std::optional<security::PeerIdentity>& peer, const In& message) {
     (void)peer, (void)message;
     return absl::OkStatus();
   }
   virtual void OnMessage(uint64_t stream, In message) = 0;
-  // Why: OK if the peer finished; else what broke the stream, or the status that it was closed
-  // with.
+  // `why` is OK if the peer finished; else the error that broke the stream, or the status that this
+  // side closed it with.
   virtual void OnClosed(uint64_t stream, const absl::Status& why) = 0;
 };
 
@@ -96,7 +96,7 @@ class ServerStreams {
     if (auto stream = Find(id)) stream->Close(std::move(status));
   }
 
-  // Accepts no more, closes all.
+  // Accepts no more streams, closes all.
   void Stop(const absl::Status& status) {
     std::vector<std::shared_ptr<Stream>> streams;
     {
@@ -151,7 +151,7 @@ class ServerStreams {
 
     void OnReadDone(bool ok) override {
       AfterGrpc(this);
-      if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel says so
+      if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel reports that
       if (!outbox_.closing()) Receive();
       in_ = In();
       BeforeGrpc(this);
@@ -219,12 +219,12 @@ class ServerStreams {
     const std::shared_ptr<ServerStreams> streams_;
     const uint64_t id_;
     Outbox<Out> outbox_;
-    In in_;  // the read's that is under way
+    In in_;  // the message being read
     std::optional<security::PeerIdentity> identity_;
     std::atomic<bool> cutting_{false};
     grpc::Alarm cut_;
-    // Protects the context's life: gRPC's is over after OnDone. Held while it is cancelled, which
-    // runs no reaction on this thread.
+    // Protects the context, which gRPC destroys after OnDone. Held while the context is cancelled;
+    // TryCancel runs no reaction on this thread.
     Mutex context_mutex_;
     grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(context_mutex_);
     std::shared_ptr<Stream> self_;  // until OnDone

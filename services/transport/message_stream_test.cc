@@ -156,7 +156,7 @@ void Answer(ServerSide* streams, uint64_t stream, const v1::MemberMessage& messa
   streams->Send(stream, Reply(message.heartbeat().sequence()));
 }
 
-TEST(MessageStreamTest, MessagesGoBothWaysInOrderFromManyThreads) {
+TEST(MessageStreamTest, DeliversMessagesFromManyThreadsInOrderBothWays) {
   constexpr int kThreads = 4;
   constexpr uint64_t kMessages = 500;
   TestServer server(Answer);
@@ -175,7 +175,7 @@ TEST(MessageStreamTest, MessagesGoBothWaysInOrderFromManyThreads) {
   }
 }
 
-TEST(MessageStreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
+TEST(MessageStreamTest, CloseDeliversEarlierMessagesAndStatus) {
   TestServer server([](ServerSide* streams, uint64_t stream, const v1::MemberMessage&) {
     for (uint64_t i = 0; i < 50; ++i) streams->Send(stream, Reply(i));
     streams->Close(stream, absl::PermissionDeniedError("expelled"));
@@ -188,7 +188,7 @@ TEST(MessageStreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
   EXPECT_EQ(server.WaitForClose(server.WaitForStream()), absl::PermissionDeniedError("expelled"));
 }
 
-TEST(MessageStreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
+TEST(MessageStreamTest, ReportsLostClientOnceAndToleratesSendsToIt) {
   TestServer server;
   {
     TestClient client(server.address());
@@ -203,7 +203,7 @@ TEST(MessageStreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
   EXPECT_THAT(server.events().Now().closed[stream], SizeIs(1));
 }
 
-TEST(MessageStreamTest, AClientThatFinishesIsReportedAsDone) {
+TEST(MessageStreamTest, ReportsFinishedClientAsDone) {
   TestServer server(Answer);
   TestClient client(server.address());
   client->Send(Heartbeat(0));
@@ -213,7 +213,7 @@ TEST(MessageStreamTest, AClientThatFinishesIsReportedAsDone) {
   EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
 }
 
-TEST(MessageStreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
+TEST(MessageStreamTest, ReportsStoppedServerToClientsOnce) {
   auto server = std::make_unique<TestServer>(Answer);
   TestClient client(server->address());
   client->Send(Heartbeat(0));
@@ -227,7 +227,7 @@ TEST(MessageStreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
   EXPECT_THAT(client.events().Now().broken, SizeIs(1));
 }
 
-TEST(MessageStreamTest, WhereNobodyListensTheClientBreaksOnce) {
+TEST(MessageStreamTest, ClientBreaksOnceWithoutServer) {
   std::string address;
   {
     TestServer server;
@@ -240,7 +240,7 @@ TEST(MessageStreamTest, WhereNobodyListensTheClientBreaksOnce) {
   EXPECT_THAT(client.events().Now().broken, SizeIs(1));
 }
 
-TEST(MessageStreamTest, ADestroyedClientMakesNoCallback) {
+TEST(MessageStreamTest, DestroyedClientMakesNoCallback) {
   TestServer server(Answer);
   TestClient client(server.address());
   client->Send(Heartbeat(0));
@@ -275,7 +275,7 @@ v1::CoordinatorMessage LargeMessage() {
   return message;
 }
 
-TEST(MessageStreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {
+TEST(MessageStreamTest, PeerThatDoesNotReadBlocksNoThreadAndLosesItsStreamAtBound) {
   MessageStreamOptions options;
   options.max_queued_messages = 40;
   options.close_timeout = absl::Milliseconds(10);
@@ -290,7 +290,7 @@ TEST(MessageStreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBo
   good.WaitForMessages(1);
 }
 
-TEST(MessageStreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
+TEST(MessageStreamTest, CancelsClosedStreamIfPeerDoesNotRead) {
   MessageStreamOptions options;
   options.close_timeout = absl::Milliseconds(10);
   TestServer server(nullptr, options);
@@ -301,7 +301,7 @@ TEST(MessageStreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
   EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kAborted);
 }
 
-TEST(MessageStreamTest, AServerStopsWithinItsGraceUnderTraffic) {
+TEST(MessageStreamTest, ServerUnderTrafficStopsWithinGrace) {
   TestServer server(Answer);
   SilentReader silent(server.address());
   const uint64_t stream = server.WaitForStream();
@@ -327,8 +327,8 @@ TEST(MessageStreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   for (const auto& [id, reasons] : closed) EXPECT_THAT(reasons, SizeIs(1)) << id;
 }
 
-// The coordinator that was given up may be an older one: it must not learn what comes after.
-TEST(CoordinatorLinkTest, SendsNothingOnAStreamThatItHasGivenUp) {
+// The dropped stream may lead to an older coordinator, which must not get later messages.
+TEST(CoordinatorLinkTest, SendsNothingOnDroppedStream) {
   TestServer server(Answer);
   Watched<bool> answered;
   EventLoop loop("test");

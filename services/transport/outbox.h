@@ -14,15 +14,16 @@
 
 namespace sluice::internal {
 
-// What waits to be sent on one stream, and who may touch the stream next.
+// The items that wait to be sent on one stream, and the decision which operation on the stream
+// comes next.
 //
 // Intuition. A gRPC stream takes one write at a time, then one final operation, and nothing after
-// it. Every call here may come from any thread and returns at once with what the caller, and no one
-// else, must do now: so writes start on the thread that sends when the stream is free (no thread
-// hop), and follow each other on the stream's own thread when it is not, without a lock held while
-// gRPC is called.
+// it. Every call here may come from any thread and returns at once with the action that its caller,
+// and only its caller, must take now. So when the stream is free, a write starts on the thread that
+// sends (no thread hop); when it is not, writes follow each other on the stream's own thread. No
+// lock is held while gRPC is called.
 //
-// What waits may be joined into one item when its turn comes (`join`).
+// Waiting items may be joined into one when their turn comes (`join`).
 //
 //   idle --Push--> writing --Sent--> writing (next) or idle
 //   idle --Close or Break--> finished;  writing --Close, Break--> writing --Sent (queue empty, or
@@ -34,19 +35,19 @@ class Outbox {
     kNothing,
     kWrite,     // start writing front(); then call Sent
     kFinish,    // the final operation; returned once
-    kCutLater,  // closing, but a write is under way: see that it does not take forever
+    kCutLater,  // closing, but a write is under way: bound its time
   };
 
   // Moves `next` into `front` and returns true if they can go out as one.
   using Join = std::function<bool(T* front, T* next)>;
 
-  // `on_queued` is told each change of the queued cost; any thread, under no lock; null: nobody.
-  // `join` is called with a lock held, for an item that is about to be written and the one behind
-  // it; null: items go out one by one.
+  // `on_queued` is called with each change of the queued cost, on any thread, without a lock; may
+  // be null. `join` is called with a lock held, for an item that is about to be written and the one
+  // behind it; null: items go out one by one.
   Outbox(size_t max_cost, std::function<void(int64_t)> on_queued, Join join = nullptr)
       : max_cost_(max_cost), on_queued_(std::move(on_queued)), join_(std::move(join)) {}
 
-  // For a stream that cannot be written to yet: as if a write were under way, which Started ends.
+  // For a stream that cannot be written to yet: counts as a write under way until Started.
   void HoldUntilStarted() {
     MutexLock lock(&mutex_);
     writing_ = true;
@@ -60,12 +61,12 @@ class Outbox {
   // RESOURCE_EXHAUSTED. Goes out with what was queued before it.
   Action Push(T item, size_t cost) { return Enqueue(std::move(item), cost, 0, 0); }
 
-  // As Push, but a stream that is free stays so until the items that wait weigh `enough` together:
-  // they go out with the next Push or Flush, or the Queue that makes it so.
+  // As Push, but on a free stream items wait until together they weigh `enough`: they go out with
+  // the next Push or Flush, or with the Queue that reaches that weight.
   Action Queue(T item, size_t cost, size_t weight, size_t enough) {
     return Enqueue(std::move(item), cost, weight, enough);
   }
-  // Sends what waits, if it weighs at least `worth`.
+  // Sends the waiting items, if together they weigh at least `worth`.
   Action Flush(size_t worth = 0) {
     MutexLock lock(&mutex_);
     return writing_ || queue_.empty() || weight_ < worth ? Action::kNothing : Next();
@@ -84,15 +85,15 @@ class Outbox {
     return action;
   }
 
-  // Takes nothing more; finishes after what is queued. Of several reasons the first counts, but any
-  // failure before OK.
+  // Takes no more items; finishes after the queued ones. Of several reasons the first failure
+  // counts; OK only without one.
   Action Close(absl::Status why) {
     MutexLock lock(&mutex_);
     NoteReason(std::move(why));
     return closing_ ? Action::kNothing : StartClosing();
   }
 
-  // Drops what is queued and finishes after the write that is under way.
+  // Drops the queued items and finishes after the write under way.
   Action Break(absl::Status why) {
     Action action;
     int64_t change;
@@ -107,7 +108,7 @@ class Outbox {
     return action;
   }
 
-  // What kWrite refers to; stays until Sent.
+  // The item to write after kWrite; stays until Sent.
   T& front() ABSL_NO_THREAD_SAFETY_ANALYSIS { return front_.item; }
 
   bool closing() const {
@@ -118,7 +119,7 @@ class Outbox {
     MutexLock lock(&mutex_);
     return why_;
   }
-  // Cost of what was pushed and not yet Sent or dropped.
+  // Cost of the items pushed and not yet Sent or dropped.
   size_t queued() const {
     MutexLock lock(&mutex_);
     return queued_;
@@ -161,7 +162,7 @@ class Outbox {
     return writing_ ? Action::kCutLater : Next();
   }
 
-  // The stream is free: what is next on it?
+  // The stream is free: starts the next item, or the end.
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = !queue_.empty();
     weight_ = 0;
@@ -200,9 +201,9 @@ class Outbox {
   const Join join_;
   mutable Mutex mutex_;  // protects everything below; neither gRPC nor on_queued_ is called with it
   Entries queue_ ABSL_GUARDED_BY(mutex_);
-  Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: the writer's
+  Entry front_ ABSL_GUARDED_BY(mutex_);  // while writing_: owned by the writer
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t weight_ ABSL_GUARDED_BY(mutex_) = 0;  // of what waits; while writing_ nobody asks
+  size_t weight_ ABSL_GUARDED_BY(mutex_) = 0;  // of the waiting items; unused while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

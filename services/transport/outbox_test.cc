@@ -13,7 +13,7 @@ namespace {
 using IntOutbox = Outbox<int>;
 using Action = IntOutbox::Action;
 
-TEST(OutboxTest, WhoeverPushesIntoAFreeStreamWritesAndLaterOnesAreQueued) {
+TEST(OutboxTest, PushOnFreeStreamWritesAndLaterPushesQueue) {
   IntOutbox outbox(100, nullptr);
   EXPECT_EQ(outbox.Push(1, 10), Action::kWrite);
   EXPECT_EQ(outbox.front(), 1);
@@ -27,7 +27,7 @@ TEST(OutboxTest, WhoeverPushesIntoAFreeStreamWritesAndLaterOnesAreQueued) {
   EXPECT_EQ(outbox.Push(4, 10), Action::kWrite);
 }
 
-TEST(OutboxTest, WhatIsPushedBeforeTheStreamStartsWaitsForIt) {
+TEST(OutboxTest, ItemsPushedBeforeStartWaitForIt) {
   IntOutbox outbox(100, nullptr);
   outbox.HoldUntilStarted();
   EXPECT_EQ(outbox.Push(1, 10), Action::kNothing);
@@ -35,7 +35,7 @@ TEST(OutboxTest, WhatIsPushedBeforeTheStreamStartsWaitsForIt) {
   EXPECT_EQ(outbox.front(), 1);
 }
 
-TEST(OutboxTest, WhatIsQueuedGoesOutWithTheNextFlushOrPush) {
+TEST(OutboxTest, QueuedItemsGoOutWithNextFlushOrPush) {
   IntOutbox outbox(100, nullptr, [](int* front, int* next) {
     *front = 10 * *front + *next;
     return true;
@@ -47,14 +47,14 @@ TEST(OutboxTest, WhatIsQueuedGoesOutWithTheNextFlushOrPush) {
   EXPECT_EQ(outbox.front(), 12);
   EXPECT_EQ(outbox.Flush(), Action::kNothing);
   EXPECT_EQ(outbox.Queue(3, 10, 10, 1000), Action::kNothing);
-  EXPECT_EQ(outbox.Sent(), Action::kWrite);  // the stream is free: nothing to wait for
+  EXPECT_EQ(outbox.Sent(), Action::kWrite);  // the stream is free, so it does not wait
   EXPECT_EQ(outbox.Sent(), Action::kNothing);
   EXPECT_EQ(outbox.Queue(4, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(outbox.Push(5, 10), Action::kWrite);
   EXPECT_EQ(outbox.front(), 45);
 }
 
-TEST(OutboxTest, WhatIsQueuedGoesOutByItselfWhenItWeighsEnough) {
+TEST(OutboxTest, QueuedItemsGoOutWhenTheyWeighEnough) {
   IntOutbox outbox(100, nullptr, [](int* front, int* next) {
     *front = 10 * *front + *next;
     return true;
@@ -66,12 +66,13 @@ TEST(OutboxTest, WhatIsQueuedGoesOutByItselfWhenItWeighsEnough) {
   EXPECT_EQ(outbox.Queue(3, 1, 2000, 1000), Action::kNothing);  // a write is under way
   EXPECT_EQ(outbox.Sent(), Action::kWrite);
   EXPECT_EQ(outbox.Sent(), Action::kNothing);
-  EXPECT_EQ(outbox.Queue(4, 1, 999, 1000), Action::kNothing);  // what has gone weighs nothing
+  EXPECT_EQ(outbox.Queue(4, 1, 999, 1000),
+            Action::kNothing);  // items that have gone out weigh nothing
   EXPECT_EQ(outbox.Flush(/*worth=*/999), Action::kWrite);
   EXPECT_EQ(outbox.front(), 4);
 }
 
-TEST(OutboxTest, ACloseLetsOutWhatWasQueuedAndABreakDropsIt) {
+TEST(OutboxTest, CloseSendsQueuedItemsAndBreakDropsThem) {
   IntOutbox closed(100, nullptr);
   EXPECT_EQ(closed.Queue(1, 10, 10, 1000), Action::kNothing);
   EXPECT_EQ(closed.Close(absl::OkStatus()), Action::kWrite);
@@ -85,7 +86,7 @@ TEST(OutboxTest, ACloseLetsOutWhatWasQueuedAndABreakDropsIt) {
   EXPECT_EQ(broken.Flush(), Action::kNothing);
 }
 
-TEST(OutboxTest, ACloseLetsTheQueueOutAndThenFinishesOnce) {
+TEST(OutboxTest, CloseSendsQueueAndThenFinishesOnce) {
   IntOutbox outbox(100, nullptr);
   EXPECT_EQ(outbox.Push(1, 10), Action::kWrite);
   EXPECT_EQ(outbox.Push(2, 10), Action::kNothing);
@@ -99,7 +100,7 @@ TEST(OutboxTest, ACloseLetsTheQueueOutAndThenFinishesOnce) {
   EXPECT_EQ(outbox.why().message(), "enough");
 }
 
-TEST(OutboxTest, ABreakDropsTheQueueAndFinishesAfterTheWriteUnderWay) {
+TEST(OutboxTest, BreakDropsQueueAndFinishesAfterWriteUnderWay) {
   IntOutbox outbox(100, nullptr);
   EXPECT_EQ(outbox.Push(1, 10), Action::kWrite);
   EXPECT_EQ(outbox.Push(2, 20), Action::kNothing);
@@ -109,14 +110,14 @@ TEST(OutboxTest, ABreakDropsTheQueueAndFinishesAfterTheWriteUnderWay) {
   EXPECT_EQ(outbox.queued(), 0u);
 }
 
-TEST(OutboxTest, AnIdleStreamFinishesAtOnce) {
+TEST(OutboxTest, IdleStreamFinishesAtOnce) {
   IntOutbox closed(100, nullptr);
   EXPECT_EQ(closed.Close(absl::OkStatus()), Action::kFinish);
   IntOutbox broken(100, nullptr);
   EXPECT_EQ(broken.Break(absl::UnavailableError("gone")), Action::kFinish);
 }
 
-TEST(OutboxTest, ABreakAfterACloseDropsWhatTheCloseWouldHaveSent) {
+TEST(OutboxTest, BreakAfterCloseDropsItemsThatCloseWouldHaveSent) {
   IntOutbox outbox(100, nullptr);
   EXPECT_EQ(outbox.Push(1, 10), Action::kWrite);
   EXPECT_EQ(outbox.Push(2, 10), Action::kNothing);
@@ -126,7 +127,7 @@ TEST(OutboxTest, ABreakAfterACloseDropsWhatTheCloseWouldHaveSent) {
   EXPECT_EQ(outbox.why().message(), "gone");  // a failure counts before OK
 }
 
-TEST(OutboxTest, PastTheBoundTheStreamBreaksAndTheRestIsDropped) {
+TEST(OutboxTest, BreaksStreamAndDropsItemsBeyondBound) {
   int64_t queued = 0;
   IntOutbox outbox(100, [&queued](int64_t change) { queued += change; });
   EXPECT_EQ(outbox.Push(1, 40), Action::kWrite);
@@ -139,14 +140,14 @@ TEST(OutboxTest, PastTheBoundTheStreamBreaksAndTheRestIsDropped) {
   EXPECT_EQ(queued, 0);
 }
 
-TEST(OutboxTest, AnItemLargerThanTheBoundBreaksTheStream) {
+TEST(OutboxTest, ItemLargerThanBoundBreaksStream) {
   IntOutbox outbox(100, nullptr);
   EXPECT_EQ(outbox.Push(1, 101), Action::kFinish);
 }
 
-TEST(OutboxTest, WhatWaitsIsJoinedWhenItsTurnComesAndItsCostsAddUp) {
+TEST(OutboxTest, JoinsWaitingItemsAndAddsTheirCosts) {
   int64_t queued = 0;
-  // Digits joined to numbers of three at most.
+  // Joins digits to numbers of at most three digits.
   IntOutbox outbox(
       1000, [&queued](int64_t change) { queued += change; },
       [](int* front, int* next) {
@@ -167,12 +168,12 @@ TEST(OutboxTest, WhatWaitsIsJoinedWhenItsTurnComesAndItsCostsAddUp) {
   EXPECT_EQ(queued, 0);
 }
 
-TEST(OutboxTest, OfManyThreadsOneAtATimeWritesAndEachOnesOrderIsKept) {
+TEST(OutboxTest, OneThreadWritesAtATimeAndOrderOfEachThreadIsKept) {
   constexpr int kThreads = 4;
   constexpr int kItems = 5000;
   IntOutbox outbox(1 << 30, nullptr);
   std::atomic<int> writers{0};
-  std::vector<int> written;  // by whoever is told to write
+  std::vector<int> written;  // by the thread that gets kWrite
   const auto write = [&](Action action) {
     while (action == Action::kWrite) {
       EXPECT_EQ(writers.fetch_add(1), 0);

@@ -27,7 +27,7 @@ std::unique_ptr<PayloadSharing> PayloadSharing::OfClient(const std::string& addr
                                                          size_t half_bytes) {
   std::shared_ptr<SharedMemory> memory;
   if (half_bytes > 0 && IsLoopback(address)) {
-    // Where the system gives none, sockets do.
+    // If the system provides none, payloads go through the socket.
     if (auto created = SharedMemory::Create(half_bytes); created.ok()) memory = *std::move(created);
   }
   return std::unique_ptr<PayloadSharing>(
@@ -72,9 +72,9 @@ void PayloadSharing::OnReceived(const v1::Header& header) {
 }
 
 absl::StatusOr<absl::Cord> PayloadSharing::Take(const v1::SharedPayload& place) {
-  // A client that has offered memory may find data in it in the very message that brings the reply.
+  // A client that has offered memory may receive data in it with the same message as the reply.
   if (memory_ != nullptr) return memory_->Take(place);
-  return absl::InvalidArgumentError("a payload in shared memory, of which none was agreed on");
+  return absl::InvalidArgumentError("a payload in shared memory, but none was agreed on");
 }
 
 }  // namespace sluice::internal

@@ -17,24 +17,26 @@
 
 namespace sluice::internal {
 
-// How one stream's payloads travel: through memory that both ends share, where they are processes
-// of one machine, else with their frames.
+// How one stream's payloads travel: through shared memory where both ends are processes of one
+// machine, else in their frames.
 //
-// The client offers memory in its Hello; the server opens it and says so in its reply, or says
-// nothing, and all goes through the socket. Threads: Encode any; the rest the stream's own.
+// The client offers memory in its Hello. The server opens it and confirms that in its reply;
+// without the confirmation all payloads go through the socket. Threads: Encode any; the rest the
+// stream's own.
 class PayloadSharing final : public SharedPayloads {
  public:
-  // The client's end: offers `half_bytes` for each direction if `address` is this machine's; 0 is
-  // never.
+  // The client's end: offers `half_bytes` for each direction if `address` is this machine; 0:
+  // offers none.
   static std::unique_ptr<PayloadSharing> OfClient(const std::string& address, size_t half_bytes);
 
-  // The server's: takes what a client at `peer` (gRPC's name) offers, if that is this machine.
+  // The server's end: accepts the offer of a client at `peer` (gRPC's name), if that is this
+  // machine.
   static std::unique_ptr<PayloadSharing> OfServer(const std::string& peer);
 
-  // The frame, ready to go; greetings also say what this side takes (Batching too).
+  // The frame, ready to send. Adds to a greeting what this side accepts (also for Batching).
   OutgoingFrames Encode(const v1::Header& header, const absl::Cord& payload);
 
-  // Learns from the peer's greeting.
+  // Reads the peer's offer or confirmation from its greeting.
   void OnReceived(const v1::Header& header);
 
   // SharedPayloads
@@ -47,7 +49,7 @@ class PayloadSharing final : public SharedPayloads {
   const bool takes_offers_;
   // The client's: constant. The server's: set before active_.
   std::shared_ptr<SharedMemory> memory_;
-  std::atomic<bool> active_{false};  // both have it
+  std::atomic<bool> active_{false};  // both ends have the memory mapped
 };
 
 // Whether "127.0.0.1:80", "ipv6:[::1]:80" and the like are this machine.

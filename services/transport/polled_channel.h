@@ -10,21 +10,22 @@
 
 namespace sluice {
 
-// The channel of somebody who makes a blocking call now and then, and fails rather than waits where
-// nobody listens.
+// A channel for a caller that makes a blocking call now and then, and wants an error rather than a
+// wait where no server listens.
 //
-// Intuition. gRPC notices what happens at a channel's socket while somebody waits in a call or on a
-// queue, or else every five seconds. A channel that could not connect refuses calls at once until
-// it can: nobody waits then, its next attempts are over before their success is noticed, and a
-// server that has long been there is not found. The first calls of a new channel wait for its first
-// attempt: so one that could not connect is replaced before the next call.
+// Intuition. gRPC notices events at a channel's socket while a thread waits in a call or on a
+// queue, or else every five seconds. A channel that could not connect fails calls at once until it
+// has connected: then no thread waits, its next attempts time out before their success is noticed,
+// and the caller does not find a server that has long been up. The first calls of a new channel
+// wait for its first attempt. So PolledChannel replaces a channel that could not connect before the
+// next call.
 //
 // Not for several threads at once.
 class PolledChannel {
  public:
   explicit PolledChannel(ChannelOptions options) : options_(std::move(options)) {}
 
-  // For the next call. The same one while it connects, or can.
+  // The channel for the next call: the same one unless it could not connect.
   std::shared_ptr<grpc::Channel> Get() {
     if (channel_ == nullptr ||
         channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {

@@ -10,8 +10,7 @@
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/transport/grpc_server.h"
 
-// Runs where nobody but a call waits at a client's sockets (see BUILD), as between the calls of a
-// program that has no server.
+// Runs with only calls waiting at a client's sockets (see BUILD), as in a program without a server.
 
 namespace sluice {
 namespace {
@@ -25,7 +24,7 @@ class Answering final : public v1::JobControl::Service {
 
 class PolledChannelTest : public ::testing::Test {
  protected:
-  // Where it listened before, if it did.
+  // At its previous address, if it had one.
   void StartServer() {
     auto server = GrpcServer::Start({.address = address_}, {&service_});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -51,7 +50,7 @@ class PolledChannelTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> server_;
 };
 
-TEST_F(PolledChannelTest, FindsAServerThatComesLate) {
+TEST_F(PolledChannelTest, FindsServerThatStartsLate) {
   StartServer();
   StopServer();
   PolledChannel channel({.address = address_});
@@ -61,7 +60,7 @@ TEST_F(PolledChannelTest, FindsAServerThatComesLate) {
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
 }
 
-TEST_F(PolledChannelTest, FindsAServerThatComesBack) {
+TEST_F(PolledChannelTest, FindsServerThatRestarts) {
   StartServer();
   PolledChannel channel({.address = address_});
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
@@ -71,7 +70,7 @@ TEST_F(PolledChannelTest, FindsAServerThatComesBack) {
   EXPECT_EQ(Call(channel.Get()), grpc::StatusCode::OK);
 }
 
-TEST_F(PolledChannelTest, KeepsTheChannelThatConnects) {
+TEST_F(PolledChannelTest, KeepsChannelThatConnects) {
   StartServer();
   PolledChannel channel({.address = address_});
   const std::shared_ptr<grpc::Channel> first = channel.Get();

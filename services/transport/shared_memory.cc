@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// Set by who makes the file; what a peer maps must have the first two.
+// Set by the client that makes the file. A file that a server maps must have the first two.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t RoundUp(size_t bytes) {
@@ -96,10 +96,10 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Open(const v1::Share
                                      kMaxHalfBytes, " at most"));
   }
   const std::string path = absl::StrCat("/proc/", offer.pid(), "/fd/", offer.file());
-  // Whatever the number names, opening it must neither block nor do anything.
+  // Whatever file the number names, opening it must neither block nor have an effect.
   struct stat named {};
   if (stat(path.c_str(), &named) != 0 || !S_ISREG(named.st_mode)) {
-    return NotAsOffered("is not there");
+    return NotAsOffered("does not exist");
   }
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return NotAsOffered(absl::StrCat("cannot be opened: ", std::strerror(errno)));
@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Open(const v1::Share
   const size_t bytes = FileBytes(half_bytes);
   struct stat opened {};
   if (fstat(file, &opened) != 0 || static_cast<size_t>(opened.st_size) != bytes) {
-    return NotAsOffered("has another size");
+    return NotAsOffered("has a different size");
   }
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (base == MAP_FAILED) return Errno("shared memory cannot be mapped");
@@ -118,7 +118,7 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Open(const v1::Share
       new SharedMemory(static_cast<char*>(base), half_bytes, /*descriptor=*/-1, /*client=*/false));
   uint64_t token = 0;
   std::memcpy(&token, base, sizeof(token));
-  if (token != offer.token()) return NotAsOffered("is another one");
+  if (token != offer.token()) return NotAsOffered("is a different one");
   return memory;
 }
 
@@ -145,7 +145,7 @@ void SharedMemory::Reclaim() {
   while (!sent_.empty() && flags[sent_.front().first].load(std::memory_order_acquire) == 0) {
     sent_.pop_front();
   }
-  if (sent_.empty()) next_ = 0;  // begin again where the caches still know the memory
+  if (sent_.empty()) next_ = 0;  // start over where the memory is still cached
 }
 
 std::optional<size_t> SharedMemory::Allocate(size_t count) {
@@ -153,7 +153,7 @@ std::optional<size_t> SharedMemory::Allocate(size_t count) {
   const size_t granules = half_bytes_ / kGranule;
   const size_t oldest = sent_.empty() ? granules : sent_.front().first;
   size_t first = next_;
-  if (!sent_.empty() && next_ <= oldest) {  // the ring goes round: room up to the oldest
+  if (!sent_.empty() && next_ <= oldest) {  // wrapped around: room up to the oldest
     if (oldest - next_ < count) return std::nullopt;
   } else if (granules - next_ < count) {
     if (sent_.empty() || oldest < count) return std::nullopt;
@@ -170,7 +170,7 @@ std::optional<v1::SharedPayload> SharedMemory::Put(const absl::Cord& payload) {
     MutexLock lock(&mutex_);
     first = Allocate(GranulesOf(payload.size()));
     if (!first) return std::nullopt;
-    // Before anybody else may reclaim: it is taken.
+    // Marks it as taken before another thread can reclaim.
     Flags(/*mine=*/true)[*first].store(1, std::memory_order_relaxed);
   }
   char* to = Half(/*mine=*/true) + *first * kGranule;
@@ -178,7 +178,7 @@ std::optional<v1::SharedPayload> SharedMemory::Put(const absl::Cord& payload) {
     std::memcpy(to, chunk.data(), chunk.size());
     to += chunk.size();
   }
-  // For whoever is told of the place to see what lies there.
+  // So that a peer that learns of the place sees the payload's bytes.
   Flags(/*mine=*/true)[*first].store(1, std::memory_order_release);
   v1::SharedPayload place;
   place.set_offset(*first * kGranule);
@@ -191,10 +191,10 @@ absl::StatusOr<absl::Cord> SharedMemory::Take(const v1::SharedPayload& place) {
       place.bytes() > half_bytes_ - place.offset()) {
     return absl::InvalidArgumentError(absl::StrCat("a payload of ", place.bytes(), " bytes at ",
                                                    place.offset(), " of ", half_bytes_,
-                                                   " bytes of shared memory"));
+                                                   " bytes of shared memory is not inside it"));
   }
   Flag* const flag = Flags(/*mine=*/false) + place.offset() / kGranule;
-  flag->load(std::memory_order_acquire);  // after what was written before the place was told
+  flag->load(std::memory_order_acquire);  // see the bytes written before the place was sent
   const absl::string_view bytes(Half(/*mine=*/false) + place.offset(), place.bytes());
   return absl::MakeCordFromExternal(
       bytes, [flag, self = shared_from_this()] { flag->store(0, std::memory_order_release); });

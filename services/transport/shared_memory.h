@@ -17,17 +17,18 @@
 
 namespace sluice {
 
-// Memory of one stream between two processes of a machine: payloads are put there once and read
-// where they lie, and only their place travels. Sockets copy them twice and wake up the kernel's
-// network for each 64 KiB.
+// Memory that the two processes of a stream on one machine share: the sender puts a payload there
+// once, the receiver reads it in place, and only its place goes through the socket. A socket would
+// copy it twice and run the kernel's network stack for each 64 KiB.
 //
 // Intuition. Two halves, one for each direction. A half is a ring of granules: its sender takes the
-// next free ones for a payload, and has them back, in order, when the receiver has cleared the flag
-// that the sender set. Nobody ever waits here: without room a payload goes through the socket.
+// next free ones for a payload, and reclaims them, in order, when the receiver has cleared the flag
+// that the sender set. Neither side ever waits here: without room a payload goes through the
+// socket.
 //
-// The file is anonymous (memfd) and can be made neither shorter nor longer, so a peer can end, but
-// not take the memory away. What a peer writes there it may change at any time: a receiver copies
-// whatever is more than an array of numbers before it looks at it.
+// The file is anonymous (memfd) and sealed against resizing, so a peer may exit but cannot take the
+// memory away. A peer may change what it wrote at any time: before a receiver parses anything other
+// than an array of numbers, it copies it.
 //
 //   byte 0          token
 //   kGranule        flags of the first half, a 32-bit word for each granule, then of the second
@@ -36,36 +37,37 @@ class SharedMemory final : public SharedPayloads,
                            public std::enable_shared_from_this<SharedMemory> {
  public:
   static constexpr size_t kGranule = 4096;
-  // No offer is larger: what a server writes to a client that gives nothing back is memory of the
-  // server's. Sluice's own clients offer half of this.
+  // The largest offer: a client that never returns granules holds this much of the server's memory.
+  // Sluice's own clients offer half of it.
   static constexpr size_t kMaxHalfBytes = size_t{64} << 20;
 
   // The client's end. `half_bytes` for each direction, rounded up to granules; pages that are never
-  // used cost nothing. RESOURCE_EXHAUSTED, UNAVAILABLE: the system gives none.
+  // used cost nothing. RESOURCE_EXHAUSTED: a bad size. UNAVAILABLE: the system provides no such
+  // memory.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(size_t half_bytes);
 
-  // The server's end of what a client of this machine offers. FAILED_PRECONDITION: it cannot be
-  // opened (another machine's, user's or container's), or is not what was offered.
+  // The server's end of the memory that a client on this machine offers. FAILED_PRECONDITION: it
+  // cannot be opened (it belongs to another machine, user or container), or differs from the offer.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Open(const v1::SharedMemory& offer);
 
   ~SharedMemory() override;
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Holds as long as this is not CloseDescriptor()ed.
+  // Valid until CloseDescriptor().
   v1::SharedMemory Offer() const;
 
-  // The peer has opened it, or will not: nothing needs the file any more.
+  // Call this once the peer has opened the file or declined: nothing needs it any more.
   void CloseDescriptor();
 
-  // Copies the payload to where the peer reads it. Nothing: there is no room now. Any thread.
+  // Copies the payload into this end's half. Null: there is no room now. Any thread.
   std::optional<v1::SharedPayload> Put(const absl::Cord& payload);
 
-  // What the peer has put there; its room is given back with the last reference. INVALID_ARGUMENT:
-  // that is no place of the peer's half. Any thread.
+  // The payload that the peer put at `place`; dropping the last reference frees its room.
+  // INVALID_ARGUMENT: not a place in the peer's half. Any thread.
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override;
 
-  // Granules that payloads have now: of what this end has sent.
+  // Granules in use by payloads that this end has sent.
   size_t used_granules();
 
  private:

@@ -37,7 +37,7 @@ Ends BothEnds(size_t granules) {
 
 absl::Cord Payload(char letter, size_t bytes) { return absl::Cord(std::string(bytes, letter)); }
 
-TEST(SharedMemoryTest, WhatOneEndPutsTheOtherTakes) {
+TEST(SharedMemoryTest, OneEndTakesPayloadOfTheOther) {
   Ends ends = BothEnds(8);
   absl::Cord chunks("in several ");
   chunks.Append(absl::MakeCordFromExternal("chunks", [] {}));
@@ -49,7 +49,7 @@ TEST(SharedMemoryTest, WhatOneEndPutsTheOtherTakes) {
   EXPECT_EQ(*ends.client->Take(*back), std::string(5000, 'b'));
 }
 
-TEST(SharedMemoryTest, RoomComesBackWithTheLastReference) {
+TEST(SharedMemoryTest, LastReferenceFreesRoom) {
   Ends ends = BothEnds(4);
   absl::Cord kept;
   {
@@ -64,7 +64,7 @@ TEST(SharedMemoryTest, RoomComesBackWithTheLastReference) {
   EXPECT_TRUE(ends.client->Put(Payload('b', 4 * kGranule)).has_value());
 }
 
-TEST(SharedMemoryTest, WithoutRoomNothingIsOverwritten) {
+TEST(SharedMemoryTest, OverwritesNothingWithoutRoom) {
   Ends ends = BothEnds(4);
   std::vector<absl::Cord> held;
   for (const char letter : {'a', 'b', 'c', 'd'}) {
@@ -80,11 +80,11 @@ TEST(SharedMemoryTest, WithoutRoomNothingIsOverwritten) {
   EXPECT_EQ(held[3], std::string(kGranule, 'd'));
 }
 
-TEST(SharedMemoryTest, GoesRoundTheEnd) {
+TEST(SharedMemoryTest, WrapsAroundTheEnd) {
   Ends ends = BothEnds(5);
   std::vector<absl::Cord> held;
   size_t sent = 0;
-  // Sizes that never meet the end evenly; two pieces are held at any time.
+  // Sizes that never end exactly at the end of the ring; two pieces are held at any time.
   for (int i = 0; i < 200; ++i) {
     const size_t bytes = (1 + i % 3) * kGranule - i;
     const auto place = ends.client->Put(Payload(static_cast<char>('a' + i % 26), bytes));
@@ -100,7 +100,7 @@ TEST(SharedMemoryTest, GoesRoundTheEnd) {
   EXPECT_EQ(ends.client->used_granules(), 0);
 }
 
-TEST(SharedMemoryTest, TheDirectionsDoNotTouchEachOther) {
+TEST(SharedMemoryTest, DirectionsDoNotOverlap) {
   Ends ends = BothEnds(2);
   const auto there = ends.client->Put(Payload('a', 2 * kGranule));
   const auto back = ends.server->Put(Payload('b', 2 * kGranule));
@@ -108,7 +108,7 @@ TEST(SharedMemoryTest, TheDirectionsDoNotTouchEachOther) {
   EXPECT_EQ(*ends.client->Take(*back), std::string(2 * kGranule, 'b'));
 }
 
-TEST(SharedMemoryTest, PayloadsOutliveTheOtherEnd) {
+TEST(SharedMemoryTest, PayloadsOutliveOtherEnd) {
   Ends ends = BothEnds(4);
   const auto place = ends.client->Put(Payload('a', kGranule));
   ends.client.reset();
@@ -117,7 +117,7 @@ TEST(SharedMemoryTest, PayloadsOutliveTheOtherEnd) {
   EXPECT_EQ(taken, std::string(kGranule, 'a'));
 }
 
-TEST(SharedMemoryTest, APlaceOutsideIsRefused) {
+TEST(SharedMemoryTest, RefusesPlaceOutsideMemory) {
   Ends ends = BothEnds(4);
   const auto take = [&](uint64_t offset, uint64_t bytes) {
     v1::SharedPayload place;
@@ -140,7 +140,7 @@ TEST(SharedMemoryTest, APlaceOutsideIsRefused) {
   }
 }
 
-TEST(SharedMemoryTest, AnOfferThatIsNotSoIsRefused) {
+TEST(SharedMemoryTest, RefusesIncorrectOffer) {
   const auto memory = *SharedMemory::Create(4 * kGranule);
   const auto refusal = [&](auto change) {
     v1::SharedMemory offer = memory->Offer();
@@ -149,19 +149,20 @@ TEST(SharedMemoryTest, AnOfferThatIsNotSoIsRefused) {
     EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition) << opened.status();
     return std::string(opened.status().message());
   };
-  EXPECT_THAT(refusal([](auto* o) { o->set_token(o->token() + 1); }), HasSubstr("another one"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(8 * kGranule); }), HasSubstr("another size"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_token(o->token() + 1); }), HasSubstr("a different one"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(8 * kGranule); }),
+              HasSubstr("a different size"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(100); }), HasSubstr("halves of 100"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(0); }), HasSubstr("halves of 0"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(~uint64_t{0}); }), HasSubstr("halves of"));
   EXPECT_THAT(refusal([](auto* o) { o->set_half_bytes(SharedMemory::kMaxHalfBytes + kGranule); }),
               HasSubstr("67108864 at most"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_file(99999); }), HasSubstr("not there"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_pid(0); }), HasSubstr("not there"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_file(99999); }), HasSubstr("does not exist"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_pid(0); }), HasSubstr("does not exist"));
 }
 
-TEST(SharedMemoryTest, AFileThatMayBeCutIsRefused) {
-  // A peer that shortens it later would kill whoever reads it.
+TEST(SharedMemoryTest, RefusesFileThatMayShrink) {
+  // A peer that shortens it later would kill the reading process.
   const auto memory = *SharedMemory::Create(4 * kGranule);
   FILE* file = tmpfile();
   ASSERT_NE(file, nullptr);
@@ -172,17 +173,18 @@ TEST(SharedMemoryTest, AFileThatMayBeCutIsRefused) {
   fclose(file);
 }
 
-TEST(SharedMemoryTest, APipeIsRefusedAtOnce) {
+TEST(SharedMemoryTest, RefusesPipeAtOnce) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   v1::SharedMemory offer = (*SharedMemory::Create(kGranule))->Offer();
   offer.set_file(static_cast<uint32_t>(ends[0]));
-  EXPECT_THAT(std::string(SharedMemory::Open(offer).status().message()), HasSubstr("not there"));
+  EXPECT_THAT(std::string(SharedMemory::Open(offer).status().message()),
+              HasSubstr("does not exist"));
   close(ends[0]);
   close(ends[1]);
 }
 
-TEST(SharedMemoryTest, SizesBeyondReasonAreRefused) {
+TEST(SharedMemoryTest, RefusesUnreasonableSizes) {
   EXPECT_FALSE(SharedMemory::Create(0).ok());
   EXPECT_FALSE(SharedMemory::Create(size_t{1} << 40).ok());
 }

@@ -26,7 +26,7 @@ class StreamClient::Impl {
         callbacks_(std::move(callbacks)),
         stub_(MakeChannel({options.address, ChannelKind::kBulk, options.credentials,
                            options.connect_timeout, kMaxFrameBytes})),
-        // What is encrypted on the wire is not laid open beside it.
+        // Payloads that TLS encrypts on the wire must not be in shared memory in plain text.
         sharing_(internal::PayloadSharing::OfClient(options.address,
                                                     tls_ ? 0 : options.shared_memory_bytes)),
         stream_({.loop = own_loop_ ? own_loop_.get() : options.loop,
@@ -76,7 +76,7 @@ class StreamClient::Impl {
   const std::unique_ptr<EventLoop> own_loop_;
   const FrameLimits limits_;
   const bool tls_;
-  bool heard_ = false;  // anything, from the server; the loop's thread's
+  bool heard_ = false;  // anything arrived from the server; used only on the loop's thread
   const Callbacks callbacks_;
   grpc::GenericStub stub_;
   internal::Batching batching_;

@@ -19,26 +19,27 @@
 
 namespace sluice {
 
-// One stream of rpc Exchange to one shard: the other side of StreamServer. It lives as long as its
-// stream; whoever wants to reconnect makes a new one.
+// One stream of rpc Exchange to one shard: the other side of StreamServer. To reconnect, make a new
+// one.
 class StreamClient {
  public:
-  // Twice what a shard lets a worker have under way.
+  // Twice the bytes that a shard lets a worker have in flight.
   static constexpr size_t kSharedMemoryBytes = size_t{32} << 20;
 
   struct Options {
     std::string address;  // host:port
-    // That it runs on; must outlive it. Null: one of its own.
+    // The loop that it runs on; must outlive it. Null: it makes its own.
     EventLoop* loop = nullptr;
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    // Broken (DEADLINE_EXCEEDED or UNAVAILABLE) if there is no connection within this.
+    // The stream breaks (DEADLINE_EXCEEDED or UNAVAILABLE) if there is no connection within this
+    // time.
     absl::Duration connect_timeout = absl::Seconds(5);
-    // As StreamServer's; over it the stream is broken with RESOURCE_EXHAUSTED.
+    // As StreamServer's; beyond it the stream breaks with RESOURCE_EXHAUSTED.
     size_t max_queued_bytes = size_t{4} << 30;
     FrameLimits limits;
-    // To a server on this machine, in plain text: payloads go through memory that both share
-    // (SharedMemory), so much for each direction as long as it lasts. 0: all go through the socket.
+    // To a server on this machine, in plain text, payloads go through shared memory (SharedMemory)
+    // of this size for each direction, as long as there is room. 0: all go through the socket.
     size_t shared_memory_bytes = kSharedMemoryBytes;
     std::function<void(int64_t)> on_queued_bytes;
   };
@@ -47,16 +48,16 @@ class StreamClient {
   struct Callbacks {
     // As StreamHandler::OnFrames.
     std::function<void(std::vector<DecodedFrame> frames)> on_frames;
-    // Exactly once, last, unless the client is destroyed before: why the stream ended. OK: the
-    // server ended it so.
+    // Called exactly once, as the last callback, unless the client is destroyed before. OK: the
+    // server ended the stream with OK.
     std::function<void(absl::Status why)> on_broken;
   };
 
   // Begins to connect; frames sent meanwhile wait. Does not block.
   static std::unique_ptr<StreamClient> Connect(Options options, Callbacks callbacks);
 
-  // Cancels what is left of the stream, waits for a running callback and makes no further one. Not
-  // on the loop's thread.
+  // Cancels the rest of the stream and waits for a running callback; no further callback is made.
+  // Must not be called on the loop's thread.
   ~StreamClient();
 
   StreamClient(const StreamClient&) = delete;
@@ -65,11 +66,11 @@ class StreamClient {
   // As StreamServer's.
   void Send(const v1::Header& header, absl::Cord payload = {});
   void Queue(const v1::Header& header, absl::Cord payload = {});
-  // Of at least `worth` bytes of payload; what is less goes on waiting.
+  // Sends the queued frames if they have at least `worth` bytes of payload; else they keep waiting.
   void Flush(size_t worth = 0);
 
-  // Says that nothing more will be sent, once what was sent before is through; the server's last
-  // frames and its status still arrive. Any thread; does not block. Later Sends are dropped.
+  // Ends the sending side once everything sent before has gone out; the server's last frames and
+  // its status still arrive. Any thread; does not block. Later Sends are dropped.
   void Finish();
 
   size_t queued_bytes() const;

@@ -24,12 +24,12 @@
 #include "services/transport/security/transport_security.h"
 #include "services/transport/tsan.h"
 
-// Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and
-// everything that gRPC reports of it comes there, in order. Reads are handled on the spot. Writes
-// start on whichever thread calls Send, when the stream is free: gRPC then writes to the socket at
+// Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and gRPC
+// reports all of its events there, in order. The reader thread handles reads itself. When the
+// stream is free, a write starts on the thread that calls Send: gRPC then writes to the socket at
 // once and returns, whether the peer reads or not. Every queue has its thread from the start: gRPC
-// gives each connection to one of the queues before it knows of a stream, and where each thread
-// waits for its own sockets only (GRPC_POLL_STRATEGY=poll), nobody else would ever read from it.
+// assigns each connection to one of the queues before it sees a stream, and where each thread waits
+// for its own sockets only (GRPC_POLL_STRATEGY=poll), no other thread would ever read from it.
 
 namespace sluice {
 namespace {
@@ -113,20 +113,20 @@ class StreamServer::Impl {
   std::atomic<int64_t> queued_bytes_{0};
   ConnectionGuard* guard_ = nullptr;  // null: there is none
 
-  // The acceptor's, on the first reader's thread: the stream that waits for a client.
+  // Used by the acceptor, on the first reader's thread. next_stream_ waits for a client.
   MethodEvent<Impl, &Impl::OnAccepted> accepted_;
   std::shared_ptr<Stream> next_stream_;
   StreamId next_id_ = 1;
 
   Mutex mutex_;   // protects what follows; not held when gRPC or the handler is called
-  CondVar over_;  // nothing is accepted any more, or the last stream has ended
+  CondVar over_;  // the server accepts no more streams, or the last one has ended
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<StreamId, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// One stream. Its On... functions run on its reader thread, Send and Close anywhere. It is open
-// until gRPC has given back every operation; then it is forgotten.
+// One stream. Its On... functions run on its reader thread, the others on any thread. It is open
+// until gRPC has returned every operation; then it is removed.
 class StreamServer::Impl::Stream {
  public:
   Stream(Impl* server, StreamId id, size_t reader)
@@ -149,7 +149,8 @@ class StreamServer::Impl::Stream {
   grpc::ServerContext* context() { return &context_; }
   RawStream* raw() { return &raw_; }
 
-  // A client has come. Headers go out at once: the client sees that it is connected.
+  // A client has opened the stream. Headers go out at once, so that the client sees that it is
+  // connected.
   void Begin() {
     if (server_->guard_ != nullptr) {
       account_ = server_->guard_->OnCall(context_);
@@ -175,7 +176,7 @@ class StreamServer::Impl::Stream {
     Act(outbox_.Close(std::move(status)));
   }
 
-  // Cuts the stream if it was closed long ago.
+  // Cancels the stream if close_timeout has passed since it was closed.
   void CutIfOverdue(absl::Time now) {
     const int64_t deadline = cut_at_nanos_.load();
     if (deadline != 0 && absl::ToUnixNanos(now) >= deadline) context_.TryCancel();
@@ -202,7 +203,7 @@ class StreamServer::Impl::Stream {
   void OnRead(bool ok) {
     reading_ = false;
     if (!ok) {
-      // The peer has finished; if it broke off instead, OnEnded knows.
+      // The peer has finished; if it broke off instead, OnEnded sees that.
       Act(outbox_.Close(absl::OkStatus()));
       return ForgetIfOver();
     }
@@ -239,7 +240,7 @@ class StreamServer::Impl::Stream {
     ForgetIfOver();
   }
 
-  // gRPC is done with the call, in whatever way.
+  // gRPC has ended the call, for whatever reason.
   void OnEnded(bool) {
     ended_seen_ = true;
     if (context_.IsCancelled()) Act(outbox_.Break(PeerBrokeOff()));
@@ -253,7 +254,7 @@ class StreamServer::Impl::Stream {
         return;
       case Action::kWrite: {
         const grpc::ByteBuffer message = outbox_.front().Message();
-        // It is over when gRPC gives the item back.
+        // The write ends when gRPC returns the tag.
         internal::BeforeGrpc(&server_->readers_[reader_]->loop);
         return raw_.Write(message, &written_);
       }
@@ -289,11 +290,11 @@ class StreamServer::Impl::Stream {
   grpc::ServerContext context_;
   RawStream raw_;
   internal::Batching batching_;
-  std::unique_ptr<internal::PayloadSharing> sharing_;  // once a client has come
+  std::unique_ptr<internal::PayloadSharing> sharing_;  // set when a client opens the stream
   FrameOutbox outbox_;
   std::atomic<int64_t> cut_at_nanos_{0};  // 0: not closed
 
-  // The reader thread's.
+  // Used only on the reader thread.
   std::optional<security::PeerIdentity> identity_;
   std::shared_ptr<ConnectionGuard::Account> account_;  // null: there is no guard
   grpc::ByteBuffer in_;
@@ -366,12 +367,12 @@ void StreamServer::Impl::Stopping() {
 
 void StreamServer::Impl::Stopped() {
   {
-    // gRPC has ended every call; each stream still has to see it. Before that the queues must take
-    // operations.
+    // gRPC has ended every call, but each stream still has to see that. Until then the queues must
+    // take operations.
     MutexLock lock(&mutex_);
     while (accepting_ || !streams_.empty()) over_.Wait(&mutex_);
   }
-  readers_.clear();  // the queues hold operations of the server's own: they end before it
+  readers_.clear();  // the queues hold the server's own operations, so they end before the server
 }
 
 void StreamServer::Impl::Queue(StreamId id, const v1::Header& header, const absl::Cord& payload,

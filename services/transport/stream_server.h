@@ -21,32 +21,32 @@ namespace sluice {
 // Names one stream of one server; never 0, never used again.
 using StreamId = uint64_t;
 
-// What happens on the streams of a StreamServer. For one stream the calls come one at a time, in
-// order, on that stream's reader thread (streams may share a reader thread): OnOpen, OnFrames...,
-// OnClosed, each of the first and the last exactly once. Different streams' calls may come at the
-// same time. Nothing else is read from the stream while a call runs: hand long work on.
+// Receives the events of a StreamServer's streams. For one stream the calls come one at a time, in
+// order, on that stream's reader thread (streams may share a reader thread): OnOpen (once),
+// OnFrames..., OnClosed (once). Calls for different streams may come at the same time. Nothing else
+// is read from the stream while a call runs, so pass long work on.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
 
-  // `peer` is gRPC's name of the other side, for messages only.
+  // `peer` is gRPC's name for the other side, for messages only.
   virtual void OnOpen(StreamId stream, const std::string& peer) = 0;
 
-  // What came as one message: at least one frame, in their order. A payload is as long as its
-  // header's blocks say. It refers to the receive buffers: drop it early.
+  // The frames of one message, at least one, in order. A payload is as long as its header's blocks
+  // say. It refers to the receive buffers: drop it early.
   virtual void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) = 0;
 
-  // The peer finished (OK), broke off, was refused, or the stream was closed from here. What was
-  // not sent is dropped.
+  // The peer finished (OK), broke off or was refused, or this side closed the stream. Unsent frames
+  // are dropped.
   virtual void OnClosed(StreamId stream, const absl::Status& why) = 0;
 };
 
 // The server side of rpc Exchange of v1::ParameterServer over raw messages: payloads go in and out
-// without a copy, and frames that have to wait for the stream go out together, to a peer whose
-// Hello says that it takes batches. Where there are certificates, a Hello in another's name is
-// refused with PERMISSION_DENIED. A peer that sends no frame, or an oversize one, is refused with
-// INVALID_ARGUMENT (RESOURCE_EXHAUSTED from gRPC itself past the message limit); the other streams
-// do not notice.
+// without a copy, and frames that have to wait for the stream go out together, if the peer's Hello
+// says that it takes batches. Where there are certificates, a Hello in the name of another process
+// is refused with PERMISSION_DENIED. A peer that sends something other than a frame, or an oversize
+// frame, is refused with INVALID_ARGUMENT (by gRPC itself with RESOURCE_EXHAUSTED past the message
+// limit); the other streams are not affected.
 //
 //   StreamServer streams(options, &handler);
 //   auto server = GrpcServer::Start({.address = "127.0.0.1:0"}, {&streams});
@@ -55,12 +55,12 @@ class StreamServer final : public GrpcServer::Service {
   struct Options {
     // Streams are spread over this many reader threads, each started with its first stream.
     int reader_threads = 8;
-    // Bytes that may wait to be sent on one stream. Data that refers to living blocks waits without
-    // a copy, so this bounds what a slow reader can pin: at least twice what a peer may pull at
-    // once. Over it the stream is closed with RESOURCE_EXHAUSTED.
+    // How many bytes may wait to be sent on one stream. Data that refers to live blocks waits
+    // without a copy, so this bounds what a slow reader can pin: at least twice what a peer may
+    // pull at once. Beyond it the stream is closed with RESOURCE_EXHAUSTED.
     size_t max_queued_bytes = size_t{4} << 30;
-    // How long a stream that was closed from here may take to send what was sent before, before it
-    // is cut.
+    // How long a stream closed by this side may take to send its queued frames; then it is
+    // cancelled.
     absl::Duration close_timeout = absl::Seconds(1);
     FrameLimits limits;
     // Called with the change (positive or negative) of the bytes queued over all streams; any
@@ -72,27 +72,27 @@ class StreamServer final : public GrpcServer::Service {
   StreamServer(Options options, StreamHandler* handler);
   ~StreamServer() override;
 
-  // Sends behind everything sent before on this stream. Any thread; never blocks: what cannot be
-  // handed to gRPC now is queued. On a stream that is closed, or closes meanwhile, it is dropped
-  // and OnClosed tells.
+  // Sends after everything sent before on this stream. Any thread; never blocks: a frame that gRPC
+  // cannot take now is queued. On a stream that is closed, or closes meanwhile, the frame is
+  // dropped; OnClosed reports the end of the stream.
   void Send(StreamId stream, const v1::Header& header, absl::Cord payload = {});
 
-  // As Send, in two steps, for whoever has more to say at once: what was queued goes out together
-  // (as far as one message holds it) at the next Flush or Send of this stream, at the latest; when
-  // it is enough for the other side to begin with (batching.h), earlier.
+  // As Send, in two steps, for a caller with several frames: the queued frames go out together (as
+  // many as fit in one message) at the latest with the next Flush or Send of this stream, and
+  // earlier when they are enough for the other side to begin with (batching.h).
   void Queue(StreamId stream, const v1::Header& header, absl::Cord payload = {});
   void Flush(StreamId stream);
 
-  // Ends the stream with `status` once what was sent before is through, or after a moment if the
-  // peer does not read. Any thread; does not block. Frames that arrive from now on are dropped.
-  // OnClosed follows.
+  // Ends the stream with `status` once everything sent before has gone out, or after close_timeout
+  // if the peer does not read. Any thread; does not block. Frames that arrive from now on are
+  // dropped. OnClosed follows.
   void Close(StreamId stream, absl::Status status);
 
   // Bytes queued and not yet taken by gRPC, over all streams.
   size_t queued_bytes() const;
 
-  // For what else the process does over gRPC (EventLoop tells why), while the server runs: what
-  // uses it is gone before the server stops.
+  // A loop for the process's other uses of gRPC (see EventLoop for the reason) while the server
+  // runs: its users must be gone before the server stops.
   EventLoop* loop();
 
   // GrpcServer::Service

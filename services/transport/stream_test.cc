@@ -56,7 +56,7 @@ struct ServerEvents {
   std::map<StreamId, std::vector<absl::Status>> closed;
 };
 
-// A server that notes what happens and answers as the test says.
+// A server that records events and answers as the test specifies.
 class TestServer final : public StreamHandler {
  public:
   using OnFrameFunction = std::function<void(StreamServer*, StreamId, const DecodedFrame&)>;
@@ -163,7 +163,7 @@ std::unique_ptr<v1::ParameterServer::Stub> GeneratedStub(const std::string& addr
       grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
 }
 
-TEST(StreamTest, AGeneratedClientTalksToTheRawServer) {
+TEST(StreamTest, GeneratedClientTalksToRawServer) {
   TestServer server(Echo);
   auto stub = GeneratedStub(server.address());
   grpc::ClientContext context;
@@ -184,7 +184,7 @@ TEST(StreamTest, AGeneratedClientTalksToTheRawServer) {
   EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
 }
 
-// A server that knows nothing but the proto file.
+// A server made only from the proto file.
 class GeneratedEchoService final : public v1::ParameterServer::Service {
   grpc::Status Exchange(grpc::ServerContext*,
                         grpc::ServerReaderWriter<v1::Frame, v1::Frame>* stream) override {
@@ -194,7 +194,7 @@ class GeneratedEchoService final : public v1::ParameterServer::Service {
   }
 };
 
-TEST(StreamTest, TheRawClientTalksToAGeneratedServer) {
+TEST(StreamTest, RawClientTalksToGeneratedServer) {
   GeneratedEchoService echo;
   GeneratedService service(&echo);
   auto server = GrpcServer::Start({}, {&service});
@@ -210,7 +210,7 @@ TEST(StreamTest, TheRawClientTalksToAGeneratedServer) {
   EXPECT_EQ(client.WaitForBreak(), absl::AbortedError("that was all"));
 }
 
-TEST(StreamTest, FramesSentBeforeTheConnectionStandsArriveInOrder) {
+TEST(StreamTest, FramesSentBeforeConnectionArriveInOrder) {
   TestServer server;
   TestClient client(server.address());
   for (uint64_t i = 0; i < 100; ++i) client->Send(PullHeader(i));
@@ -224,7 +224,7 @@ TEST(StreamTest, FramesSentBeforeTheConnectionStandsArriveInOrder) {
   for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(frames[i].header.pull().version(), i);
 }
 
-TEST(StreamTest, EachSendersOrderIsKeptUnderLoadInBothDirections) {
+TEST(StreamTest, KeepsOrderOfEachSenderUnderLoadInBothDirections) {
   constexpr int kThreads = 4;
   constexpr uint64_t kFrames = 400;
   TestServer server(Echo);
@@ -255,8 +255,8 @@ v1::Header HelloOf(uint32_t max_batch_frames) {
   return header;
 }
 
-// Answers a Hello with frames. All but the first have to wait: the stream's own thread, which would
-// write them, is busy here.
+// Answers a Hello with frames. All but the first have to wait, because the stream's own thread,
+// which would write them, is busy here.
 TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
   return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
     if (!frame.header.has_hello()) return;
@@ -267,7 +267,7 @@ TestServer::OnFrameFunction AnswerWith(uint64_t frames, size_t payload_bytes) {
   };
 }
 
-// The same, all at once.
+// The same with Queue.
 TestServer::OnFrameFunction AnswerTogetherWith(uint64_t frames, size_t payload_bytes) {
   return [=](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
     if (!frame.header.has_hello()) return;
@@ -279,7 +279,7 @@ TestServer::OnFrameFunction AnswerTogetherWith(uint64_t frames, size_t payload_b
   };
 }
 
-// What a generated client gets in answer to its Hello: the frames of each message.
+// The frames of each message that a generated client gets in answer to its Hello.
 std::vector<size_t> BatchesOf(const TestServer::OnFrameFunction& answer, const v1::Header& hello,
                               uint64_t frames, size_t payload_bytes) {
   TestServer server(answer);
@@ -314,26 +314,26 @@ std::vector<size_t> BatchesFor(const v1::Header& hello, uint64_t frames, size_t 
   return BatchesOf(AnswerWith(frames, payload_bytes), hello, frames, payload_bytes);
 }
 
-TEST(StreamTest, FramesThatAreQueuedGoOutTogetherWhenFlushed) {
+TEST(StreamTest, FlushSendsQueuedFramesTogether) {
   EXPECT_THAT(BatchesOf(AnswerTogetherWith(100, 64), HelloOf(256), 100, 64), ElementsAre(100));
   EXPECT_THAT(BatchesOf(AnswerTogetherWith(3, 64), HelloOf(0), 3, 64), ElementsAre(1, 1, 1));
 }
 
-TEST(StreamTest, FramesThatHaveToWaitGoOutTogetherAsGeneratedCodeReadsThem) {
+TEST(StreamTest, SendsWaitingFramesTogetherReadableByGeneratedCode) {
   EXPECT_THAT(BatchesFor(HelloOf(256), 100, 64), ElementsAre(1, 99));
 }
 
-TEST(StreamTest, APeerGetsNoMoreFramesTogetherThanItSaysItTakes) {
+TEST(StreamTest, BatchHasNoMoreFramesThanPeerTakes) {
   EXPECT_THAT(BatchesFor(HelloOf(40), 100, 64), ElementsAre(1, 40, 40, 19));
   EXPECT_THAT(BatchesFor(HelloOf(0), 5, 64), ElementsAre(1, 1, 1, 1, 1));
 }
 
-TEST(StreamTest, ABatchEndsAtItsBoundOfBytesAndLargeFramesGoAlone) {
+TEST(StreamTest, BatchEndsAtByteBoundAndLargeFramesGoAlone) {
   EXPECT_THAT(BatchesFor(HelloOf(256), 9, 60 << 10), ElementsAre(1, 4, 4));
   EXPECT_THAT(BatchesFor(HelloOf(256), 3, 200 << 10), ElementsAre(1, 1, 1));
 }
 
-TEST(StreamTest, ClientAndServerTellEachOtherThatTheyTakeBatches) {
+TEST(StreamTest, ClientAndServerAgreeOnBatches) {
   TestServer server([](StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
     v1::Header reply;
     reply.mutable_hello_reply();
@@ -358,7 +358,7 @@ TEST(StreamTest, ClientAndServerTellEachOtherThatTheyTakeBatches) {
   }
 }
 
-// Answers a Hello, and sends everything else back.
+// Answers a Hello, and echoes every other frame.
 void GreetAndEcho(StreamServer* streams, StreamId stream, const DecodedFrame& frame) {
   if (!frame.header.has_hello()) return Echo(streams, stream, frame);
   v1::Header reply;
@@ -366,8 +366,8 @@ void GreetAndEcho(StreamServer* streams, StreamId stream, const DecodedFrame& fr
   streams->Send(stream, reply);
 }
 
-// Payloads of one client's frames as the server and then the client get them. What comes through a
-// socket comes in chunks of at most 64 KiB; what lies in shared memory is in one piece.
+// Payloads of one client's frames as the server and then the client receive them. Through a socket
+// they arrive in chunks of at most 64 KiB; in shared memory they are in one piece.
 struct Journey {
   bool server_in_one_piece = false;
   bool client_in_one_piece = false;
@@ -400,21 +400,21 @@ Journey SendThereAndBack(size_t shared_memory_bytes) {
   return journey;
 }
 
-TEST(StreamTest, PayloadsBetweenProcessesOfOneMachineLieInMemoryThatBothShare) {
+TEST(StreamTest, SharesPayloadsBetweenProcessesOfOneMachineInMemory) {
   const Journey journey = SendThereAndBack(size_t{4} << 20);
   EXPECT_TRUE(journey.taken);
   EXPECT_TRUE(journey.server_in_one_piece);
   EXPECT_TRUE(journey.client_in_one_piece);
 }
 
-TEST(StreamTest, WithoutSharedMemoryPayloadsComeThroughTheSocket) {
+TEST(StreamTest, SendsPayloadsThroughSocketWithoutSharedMemory) {
   const Journey journey = SendThereAndBack(0);
   EXPECT_FALSE(journey.taken);
   EXPECT_FALSE(journey.server_in_one_piece);
   EXPECT_FALSE(journey.client_in_one_piece);
 }
 
-TEST(StreamTest, WhatHasNoRoomInSharedMemoryComesThroughTheSocketInItsPlace) {
+TEST(StreamTest, SendsPayloadThroughSocketInOrderIfSharedMemoryIsFull) {
   TestServer server(GreetAndEcho);  // keeps every payload that it gets
   StreamClient::Options options;
   options.shared_memory_bytes = size_t{256} << 10;
@@ -436,7 +436,7 @@ TEST(StreamTest, WhatHasNoRoomInSharedMemoryComesThroughTheSocketInItsPlace) {
   }
 }
 
-TEST(StreamTest, AnOfferThatCannotBeOpenedIsNotTaken) {
+TEST(StreamTest, DoesNotAcceptOfferThatCannotBeOpened) {
   TestServer server(GreetAndEcho);
   auto stub = GeneratedStub(server.address());
   grpc::ClientContext context;
@@ -454,7 +454,7 @@ TEST(StreamTest, AnOfferThatCannotBeOpenedIsNotTaken) {
   stream->Finish();
 }
 
-TEST(StreamTest, APlaceInMemoryThatNobodySharesIsRefusedAndTheOthersGoOn) {
+TEST(StreamTest, RefusesPlaceInMemoryThatIsNotSharedAndServesOthers) {
   TestServer server(Echo);
   auto stub = GeneratedStub(server.address());
   grpc::ClientContext context;
@@ -472,7 +472,7 @@ TEST(StreamTest, APlaceInMemoryThatNobodySharesIsRefusedAndTheOthersGoOn) {
   EXPECT_THAT(other.WaitForFrames(1), SizeIs(1));
 }
 
-TEST(StreamTest, ABatchThatIsNoneIsRefusedAndTheOthersGoOn) {
+TEST(StreamTest, RefusesMalformedBatchAndServesOthers) {
   TestServer server(Echo);
   auto stub = GeneratedStub(server.address());
   grpc::ClientContext context;
@@ -490,7 +490,7 @@ TEST(StreamTest, ABatchThatIsNoneIsRefusedAndTheOthersGoOn) {
   good.WaitForFrames(1);
 }
 
-TEST(StreamTest, ClientsThatShareALoopAreServedByItsThreadAndGoOneByOne) {
+TEST(StreamTest, ClientsOnOneLoopUseItsThreadAndEndOneByOne) {
   TestServer server(Echo);
   EventLoop loop("test");
   StreamClient::Options options;
@@ -514,7 +514,7 @@ TEST(StreamTest, ClientsThatShareALoopAreServedByItsThreadAndGoOneByOne) {
   EXPECT_THAT(threads.Now(), SizeIs(1));
 }
 
-TEST(StreamTest, ManyStreamsAreServedAtOnce) {
+TEST(StreamTest, ServesManyStreamsAtOnce) {
   TestServer server(Echo);
   std::vector<std::unique_ptr<TestClient>> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<TestClient>(server.address()));
@@ -524,7 +524,7 @@ TEST(StreamTest, ManyStreamsAreServedAtOnce) {
   }
 }
 
-TEST(StreamTest, AClientThatSendsGarbageIsRefusedAndTheOthersGoOn) {
+TEST(StreamTest, RefusesClientThatSendsGarbageAndServesOthers) {
   TestServer server(Echo);
   TestClient good(server.address());
   good->Send(PullHeader(1));
@@ -547,7 +547,7 @@ TEST(StreamTest, AClientThatSendsGarbageIsRefusedAndTheOthersGoOn) {
   good.WaitForFrames(2);
 }
 
-TEST(StreamTest, AClientThatSendsAnOversizeMessageIsRefusedAndTheOthersGoOn) {
+TEST(StreamTest, RefusesClientThatSendsOversizeMessageAndServesOthers) {
   TestServer server(Echo);
   TestClient good(server.address());
   auto stub = GeneratedStub(server.address());
@@ -563,7 +563,7 @@ TEST(StreamTest, AClientThatSendsAnOversizeMessageIsRefusedAndTheOthersGoOn) {
   good.WaitForFrames(1);
 }
 
-TEST(StreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
+TEST(StreamTest, CloseDeliversEarlierFramesAndStatus) {
   TestServer server([](StreamServer* streams, StreamId stream, const DecodedFrame&) {
     for (uint64_t i = 0; i < 50; ++i) streams->Send(stream, PullHeader(i));
     streams->Close(stream, absl::NotFoundError("another life answers here"));
@@ -576,7 +576,7 @@ TEST(StreamTest, ACloseDeliversWhatWasSentBeforeAndTheStatus) {
   EXPECT_EQ(server.WaitForClose(server.WaitForStream()).code(), absl::StatusCode::kNotFound);
 }
 
-TEST(StreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
+TEST(StreamTest, ReportsLostClientOnceAndToleratesSendsToIt) {
   TestServer server;
   {
     TestClient client(server.address());
@@ -592,7 +592,7 @@ TEST(StreamTest, AClientThatGoesIsReportedOnceAndSendingToItIsHarmless) {
   EXPECT_EQ(server.streams()->queued_bytes(), 0u);
 }
 
-TEST(StreamTest, AClientThatFinishesIsReportedAsDone) {
+TEST(StreamTest, ReportsFinishedClientAsDone) {
   TestServer server(Echo);
   TestClient client(server.address());
   client->Send(PullHeader(0));
@@ -602,7 +602,7 @@ TEST(StreamTest, AClientThatFinishesIsReportedAsDone) {
   EXPECT_TRUE(server.WaitForClose(server.WaitForStream()).ok());
 }
 
-TEST(StreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
+TEST(StreamTest, ReportsStoppedServerToClientsOnce) {
   auto server = std::make_unique<TestServer>(Echo);
   TestClient client(server->address());
   client->Send(PullHeader(0));
@@ -616,7 +616,7 @@ TEST(StreamTest, AServerThatStopsIsReportedToItsClientsOnce) {
   EXPECT_THAT(client.events().Now().broken, SizeIs(1));
 }
 
-TEST(StreamTest, WhereNobodyListensTheClientBreaksOnce) {
+TEST(StreamTest, ClientBreaksOnceWithoutServer) {
   std::string address;
   {
     TestServer server;
@@ -629,7 +629,7 @@ TEST(StreamTest, WhereNobodyListensTheClientBreaksOnce) {
   EXPECT_THAT(client.events().Now().broken, SizeIs(1));
 }
 
-TEST(StreamTest, ADestroyedClientMakesNoCallback) {
+TEST(StreamTest, DestroyedClientMakesNoCallback) {
   TestServer server(Echo);
   TestClient client(server.address());
   client->Send(PullHeader(0));
@@ -639,7 +639,7 @@ TEST(StreamTest, ADestroyedClientMakesNoCallback) {
 }
 
 // A generated client that opens a stream and reads no message. A thread waits at its socket, as in
-// every process that lives: what lies in the socket's buffers holds a server up, whatever it wants.
+// every running process: unread bytes in the socket's buffers would block a server anyway.
 class SilentReader {
  public:
   explicit SilentReader(const std::string& address) : stub_(GeneratedStub(address)) {
@@ -660,7 +660,7 @@ class SilentReader {
   }
 
  private:
-  // Until the operation that is under way has ended, or nothing comes any more.
+  // Waits until the operation under way has ended, or the queue is shut down.
   void Await() {
     void* tag = nullptr;
     bool ok = false;
@@ -675,7 +675,7 @@ class SilentReader {
   std::thread waits_;
 };
 
-TEST(StreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {
+TEST(StreamTest, PeerThatDoesNotReadBlocksNoThreadAndLosesItsStreamAtBound) {
   StreamServer::Options options;
   options.max_queued_bytes = size_t{64} << 20;
   options.close_timeout = absl::Milliseconds(10);
@@ -696,7 +696,7 @@ TEST(StreamTest, APeerThatDoesNotReadBlocksNobodyAndLosesItsStreamAtTheBound) {
   good.WaitForFrames(1);
 }
 
-TEST(StreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
+TEST(StreamTest, CancelsClosedStreamIfPeerDoesNotRead) {
   StreamServer::Options options;
   options.close_timeout = absl::Milliseconds(10);
   TestServer server(nullptr, options);
@@ -709,7 +709,7 @@ TEST(StreamTest, AClosedStreamWhosePeerDoesNotReadIsCut) {
   EXPECT_EQ(server.WaitForClose(stream).code(), absl::StatusCode::kAborted);
 }
 
-TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
+TEST(StreamTest, ServerUnderTrafficStopsWithinGrace) {
   TestServer server(Echo, {}, absl::Milliseconds(100));
   SilentReader silent(server.address());
   const StreamId stream = server.WaitForStream();
@@ -717,7 +717,7 @@ TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   for (int i = 0; i < 32; ++i)
     server.streams()->Send(stream, DataHeader(0, payload.size()), payload);
 
-  // Frames that go round and round: what comes back is sent again.
+  // Frames circulate: each one that comes back is sent again.
   constexpr int kFrames = 64;
   const absl::Cord large(std::string(100000, 'l'));
   StreamClient* sender = nullptr;
@@ -733,7 +733,7 @@ TEST(StreamTest, AServerStopsWithinItsGraceUnderTraffic) {
   EXPECT_THAT(server.events().Now().closed, SizeIs(2));
 }
 
-TEST(GrpcServerTest, APortInUseIsAnErrorThatNamesIt) {
+TEST(GrpcServerTest, ErrorNamesPortInUse) {
   TestServer server;
   GrpcServer::Options options;
   options.address = server.address();
@@ -744,13 +744,13 @@ TEST(GrpcServerTest, APortInUseIsAnErrorThatNamesIt) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(server.address()));
 }
 
-TEST(GrpcServerTest, AnAddressWithoutAPortIsRefused) {
+TEST(GrpcServerTest, RefusesAddressWithoutPort) {
   GrpcServer::Options options;
   options.address = "localhost";
   EXPECT_EQ(GrpcServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(GrpcServerTest, AStreamServerWhosePortIsTakenCanBeDestroyed) {
+TEST(GrpcServerTest, StreamServerCanBeDestroyedIfPortIsInUse) {
   TestServer server;
   GrpcServer::Options options;
   options.address = server.address();
@@ -784,8 +784,8 @@ class EchoServer final : public StreamHandler {
 };
 
 // The connection measures its bandwidth while both sides write, and the answer to a measurement
-// comes when one of them has begun to close it.
-TEST(StreamTest, ClosesConnectionsThatMeasureTheirBandwidth) {
+// arrives after one side has begun to close it.
+TEST(StreamTest, ClosesConnectionsThatMeasureBandwidth) {
   constexpr size_t kBytes = size_t{1} << 20;
   constexpr int kThreads = 6, kConnections = 80;
   const absl::Cord payload(std::string(kBytes, 'x'));

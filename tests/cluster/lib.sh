@@ -1,14 +1,14 @@
 # Settings and helpers of the scripts in this folder; sourced, never run.
 # shellcheck shell=bash
 #
-# A cluster lives in network namespaces, cgroups and a folder of its own, all named after CLUSTER_NAME, so that
-# several run side by side. Each started process is recorded with its start time, and nothing else is ever ended.
+# A cluster has its own network namespaces, cgroups and folder, all named after CLUSTER_NAME, so that several can run
+# side by side. Each started process is recorded with its start time, and only recorded processes are ever ended.
 #
-# shellcheck disable=SC2034 # used by those who source this
+# shellcheck disable=SC2034 # used by the scripts that source this
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
-# What is built once per machine, kept between runs and outside the repository.
+# Programs and images built once per machine, kept between runs and outside the repository.
 CACHE=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sluice/cluster}
 BIN=$CACHE/bin
 IMAGES=$CACHE/images # images of every cluster; a cluster's own are in $RUN/images
@@ -42,13 +42,13 @@ make_run_folder() { mkdir -p "$RUN" "$PKI" "$LOG" "$PIDS" "$RUN/images"; }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 
-# Fields of /proc/PID/stat counted behind the name, which may hold anything.
+# Fields of /proc/PID/stat, counted after the process name, which may contain any character.
 stat_field() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f"$2"; }
 start_time() { stat_field "$1" 20; }
 
 record() { printf '%s %s\n' "$2" "$(start_time "$2")" >"$PIDS/$1"; } # NAME PID
 
-# Prints the process id if the very process that was recorded under NAME still runs.
+# Prints the process id if the process recorded under NAME still runs.
 alive() {
   local pid began
   [[ -s $PIDS/$1 ]] || return 1
@@ -56,7 +56,7 @@ alive() {
   [[ -n $began && $(start_time "$pid") == "$began" && $(stat_field "$pid" 1) != Z ]] && echo "$pid"
 }
 
-# NAME COMMAND...: in a session of its own, with a log and a record.
+# NAME COMMAND...: starts the command in its own session, with a log and a record.
 start() {
   local name=$1
   shift
@@ -64,7 +64,8 @@ start() {
   record "$name" $!
 }
 
-# NAME PID COMMAND...: inside the namespaces of a node whose first process is PID; what is recorded is the command.
+# NAME PID COMMAND...: starts the command inside the namespaces of the node whose first process is
+# PID, and records it.
 start_inside() {
   local name=$1 init=$2 outer child=
   shift 2
@@ -78,7 +79,7 @@ start_inside() {
   record "$name" "$child"
 }
 
-# NAME [SECONDS]: SIGTERM, and SIGKILL when it is still there after that.
+# NAME [SECONDS]: sends SIGTERM, and SIGKILL if the process still runs after that time.
 stop() {
   local pid
   if pid=$(alive "$1"); then
@@ -97,7 +98,7 @@ stop() {
 }
 gone() { ! alive "$1"; }
 
-# SECONDS WHAT COMMAND...: until the command succeeds.
+# SECONDS WHAT COMMAND...: waits until the command succeeds.
 wait_until() {
   local limit=$1 what=$2 began=$SECONDS
   shift 2

@@ -21,7 +21,8 @@ own log-pods /var/log/pods
 own log-containers /var/log/containers
 own run-netns /run/netns
 
-# The kubelet insists on these, and would write them for the whole machine: show it the values that it wants.
+# The kubelet requires these values, and would set them for the whole machine, so present them to
+# it.
 mkdir -p "$folder/sysctl"
 pretend() {
   echo "$2" >"$folder/sysctl/${1//\//_}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# node-link.sh N down|up: cuts node N off from all others and from the API server; its processes go on.
+# node-link.sh N down|up: cuts node N off from the other nodes and the API server, or reconnects it; its processes
+# continue.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# node-power.sh N off|on: a power cut is the end of the node's first process, which takes all others along.
+# node-power.sh N off|on: simulates a power cut by ending the node's first process, with which all others end.
 #
-# The API server sees the node NotReady 12 s later; after `on`, containers that may are started again within 18 s.
+# The API server reports the node NotReady 12 s later; after `on`, containers that may restart do so within 18 s.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Certificates and kubeconfigs of a cluster, with openssl; what is there is kept.
+# Makes certificates and kubeconfigs of a cluster, with openssl; keeps existing ones.
 #
-#   pki.sh          of the control plane
-#   pki.sh node N   of node N
+#   pki.sh          for the control plane
+#   pki.sh node N   for node N
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

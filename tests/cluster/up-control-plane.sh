@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# etcd, kube-apiserver, kube-controller-manager and kube-scheduler in a network namespace, reachable from the caller's at
-# 127.0.0.1:$CLUSTER_API_PORT. What runs already is kept, so this also starts again what was ended.
+# Starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler in a network namespace, reachable from the
+# caller's at 127.0.0.1:$CLUSTER_API_PORT. It keeps running processes, so it also restarts the ones that were ended.
 #
 # More flags for the programs: ETCD_FLAGS, APISERVER_FLAGS, CONTROLLER_MANAGER_FLAGS, SCHEDULER_FLAGS.
 set -euo pipefail
@@ -59,7 +59,8 @@ apiserver_ready() {
 up_controllers() {
   local more
   read -ra more <<<"${CONTROLLER_MANAGER_FLAGS:-}"
-  # Lost nodes are noticed after 12 s and evicted from at once; a second one waits 10 s by default.
+  # A lost node is noticed after 12 s and its pods are evicted at once; a second node would wait 10
+  # s by default.
   alive controller-manager >/dev/null || start controller-manager nsenter --net="/run/netns/$CP_NS" -- \
     "$BIN/kube-controller-manager" --kubeconfig="$RUN/controller-manager.kubeconfig" \
     --authentication-kubeconfig="$RUN/controller-manager.kubeconfig" \

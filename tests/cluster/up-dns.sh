@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CoreDNS as the cluster's name server, on node 1: tests that lose a node lose another.
+# Starts CoreDNS as the cluster's name server, on node 1: tests that lose a node lose a different one.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

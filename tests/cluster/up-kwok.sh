@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# up-kwok.sh [COUNT]: kwok, and COUNT (default 20) simulated nodes fake-000, fake-001, …
+# up-kwok.sh [COUNT]: starts kwok and COUNT (default 20) simulated nodes fake-000, fake-001, …
 #
-# Their pods start at once; annotations of a pod make it fail, see manifests/kwok-stages.yaml. A node is lost with
-# `kubectl label node fake-000 kwok-`. More flags: KWOK_FLAGS.
+# Their pods start at once; annotations of a pod make it fail, see manifests/kwok-stages.yaml. `kubectl label node
+# fake-000 kwok-` makes a node fail. More flags: KWOK_FLAGS.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -10,7 +10,8 @@ began=$(now)
 count=${1:-20}
 
 if ! alive kwok >/dev/null; then
-  # A new kwok does not serve a node until the lease of a former one has run out (20 s): drop them.
+  # A new kwok does not serve a node until the lease of the previous kwok has expired (20 s), so
+  # delete the leases.
   kubectl -n kube-node-lease get lease -o name | sed -n '/\/fake-/p' |
     xargs -r "$BIN/kubectl" --kubeconfig "$ADMIN" -n kube-node-lease delete >/dev/null
   read -ra more <<<"${KWOK_FLAGS:-}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# up-node.sh N: containerd, kubelet and kube-proxy as node N, in namespaces and cgroups of its own. What runs is kept; after
-# node-power.sh N off this is the power switch. KUBELET_FLAGS: more flags for the kubelet.
+# up-node.sh N: starts containerd, kubelet and kube-proxy as node N, in its own namespaces and cgroups. It keeps running
+# processes; after node-power.sh N off it switches the node on. KUBELET_FLAGS: more flags for the kubelet.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -12,7 +12,7 @@ address=$FABRIC.$((10 + number))
 pods=$PODS.$number.0/24
 ctr=(ctr -a "$folder/run-containerd/containerd.sock" -n k8s.io)
 began=$(now)
-[[ -e /run/netns/$CP_NS ]] || die "there is no control plane; up-control-plane.sh comes first"
+[[ -e /run/netns/$CP_NS ]] || die "there is no control plane; run up-control-plane.sh first"
 "$HERE/pki.sh" node "$number"
 
 up_network() {
@@ -46,7 +46,7 @@ up_cgroups() {
 up_init() {
   mkdir -p "$folder/etc-containerd" "$folder/etc-cni/net.d" "$folder/kubelet"
   alive "n$number-init" >/dev/null && return
-  # What a reboot would clear.
+  # Remove what a reboot would clear.
   rm -rf "$folder/init-ready" "$folder/run-containerd" "$folder/run-netns"
   CLUSTER_NAME=$NAME CLUSTER_DIR=$RUN setsid nsenter --net="/run/netns/$node" \
     unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc "$HERE/node-init.sh" "$number" \
@@ -130,7 +130,7 @@ up_kubelet() {
 
 up_proxy() {
   alive "n$number-proxy" >/dev/null && return
-  # Written only here: kube-proxy ends itself when its file is written again.
+  # Written only here: kube-proxy exits when its file is rewritten.
   cat >"$folder/kube-proxy.yaml" <<END
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A second API server on the same etcd, at the next port of 127.0.0.1, for reads that lag behind and for fail-over. Its
+# Starts a second API server on the same etcd, at the next port of 127.0.0.1, for stale reads and for fail-over. Its
 # kubeconfig is admin2.kubeconfig; down.sh process forward2 apiserver2 ends it.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh

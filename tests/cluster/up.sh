@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# up.sh [NODES [SIMULATED]]: a control plane, NODES (default 1) real nodes with DNS, and SIMULATED (default 0) nodes of kwok.
+# up.sh [NODES [SIMULATED]]: starts a control plane, NODES (default 1) real nodes with DNS, and SIMULATED (default 0)
+# nodes of kwok.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,4 @@
-// Reads decisions from an input, byte by byte. An input that is used up reads as zeros.
+// Reads decisions from an input, byte by byte. Returns zeros after the end of the input.
 #ifndef SLUICE_TESTS_FUZZ_BYTE_SOURCE_H_
 #define SLUICE_TESTS_FUZZ_BYTE_SOURCE_H_
 
@@ -32,17 +32,17 @@ class ByteSource {
     return number;
   }
 
-  // Below `limit`, which is from 1 to 256.
+  // A number below `limit`, which is from 1 to 256.
   size_t Below(size_t limit) { return Byte() % limit; }
 
-  // Fewer at the end.
+  // Fewer at the end of the input.
   absl::string_view Take(size_t count) {
     const absl::string_view taken = rest_.substr(0, count);
     rest_.remove_prefix(taken.size());
     return taken;
   }
 
-  // A piece of up to 64 KiB whose length precedes it.
+  // A piece of up to 64 KiB, preceded by its length.
   absl::string_view Piece() { return Take(Number(2)); }
 
   absl::string_view Rest() { return Take(rest_.size()); }
@@ -52,7 +52,7 @@ class ByteSource {
 };
 
 // The bytes as a Cord of several chunks, as the network delivers them: a parser must not depend on
-// where they are cut.
+// the chunks' borders.
 inline absl::Cord InChunks(absl::string_view bytes, size_t chunk) {
   absl::Cord cord;
   for (size_t at = 0; at < bytes.size(); at += chunk) {

@@ -1,8 +1,8 @@
-// A coordinator's state machine under strangers and workers that send anything, in any order.
+// A coordinator's state machine with strangers and workers that send anything, in any order.
 //
-// An input is a list of events: a job that trains, processes that die and come, and messages that
-// break the contract, on streams of strangers and of members. The core must end no process, must
-// not let the shell spin, and must not count a step beyond the job's length.
+// An input is a list of events: a job that trains, processes that die and join, and messages that
+// break the protocol, on streams of strangers and of members. The core must not end the process,
+// must not make the shell spin, and must not count a step beyond the job's length.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -100,7 +100,7 @@ class CoordinatorWorld {
     }
   }
 
-  // What a process of this job said before, changed; or a body of its own.
+  // An earlier message of a process of this job, changed; or a new body.
   void Say(StreamId stream) {
     v1::MemberMessage message;
     if (!job_.said.empty() && bytes_->Below(4) != 0) {
@@ -164,7 +164,7 @@ class CoordinatorWorld {
     }
   }
 
-  // Answers that come late, or twice.
+  // Answers that come late or twice.
   void Storage() {
     v1::CheckpointRef ref;
     ref.set_attempt(bytes_->Below(3));

@@ -1,5 +1,5 @@
 // Every fuzz target over its seeds, its seeds with small changes, and the inputs of past findings:
-// what libFuzzer found once, ordinary tests find again.
+// ordinary tests repeat the findings of libFuzzer.
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace sluice::fuzz {
 namespace {
 
-// Changed inputs for each seed.
+// How many changed inputs to try for each seed.
 constexpr int kChanges = 200;
 
 std::vector<std::string> FilesOf(const std::string& folder) {
@@ -54,7 +54,7 @@ std::string Changed(const std::string& seed, uint64_t number) {
       changed.insert(random() % (changed.size() + 1), changed.substr(from, random() % 32));
       break;
     }
-    default: {  // a piece gone
+    default: {  // a piece removed
       const size_t from = random() % (changed.size() + 1);
       changed.erase(from, random() % 32);
     }

@@ -1,4 +1,4 @@
-// Files that users train on.
+// Users' training data.
 #include <sys/mman.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -24,11 +24,11 @@
 namespace sluice::fuzz {
 namespace {
 
-// A file that lies in memory and has a path as long as this lives.
+// A file in memory that has a path for the lifetime of this object.
 class MemoryFile {
  public:
   explicit MemoryFile(absl::string_view content) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    SLUICE_CHECK(descriptor_ >= 0, "the system has memory for a file");
+    SLUICE_CHECK(descriptor_ >= 0, "the system provides memory for a file");
     SLUICE_CHECK(
         write(descriptor_, content.data(), content.size()) == static_cast<ssize_t>(content.size()),
         "the file has room");
@@ -46,7 +46,7 @@ class MemoryFile {
 std::string Gzip(const std::string& content) {
   z_stream stream = {};
   SLUICE_CHECK(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK,
-               "zlib begins");
+               "zlib starts");
   std::string compressed(compressBound(content.size()) + 64, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
   stream.avail_in = static_cast<uInt>(content.size());
@@ -68,7 +68,7 @@ bool RunDataset(const v1::DataSpec& spec) {
     SLUICE_CHECK(info.samples > 0, "a dataset has samples");
     std::vector<uint64_t> indices;
     for (uint64_t i = 0; i < std::min<uint64_t>(info.samples, 64); ++i) indices.push_back(i);
-    SLUICE_CHECK((*dataset)->Read(indices).ok(), "reading cannot fail for the data's sake");
+    SLUICE_CHECK((*dataset)->Read(indices).ok(), "reading does not fail because of the data");
     SLUICE_CHECK(!(*dataset)->Read({info.samples}).ok(), "there are no further samples");
     accepted = true;
   }
@@ -93,7 +93,7 @@ bool RunCsvText(absl::string_view input) {
     line = reader.line();
     SLUICE_CHECK(!fields.empty(), "a record has a field");
     for (const std::string& field : fields) read += field.size() + 1;
-    SLUICE_CHECK(read <= text.size() + 1, "a text holds no more than itself");
+    SLUICE_CHECK(read <= text.size() + 1, "fields are no longer than the text");
   }
 }
 
@@ -135,7 +135,7 @@ bool RunIdx(absl::string_view input) {
   return true;
 }
 
-// Images, then labels, each behind its length (2 bytes).
+// Images, then labels, each preceded by its length (2 bytes).
 bool RunIdxDataset(absl::string_view input) {
   ByteSource bytes(input);
   const MemoryFile images(bytes.Piece());
@@ -196,12 +196,12 @@ bool RunVocabulary(absl::string_view input) {
   for (const absl::StatusOr<Vocabulary>& vocabulary : {learnt, Vocabulary::Parse(text)}) {
     if (!vocabulary.ok()) continue;
     const absl::StatusOr<Vocabulary> again = Vocabulary::Parse(vocabulary->Serialize());
-    SLUICE_CHECK(again.ok() && again->words() == vocabulary->words(), "words survive");
+    SLUICE_CHECK(again.ok() && again->words() == vocabulary->words(), "words survive a round trip");
     const absl::StatusOr<std::vector<int32_t>> tokens = vocabulary->Encode(text);
     if (!tokens.ok()) continue;
     for (int32_t token : *tokens) {
       SLUICE_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary->size(),
-                   "a token is one of the vocabulary's");
+                   "a token is in the vocabulary");
     }
   }
   return learnt.ok();

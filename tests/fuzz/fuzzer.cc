@@ -1,8 +1,8 @@
 // libFuzzer's program. tools/fuzz.sh runs it; by hand:
 //
-//   fuzzer --list                         the targets, a line each: name, longest input, sources
-//   fuzzer --write-seeds=NAME FOLDER      the seeds that the encoders make, a file each
-//   fuzzer --target=NAME [libFuzzer's arguments]
+//   fuzzer --list                         the targets, one line each: name, longest input, sources
+//   fuzzer --write-seeds=NAME FOLDER      writes the encoders' seeds, one file each fuzzer
+//   --target=NAME [libFuzzer's arguments]
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 namespace sluice::fuzz {
 namespace {
 
-// libFuzzer calls a function without a place for more, so that what it runs is a global.
+// libFuzzer calls a function without further arguments, so the target is a global.
 bool (*chosen)(absl::string_view) = nullptr;
 
 const FuzzTarget& Named(const std::vector<FuzzTarget>& all, absl::string_view name) {
@@ -42,10 +42,11 @@ const FuzzTarget& Named(const std::vector<FuzzTarget>& all, absl::string_view na
 }
 
 void Initialize(int argc, char** argv) {
-  // Text that a peer sends is quoted there, without end.
+  // The log quotes peers' text, which would be endless.
   google::protobuf::SetLogHandler(nullptr);
-  // The test worlds of the state machines say with GoogleTest what must not be. Nothing catches the
-  // exception, so that it ends the process by SIGABRT, which libFuzzer takes as a finding.
+  // The test worlds of the state machines report failures through GoogleTest. With this flag a
+  // failure throws; no code catches the exception, so it ends the process by SIGABRT, which
+  // libFuzzer takes as a finding.
   testing::GTEST_FLAG(throw_on_failure) = true;
   const std::vector<FuzzTarget> all = AllTargets();
   for (int i = 1; i < argc; ++i) {
@@ -75,7 +76,8 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // -1 would keep the input out of the corpus; one that is refused in a new way is worth keeping.
+  // -1 would keep the input out of the corpus, but an input that is refused in a new way is worth
+  // keeping.
   (void)sluice::fuzz::chosen({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -1,4 +1,4 @@
-// What users write (manifests, addresses, certificates), and what Sluice keeps of jobs in files.
+// Users' input (manifests, addresses, certificates), and Sluice's own files about jobs.
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -55,16 +55,17 @@ bool RunManifest(absl::string_view input) {
   const api::ParsedManifest manifest = api::ParseManifest(input, {"job.yaml", "/data"});
   SLUICE_CHECK(manifest.problems.size() <= api::kMaxProblems, "problems are bounded");
   for (const api::Problem& problem : manifest.problems) {
-    SLUICE_CHECK(!problem.message.empty(), "a problem has words");
-    SLUICE_CHECK(IsUtf8(problem.ToString("job.yaml")), "the words are UTF-8");
+    SLUICE_CHECK(!problem.message.empty(), "a problem has a text");
+    SLUICE_CHECK(IsUtf8(problem.ToString("job.yaml")), "the text is UTF-8");
   }
   if (!manifest.ok()) return false;
   const nlohmann::json object = api::ToJson(manifest.job);
-  SLUICE_CHECK(api::ToJson(api::FromJson(object)) == object, "a job survives as JSON");
+  SLUICE_CHECK(api::ToJson(api::FromJson(object)) == object,
+               "a job survives a round trip through JSON");
   (void)api::ClusterFields(manifest.job);
   const api::ParsedManifest again = api::ParseManifest(api::ToManifestYaml(manifest.job), {});
   SLUICE_CHECK(again.ok(), "a printed manifest is valid");
-  SLUICE_CHECK(api::ToJson(again.job) == object, "a job survives as YAML");
+  SLUICE_CHECK(api::ToJson(again.job) == object, "a job survives a round trip through YAML");
   return true;
 }
 
@@ -101,13 +102,13 @@ std::vector<std::string> JobSpecSeeds() {
   return seeds;
 }
 
-// An object of an API server, whose checks may be an older version's.
+// An object of an API server, which may have been checked by an older version.
 bool RunJobObject(absl::string_view input) {
   const nlohmann::json object = nlohmann::json::parse(input.begin(), input.end(), nullptr, false);
   if (object.is_discarded()) return false;
   const api::TrainingJob job = api::FromJson(object);
   const nlohmann::json printed = api::ToJson(job);
-  // Text that is not UTF-8 does not come through a JSON parser, so that this cannot throw.
+  // A JSON parser refuses text that is not UTF-8, so this cannot throw.
   (void)printed.dump();
   (void)api::ClusterFields(job);
   std::string json;
@@ -128,7 +129,7 @@ bool RunJobSpec(absl::string_view input) {
   return true;
 }
 
-// What `sluice-worker describe` writes, and `sluice plan` reads.
+// A description, which `sluice-worker describe` writes and `sluice plan` reads.
 bool RunDescription(absl::string_view input) {
   v1::Description description;
   if (!description.ParseFromArray(input.data(), static_cast<int>(input.size()))) return false;
@@ -137,7 +138,7 @@ bool RunDescription(absl::string_view input) {
     if (!ValidateTable(description.ready().table()).ok()) return false;
     total += ElementCount(tensor) * ElementBytes(tensor.dtype());
   }
-  // A plan of a large model has many blocks, which is no finding.
+  // A plan of a large model has many blocks, which is not a finding.
   if (total > uint64_t{64} << 20) return false;
   v1::JobSpec job;
   job.mutable_training()->set_global_batch_size(64);
@@ -186,7 +187,7 @@ bool RunBandwidth(absl::string_view input) {
 
 // ---------------------------------------------------------------- a job's own directory
 
-// job.json, then result.json, each behind its length (2 bytes).
+// job.json, then result.json, each preceded by its length (2 bytes).
 bool RunJobDirectory(absl::string_view input) {
   ByteSource bytes(input);
   FakeFileSystem disk;
@@ -250,8 +251,8 @@ bool RunAddress(absl::string_view input) {
   const bool marked = IsWebAddress(input);
   const absl::StatusOr<WebAddress> web = ParseWebAddress(input);
   if (web.ok()) {
-    SLUICE_CHECK(marked, "an address looks like one");
-    SLUICE_CHECK(web->sha256.size() == 64, "a checksum is whole");
+    SLUICE_CHECK(marked, "a parsed address is recognized as an address");
+    SLUICE_CHECK(web->sha256.size() == 64, "a checksum is complete");
     SLUICE_CHECK(!web->file_name.empty() && web->file_name != "." && web->file_name != ".." &&
                      web->file_name.find('/') == std::string::npos,
                  "a file name stays in its directory");
@@ -266,7 +267,8 @@ bool RunAddress(absl::string_view input) {
   if (identity.ok()) {
     const absl::StatusOr<security::PeerIdentity> again =
         security::ParseUri(security::UriOf(*identity));
-    SLUICE_CHECK(again.ok() && again->ToString() == identity->ToString(), "identities survive");
+    SLUICE_CHECK(again.ok() && again->ToString() == identity->ToString(),
+                 "identities survive a round trip");
   }
   return web.ok() || coordinator || listen || identity.ok();
 }

@@ -1,4 +1,4 @@
-// What an API server answers, and what says where it is.
+// Answers of an API server, and kubeconfig files.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -69,13 +69,13 @@ bool RunWatch(absl::string_view input) {
   const Watched whole = Watch(input, input.size() + 1);
   const Watched pieces = Watch(input, 1 + input.size() % 31);
   SLUICE_CHECK(whole.events == pieces.events, "events do not depend on how their bytes arrive");
-  SLUICE_CHECK(whole.status.code() == pieces.status.code(), "nor does the end");
+  SLUICE_CHECK(whole.status.code() == pieces.status.code(), "nor does the status");
   return CheckedOk(whole.status) && !whole.events.empty();
 }
 
 // ---------------------------------------------------------------- answers
 
-// Gives every request one answer.
+// Gives every request the same answer.
 class OneAnswer final : public kube::HttpTransport {
  public:
   explicit OneAnswer(kube::HttpResponse answer) : answer_(std::move(answer)) {}
@@ -146,7 +146,7 @@ bool RunObject(absl::string_view input) {
   Json stripped = object;
   reconciler::StripPod(&stripped);
   SLUICE_CHECK(reconciler::ReadPod(stripped).has_value() == pod.has_value(),
-               "a pod is one without what nobody reads of it");
+               "a pod without its unread fields is still a pod");
   return object.is_object() && pod.has_value();
 }
 
@@ -155,13 +155,14 @@ bool RunSelector(absl::string_view input) {
   if (labels.ok()) (void)labels->Matches({{"a", "b"}, {"app", "sluice"}});
   const absl::StatusOr<kube::FieldSelector> fields = kube::FieldSelector::Parse(input);
   if (fields.ok()) (void)fields->Matches(Json{{"metadata", {{"name", "a"}}}});
-  SLUICE_CHECK(kube::PercentDecode(kube::PercentEncode(input)) == input, "any text survives");
+  SLUICE_CHECK(kube::PercentDecode(kube::PercentEncode(input)) == input,
+               "any text survives a round trip");
   (void)kube::PercentDecode(input);
   const absl::Time time = kube::DecodeTime(input);
   if (time > absl::FromUnixSeconds(0) && time < absl::FromUnixSeconds(4'000'000'000)) {
     SLUICE_CHECK(kube::DecodeTime(kube::EncodeMicroTime(time)) ==
                      absl::FromUnixMicros(absl::ToUnixMicros(time)),
-                 "times survive");
+                 "times survive a round trip");
   }
   (void)kube::SplitKubeconfigPath(input);
   (void)kube::InClusterConfig(input, "443", "/var/run", input).ok();

@@ -14,7 +14,7 @@ using ::google::protobuf::Message;
 using ::google::protobuf::OneofDescriptor;
 using ::google::protobuf::Reflection;
 
-// A repeated field grows to no more elements than these, so that an input costs what its bytes do.
+// The most elements of a repeated field, so that an input's cost is in proportion to its size.
 constexpr int kMaxRepeated = 64;
 
 uint64_t AnyNumber(ByteSource* bytes) {
@@ -92,7 +92,7 @@ void SetScalar(ByteSource* bytes, const FieldDescriptor* field, Message* message
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection->SetBool(message, field, bytes->Byte() % 2 == 1);
     case FieldDescriptor::CPPTYPE_ENUM:
-      // Open in proto3: values that the enum does not have travel, too.
+      // Enums are open in proto3: unknown values are sent, too.
       return reflection->SetEnumValue(message, field, static_cast<int>(bytes->Below(10)));
     case FieldDescriptor::CPPTYPE_STRING:
       return reflection->SetString(message, field, AnyText(bytes));
@@ -139,7 +139,7 @@ void ChangeRepeated(ByteSource* bytes, const FieldDescriptor* field, Message* me
     case 2:
       if (size > 0 && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
         const int at = static_cast<int>(bytes->Below(256)) % size;
-        // The same element twice, or one that is changed.
+        // Repeats an element, or changes one.
         if (bytes->Byte() % 2 == 1 && size < kMaxRepeated) {
           const Message& original = reflection->GetRepeatedMessage(*message, field, at);
           Message* const copy = original.New();

@@ -1,8 +1,8 @@
-// A shard's state machine under peers that send anything, in any order.
+// A shard's state machine with peers that send anything, in any order.
 //
-// An input is a list of events: what honest members do, frames that break the contract, streams
-// that come and go, time, view changes. The core must end no process, pass no bound of
-// ShardOptions, and close no step beyond the job's length.
+// An input is a list of events: actions of honest members, frames that break the protocol, streams
+// that open and close, time, view changes. The core must not end the process, exceed a bound of
+// ShardOptions, or close a step beyond the job's length.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -31,8 +31,7 @@ using ps::ShardHarness;
 using ps::StreamId;
 
 constexpr int kMaxEvents = 64;
-// A block that a hostile header names has at most so many bytes: larger ones do not come through
-// the parser of frames (kMaxPayloadBytes).
+// The largest block in a hostile header: the frame parser refuses larger ones (kMaxPayloadBytes).
 constexpr uint64_t kMaxFuzzedBlockBytes = 4095;
 constexpr uint64_t kJobSteps = 100;
 
@@ -95,7 +94,7 @@ class ShardWorld {
     }
   }
 
-  // Whether training went on.
+  // Whether training made progress.
   bool Trained() { return shard_.core().status().lowest > 0; }
 
  private:
@@ -134,7 +133,7 @@ class ShardWorld {
     }
   }
 
-  // Both members' gradients of the present step, or an update of one of them.
+  // Both members' gradients of the current step, or an update of one of them.
   void HonestStep() {
     const ps::ShardStatus status = shard_.core().status();
     const float value = static_cast<float>(bytes_->Below(4));
@@ -149,7 +148,7 @@ class ShardWorld {
     }
   }
 
-  // The parser of frames has seen to it that a payload is its header's blocks.
+  // The frame parser has checked that a payload matches its header's blocks.
   absl::Cord PayloadOf(v1::Header* header) {
     uint64_t total = 0;
     auto* blocks = header->has_push()         ? header->mutable_push()->mutable_blocks()
@@ -322,7 +321,7 @@ class ShardWorld {
       std::fprintf(stderr, "%s: %llu of %llu\n", std::string(ps::kBoundNames[i]).c_str(),
                    static_cast<unsigned long long>(status.bounds[i].used),
                    static_cast<unsigned long long>(status.bounds[i].limit));
-      SLUICE_CHECK(false, "no bound is passed");
+      SLUICE_CHECK(false, "no bound is exceeded");
     }
     SLUICE_CHECK(shard_.job.training().mode() != v1::SYNCHRONOUS || status.highest <= kJobSteps,
                  "no step is closed beyond the job's length");
@@ -344,7 +343,7 @@ bool RunShard(absl::string_view input) {
   return world.Trained();
 }
 
-// The coordinator as well: it is of the job's own program, and may be of another version.
+// The coordinator as well: it is a program of the job, but may have another version.
 bool RunShardCoordinator(absl::string_view input) {
   ByteSource bytes(input);
   ShardWorld world(&bytes, /*hostile_coordinator=*/true);

@@ -7,12 +7,12 @@
 
 namespace sluice::fuzz {
 
-// What every error promises: it has words, and they can be put into a message or into JSON,
-// whatever they quote. Returns whether the status is OK.
+// Checks that an error has a text, and that the text can be put into a message or into JSON,
+// whatever it quotes. Returns whether the status is OK.
 inline bool CheckedOk(const absl::Status& status) {
   if (status.ok()) return true;
-  SLUICE_CHECK(!status.message().empty(), "an error has words");
-  SLUICE_CHECK(IsUtf8(status.message()), "an error's words are UTF-8");
+  SLUICE_CHECK(!status.message().empty(), "an error has a text");
+  SLUICE_CHECK(IsUtf8(status.message()), "an error's text is UTF-8");
   return false;
 }
 

@@ -110,8 +110,8 @@ ps::EncodedPartition SmallPartition(bool updated) {
   return ps::EncodePartition(content);
 }
 
-// The manifest's size and checksum are right: what a disk damaged is found by them, and what is
-// written wrong has to be found behind them.
+// The manifest's size and checksum are correct: they detect damage by a disk, so this target is
+// about content that was written wrong.
 bool RunPartitionFile(absl::string_view input) {
   const std::shared_ptr<ps::BlockPool> pool = ps::BlockPool::Create(1 << 20);
   for (bool updated : {false, true}) {
@@ -121,7 +121,7 @@ bool RunPartitionFile(absl::string_view input) {
     const absl::StatusOr<std::shared_ptr<ps::PartitionContent>> content =
         ps::DecodePartition(SmallModel(), file, InChunks(input, 1 + input.size() % 89), *pool);
     if (!CheckedOk(content.status())) continue;
-    SLUICE_CHECK(ps::StateHash(**content) == file.state_hash(), "the content is the manifest's");
+    SLUICE_CHECK(ps::StateHash(**content) == file.state_hash(), "the content matches the manifest");
     return true;
   }
   return false;
@@ -166,7 +166,7 @@ v1::Claim SmallClaim(uint64_t attempt) {
   return claim;
 }
 
-// The text with the checksum that it should have: what is written wrong has to be found behind it.
+// The text with its correct checksum: this target is about content that was written wrong.
 std::string WithChecksum(absl::string_view text) {
   constexpr absl::string_view kBegins = ",\n \"crc32c\": \"";
   const size_t sum = text.rfind(kBegins);
@@ -184,7 +184,8 @@ bool CheckCheckpointIndex(absl::string_view text) {
   manifest->set_format_version(kCheckpointFormatVersion);
   const absl::StatusOr<v1::Manifest> again = ManifestFromJson(ManifestToJson(*manifest));
   SLUICE_CHECK(again.ok(), "a manifest that was read can be written");
-  SLUICE_CHECK(again->SerializeAsString() == manifest->SerializeAsString(), "manifests survive");
+  SLUICE_CHECK(again->SerializeAsString() == manifest->SerializeAsString(),
+               "manifests survive a round trip");
   (void)CheckedOk(CheckManifest(*manifest));
   return true;
 }
@@ -202,7 +203,8 @@ bool CheckClaim(absl::string_view text) {
   claim->set_format_version(kClaimFormatVersion);
   const absl::StatusOr<v1::Claim> again = ClaimFromJson(ClaimToJson(*claim));
   SLUICE_CHECK(again.ok(), "a claim that was read can be written");
-  SLUICE_CHECK(again->SerializeAsString() == claim->SerializeAsString(), "claims survive");
+  SLUICE_CHECK(again->SerializeAsString() == claim->SerializeAsString(),
+               "claims survive a round trip");
   return true;
 }
 
@@ -272,7 +274,7 @@ void Damage(ByteSource* bytes, std::map<std::string, std::string>* files) {
       content.insert(at, std::string(bytes->Take(bytes->Below(32))));
       return;
     case 4: {
-      // A name that Sluice reads, or does not.
+      // A name that Sluice reads, or another one.
       const std::string moved = absl::StrCat(kStorage, "/", bytes->Take(bytes->Below(48)));
       std::string kept = content;
       files->erase(file);
@@ -284,7 +286,7 @@ void Damage(ByteSource* bytes, std::map<std::string, std::string>* files) {
   }
 }
 
-// An input is a list of damages.
+// An input is a list of changes that damage the files.
 bool RunCheckpointFolder(absl::string_view input) {
   static const auto& whole = *new std::map<std::string, std::string>(WholeStorage());
   ByteSource bytes(input);
@@ -306,7 +308,7 @@ bool RunCheckpointFolder(absl::string_view input) {
   (void)FindRestoreSource(&disk, JoinPath(kStorage, "attempt-0001-step-000000000017")).ok();
   (void)storage->RemoveIncomplete(2);
   if (!point.ok() || !point->found) return false;
-  SLUICE_CHECK(!newest.ok() || newest->point.found, "what was read was found");
+  SLUICE_CHECK(!newest.ok() || newest->point.found, "a checkpoint that was read was found");
   return owned;
 }
 

@@ -1,4 +1,4 @@
-// What peers put on streams: frames, blocks in their encodings, rows, tables of tensors.
+// Peers' data on streams: frames, blocks in their encodings, rows, tables of tensors.
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 #include <netinet/in.h>
@@ -39,7 +39,7 @@ namespace {
 
 // ---------------------------------------------------------------- frames
 
-// Two pages that a peer may name.
+// Shared memory of two pages, whose places a peer may name.
 class TwoPages final : public SharedPayloads {
  public:
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override {
@@ -63,15 +63,15 @@ grpc::ByteBuffer InSlices(absl::string_view bytes, size_t slice) {
 }
 
 void CheckRoundTrip(const DecodedFrame& frame) {
-  SLUICE_CHECK(frame.payload.size() <= kMaxPayloadBytes, "the limit of payloads holds");
+  SLUICE_CHECK(frame.payload.size() <= kMaxPayloadBytes, "payloads are within the limit");
   SLUICE_CHECK(CheckPayloadSize(frame.header, frame.payload.size()).ok(),
-               "a decoded frame's payload is its blocks");
+               "a decoded frame's payload matches its blocks");
   const absl::StatusOr<DecodedFrame> again = DecodeFrame(
       EncodeFrameToCord(frame.header, frame.payload), {.max_header_bytes = 2 * kMaxHeaderBytes});
-  SLUICE_CHECK(again.ok(), "what was decoded can be encoded");
+  SLUICE_CHECK(again.ok(), "a decoded frame can be encoded");
   SLUICE_CHECK(again->header.SerializeAsString() == frame.header.SerializeAsString(),
-               "headers survive");
-  SLUICE_CHECK(again->payload == frame.payload, "payloads survive");
+               "headers survive a round trip");
+  SLUICE_CHECK(again->payload == frame.payload, "payloads survive a round trip");
 }
 
 bool RunFrame(absl::string_view input) {
@@ -82,8 +82,8 @@ bool RunFrame(absl::string_view input) {
   const absl::StatusOr<std::vector<DecodedFrame>> received =
       DecodeFrames(InSlices(input, chunk), {}, &pages);
   SLUICE_CHECK(frames.status().code() == received.status().code(),
-               "a frame means the same from a Cord and from gRPC's slices");
-  // Without shared memory a frame that names some is refused, and any other means the same.
+               "a frame decodes alike from a Cord and from gRPC's slices");
+  // Without shared memory a frame that refers to it is refused, and any other decodes alike.
   (void)DecodeFrames(InChunks(input, chunk)).ok();
   if (!CheckedOk(frames.status())) return false;
   SLUICE_CHECK(!frames->empty() && frames->size() <= kMaxBatchFrames, "a batch is bounded");
@@ -139,10 +139,10 @@ std::vector<std::string> FrameSeeds() {
 
 // ---------------------------------------------------------------- codecs
 
-// The shape of an input: codec, data type, elements (2 bytes), then the payload.
+// An input has the codec, data type and number of elements (2 bytes), then the payload.
 constexpr size_t kMaxElements = 2048;
 
-// Elements with memory of their own, all bytes the same.
+// Elements in their own memory, all bytes the same.
 struct Memory {
   Memory(v1::DataType dtype, size_t count, uint8_t fill)
       : words(count + 1), elements(dtype, words.data(), count) {
@@ -166,29 +166,30 @@ bool RunCodec(absl::string_view input) {
   Memory values(dtype, count, 0xa5);
   const std::vector<uint64_t> before = values.words;
   const absl::Status decoded = (*codec)->Decode(payload, values.elements);
-  SLUICE_CHECK(decoded.ok() == valid.ok(), "Validate says what Decode takes");
+  SLUICE_CHECK(decoded.ok() == valid.ok(), "Validate agrees with Decode");
   SLUICE_CHECK(decoded.ok() || values.words == before, "a call that fails has written nothing");
 
   Memory sums(ComputeDataType(dtype), count, 0);
   const std::vector<uint64_t> zeros = sums.words;
   const absl::Status added = (*codec)->DecodeAdd(payload, dtype, sums.elements);
-  SLUICE_CHECK(valid.ok() || !added.ok(), "Validate says what DecodeAdd takes");
-  SLUICE_CHECK(added.ok() == (valid.ok() && IsFloatingPoint(dtype)), "floating point is summed");
+  SLUICE_CHECK(valid.ok() || !added.ok(), "Validate agrees with DecodeAdd");
+  SLUICE_CHECK(added.ok() == (valid.ok() && IsFloatingPoint(dtype)),
+               "only floating point can be added");
   SLUICE_CHECK(added.ok() || sums.words == zeros, "a call that fails has written nothing");
   if (!CheckedOk(valid)) return false;
 
-  // What was decoded can be encoded, into as many bytes as promised.
+  // Decoded elements can be encoded, into at most as many bytes as promised.
   const absl::StatusOr<size_t> most = (*codec)->EncodedBytes(count, dtype);
-  SLUICE_CHECK(most.ok(), "a type that is decoded is encoded");
+  SLUICE_CHECK(most.ok(), "a type that can be decoded can be encoded");
   std::string encoded(*most, '\0');
   const absl::StatusOr<size_t> length = (*codec)->Encode(
       ConstElements(dtype, values.words.data(), count), absl::MakeSpan(&encoded[0], *most));
-  SLUICE_CHECK(length.ok() && *length <= *most, "EncodedBytes bounds what Encode writes");
+  SLUICE_CHECK(length.ok() && *length <= *most, "EncodedBytes bounds the output of Encode");
   SLUICE_CHECK(
       (*codec)
           ->Validate(absl::Cord(absl::string_view(encoded).substr(0, *length)), dtype, count)
           .ok(),
-      "what Encode writes is valid");
+      "the output of Encode is valid");
   return true;
 }
 
@@ -233,7 +234,7 @@ v1::TensorTable TableWithMatrices() {
   return table;
 }
 
-// An input is a Pull behind its length (2 bytes), then the payload.
+// An input is the length of a Pull (2 bytes), the Pull, then the payload.
 bool RunPullRows(absl::string_view input) {
   ByteSource bytes(input);
   v1::Pull pull;
@@ -256,7 +257,7 @@ bool RunPullRows(absl::string_view input) {
   again.clear_rows();
   const absl::Cord payload = AppendSelections(*selections, &again);
   const absl::StatusOr<RowSelections> read = ReadSelections(again, payload, table);
-  SLUICE_CHECK(read.ok() && *read == *selections, "selections survive");
+  SLUICE_CHECK(read.ok() && *read == *selections, "selections survive a round trip");
   return true;
 }
 
@@ -274,7 +275,7 @@ std::vector<std::string> PullRowsSeeds() {
 
 // ---------------------------------------------------------------- tables and layouts
 
-// A worker's Ready, then a Layout; the lengths in front (2 bytes each). A coordinator reads the
+// The lengths of both (2 bytes each), a worker's Ready, then a Layout. A coordinator reads the
 // first from workers, and the second from manifests.
 bool RunLayout(absl::string_view input) {
   ByteSource bytes(input);
@@ -290,7 +291,8 @@ bool RunLayout(absl::string_view input) {
   *expected.mutable_table() = TableWithMatrices();
   (void)coordinator::Difference(expected, ready);
   (void)coordinator::Difference(ready, expected);
-  SLUICE_CHECK(coordinator::Difference(ready, ready).empty(), "nothing differs from itself");
+  SLUICE_CHECK(coordinator::Difference(ready, ready).empty(),
+               "a table does not differ from itself");
 
   const v1::TensorTable& table = ready.table();
   if (!CheckedOk(ValidateTable(table))) return false;
@@ -303,7 +305,7 @@ bool RunLayout(absl::string_view input) {
   for (const v1::TensorSpec& tensor : table.tensors()) {
     total += ElementCount(tensor) * ElementBytes(tensor.dtype());
   }
-  // A layout of a large table is large, which is no finding.
+  // The layout of a large table is large, which is not a finding.
   if (total <= uint64_t{64} << 20) {
     const absl::StatusOr<v1::Layout> made = MakeLayout(table, 1 + layout.partitions() % 8);
     SLUICE_CHECK(made.ok() && ValidateLayout(table, *made).ok(), "a valid table has a layout");
@@ -313,7 +315,7 @@ bool RunLayout(absl::string_view input) {
   const LayoutIndex index(table, layout);
   const std::vector<uint32_t> places = PlacePartitions(index, 3);
   SLUICE_CHECK(places.size() == index.partitions(), "every partition has a place");
-  for (uint32_t place : places) SLUICE_CHECK(place < 3, "the place is a shard's");
+  for (uint32_t place : places) SLUICE_CHECK(place < 3, "the place is a shard");
   return true;
 }
 
@@ -327,7 +329,7 @@ std::vector<std::string> LayoutSeeds() {
 
 // ---------------------------------------------------------------- requests for metrics and probes
 
-// What a server of this process answers to bytes that end.
+// The answer of a server in this process to these bytes, after which the client's side is closed.
 std::string AnswerTo(absl::string_view request) {
   static const int port = [] {
     auto server = PageServer::Start({}, {{"/metrics",
@@ -362,8 +364,8 @@ std::string AnswerTo(absl::string_view request) {
 
 bool RunPageRequest(absl::string_view input) {
   const std::string answer = AnswerTo(input);
-  SLUICE_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1.1 "), "an answer is one of HTTP");
-  // However the client before behaved.
+  SLUICE_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1.1 "), "an answer is HTTP");
+  // Whatever the previous client did.
   SLUICE_CHECK(absl::StartsWith(AnswerTo("GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "),
                "the next client is served");
   return absl::StartsWith(answer, "HTTP/1.1 200 ");

@@ -136,7 +136,7 @@ TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
   EXPECT_FALSE(snapshot->tensors.empty());
   source.credentials = nullptr;
   EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
-              HasSubstr("this side speaks plain text, and perhaps the other one TLS"));
+              HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
 }
 
 // A worker dies after the certificates, and their authority, were renewed; its next life has only

@@ -12,7 +12,7 @@ from helm.sluice import queries
 from tests.monitoring import prometheus
 from tools import unittest_main
 
-# Slow on purpose: it is ended when everything has been seen.
+# Slow on purpose: the test ends it when it has seen everything.
 MANIFEST = '''
 apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -104,7 +104,7 @@ class JobTest(unittest.TestCase):
             (pathlib.Path(keep) / 'console-jobs.html').write_text(jobs)
             (pathlib.Path(keep) / 'console-job.html').write_text(page)
 
-    def test_no_alert_speaks_of_a_job_that_is_well(self):
+    def test_no_alert_fires_for_a_healthy_job(self):
         self.assertEqual(self.prometheus.query('ALERTS{alertstate="firing"}'), [])
 
 

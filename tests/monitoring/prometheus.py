@@ -1,4 +1,4 @@
-"""A real Prometheus with the chart's rules, for tests: does every query of rules and dashboards find data?"""
+"""A real Prometheus with the chart's rules, for tests that every query of rules and dashboards finds data."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ CHART = pathlib.Path('helm/sluice')
 
 
 def program():
-    """Its path; None where Debian's package prometheus is not there."""
+    """The program's path; None if Debian's package prometheus is not installed."""
     return shutil.which('prometheus')
 
 
@@ -34,7 +34,7 @@ class Prometheus:
     def __enter__(self):
         (self.folder / 'rules').mkdir(parents=True)
         for path in (CHART / 'files/rules').glob('*.yaml'):
-            # A test does not wait for half minutes.
+            # A test must not wait for half a minute.
             text = path.read_text().replace('interval: 30s', 'interval: 1s')
             (self.folder / 'rules' / path.name).write_text(text)
         self.set_targets({})
@@ -61,14 +61,14 @@ class Prometheus:
             self._process.wait()
 
     def set_targets(self, targets):
-        """From the label `job` to addresses."""
+        """Sets the targets, from the label `job` to addresses."""
         text = json.dumps([{'targets': sorted(addresses), 'labels': {'job': job, 'namespace': 'default'}}
                            for job, addresses in targets.items()])
         (self.folder / 'targets.new').write_text(text)
         (self.folder / 'targets.new').rename(self.folder / 'targets.json')
 
     def get(self, path):
-        """The answer's text; None while there is none."""
+        """The answer's text; None if there is none."""
         try:
             with urllib.request.urlopen(f'http://{self.address}{path}', timeout=10) as answer:
                 return answer.read().decode()
@@ -80,7 +80,7 @@ class Prometheus:
             return None
 
     def query(self, expression):
-        """Series with their values now."""
+        """Series with their current values."""
         answer = self.get('/api/v1/query?' + urllib.parse.urlencode({'query': expression}))
         return json.loads(answer)['data']['result'] if answer else []
 
@@ -94,7 +94,7 @@ class Prometheus:
             time.sleep(0.2)
 
     def empty_queries(self, wanted):
-        """Of queries.Query, those that find nothing. Of an alert, each series that it speaks of is asked for."""
+        """Those of the queries that find nothing. For an alert it queries each series in its expression."""
         empty = []
         for query in wanted:
             expression = queries.filled_in(query.expression)

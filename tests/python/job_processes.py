@@ -1,4 +1,4 @@
-"""A job's real programs, started one by one, as tests/testing/job_processes.h does it in C++."""
+"""Starts a job's real programs one by one, as tests/testing/job_processes.h does in C++."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def base_job(**changes):
 def program(role):
     """Path of a program: in Bazel's runfiles, or in SLUICE_PROGRAMS.
 
-    SLUICE_WORKER may name a sluice-worker of its own: one that was built with another LibTorch.
+    SLUICE_WORKER may name a different sluice-worker, built with another LibTorch.
     """
     if role == 'worker' and os.environ.get('SLUICE_WORKER'):
         return os.environ['SLUICE_WORKER']
@@ -75,7 +75,7 @@ class JobProcesses:
 
     def __exit__(self, *exception):
         for process in self._living.values():
-            process.kill()  # SIGKILL ends what is stopped, too
+            process.kill()  # SIGKILL ends stopped processes, too
             process.wait()
 
     @property
@@ -109,7 +109,7 @@ class JobProcesses:
         self._spawn(f'worker-{index}', [program('worker'), *self._flags(index), '--threads', '1'])
 
     def start_python_worker(self, index, script, *arguments, **environment):
-        """A program of its own, in the interpreter that runs the test."""
+        """Starts a Python program, in the interpreter that runs the test."""
         log = self.folder / f'worker-{index}.log'
         environment = {
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
@@ -154,7 +154,7 @@ class JobProcesses:
         return transport.JobControl(self.address, timeout=10, tls=tls)
 
     def kill(self, name):
-        """SIGKILL, and the coordinator is told, as a process manager would."""
+        """Sends SIGKILL and reports the death to the coordinator, as a process manager would."""
         process = self._living.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -173,7 +173,7 @@ class JobProcesses:
         self._living[name].send_signal(number)
 
     def incarnations(self):
-        """Of the view's workers, by index."""
+        """Incarnations of the view's workers, by index."""
         return {member.process.index: member.process.incarnation
                 for member in self.progress().view.workers}
 
@@ -188,7 +188,7 @@ class JobProcesses:
         return ''
 
     def libtorch(self, name):
-        """The version that a C++ worker says it runs with."""
+        """The version of LibTorch that a C++ worker reports."""
         found = re.search(r' libtorch=(\S+)', self.log(name))
         return found[1] if found else None
 
@@ -210,7 +210,7 @@ class JobProcesses:
         def reached():
             try:
                 return self.progress().step >= step
-            except Exception:  # not there yet, or not any more
+            except Exception:  # not yet up, or already gone
                 return False
         self.wait_until(reached, timeout, f'step {step} is reached')
 

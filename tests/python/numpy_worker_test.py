@@ -1,4 +1,4 @@
-"""Whole jobs with workers of Python and numpy, some of which are killed."""
+"""Complete jobs with workers of Python and numpy, some of which are killed."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
@@ -31,7 +31,7 @@ def folder(test):
 
 
 def state_hashes(checkpoint):
-    """Of each partition: equal lists mean equal bits of everything."""
+    """The state hash of each partition: equal lists mean that all state is equal to the bit."""
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
     return {int(file.get('partition', 0)): file.get('state_hash', '0')
             for file in manifest['files']}
@@ -40,7 +40,7 @@ def state_hashes(checkpoint):
 class NumpyWorkers(unittest.TestCase):
 
     def train(self, mode='SYNCHRONOUS', workers=1, shards=1, steps=120, disturb=None, **training):
-        """The newest checkpoint of a job that was slow as long as `disturb` had to do with it."""
+        """The newest checkpoint of a job that was slow until `disturb` returned."""
         job = job_processes.base_job(
             training={'mode': mode, 'steps': steps, **training},
             parameterServer={'replicas': shards}, worker={'replicas': workers},
@@ -76,7 +76,7 @@ class NumpyWorkers(unittest.TestCase):
         checkpoint = self.train(workers=2, shards=2)
         manifest = json.loads((checkpoint / 'manifest.json').read_text())
         self.assertLess(manifest['loss'], 1e-3)
-        self.assertTrue(manifest['has_metric'])  # evaluated on the way
+        self.assertTrue(manifest['has_metric'])  # evaluated during training
         self.assertEqual(int(manifest['samples']), 1000 * (120 // 16) + (120 % 16) * 64)
 
     def test_bit_exact_is_the_same_with_two_workers_one_of_which_is_killed_twice(self):
@@ -93,15 +93,15 @@ class NumpyWorkers(unittest.TestCase):
         self.assertGreater(processes.progress().checkpoint.last.step, 0)
         processes.start_shard(0)
         processes.wait_until(lambda: processes.progress().attempt == 2, 60,
-                             'the job goes on with the new shard')
+                             'the job continues with the new shard')
 
-    def test_a_shard_that_leaves_is_saved_first_and_its_workers_go_on_with_another(self):
+    def test_a_leaving_shard_is_saved_first_and_workers_continue_with_another(self):
         alone = self.train(bit_exact=True)
         disturbed = self.train(bit_exact=True, workers=2, shards=2,
                                disturb=self.restart_a_shard_in_order)
         self.assertEqual(state_hashes(alone), state_hashes(disturbed))
 
-    def test_a_worker_that_was_frozen_and_expelled_comes_back_as_a_new_incarnation(self):
+    def test_a_frozen_and_expelled_worker_returns_as_a_new_incarnation(self):
         job = job_processes.base_job(
             training={'steps': 100000}, worker={'replicas': 2},
             timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'silence': 1, 'pause': 2})
@@ -119,7 +119,7 @@ class NumpyWorkers(unittest.TestCase):
             self.assertEqual(first[0], second[0])
             self.assertNotEqual(first[1], second[1])
 
-    def test_sigterm_hands_the_work_over_and_ends_well(self):
+    def test_sigterm_hands_over_the_work_and_exits_with_success(self):
         job = job_processes.base_job(training={'steps': 100000}, worker={'replicas': 2})
         with job_processes.JobProcesses(job, folder(self)) as processes:
             processes.start()
@@ -139,7 +139,7 @@ class NumpyWorkers(unittest.TestCase):
         # The gradient of the first step is 8 times as large; so is the change.
         self.assertNotEqual(state_hashes(mean), state_hashes(total))
 
-    def test_asynchronous_workers_train_every_sample_once_though_one_is_killed(self):
+    def test_asynchronous_workers_train_every_sample_once_despite_a_kill(self):
         for mode in ('ASYNCHRONOUS', 'BOUNDED_STALENESS'):
             checkpoint = self.train(mode, workers=2, shards=2, steps=0, epochs=6,
                                     globalBatchSize=20, maxStaleness=3,
@@ -148,7 +148,7 @@ class NumpyWorkers(unittest.TestCase):
             applied = manifest['ledger']['applied']
             self.assertEqual([(r.get('begin', '0'), r['end']) for r in applied], [('0', '6000')])
 
-    def test_a_nan_fails_the_job_with_the_tensors_name_and_a_remedy(self):
+    def test_a_nan_fails_the_job_and_names_the_tensor_and_a_remedy(self):
         job = job_processes.base_job(training={'steps': 10})
         with job_processes.JobProcesses(job, folder(self)) as processes:
             processes.start()
@@ -169,7 +169,7 @@ class Gradients(unittest.TestCase):
             {'a': np.zeros((2, 2), np.float32), 'b': np.zeros(3)}, None)
         self.given = {'a': np.ones((2, 2)), 'b': np.arange(3.0)}
 
-    def test_they_are_scaled_flat_and_no_longer_the_programs(self):
+    def test_gradients_are_scaled_flattened_and_copied(self):
         self.model.run(None, 2.0, gradients=self.given)
         self.given['b'][:] = 77
         (a, first), (b, second) = self.model.end(1)
@@ -177,12 +177,12 @@ class Gradients(unittest.TestCase):
         self.assertEqual((b, second.dtype, second.tolist()), (1, np.float64, [0, 2, 4]))
         self.assertEqual(self.model.end(1), [(0, None), (1, None)])
 
-    def test_those_of_several_batches_are_added(self):
+    def test_gradients_of_several_batches_are_added(self):
         for _ in range(3):
             self.model.run(None, 2.0, gradients=self.given)
         self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 6, 12])
 
-    def test_the_last_batchs_are_handed_on_one_by_one_and_what_it_lacks_at_the_end(self):
+    def test_gradients_of_the_last_batch_are_delivered_one_by_one_and_missing_ones_at_the_end(self):
         delivered = []
         self.model.run(None, 1.0, gradients=self.given)
         self.model.run(None, 1.0, gradients={'b': np.ones(3)},
@@ -191,14 +191,14 @@ class Gradients(unittest.TestCase):
         self.assertEqual([(place, g.tolist()) for place, g in self.model.end(1)],
                          [(0, [1, 1, 1, 1])])
 
-    def test_memory_is_used_again_when_nobody_holds_it(self):
+    def test_memory_without_references_is_reused(self):
         addresses = set()
         for _ in range(5):
             self.model.run(None, 2.0, gradients=self.given)
             addresses.add(self.model.end(1)[1][1].ctypes.data)
         self.assertEqual(len(addresses), 1)
 
-    def test_an_array_that_nobody_can_write_is_not_copied(self):
+    def test_a_read_only_array_is_not_copied(self):
         writable = np.ones(3)
         view = writable.view()
         frozen = np.ones(3)
@@ -208,7 +208,7 @@ class Gradients(unittest.TestCase):
             self.model.run(None, 1.0, gradients={'b': array})
             self.assertEqual(np.shares_memory(self.model.end(1)[1][1], array), same)
 
-    def test_nothing_is_handed_on_where_one_is_wrong(self):
+    def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []
         with self.assertRaises(sluice.ModelMismatch):
             self.model.run(None, 1.0, gradients={**self.given, 'b': np.ones(4)},
@@ -218,7 +218,7 @@ class Gradients(unittest.TestCase):
 
 class Buffers(unittest.TestCase):
 
-    def test_a_payload_that_is_not_its_blocks_is_refused_and_nothing_is_stored(self):
+    def test_a_payload_that_does_not_match_its_blocks_is_refused_and_not_stored(self):
         table = wire.TensorTable(tensors=[wire.TensorSpec(name='a', shape=[2], dtype=wire.FLOAT64)])
         buffers = runtime.TensorBuffers(table, np.zeros)
         place = (actions.Buffer.INCOMING, 0, 0, 2)  # two elements of float64
@@ -244,24 +244,24 @@ class Errors(unittest.TestCase):
         self.addCleanup(processes.__exit__)
         return processes
 
-    def test_no_job_in_the_environment(self):
+    def test_environment_without_a_job(self):
         for name in ('SLUICE_COORDINATOR', 'MASTER_ADDR'):
             os.environ.pop(name, None)
         with self.assertRaisesRegex(sluice.JobNotFound, 'SLUICE_COORDINATOR.*sluice run'):
             sluice.join()
 
-    def test_what_a_worker_raised_is_told_once_where_it_is_the_jobs_reason(self):
+    def test_the_exception_of_a_worker_is_reported_once_if_it_is_the_reason_of_the_job(self):
         raised = str(sluice.NonFiniteGradient('gradient of w is not finite'))
         told = str(sluice.NonFiniteGradient(f'worker-0: {raised}'))
         for part in ('the job failed', 'gradient of w is not finite', 'Lower the learning rate'):
             self.assertEqual(told.count(part), 1, told)
 
-    def test_an_index_that_is_none_is_named(self):
+    def test_an_invalid_index_is_named(self):
         with mock.patch.dict(os.environ, {'SLUICE_WORKER_INDEX': 'two'}):
             with self.assertRaisesRegex(sluice.UsageError, "SLUICE_WORKER_INDEX is 'two'.*index="):
                 sluice.join('127.0.0.1:9', job='a/b/c')
 
-    def test_what_is_no_batch_of_the_job(self):
+    def test_an_object_that_is_not_a_batch_of_the_job(self):
         processes = self.start(training={'steps': 3})
         job = sluice.join(processes.address)
         with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
@@ -269,13 +269,13 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(sluice.UsageError, 'given a ndarray.*worker.batches'):
                 worker.step(np.ones(2), gradients={})
 
-    def test_nobody_there(self):
+    def test_no_coordinator_at_the_address(self):
         with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*It has ended'):
             sluice.join('127.0.0.1:9', job='a/b/c', timeout=0.5)
         with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*It has ended'):
             sluice.join('127.0.0.1:9', timeout=0.5)
 
-    def test_another_job_there(self):
+    def test_another_job_at_the_address(self):
         processes = self.start()
         with self.assertRaisesRegex(sluice.JobNotFound, 'default/test/test.*not of a/b/c'):
             sluice.join(processes.address, job='a/b/c')
@@ -288,15 +288,15 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(sluice.VersionMismatch, 'wire version 99.*speaks 1 to 1.*same release'):
                 sluice.join(processes.address, job=processes.name)
 
-    def test_the_next_version_of_the_protocol_falls_back_to_the_jobs(self):
+    def test_the_next_version_of_the_protocol_uses_the_version_of_the_job(self):
         processes = self.start()
         newer = functools.partial(runtime.core_lib.Options, wire_version=2)
         with mock.patch.object(runtime.core_lib, 'Options', newer):
             job = sluice.join(processes.address, job=processes.name)
         self.assertEqual(job.name, processes.name)
 
-    def test_a_model_that_is_not_the_jobs(self):
-        # Two of three have brought the same one.
+    def test_a_model_that_differs_from_the_model_of_the_job(self):
+        # Two of three workers have the same model.
         processes = self.start(training={'steps': 1000}, worker={'replicas': 3})
         for index in range(2):
             processes.start_python_worker(index, _WORKER, '0.01')
@@ -320,7 +320,7 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(sluice.UsageError, "no parameter 'v'; there are w"):
                 worker.step(batch, gradients={'v': np.zeros(2)})
 
-    def test_a_step_twice_a_step_left_out_and_a_step_after_the_end(self):
+    def test_a_repeated_step_a_skipped_step_and_a_step_after_the_end(self):
         processes = self.start(training={'steps': 3})
         job = sluice.join(processes.address)
         data = sluice.ArrayDataset(np.ones((100, 2)))
@@ -365,13 +365,13 @@ class Errors(unittest.TestCase):
                     break
         self.assertEqual(processes.wait_for_exit('worker-0', 60), 0, processes.log('worker-0'))
 
-    def test_two_processes_of_one_index(self):
+    def test_two_processes_with_the_same_index(self):
         processes = self.start(training={'steps': 1000})
         sluice.join(processes.address, index=0)
         with self.assertRaisesRegex(sluice.DuplicateWorker, 'its own index'):
             sluice.join(processes.address, index=0, timeout=20)
 
-    def test_what_is_no_dataset(self):
+    def test_an_object_that_is_not_a_dataset(self):
         processes = self.start()
         job = sluice.join(processes.address)
         with self.assertRaisesRegex(sluice.UsageError, 'numbered samples'):

@@ -1,4 +1,4 @@
-"""A worker of plain numpy: linear regression, every sample of which is told apart by its input."""
+"""A worker of plain numpy: linear regression, in which every sample is identified by its input."""
 
 import pathlib
 import sys
@@ -24,7 +24,7 @@ def loss_fn(parameters, data):
 
 
 def main():
-    # Each batch is slowed down by so many seconds; with a file, as long as that is there.
+    # Delays each batch by that many seconds; with a file, as long as the file exists.
     delay = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
     slow = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
     x, y = make_data(1000, 5)

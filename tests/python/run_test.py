@@ -84,7 +84,7 @@ class Run(unittest.TestCase):
         return sluice.run(self.manifest(*arguments, **options), display=False,
                           state_directory=self.folder / 'state')
 
-    def test_a_job_is_run_and_what_it_trained_is_loaded(self):
+    def test_run_trains_a_job_and_load_reads_its_parameters(self):
         result = self.run_job()
         self.assertEqual((result.outcome.lower(), result.step), ('succeeded', 150))
         self.assertLess(result.loss, 1e-3)
@@ -99,7 +99,7 @@ class Run(unittest.TestCase):
         self.assertEqual(list(sluice.load(exported)), list(tensors))
         np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
 
-    def test_a_job_that_has_finished_gives_its_result_again(self):
+    def test_a_finished_job_returns_its_result_again(self):
         first = self.run_job(steps=20)
         again = self.run_job(steps=20)
         self.assertEqual((again.outcome, again.step), ('Succeeded', 20))
@@ -113,14 +113,14 @@ class Run(unittest.TestCase):
         result = self.run_job(steps=5, command=[sys.executable, 'train.py'])
         self.assertEqual(result.step, 5)
 
-    def test_a_program_without_evaluation_data_is_told_so(self):
+    def test_a_program_without_evaluation_data_gets_an_error(self):
         result = self.run_job(steps=5, command=[sys.executable, '-c', _NO_EVALUATION])
         self.assertIsNone(result.evaluation_loss)
         log = (self.folder / 'state/quadratic/logs/worker-0.log').read_text()
         self.assertEqual(log.count('was given no evaluation dataset: nothing is evaluated'), 1)
 
-    def test_a_program_that_leaves_its_loop_says_so(self):
-        # The second life stays.
+    def test_a_program_that_leaves_its_loop_is_reported(self):
+        # The second incarnation stays.
         program = _LEAVES.format(marker=str(self.folder / 'left'))
         result = self.run_job(steps=60, command=[sys.executable, '-c', program])
         self.assertEqual(result.step, 60)
@@ -129,7 +129,7 @@ class Run(unittest.TestCase):
         self.assertIn('left its loop before the end of the job', logs)
         self.assertIn('sluice stop quadratic', logs)
 
-    def test_a_job_that_is_interrupted_goes_on_where_it_stopped(self):
+    def test_an_interrupted_job_continues_where_it_stopped(self):
         manifest = self.manifest(steps=150, delay=0.02)
         state = self.folder / 'state'
         interrupted = []
@@ -148,12 +148,12 @@ class Run(unittest.TestCase):
         self.assertEqual((result.outcome, result.step), ('Succeeded', 150))
         self.assertGreaterEqual(entries[-1]['restoredFromStep'], 5)
 
-    def test_a_program_that_fails_is_told_with_its_last_words(self):
+    def test_a_failed_program_is_reported_with_its_last_output(self):
         program = [sys.executable, '-c', 'raise ValueError("no such wind")']
         with self.assertRaisesRegex(sluice.JobFailed, 'no such wind'):
             self.run_job(command=program)
 
-    def test_python3_in_a_manifest_is_the_interpreter_that_calls(self):
+    def test_python3_in_a_manifest_is_the_calling_interpreter(self):
         python = self.folder / 'python3'
         python.write_text('#!/bin/sh\necho "the one of the notebook: $*" >&2; exit 1\n')
         python.chmod(0o755)
@@ -161,18 +161,18 @@ class Run(unittest.TestCase):
             with self.assertRaisesRegex(sluice.JobFailed, 'the one of the notebook: train.py'):
                 self.run_job(command=['python3', 'train.py'])
 
-    def test_a_program_has_no_settings_of_grpc_that_are_not_the_users(self):
+    def test_a_program_gets_only_the_grpc_settings_of_the_user(self):
         program = [sys.executable, '-c',
                    'import os; raise ValueError(os.environ.get("GRPC_EXPERIMENTS"))']
         os.environ.pop('GRPC_EXPERIMENTS', None)
         with self.assertRaisesRegex(sluice.JobFailed, 'ValueError: None'):
             self.run_job(command=program)
 
-    def test_a_program_that_is_not_there_is_named(self):
+    def test_a_missing_program_is_named(self):
         with self.assertRaisesRegex(sluice.JobFailed, 'no-such-program'):
             self.run_job(command=['no-such-program'])
 
-    def test_a_manifest_that_is_wrong_is_told_with_its_problems(self):
+    def test_an_invalid_manifest_is_reported_with_its_problems(self):
         path = self.folder / 'bad.yaml'
         path.write_text(self.manifest().read_text().replace('SGD', 'SGDD'))
         with self.assertRaisesRegex(sluice.UsageError, 'spec.optimizer.name'):
@@ -208,7 +208,7 @@ class Run(unittest.TestCase):
         self.assertTrue(read.done)
         self.assertEqual(failures, [])
 
-    def test_a_job_that_does_not_train_yet_is_waited_for(self):
+    def test_connect_waits_for_a_job_that_does_not_train_yet(self):
         job = job_processes.base_job(training={'steps': 100000})
         with job_processes.JobProcesses(job, self.folder / 'job') as processes:
             processes.start()
@@ -224,7 +224,7 @@ class Run(unittest.TestCase):
         with self.assertRaisesRegex(sluice.JobNotFound, 'sluice.load'):
             sluice.connect('127.0.0.1:9')
 
-    def test_no_checkpoint_and_a_damaged_one(self):
+    def test_a_missing_checkpoint_and_a_damaged_one(self):
         with self.assertRaisesRegex(FileNotFoundError, 'no manifest.json'):
             sluice.load(self.folder)
         bad = self.folder / 'bad.safetensors'
@@ -234,7 +234,7 @@ class Run(unittest.TestCase):
 
 
 class Display(unittest.TestCase):
-    """Progress where it is shown; the values are those of a job."""
+    """The display of progress, with the values of a job."""
 
     def setUp(self):
         self.values = [sluice.Progress(wire.JobProgress(
@@ -254,7 +254,7 @@ class Display(unittest.TestCase):
         self.assertIn('width:50.0%', self.values[1]._repr_html_())
         self.assertIn('step 100 of 200 · loss 0.5', self.values[1]._repr_html_())
 
-    def test_a_terminal_shows_one_line_that_is_written_over(self):
+    def test_a_terminal_shows_one_line_that_is_overwritten(self):
         stream = io.StringIO()
         display = progress.Display(stream)
         for value in self.values:
@@ -264,12 +264,12 @@ class Display(unittest.TestCase):
         self.assertEqual(stream.getvalue().count('\r'), 2)
         self.assertIn('training [############............] step 100 of 200', stream.getvalue())
 
-    def test_an_evaluation_that_is_under_way_is_shown(self):
+    def test_a_running_evaluation_is_shown(self):
         value = sluice.Progress(wire.JobProgress(phase=wire.JobProgress_TRAINING, step=60, total_steps=200, evaluating_step=40))
         self.assertIn('evaluating step 40', repr(value))
         self.assertNotIn('evaluating', repr(self.values[0]))
 
-    def test_what_a_job_says_is_text_and_never_markup(self):
+    def test_text_of_a_job_is_never_markup(self):
         failed = sluice.Progress(wire.JobProgress(phase=wire.JobProgress_FAILED, reason='<b>&'))
         self.assertIn('&lt;b&gt;&amp;', failed._repr_html_())
 

@@ -27,7 +27,7 @@ class Secret(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def test_a_job_is_trained_and_read_by_those_who_know_its_secret(self):
+    def test_workers_and_readers_with_the_secret_are_served(self):
         job = job_processes.base_job(
             training={'steps': 100000}, parameterServer={'replicas': 2}, worker={'replicas': 1},
             optimizer={'name': 'SGD', 'learningRate': 0.05})
@@ -49,7 +49,7 @@ class Secret(unittest.TestCase):
                 sluice.join(processes.address, index=1, timeout=1)
         processes.wait_for_step(processes.progress().step + 5)
 
-    def test_what_is_given_wins_over_the_environment(self):
+    def test_an_argument_overrides_the_environment(self):
         secret = self.write('secret', 'y' * 64 + '\n')
         with mock.patch.dict(os.environ, SLUICE_SECRET_FILE=str(secret)):
             self.assertEqual(security.find().metadata(), (('sluice-secret', 'y' * 64),))

@@ -1,6 +1,6 @@
 """Python processes and real shards that share memory: the same bits, and nothing left behind.
 
-What a shard of another version, or a broken one, would say is said by one that this test plays.
+The test itself plays shards of another version and broken ones.
 """
 
 from python.testing import requirements
@@ -28,12 +28,12 @@ from sluice.protocol import wire
 from tests.python import job_processes
 from tools import unittest_main
 
-_ELEMENTS = 300000  # of eight partitions: payloads are far from small
+_ELEMENTS = 300000  # in eight partitions: payloads are far from small
 _STEPS = 12
 
 
 def in_use(process='self'):
-    """(descriptors, mappings) of such memory that a process has."""
+    """(descriptors, mappings) of shared memory in a process."""
     gc.collect()
     names = []
     for entry in os.scandir(f'/proc/{process}/fd'):
@@ -55,7 +55,7 @@ def train(job, on_step=lambda step: None):
             on_step(batch.step)
 
 
-# What `train` does, in a process of its own.
+# `train` as a separate process.
 _PROGRAM = '''
 from tests.python import shared_memory_test as test
 import sluice
@@ -64,7 +64,7 @@ test.train(sluice.join())
 
 
 class Counted:
-    """Counts what goes through memory in this process, and hands it on."""
+    """Counts payloads that go through shared memory in this process, and passes them on."""
 
     def __init__(self, test):
         self.put = self.taken = 0
@@ -106,7 +106,7 @@ class Jobs(unittest.TestCase):
         job_processes.JobProcesses.wait_until(lambda: in_use(process) == (0, 0), 20,
                                               f'no shared memory is left in {process}')
 
-    def test_the_bits_are_those_of_the_socket_in_every_codec(self):
+    def test_every_codec_gives_the_same_bits_as_through_the_socket(self):
         for codecs in ({}, {'push_codec': 'CODEC_FLOAT16', 'pull_codec': 'CODEC_BFLOAT16'},
                        {'push_codec': 'CODEC_INT8'}):
             hashes = []
@@ -120,7 +120,7 @@ class Jobs(unittest.TestCase):
             self.assertEqual(*hashes)
         self.wait_until_nothing_is_left()
 
-    def test_an_offer_that_the_shard_cannot_open_is_as_good_as_none(self):
+    def test_an_offer_that_the_shard_cannot_open_falls_back_to_the_socket(self):
         offer = shared_memory.SharedMemory.offer
 
         def of_another_container(memory):
@@ -136,7 +136,7 @@ class Jobs(unittest.TestCase):
         self.assertEqual((counted.put, counted.taken), (0, 0))
         self.wait_until_nothing_is_left()
 
-    def test_a_reader_reads_a_running_job_the_same_both_ways(self):
+    def test_a_reader_reads_the_same_with_and_without_shared_memory(self):
         processes = self.start(steps=100000)
         processes.start_python_worker(0, '-c', _PROGRAM)
         processes.wait_for_step(3)
@@ -152,7 +152,7 @@ class Jobs(unittest.TestCase):
             np.testing.assert_allclose(tensors['w'], total, atol=1e-4)
         self.wait_until_nothing_is_left()
 
-    def test_a_shard_that_is_killed_leaves_nothing_and_its_successor_shares_again(self):
+    def test_a_killed_shard_leaves_nothing_behind_and_its_successor_shares_memory(self):
         processes = self.start(steps=60, checkpoint={'intervalSteps': 5})
         seen = {}
         counted = Counted(self)
@@ -169,13 +169,13 @@ class Jobs(unittest.TestCase):
 
         train(sluice.join(processes.address), on_step)
         self.state_hashes(processes)
-        # One for each stream; Python before 3.13 keeps a descriptor as long as the mapping.
+        # One for each stream; Python before 3.13 keeps the descriptor as long as the mapping.
         self.assertEqual(seen['before'][1], 2)
         self.assertEqual(seen['after'], seen['before'])
         self.assertGreater(seen['put'], seen['killed'])
         self.wait_until_nothing_is_left()
 
-    def test_a_worker_that_is_killed_leaves_nothing_in_the_shards(self):
+    def test_a_killed_worker_leaves_nothing_behind_in_the_shards(self):
         processes = self.start(steps=100000)
         processes.start_python_worker(0, '-c', _PROGRAM)
         processes.wait_for_step(3)
@@ -188,7 +188,7 @@ class Jobs(unittest.TestCase):
         processes.wait_for_step(processes.progress().step + 3)
         self.assertEqual([in_use(shard) for shard in shards], [(0, 1), (0, 1)])
 
-    def test_a_worker_that_is_frozen_holds_nobody_up(self):
+    def test_a_frozen_worker_does_not_block_others(self):
         processes = self.start(steps=100000, worker={'replicas': 2}, timeouts={'silence': 1})
         for index in range(2):
             processes.start_python_worker(index, '-c', _PROGRAM)
@@ -203,7 +203,7 @@ class Jobs(unittest.TestCase):
 
 
 class PlayedShard:
-    """Answers each frame by what `answer(header, payload)` gives: a list of encoded frames."""
+    """Answers each frame with the encoded frames that `answer(header, payload)` returns."""
 
     def __init__(self, answer):
         def exchange(messages, context):
@@ -265,7 +265,7 @@ class Streams(unittest.TestCase):
     def reply(**fields):
         return frame.encode(wire.Header(hello_reply=wire.HelloReply(**fields)))
 
-    def test_a_place_that_is_none_ends_the_stream_and_is_named(self):
+    def test_an_invalid_place_ends_the_stream_and_is_named(self):
         for place, why in (({'offset': 32 << 20, 'bytes': 5000},
                             '5000 bytes at 33554432 of 33554432 bytes of shared memory'),
                            ({'offset': 7, 'bytes': 5000}, '5000 bytes at 7 of'),
@@ -279,7 +279,7 @@ class Streams(unittest.TestCase):
             self.assertIn(why, logged.output[0])
         self.assertEqual(in_use()[1], 0)
 
-    def test_a_place_where_nothing_was_offered_is_refused(self):
+    def test_a_place_without_offered_memory_is_refused(self):
         with self.assertLogs('sluice', 'WARNING'):
             self.connect(lambda header, payload: [self.reply(),
                                                   self.data(5000, {'offset': 0, 'bytes': 5000})],
@@ -287,13 +287,13 @@ class Streams(unittest.TestCase):
             self.wait_for(lambda: self.broken)
         self.assertIn('none was agreed on', self.broken)
 
-    def test_a_shard_of_an_older_version_gets_and_sends_everything_by_the_socket(self):
+    def test_a_shard_of_an_older_version_uses_only_the_socket(self):
         received = []
 
         def answer(header, payload):
             if header.HasField('hello'):
                 return [self.reply(window_bytes=1 << 24)]
-            received.append(len(payload))  # it has no other way to get it
+            received.append(len(payload))  # only through the socket
             return [self.data(6000)]
 
         stream = self.connect(answer)
@@ -317,7 +317,7 @@ class Streams(unittest.TestCase):
                 server = shared_memory.SharedMemory(memory, offer.half_bytes, client=False)
                 shard.take = server.take
                 return [self.reply(shared_memory_taken=True)]
-            received.append(payload)  # and never given back
+            received.append(payload)  # never released
             return [self.data(1)]
 
         shard = PlayedShard(answer)

@@ -1,5 +1,5 @@
-"""What comes out of a job loads strictly into PyTorch, and computes what the job computed: built-in
-models, modules of users as TorchScript, and programs of their own."""
+"""The result of a job loads strictly into PyTorch and computes the same as the job: for built-in
+models, users' modules as TorchScript, and users' programs."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
@@ -145,7 +145,7 @@ class BuiltInModels(JobTest):
 
 
 class Tied(nn.Module):
-    """One tensor in two places, a mask, a parameter that nothing reads, one that is not trained."""
+    """Has a tied tensor, a mask, an unused parameter, and one that is not trained."""
 
     def __init__(self):
         super().__init__()
@@ -183,7 +183,7 @@ class Double(nn.Module):
 
 
 class Rows(nn.Module):
-    """The numbers of a sample as a sequence."""
+    """Reads the numbers of a sample as a sequence."""
 
     def __init__(self):
         super().__init__()
@@ -246,12 +246,12 @@ class TorchScriptModels(JobTest):
     def test_own_loss(self):
         self.check(OwnLoss, loss='')
 
-    def test_own_loss_beside_one_of_the_manifest_is_refused(self):
+    def test_own_loss_together_with_a_loss_of_the_manifest_is_refused(self):
         self.save(OwnLoss)
         with self.assertRaisesRegex(sluice.JobFailed, 'leave loss out'):
             self.train('{type: TorchScript, path: net.pt}', [6], 6, loss='crossEntropy')
 
-    def test_files_that_are_no_module_are_refused_by_what_they_are(self):
+    def test_files_that_are_not_modules_are_refused_with_their_kind(self):
         path = self.folder / 'net.pt'
         for write, message in (
                 (lambda: path.write_text('import torch'), 'is not a TorchScript file'),
@@ -263,7 +263,7 @@ class TorchScriptModels(JobTest):
 
     @unittest.skipUnless(hasattr(functional, 'scaled_dot_product_attention'),
                          'this torch has no operator that LibTorch 1.13 lacks')
-    def test_an_operator_that_is_missing_is_named(self):
+    def test_a_missing_operator_is_named(self):
 
         class Attention(nn.Module):
 

@@ -1,4 +1,4 @@
-"""A worker of Python in a job whose processes speak TLS, with certificates of the command line's."""
+"""A Python worker in a job with TLS, with certificates made by the command line."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
@@ -62,12 +62,12 @@ class Tls(unittest.TestCase):
         processes.wait_for_members(2)
         processes.wait_for_step(processes.progress().step + 5)
 
-    def test_a_reader_sees_the_tensors_and_commands_nothing(self):
+    def test_a_reader_reads_tensors_and_may_not_command(self):
         processes = self.start(steps=2000, delay=0.02)
         processes.wait_for_step(5)
         reader = str(self.tls / 'reader')
         connection = sluice.connect(processes.address, tls_directory=reader)
-        # What is encrypted on the wire is not laid open beside it.
+        # Payloads that TLS encrypts on the wire must not be in shared memory in plain text.
         with mock.patch.object(shared_memory.SharedMemory, 'create',
                                side_effect=AssertionError('shared memory beside TLS')):
             self.assertTrue(connection.tensors())

@@ -1,4 +1,4 @@
-"""Whole jobs with workers of PyTorch: the examples, workers that die, C++ workers beside them."""
+"""Complete jobs with PyTorch workers: the examples, workers that die, and C++ workers beside them."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf', 'torch')
@@ -30,7 +30,7 @@ _MLP = 'tests/python/mlp_worker.py'
 
 
 def setUpModule():
-    torch.set_num_threads(1)  # several that wait for each other take long on a busy machine
+    torch.set_num_threads(1)  # several threads that wait for each other are slow on a busy machine
 
 
 def folder():
@@ -38,7 +38,7 @@ def folder():
 
 
 def train(job, start, disturb=None):
-    """The tensors that a job ends with; `start` starts its workers."""
+    """The final tensors of a job; `start` starts its workers."""
     with job_processes.JobProcesses(job, folder()) as processes:
         processes.start()
         start(processes)
@@ -72,7 +72,7 @@ class Transformer(unittest.TestCase):
         processes.kill('worker-1')
         self.assertLess(processes.progress().step, 55, 'it was killed behind the end')
 
-    def test_two_workers_one_of_which_is_killed_end_with_the_same_bits(self):
+    def test_killing_one_of_two_workers_does_not_change_the_bits(self):
         undisturbed = train(self.job(0.0), self.start_two)
         disturbed = train(self.job(0.4), self.start_two, self.kill_one)
         self.assertIn('tokens.weight', undisturbed)
@@ -126,12 +126,12 @@ class BesideCpp(unittest.TestCase):
               f'{"bit for bit" if same else "to 1e-5"}')
         return mixed, cpp, python, same
 
-    def test_with_bit_exact_one_worker_of_each_kind_train_what_a_single_process_trains(self):
+    def test_bit_exact_training_with_a_worker_of_each_kind_equals_a_single_process(self):
         mixed, cpp, python, same = self.check(bit_exact=True)
         self.compare(cpp, mixed, same)
         self.compare(python, mixed, same)
 
-    def test_otherwise_too_but_for_the_order_of_sums(self):
+    def test_otherwise_only_the_order_of_sums_differs(self):
         mixed, cpp, python, same = self.check()
         self.compare(cpp, mixed, False)
         self.compare(cpp, python, same)
@@ -170,11 +170,11 @@ class Examples(unittest.TestCase):
         os.chdir(self.folder / 'python')
         self.addCleanup(os.chdir, before)
 
-    def test_the_cells_of_the_notebook_run_a_job_and_load_what_it_learned(self):
+    def test_the_cells_of_the_notebook_run_a_job_and_load_its_parameters(self):
         manifest = pathlib.Path('mnist.yaml')
         manifest.write_text(manifest.read_text().replace('epochs: 3', 'epochs: 1'))
         notebook = json.loads(pathlib.Path('notebook.ipynb').read_text())
-        plot = mock.MagicMock()  # pictures are not looked at
+        plot = mock.MagicMock()  # pictures are not checked
         self.enterContext(mock.patch.dict(sys.modules, {
             'matplotlib': plot, 'matplotlib.pyplot': plot.pyplot}))
         self.enterContext(mock.patch.object(sys, 'path', [os.getcwd()] + sys.path))
@@ -187,7 +187,7 @@ class Examples(unittest.TestCase):
         plot.pyplot.plot.assert_called_once()
         result, model = names['result'], names['model']
         self.assertEqual(result.step, 94)
-        self.assertGreater(result.accuracy, 50)  # one of ten by chance
+        self.assertGreater(result.accuracy, 50)  # chance is 10 %
         # The same numbers in plain PyTorch.
         import mnist_plain
         images, labels = mnist_plain.make_data(1000, 2).tensors
@@ -218,7 +218,7 @@ class Examples(unittest.TestCase):
 
 
 class WithoutPostAccumulateHooks:
-    """As torch was before version 2.1."""
+    """Simulates torch before version 2.1."""
 
     def __enter__(self):
         self._hook = torch.Tensor.register_post_accumulate_grad_hook
@@ -252,7 +252,7 @@ class Models(unittest.TestCase):
         self.assertEqual(kinds['1.running_mean'], wire.BUFFER)
         self.assertEqual(kinds['1.num_batches_tracked'], wire.COUNTER)
 
-    def test_second_names_and_constants_are_extras(self):
+    def test_aliases_and_constants_are_extras(self):
         self.module.add_module('again', self.module[0])
         self.module.register_buffer('mask', torch.tensor([True, False]))
         self.module.register_buffer('hidden', torch.tensor([1]), persistent=False)
@@ -266,7 +266,7 @@ class Models(unittest.TestCase):
         self.assertEqual(sorted(names + ['mask', 'again.weight', 'again.bias']),
                          sorted(self.module.state_dict()))
 
-    def test_gradients_are_those_of_plain_pytorch_summed_over_samples(self):
+    def test_gradients_equal_those_of_plain_pytorch_summed_over_samples(self):
         _, results = self.step()
         plain = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3),
                                     torch.nn.ReLU(), torch.nn.Linear(3, 2))
@@ -306,7 +306,7 @@ class Models(unittest.TestCase):
         self.assertIsNotNone(results[0])
 
     def delivered(self, model=None, module=None):
-        """What comes while backward runs, and what is left for the end."""
+        """The gradients delivered during backward, and those left for the end."""
         model = model or self.model
         early = []
         model.begin()
@@ -322,13 +322,13 @@ class Models(unittest.TestCase):
         self.assertEqual({i for i, _ in early} & {i for i, _ in rest}, set())
         for i, gradient in early:
             np.testing.assert_array_equal(gradient, expected[i])
-        _, again = self.step()  # without delivery they all come at the end
+        _, again = self.step()  # without delivery all come at the end
         np.testing.assert_array_equal(again[0], expected[0])
 
     def test_gradients_are_delivered_while_backward_still_runs(self):
         self.check_that_gradients_are_delivered_from_the_last_layer_to_the_first()
 
-    def test_gradients_are_delivered_by_an_older_torch_too(self):
+    def test_gradients_are_delivered_with_an_older_torch_too(self):
         with WithoutPostAccumulateHooks():
             self.model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
             self.model.bind(self.arrays)
@@ -372,13 +372,13 @@ class Models(unittest.TestCase):
             self.model.seed(1, step, 0)
         self.assertEqual(waiting(), before)
 
-    def test_evaluation_counts_what_is_right_and_leaves_the_mode(self):
+    def test_evaluation_counts_correct_answers_and_keeps_the_mode(self):
         loss, correct = self.model.evaluate(self.data)
         self.assertGreater(loss, 0)
         self.assertTrue(0 <= correct <= 8)
         self.assertTrue(self.module.training)
 
-    def test_bfloat16_goes_there_and_back(self):
+    def test_bfloat16_survives_a_round_trip(self):
         module = torch.nn.Linear(3, 2).to(torch.bfloat16)
         model = torch_model.TorchModel(module, torch.nn.MSELoss(), None)
         before = module.weight.detach().clone()

@@ -12,8 +12,8 @@
 namespace sluice {
 namespace {
 
-// Small enough to share a first-level cache of 32 KiB with what is computed from it: then a
-// misaligned chunk costs no more than an aligned one, while with 16 KiB it costs a third more
+// Small enough to share a first-level cache of 32 KiB with the results: then a misaligned chunk
+// costs no more than an aligned one, while a scratch of 16 KiB costs a third more
 // (bench:arithmetic_benchmark).
 constexpr size_t kScratchBytes = 4 * 1024;
 
@@ -22,8 +22,7 @@ bool IsAligned(const char* data) {
   return reinterpret_cast<uintptr_t>(data) % alignof(T) == 0;
 }
 
-// Cuts chunks into runs of elements. Holds the first bytes of an element of which the rest is to
-// come.
+// Splits chunks into runs of elements. Keeps the first bytes of an element until the rest comes.
 template <typename T>
 class RunReader {
  public:

@@ -12,16 +12,16 @@
 
 namespace sluice {
 
-// Reading elements from a received payload, where it lies.
+// Reads elements from a received payload in place.
 //
-// A payload is a chain of chunks (~64 KiB, as the transport received them), which are cut and
-// placed without regard to the elements. A chunk whose elements happen to be aligned is visited in
-// place; others go, a few KiB at a time, through a scratch that stays in the first-level cache; an
-// element that is cut by a border is put together. The payload is never copied as a whole.
+// A payload is a chain of chunks (~64 KiB, as the transport received them), whose borders and
+// addresses ignore the elements. A chunk whose elements happen to be aligned is visited in place;
+// others go, a few KiB at a time, through a scratch buffer that stays in the first-level cache; an
+// element split by a border is reassembled. The payload is never copied as a whole.
 
 // Calls `visit` with runs of the payload's elements, in order and without gaps; `offset` is the
-// index of the run's first element. Runs are aligned for T, not empty, and valid during the call
-// only. INVALID_ARGUMENT, before any call, if the payload is not a whole number of elements.
+// index of the run's first element. Runs are aligned for T, not empty, and valid only during the
+// call. INVALID_ARGUMENT, before any call, if the payload is not a whole number of elements.
 //
 // T: float, double, BFloat16, Float16, int64_t. The payload is little endian.
 template <typename T>
@@ -29,7 +29,7 @@ absl::Status ForEachRun(const absl::Cord& payload,
                         absl::FunctionRef<void(size_t offset, absl::Span<const T> run)> visit);
 
 // Adds the payload's elements to the accumulator. INVALID_ARGUMENT, with nothing added, unless the
-// payload is exactly as many elements.
+// payload has exactly as many elements.
 template <typename T>
 absl::Status AddPayload(const absl::Cord& payload, absl::Span<ComputeType<T>> accumulator);
 

@@ -15,8 +15,8 @@
 namespace sluice {
 namespace {
 
-// A cord of chunks of just these sizes, each starting `misalignment` bytes behind an aligned
-// address. (Small strings that are appended would be merged into one chunk.)
+// A cord with chunks of exactly these sizes, each starting `misalignment` bytes after an aligned
+// address. (Appending small strings would merge them into one chunk.)
 absl::Cord CordOfChunks(absl::string_view bytes, const std::vector<size_t>& sizes,
                         size_t misalignment) {
   absl::Cord cord;
@@ -65,7 +65,7 @@ class CordReaderTest : public testing::Test {
 using Types = testing::Types<float, double, BFloat16, Float16, int64_t>;
 TYPED_TEST_SUITE(CordReaderTest, Types);
 
-TYPED_TEST(CordReaderTest, ElementsCutAtAnyByteComeOutWhole) {
+TYPED_TEST(CordReaderTest, ReassemblesElementsSplitAtAnyByte) {
   const std::vector<TypeParam> values = this->Values(5);
   const size_t bytes = values.size() * sizeof(TypeParam);
   for (size_t first = 1; first < bytes; ++first) {
@@ -79,13 +79,13 @@ TYPED_TEST(CordReaderTest, ElementsCutAtAnyByteComeOutWhole) {
   }
 }
 
-TYPED_TEST(CordReaderTest, ChunksOfOneByteComeOutWhole) {
+TYPED_TEST(CordReaderTest, ReassemblesChunksOfOneByte) {
   const std::vector<TypeParam> values = this->Values(9);
   CheckRuns(CordOfChunks(BytesOf(values), std::vector<size_t>(9 * sizeof(TypeParam), 1), 0),
             values);
 }
 
-TYPED_TEST(CordReaderTest, ChunksAsTheTransportMakesThemComeOutWhole) {
+TYPED_TEST(CordReaderTest, ReassemblesChunksOfTransport) {
   const std::vector<TypeParam> values = this->Values(100'000);
   const size_t bytes = values.size() * sizeof(TypeParam);
   for (const size_t misalignment : {0, 1, 2, 4, 7}) {
@@ -97,7 +97,7 @@ TYPED_TEST(CordReaderTest, ChunksAsTheTransportMakesThemComeOutWhole) {
   }
 }
 
-TYPED_TEST(CordReaderTest, AnAlignedChunkIsVisitedInPlace) {
+TYPED_TEST(CordReaderTest, VisitsAlignedChunkInPlace) {
   const std::vector<TypeParam> values = this->Values(50'000);
   const absl::Cord payload = absl::MakeCordFromExternal(BytesOf(values), [] {});
   int runs = 0;
@@ -109,13 +109,13 @@ TYPED_TEST(CordReaderTest, AnAlignedChunkIsVisitedInPlace) {
   EXPECT_EQ(runs, 1);
 }
 
-TYPED_TEST(CordReaderTest, AnEmptyPayloadHasNoRuns) {
+TYPED_TEST(CordReaderTest, EmptyPayloadHasNoRuns) {
   EXPECT_TRUE(ForEachRun<TypeParam>(absl::Cord(), [](size_t, absl::Span<const TypeParam>) {
-                ADD_FAILURE() << "a run of nothing";
+                ADD_FAILURE() << "an empty run";
               }).ok());
 }
 
-TYPED_TEST(CordReaderTest, APayloadThatEndsWithinAnElementIsRefusedBeforeAnyCall) {
+TYPED_TEST(CordReaderTest, RefusesPayloadThatEndsWithinElementBeforeAnyCall) {
   const absl::Status status =
       ForEachRun<TypeParam>(absl::Cord(std::string(8 * sizeof(TypeParam) + 1, 'x')),
                             [](size_t, absl::Span<const TypeParam>) { ADD_FAILURE(); });
@@ -143,7 +143,7 @@ TEST(AddPayload, WidensHalves) {
   EXPECT_EQ(sums, (std::vector<float>{2.5f, -1.0f}));
 }
 
-TEST(AddPayload, RefusesAnotherSizeAndAddsNothing) {
+TEST(AddPayload, RefusesWrongSizeAndAddsNothing) {
   std::vector<double> sums = {1, 2};
   const absl::Status status =
       AddPayload<double>(absl::Cord(std::string(24, '\1')), absl::MakeSpan(sums));
@@ -158,7 +158,7 @@ TEST(CopyPayload, CopiesAllChunks) {
   EXPECT_EQ(std::string(to.begin(), to.end()), "0123456789");
 }
 
-TEST(CopyPayload, RefusesAnotherSizeAndWritesNothing) {
+TEST(CopyPayload, RefusesWrongSizeAndWritesNothing) {
   std::vector<char> to(3, '-');
   EXPECT_EQ(CopyPayload(absl::Cord("0123"), absl::MakeSpan(to)).code(),
             absl::StatusCode::kInvalidArgument);

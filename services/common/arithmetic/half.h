@@ -19,7 +19,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// IEEE 754 binary16: 11 bits of precision, largest 65504, smallest 2^-24.
+// IEEE 754 binary16: 11 bits of precision, largest value 65504, smallest 2^-24.
 struct Float16 {
   uint16_t bits;
 };
@@ -37,8 +37,9 @@ inline To BitCast(From from) {
   return to;
 }
 
-// The float next to `value` towards zero, its last bit set if that lost anything ("round to odd").
-// Rounding the result once more, to at least two bits less, is as rounding `value` itself once.
+// The float next to `value` towards zero, with its last bit set if the conversion was inexact
+// ("round to odd"). Rounding the result again, to at least two bits less, equals rounding `value`
+// itself once.
 inline float RoundToOdd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -68,7 +69,8 @@ inline BFloat16 ToBFloat16(double value) {
 inline float ToFloat(Float16 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fffu) << 13;
-  // As if it were a float's exponent and mantissa; the product mends the bias, also of subnormals.
+  // Reads the bits as a float's exponent and mantissa; the product corrects the bias, also for
+  // subnormals.
   const float scaled = arithmetic_internal::BitCast<float>(magnitude) * 0x1p112f;
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
   return arithmetic_internal::BitCast<float>(arithmetic_internal::BitCast<uint32_t>(scaled) |
@@ -79,11 +81,11 @@ inline Float16 ToFloat16(float value) {
   const uint32_t bits = arithmetic_internal::BitCast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  // Normal results: the exponent's bias is mended and the lower 13 bits are rounded away; a carry
-  // runs into the exponent, and at its end into infinity, as it should.
+  // Normal results: correct the exponent's bias and round the lower 13 bits away; a carry goes into
+  // the exponent, and from the largest one into infinity, as it should.
   const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Subnormal results: adding 0.5 leaves their bits, rounded by the addition, at the mantissa's
-  // end.
+  // Subnormal results: after adding 0.5 their bits, rounded by the addition, are at the end of the
+  // mantissa.
   const uint32_t subnormal = arithmetic_internal::BitCast<uint32_t>(
                                  arithmetic_internal::BitCast<float>(magnitude) + 0.5f) -
                              arithmetic_internal::BitCast<uint32_t>(0.5f);
@@ -95,7 +97,7 @@ inline Float16 ToFloat16(float value) {
 
 inline Float16 ToFloat16(double value) { return ToFloat16(arithmetic_internal::RoundToOdd(value)); }
 
-// The type in which values of storage type T are computed, summed and kept as optimizer state.
+// The type used to compute and sum values of storage type T, and for their optimizer state.
 template <typename T>
 using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

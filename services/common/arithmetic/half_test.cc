@@ -50,7 +50,7 @@ struct Float16Case {
 using Cases = testing::Types<BFloat16Case, Float16Case>;
 TYPED_TEST_SUITE(HalfTest, Cases);
 
-TYPED_TEST(HalfTest, EveryFiniteValueWidensToItsDefinitionAndComesBack) {
+TYPED_TEST(HalfTest, EveryFiniteValueWidensAsDefinedAndConvertsBack) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto magnitude = static_cast<uint16_t>(bits & 0x7fff);
     if (magnitude >= Infinity(TypeParam::kFormat)) continue;
@@ -64,8 +64,9 @@ TYPED_TEST(HalfTest, EveryFiniteValueWidensToItsDefinitionAndComesBack) {
   }
 }
 
-// Between each two neighbours: below the middle down, above it up, at it to the even one. The
-// middle above the largest finite value rounds to infinity (its neighbour in bits).
+// Between two neighbours, values below the middle round down, values above it up, and the middle
+// rounds to the even one. The middle above the largest finite value rounds to infinity (its
+// neighbour in bits).
 TYPED_TEST(HalfTest, RoundsToNearestAndTiesToEven) {
   for (uint16_t lower = 0; lower < Infinity(TypeParam::kFormat); ++lower) {
     const auto upper = static_cast<uint16_t>(lower + 1);
@@ -89,7 +90,7 @@ TYPED_TEST(HalfTest, RoundsToNearestAndTiesToEven) {
   }
 }
 
-TYPED_TEST(HalfTest, InfinityStaysInfinityAndWhatIsTooLargeBecomesIt) {
+TYPED_TEST(HalfTest, InfinityIsKeptAndLargeValuesBecomeInfinity) {
   const uint16_t infinity = Infinity(TypeParam::kFormat);
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(TypeParam::From(inf).bits, infinity);
@@ -101,12 +102,12 @@ TYPED_TEST(HalfTest, InfinityStaysInfinityAndWhatIsTooLargeBecomesIt) {
   EXPECT_EQ(ToFloat(typename TypeParam::Type{static_cast<uint16_t>(infinity | 0x8000)}), -inf);
 }
 
-TYPED_TEST(HalfTest, EveryNanStaysANanOfItsSign) {
+TYPED_TEST(HalfTest, EveryNanStaysNanOfSameSign) {
   const uint16_t infinity = Infinity(TypeParam::kFormat);
   for (uint32_t magnitude = infinity + 1u; magnitude < 0x8000; ++magnitude) {
     EXPECT_TRUE(std::isnan(ToFloat(typename TypeParam::Type{static_cast<uint16_t>(magnitude)})));
   }
-  // With the payload in the lowest bits, which are cut off; quiet and signalling.
+  // The payload is in the lowest bits, which are dropped; quiet and signalling.
   for (const uint32_t bits : {0x7f800001u, 0x7fc00001u, 0x7fffffffu, 0x7fc00000u, 0x7f80ffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const auto value = BitCast<float>(bits | sign);

@@ -38,8 +38,8 @@ void AddScaledLoop(T factor, const T* values, size_t count, T* accumulator) {
   for (size_t i = 0; i < count; ++i) accumulator[i] += factor * values[i];
 }
 
-// Lane j sums the elements j, j + 16, j + 32, ...; then the lanes are summed in halves. So the
-// order is the same for vectors of any width.
+// Lane j sums the elements j, j + 16, j + 32, ...; then the lanes are summed pairwise by halves. So
+// the order is the same for vectors of any width.
 template <typename T>
 double SquareSumLoop(const T* values, size_t count) {
   constexpr size_t kLanes = 16;
@@ -66,7 +66,7 @@ inline uint64_t BitsOf(double value) { return arithmetic_internal::BitCast<uint6
 inline uint16_t BitsOf(BFloat16 value) { return value.bits; }
 inline uint16_t BitsOf(Float16 value) { return value.bits; }
 
-// An exponent of all ones is an infinity or a NaN. Returns `count` if there is none.
+// A value with an exponent of all ones is an infinity or a NaN. Returns `count` if there is none.
 template <typename T, typename Bits>
 size_t FirstNonFiniteLoop(const T* values, size_t count, Bits exponent) {
   constexpr size_t kStride = 4096 / sizeof(T);
@@ -101,7 +101,7 @@ void ConvertLoop(const From* from, size_t count, To* to) {
 
 }  // namespace
 
-// Highway's tables hold plain functions, so each combination of types gets its name here.
+// Highway's tables contain plain functions, so each combination of types gets a name here.
 void AddF32(const float* v, size_t n, float* a) { AddLoop(v, n, a); }
 void AddF64(const double* v, size_t n, double* a) { AddLoop(v, n, a); }
 void AddBF16ToF32(const BFloat16* v, size_t n, float* a) { AddLoop(v, n, a); }

@@ -9,29 +9,29 @@
 
 namespace sluice {
 
-// Loops over contiguous elements, compiled for several instruction sets, of which the best that the
-// machine has is chosen at run time. The result has the same bits whichever it is: elementwise
-// kernels do not fuse multiplication and addition, and sums have a fixed order.
+// Loops over contiguous elements, compiled for several instruction sets; the machine's best one is
+// chosen at run time. The result has the same bits for each of them: elementwise kernels do not
+// fuse multiplication and addition, and sums have a fixed order.
 //
-// All calls: thread-safe (they touch their arguments only), never block. Spans of one call have
-// equal sizes (a programming error otherwise: the process ends). An output may be exactly an input,
-// of the same type; it must not overlap one otherwise.
+// All calls are thread-safe (they touch only their arguments) and never block. The spans of one
+// call must have equal sizes, or the process ends. An output may be exactly an input of the same
+// type; otherwise it must not overlap one.
 
 // accumulator += values.
 void Add(absl::Span<const float> values, absl::Span<float> accumulator);
 void Add(absl::Span<const double> values, absl::Span<double> accumulator);
-// Values are widened first; exact.
+// Widens the values first, which is exact.
 void Add(absl::Span<const BFloat16> values, absl::Span<float> accumulator);
 void Add(absl::Span<const Float16> values, absl::Span<float> accumulator);
 void Add(absl::Span<const BFloat16> values, absl::Span<double> accumulator);
 void Add(absl::Span<const Float16> values, absl::Span<double> accumulator);
 
-// accumulator += factor * values, the product rounded first.
+// accumulator += factor * values, with the product rounded first.
 void AddScaled(float factor, absl::Span<const float> values, absl::Span<float> accumulator);
 void AddScaled(double factor, absl::Span<const double> values, absl::Span<double> accumulator);
 
-// The sum of squares, in double. The order depends on the span's size alone; so a sum over two
-// halves may differ in the last bits from the sum over the whole: cut the same data at the same
+// The sum of squares, in double. The order depends only on the span's size, so a sum over two
+// halves may differ in the last bits from the sum over the whole: split the same data at the same
 // places.
 double SquareSum(absl::Span<const float> values);
 double SquareSum(absl::Span<const double> values);

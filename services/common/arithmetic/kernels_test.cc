@@ -14,10 +14,11 @@
 namespace sluice {
 namespace {
 
-// Around the widths of vectors and of unrolled loops, and past the strides of blocked ones.
+// Sizes around the widths of vectors and of unrolled loops, and beyond the strides of blocked
+// loops.
 constexpr size_t kSizes[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1023, 4097};
 
-// Elements that start `shift` elements behind a vector's alignment.
+// Elements that start `shift` elements after a vector's alignment.
 template <typename T>
 class Shifted {
  public:
@@ -113,7 +114,7 @@ TEST(Kernels, AddScaledRoundsTheProductFirst) {
   CheckAddScaled<double>();
 }
 
-TEST(Kernels, AddScaledMayAddAnArrayToItself) {
+TEST(Kernels, AddScaledMayAddArrayToItself) {
   std::vector<float> values(1001);
   Fill(absl::MakeSpan(values), 5);
   const std::vector<float> before = values;
@@ -121,7 +122,7 @@ TEST(Kernels, AddScaledMayAddAnArrayToItself) {
   for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], before[i] + 2 * before[i]);
 }
 
-TEST(Kernels, SpansOfUnequalSizeEndTheProcess) {
+TEST(Kernels, SpansOfUnequalSizeEndProcess) {
   std::vector<float> values(4), sums(3);
   EXPECT_DEATH(Add(absl::MakeConstSpan(values), absl::MakeSpan(sums)), "equal sizes");
 }
@@ -188,7 +189,7 @@ TEST(Kernels, FirstNonFiniteFindsTheFirstNanOrInfinity) {
   CheckFirstNonFinite<Float16>(ToFloat16(-kInf), ToFloat16(kNan));
 }
 
-TEST(Kernels, TheLargestFiniteValuesAreFinite) {
+TEST(Kernels, TreatsLargestFiniteValuesAsFinite) {
   const std::vector<float> floats(100, std::numeric_limits<float>::max());
   const std::vector<double> doubles(100, std::numeric_limits<double>::lowest());
   const std::vector<Float16> halves(100, ToFloat16(65504.0f));
@@ -202,8 +203,8 @@ BFloat16 Scalar(double value, BFloat16) { return ToBFloat16(value); }
 Float16 Scalar(float value, Float16) { return ToFloat16(value); }
 Float16 Scalar(double value, Float16) { return ToFloat16(value); }
 
-// half_test.cc checks the scalar functions; this, that the vectors agree with them, also about what
-// is not a number in range.
+// half_test.cc checks the scalar functions. This test checks that the vector code agrees with them,
+// also for infinities, NaNs and values out of range.
 template <typename Wider, typename Half>
 void CheckConversions() {
   std::vector<Wider> special = {0,

@@ -8,8 +8,8 @@
 // Why not Highway's own vector operations: elementwise loops gain nothing from them, and the
 // optimizers' formulas should read like their papers.
 
-// In front of a loop of which no iteration reads what another one writes. That holds for
-// elementwise loops also when an output is exactly an input, which `__restrict` would forbid.
+// Put this in front of a loop in which no iteration reads what another one writes. That is true of
+// elementwise loops even when an output is exactly an input, which `__restrict` would forbid.
 #if defined(__clang__)
 #define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
 #else

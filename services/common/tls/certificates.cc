@@ -42,7 +42,7 @@ using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_fre
 constexpr size_t kMaxCommonName = 64;  // RFC 5280, ub-common-name
 constexpr int kSerialBytes = 16;
 
-// What libcrypto complained of last; its queue is empty afterwards.
+// libcrypto's last error; its queue is empty afterwards.
 std::string Complaint() {
   char text[256] = "unknown";
   if (const unsigned long code = ERR_get_error(); code != 0) {
@@ -69,7 +69,7 @@ BioPtr Reader(absl::string_view text) {
 // Never asks a terminal for a pass phrase.
 int NoPassPhrase(char*, int, int, void*) { return -1; }
 
-// Null at the end of the text, or where what follows is no certificate.
+// Null at the end of the text, or where no certificate follows.
 CertificatePtr Next(BIO* bio) {
   CertificatePtr certificate(PEM_read_bio_X509(bio, nullptr, NoPassPhrase, nullptr));
   ERR_clear_error();
@@ -114,7 +114,7 @@ bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& v
   return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
-// Names are added as they are: the textual form of extensions would read commas in them as its own.
+// Adds names literally: the textual form of extensions would treat commas in them as separators.
 bool AddNames(X509* certificate, const Subject& subject) {
   const NamesPtr names(GENERAL_NAMES_new());
   const auto add = [&](int type, const std::string& value) {
@@ -202,7 +202,7 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
   if (!issuer_key.ok()) return issuer_key.status();
   if (X509_check_ca(issuer->get()) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(SubjectOf(issuer->get()), " is no certificate of an authority"));
+        absl::StrCat(SubjectOf(issuer->get()), " is not the certificate of an authority"));
   }
   const Validity bounded = {validity.from,
                             std::min(validity.until, TimeOf(X509_get0_notAfter(issuer->get())))};

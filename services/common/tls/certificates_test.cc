@@ -32,7 +32,7 @@ std::string WhyNot(const KeyPair& leaf, absl::string_view bundle, absl::Time now
   return std::string(CheckTrusted(leaf.certificate, bundle, now).message());
 }
 
-TEST(CertificatesTest, CarriesItsNamesAsTheyWereGiven) {
+TEST(CertificatesTest, KeepsNamesAsGiven) {
   const absl::StatusOr<Certificate> read = ReadCertificate(Leaf(Authority()).certificate);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->subject, "CN = worker-3");
@@ -43,7 +43,7 @@ TEST(CertificatesTest, CarriesItsNamesAsTheyWereGiven) {
   EXPECT_FALSE(read->is_authority);
 }
 
-TEST(CertificatesTest, IsTrustedByWhoKnowsItsAuthorityAmongOthers) {
+TEST(CertificatesTest, IsTrustedIfBundleHasItsAuthorityAmongOthers) {
   const KeyPair authority = Authority();
   const KeyPair other = Authority();
   const KeyPair leaf = Leaf(authority);
@@ -59,7 +59,7 @@ TEST(CertificatesTest, IsNotTrustedWithoutItsAuthority) {
   EXPECT_THAT(WhyNot(leaf, "", kNow), HasSubstr("no authority of the bundle"));
 }
 
-TEST(CertificatesTest, SaysWhenItExpiredOrBegins) {
+TEST(CertificatesTest, NamesTimeOfExpiryOrBeginning) {
   const KeyPair authority = Authority();
   const KeyPair leaf = Leaf(authority);
   EXPECT_THAT(WhyNot(leaf, authority.certificate, kMonth.until + absl::Seconds(1)),
@@ -68,17 +68,17 @@ TEST(CertificatesTest, SaysWhenItExpiredOrBegins) {
               HasSubstr("is not valid before 2023-11-14"));
 }
 
-TEST(CertificatesTest, EndsWithItsAuthorityAtTheLatest) {
+TEST(CertificatesTest, ExpiresWithAuthorityAtTheLatest) {
   const KeyPair authority = Authority({kNow, kNow + absl::Hours(1)});
   const absl::StatusOr<Certificate> read = ReadCertificate(Leaf(authority).certificate);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->validity.until, kNow + absl::Hours(1));
 }
 
-TEST(CertificatesTest, AnIssuedCertificateIssuesNothing) {
+TEST(CertificatesTest, IssuedCertificateCannotIssue) {
   const KeyPair leaf = Leaf(Authority());
   EXPECT_THAT(Issue(leaf, {"evil", {}, ""}, kMonth).status().message(),
-              HasSubstr("no certificate of an authority"));
+              HasSubstr("not the certificate of an authority"));
 }
 
 TEST(CertificatesTest, AuthoritiesOfOneNameHaveDifferentSubjects) {
@@ -86,7 +86,7 @@ TEST(CertificatesTest, AuthoritiesOfOneNameHaveDifferentSubjects) {
             ReadCertificate(Authority().certificate)->subject);
 }
 
-TEST(CertificatesTest, AKeyOfAnotherCertificateIsFound) {
+TEST(CertificatesTest, DetectsKeyOfAnotherCertificate) {
   const KeyPair authority = Authority();
   const KeyPair leaf = Leaf(authority);
   EXPECT_TRUE(CheckKey(leaf).ok());
@@ -95,7 +95,7 @@ TEST(CertificatesTest, AKeyOfAnotherCertificateIsFound) {
   EXPECT_FALSE(Issue({authority.certificate, leaf.private_key}, {"a", {}, ""}, kMonth).ok());
 }
 
-TEST(CertificatesTest, ABundleIsSplitIntoItsCertificates) {
+TEST(CertificatesTest, SplitsBundleIntoCertificates) {
   const KeyPair first = Authority();
   const KeyPair second = Authority();
   const auto split =
@@ -104,7 +104,7 @@ TEST(CertificatesTest, ABundleIsSplitIntoItsCertificates) {
   EXPECT_THAT(*split, ElementsAre(first.certificate, second.certificate));
 }
 
-TEST(CertificatesTest, TextThatIsNoCertificateIsRefused) {
+TEST(CertificatesTest, RefusesTextWithoutCertificate) {
   for (const char* text :
        {"", "garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}) {
     EXPECT_EQ(ReadCertificate(text).status().code(), absl::StatusCode::kInvalidArgument) << text;

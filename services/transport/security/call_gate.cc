@@ -52,7 +52,7 @@ absl::Status CallGate::Admit(const Call& call, absl::Time now) {
 }
 
 absl::Status CallGate::Judge(const Call& call, absl::Time now, absl::string_view* reason) {
-  // The rate first: a caller that is refused must not try a secret a million times a second.
+  // The rate comes first: a refused caller must not be able to try a million secrets a second.
   const CallRate& rate = RateOf(call.method);
   if (!TakeAllowance(call.connection, rate, now)) {
     *reason = "call_rate";

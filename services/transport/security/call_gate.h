@@ -1,11 +1,11 @@
-// Decides of every new call whether it is served, before anything that the caller sent is parsed.
+// Decides whether a new call is served, before any message of the caller is parsed.
 //
-// Intuition. gRPC asks this once for each call (a stream is one call), when its headers are here
-// and before the server knows of it. So this is the one place for what holds for every rpc: the
-// caller has the run's secret, or a certificate of this job and of a role that may call the method;
-// and one connection does not begin calls faster than a process of a job ever would. A call that is
-// refused here costs no memory once gRPC has answered it, however fast they come: a client that
-// opens and resets streams without end (HTTP/2 rapid reset) fills no queue.
+// Intuition. gRPC asks the gate once for each call (a stream is one call), when its headers have
+// arrived and before the server sees it. So the checks that hold for every rpc are here: the caller
+// has the run's secret, or a certificate of this job and of a role that may call the method; and a
+// connection does not begin calls faster than a process of a job ever would. A call refused here
+// costs no memory once gRPC has answered it, however fast such calls come: a client that opens and
+// resets streams without end (HTTP/2 rapid reset) fills no queue.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CALL_GATE_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_CALL_GATE_H_
 
@@ -25,8 +25,8 @@
 
 namespace sluice::security {
 
-// One connection may begin this many calls of a kind at once, and this many a second in the long
-// run. A process of a job keeps one stream to each other, and opens it again with growing pauses.
+// How many calls of a kind a connection may begin in a burst, and per second in the long run. A
+// process of a job keeps one stream to each of the others, and reopens it with backoff.
 struct CallRate {
   double at_once = 0;
   double per_second = 0;
@@ -35,20 +35,20 @@ inline constexpr CallRate kStreamRate = {64, 16};     // Join and Exchange
 inline constexpr CallRate kStageRate = {4000, 4000};  // a call for each layer and batch
 inline constexpr CallRate kCallRate = {400, 200};     // everything else
 
-// Refused calls that a connection may make; beyond, it is a flood, and is to be disconnected. A
-// process that is refused tries again with growing pauses.
+// How many refused calls a connection may make; more are a flood, for which it is disconnected. A
+// process that is refused retries with backoff.
 inline constexpr CallRate kRefusalRate = {200, 20};
 
-// Connections whose rates are remembered. Beyond, those that have been quiet are forgotten, and if
-// none has, all of them: a connection that is forgotten may begin as many calls as a new one.
+// How many connections' rates are remembered. Beyond that the quiet ones are forgotten, and if none
+// is quiet, all: a forgotten connection may begin as many calls as a new one.
 inline constexpr size_t kMaxRememberedConnections = 4096;
 
-// At most one line in the log every kRefusalLogInterval, for however many events. Not thread-safe.
+// Allows one log line every kRefusalLogInterval, for any number of events. Not thread-safe.
 inline constexpr absl::Duration kRefusalLogInterval = absl::Seconds(10);
 class LogLimit {
  public:
-  // Counts an event. Returns the number of events since the last line if this event deserves a
-  // line; else 0.
+  // Counts an event. Returns the number of events since the last line if this one is to be logged;
+  // else 0.
   uint64_t Count(absl::Time now);
 
  private:
@@ -57,15 +57,14 @@ class LogLimit {
 };
 
 struct CallRefusal {
-  // Why: "secret", "certificate", "job", "role" or "call_rate". For a metric's label.
+  // "secret", "certificate", "job", "role" or "call_rate". For a metric's label.
   absl::string_view reason;
   std::string text;
-  // Calls that were refused since the last refusal that is worth a line in the log; 0: this one is
-  // not worth one (LogLimit).
+  // How many calls were refused since the last logged refusal; 0: do not log this one (LogLimit).
   uint64_t to_log = 0;
 };
 
-// Learns what a gate decides, on gRPC's threads; must not block.
+// Called with a gate's decisions, on gRPC's threads; must not block.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -79,14 +78,15 @@ class CallObserver {
 class CallGate {
  public:
   struct Options {
-    // The run's secret, and the file that has it, for the error; empty: none is demanded.
+    // The run's secret, and its file's name for the error; empty: no secret is required.
     std::string secret;
     std::string secret_file;
-    // namespace/name: callers show certificates, and of this job. None: without certificates.
+    // namespace/name: callers must show certificates of this job. None: no certificates are
+    // required.
     std::optional<std::string> job;
-    // Told of each call that is refused, on gRPC's threads; must not block. Null: nothing is told.
+    // Called for each refused call, on gRPC's threads; must not block. May be null.
     std::function<void(const CallRefusal&)> on_refused;
-    // Null: none.
+    // May be null.
     std::shared_ptr<CallObserver> observer;
   };
 
@@ -94,7 +94,7 @@ class CallGate {
     uint64_t connection = 0;   // the same for all calls of a connection
     absl::string_view method;  // "/sluice.v1.JobControl/SetDesired"
     std::optional<absl::string_view> secret;
-    std::optional<PeerIdentity> peer;  // as its certificate says
+    std::optional<PeerIdentity> peer;  // from its certificate
   };
 
   explicit CallGate(Options options) : options_(std::move(options)) {}

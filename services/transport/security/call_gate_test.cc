@@ -33,7 +33,7 @@ class CallGateTest : public ::testing::Test {
   std::vector<CallRefusal> refusals_;
 };
 
-TEST_F(CallGateTest, DemandsTheSecretForEveryMethod) {
+TEST_F(CallGateTest, RequiresSecretForEveryMethod) {
   CallGate gate = Gate({.secret = "right", .secret_file = "/run/secret"});
   for (const char* method : {kJoin, kExchange, kProgress, kSetDesired, "/sluice.v1.Stage/Open",
                              "/sluice.v1.Rendezvous/Meet", "/of.another/Service", ""}) {
@@ -53,7 +53,7 @@ TEST_F(CallGateTest, DemandsTheSecretForEveryMethod) {
   EXPECT_EQ(refusals_[0].reason, "secret");
 }
 
-TEST_F(CallGateTest, AdmitsCertificatesOfItsOwnJobAlone) {
+TEST_F(CallGateTest, AdmitsOnlyCertificatesOfItsOwnJob) {
   CallGate gate = Gate({.job = "default/a"});
   CallGate::Call call{.connection = 1, .method = kSetDesired};
   EXPECT_EQ(gate.Admit(call, now_).code(), absl::StatusCode::kUnauthenticated);
@@ -72,12 +72,12 @@ TEST_F(CallGateTest, AdmitsCertificatesOfItsOwnJobAlone) {
   EXPECT_EQ(refusals_.back().reason, "role");
 }
 
-TEST_F(CallGateTest, ServesEverybodyWhereNothingIsDemanded) {
+TEST_F(CallGateTest, AdmitsEveryCallerWithoutRequirements) {
   CallGate gate = Gate({});
   EXPECT_TRUE(gate.Admit({.connection = 1, .method = kSetDesired}, now_).ok());
 }
 
-TEST_F(CallGateTest, BoundsTheStreamsThatAConnectionBegins) {
+TEST_F(CallGateTest, BoundsStreamsThatConnectionBegins) {
   CallGate gate = Gate({});
   int admitted = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -87,11 +87,11 @@ TEST_F(CallGateTest, BoundsTheStreamsThatAConnectionBegins) {
   EXPECT_EQ(refusals_.back().reason, "call_rate");
   EXPECT_THAT(refusals_.back().text, HasSubstr("16 calls of this kind a second"));
 
-  // Other connections do not notice, nor do other kinds of calls.
+  // Other connections and other kinds of calls are not affected.
   EXPECT_TRUE(gate.Admit({.connection = 2, .method = kExchange}, now_).ok());
   EXPECT_TRUE(gate.Admit({.connection = 1, .method = kProgress}, now_).ok());
 
-  // A connection that has become quiet is served again.
+  // A connection that has been quiet is served again.
   now_ += absl::Seconds(1);
   admitted = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -100,7 +100,7 @@ TEST_F(CallGateTest, BoundsTheStreamsThatAConnectionBegins) {
   EXPECT_EQ(admitted, kStreamRate.per_second);
 }
 
-TEST_F(CallGateTest, BoundsTheSecretsThatACallerTries) {
+TEST_F(CallGateTest, BoundsSecretsThatCallerTries) {
   CallGate gate = Gate({.secret = "right", .secret_file = "/run/secret"});
   CallGate::Call call{.connection = 1, .method = kProgress, .secret = "wrong"};
   for (int i = 0; i < 1000; ++i) (void)gate.Admit(call, now_);
@@ -134,7 +134,7 @@ TEST_F(CallGateTest, ReportsConnectionsWhoseCallsAreRefusedTooOften) {
   EXPECT_THAT(observer->admitted, ElementsAre(1));
 }
 
-TEST_F(CallGateTest, RemembersABoundedNumberOfConnections) {
+TEST_F(CallGateTest, RemembersBoundedNumberOfConnections) {
   CallGate gate = Gate({});
   for (uint64_t i = 1; i <= 10 * kMaxRememberedConnections; ++i) {
     ASSERT_TRUE(gate.Admit({.connection = i, .method = kProgress}, now_).ok());
@@ -142,7 +142,7 @@ TEST_F(CallGateTest, RemembersABoundedNumberOfConnections) {
   EXPECT_LE(gate.remembered_connections(), kMaxRememberedConnections);
 }
 
-TEST_F(CallGateTest, LogsRefusalsAtMostOnceAnInterval) {
+TEST_F(CallGateTest, LogsRefusalsAtMostOncePerInterval) {
   CallGate gate = Gate({.secret = "right", .secret_file = "/run/secret"});
   for (int i = 0; i < 100; ++i) (void)gate.Admit({.connection = 1, .method = kProgress}, now_);
   now_ += kRefusalLogInterval;

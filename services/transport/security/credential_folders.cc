@@ -13,17 +13,17 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr char kAuthorityKeyFile[] = "ca.key";
-// Clocks of machines differ a little.
+// For clocks that differ a little between machines.
 constexpr absl::Duration kSkew = absl::Minutes(5);
 
-// Before anything is written into it.
+// To be called before anything is written into the folder.
 absl::Status MakePrivateFolder(FileSystem* files, const std::string& folder) {
   if (absl::Status status = files->CreateDirectories(folder); !status.ok()) return status;
   std::error_code error;
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
   if (!error) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat(folder, ": cannot be made private: ", error.message()));
+      absl::StrCat(folder, ": cannot restrict its permissions to the owner: ", error.message()));
 }
 
 absl::Status Write(FileSystem* files, const std::string& folder, const char* name,

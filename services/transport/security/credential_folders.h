@@ -1,4 +1,4 @@
-// Folders of credentials for processes that are started by hand, with an authority of their own.
+// Folders of credentials for processes that are started by hand, with their own authority.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
 
@@ -23,14 +23,14 @@ struct CredentialFoldersOptions {
 
 // Writes `directory`/coordinator, /ps-0, ..., /worker-0, ..., /reader and /operator, each with
 // ca.crt, tls.crt and tls.key, and the authority itself in /ca (ca.crt, ca.key), which no process
-// needs. An authority that is there and valid for as long as the certificates is used again, so
-// that certificates are renewed under running processes; one that is not is an error. Keys are
-// readable for their owner alone. Returns the folders. Blocks for the disk.
+// needs. An existing authority is used again if it is valid for as long as the certificates, so
+// that certificates can be renewed while processes run; one that expires earlier is an error. Only
+// their owner can read the keys. Returns the folders. Blocks for the disk.
 absl::StatusOr<std::vector<std::string>> WriteCredentialFolders(
     FileSystem* files, const std::string& directory, const CredentialFoldersOptions& options,
     absl::Time now);
 
-// One folder of them.
+// Writes one such folder.
 absl::Status WriteCredentialFolder(FileSystem* files, const std::string& folder,
                                    const std::string& bundle, const tls::KeyPair& pair);
 

@@ -26,7 +26,7 @@ absl::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
-// As PeerOf, of gRPC's own context.
+// As PeerOf, for a context of gRPC's C interface.
 std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   grpc_auth_property_iterator uris =
       grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
@@ -38,7 +38,7 @@ std::optional<PeerIdentity> IdentityOfPeer(const grpc_auth_context* context) {
   return *std::move(identity);
 }
 
-// What each port has.
+// The state of one port.
 struct Gate {
   explicit Gate(CallGate::Options options) : calls(std::move(options)) {}
 
@@ -47,7 +47,8 @@ struct Gate {
   uint64_t connections ABSL_GUARDED_BY(mutex) = 0;
 };
 
-// Gives the connection a number with its first call, before anything else reads the context.
+// Returns the connection's number. The connection gets it with its first call, before anything else
+// reads the context.
 uint64_t NumberOf(grpc_auth_context* context, Gate* gate) {
   MutexLock lock(&gate->mutex);
   grpc_auth_property_iterator numbers =
@@ -63,7 +64,7 @@ uint64_t NumberOf(grpc_auth_context* context, Gate* gate) {
   return number;
 }
 
-// The context is the connection's: there is one as long as it lives.
+// gRPC calls this for each new call. A connection has one context, for as long as it exists.
 void Process(void* state, grpc_auth_context* context, const grpc_metadata* metadata, size_t size,
              grpc_process_auth_metadata_done_cb done, void* done_argument) {
   Gate* const gate = static_cast<Gate*>(state);
@@ -89,7 +90,7 @@ class GatedServer final : public grpc::ServerCredentials {
 
   void Observe(std::shared_ptr<CallObserver> observer) { options_.observer = std::move(observer); }
 
-  // The gate is the processor.
+  // Does nothing: the gate is the processor.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:

@@ -1,8 +1,8 @@
-// gRPC credentials under which a CallGate is asked about every call, and those of clients that show
-// a run's secret.
+// gRPC credentials of servers that ask a CallGate about every call, and of clients that show a
+// run's secret.
 //
-// gRPC asks an application about new calls only under TLS, by its C++ interface. Its C interface
-// does so for every kind of connection; this is that.
+// gRPC's C++ interface asks an application about new calls only under TLS. Its C interface does so
+// for every kind of connection, so this uses the C interface.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_GATED_CREDENTIALS_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_GATED_CREDENTIALS_H_
 
@@ -20,22 +20,21 @@
 
 namespace sluice::security {
 
-// Each port gets credentials of its own from `make`, whose ownership passes on. `options.observer`
-// is that of Observe.
+// Each port gets its own credentials from `make`, and owns them. Observe sets `options.observer`.
 std::shared_ptr<grpc::ServerCredentials> GatedServerCredentials(
     std::function<grpc_server_credentials*()> make, CallGate::Options options);
 
-// The observer of the gates of ports that are added from now on. False, and nothing: these
-// credentials have no gate.
+// Sets the observer for the gates of ports that are added from now on. False: these credentials
+// have no gate.
 bool Observe(grpc::ServerCredentials* credentials, std::shared_ptr<CallObserver> observer);
 
-// The number by which the gate and its observer know the connection of a call; 0: it has no gate.
+// The number that identifies a call's connection to the gate and its observer; 0: there is no gate.
 uint64_t ConnectionOf(const grpc::AuthContext& context);
 
 // Plain text; each call shows the secret.
 std::shared_ptr<grpc::ChannelCredentials> SecretChannelCredentials(std::string secret);
 
-// Whether they are for TLS; null, and those of a secret, are for plain text.
+// Whether the credentials are for TLS; null, and those with a secret, are for plain text.
 bool SpeaksTls(const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
 }  // namespace sluice::security

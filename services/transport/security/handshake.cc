@@ -22,34 +22,34 @@ std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status,
   if (!absl::IsUnavailable(status)) return std::nullopt;
   const std::string text = absl::AsciiStrToLower(status.message());
   if (!tls) {
-    // A server with TLS ends what does not begin with a handshake, and says nothing. So does one
-    // that dies just then.
+    // A server with TLS closes, without an error, a connection that does not begin with a
+    // handshake. The same happens if the server dies just then.
     if (!SaysAny(text, {"socket closed", "connection reset by peer", "broken pipe"})) {
       return std::nullopt;
     }
-    return HandshakeTrouble{"this side speaks plain text, and perhaps the other one TLS",
-                            "if the job speaks TLS, give this one --tls-directory too"};
+    return HandshakeTrouble{"this side speaks plain text, and the other side perhaps TLS",
+                            "if the job uses TLS, give this process --tls-directory too"};
   }
   if (SaysAny(text, {"wrong version number"})) {
-    return HandshakeTrouble{"the other side speaks plain text, and this one TLS",
-                            "give it --tls-directory too, or none to this one"};
+    return HandshakeTrouble{"the other side speaks plain text, and this side TLS",
+                            "give the other process --tls-directory too, or this one none"};
   }
   if (SaysAny(text, {"certificate verify failed", "certificate_verify_failed"})) {
     return HandshakeTrouble{
-        "the other side's certificate is not of this job's authority, or has expired",
-        "compare the folders' ca.crt, and renew tls.crt"};
+        "the other side's certificate was not issued by this job's authority, or has expired",
+        "compare ca.crt on both sides, and renew tls.crt"};
   }
   if (SaysAny(text, {"not one of job"})) {
-    return HandshakeTrouble{"the other side's certificate is that of another job",
-                            "compare the addresses and the folders of both"};
+    return HandshakeTrouble{"the other side's certificate belongs to another job",
+                            "compare the addresses and the --tls-directory of both sides"};
   }
   if (SaysAny(text, {"hostname verification", "is not in peer certificate"})) {
-    return HandshakeTrouble{"the other side's certificate is that of another role",
-                            "give it the folder of its own"};
+    return HandshakeTrouble{"the other side's certificate belongs to another role",
+                            "give the other process --tls-directory with its own certificate"};
   }
   if (SaysAny(text, {"handshake", "socket closed", "connection reset by peer"})) {
     return HandshakeTrouble{
-        "TLS could not be agreed on: perhaps this side's certificate was refused",
+        "the TLS handshake failed: perhaps this side's certificate was refused",
         "the other side's log names the reason; compare both sides' --tls-directory"};
   }
   return std::nullopt;

@@ -1,5 +1,5 @@
-// What a connection that breaks says of TLS: whoever runs a job reads this, and not BoringSSL's or
-// OpenSSL's words alone.
+// Explains a broken connection in terms of TLS, so that users need not understand BoringSSL's or
+// OpenSSL's errors.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_HANDSHAKE_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_HANDSHAKE_H_
 
@@ -12,16 +12,16 @@
 namespace sluice::security {
 
 struct HandshakeTrouble {
-  std::string fact;  // "the other side speaks plain text, and this one TLS"
+  std::string fact;  // "the other side speaks plain text, and this side TLS"
   std::string help;  // for processes with --tls-directory
 };
 
-// Of a connection that broke before anything was heard from the other side; `tls`: this side speaks
-// TLS. None: it was something else.
+// For a connection that broke before anything arrived from the other side; `tls`: this side speaks
+// TLS. None: there was another cause.
 std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status, bool tls);
 
-// The status with the fact and what helps behind its own words, where there is such a trouble.
-// `help` says what helps instead, unless it is empty.
+// Appends the fact and the help to the status's message, where there is such a trouble. `help`,
+// unless empty, replaces the trouble's own.
 absl::Status ExplainHandshake(const absl::Status& status, bool tls, absl::string_view help);
 
 }  // namespace sluice::security

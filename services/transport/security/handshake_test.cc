@@ -13,29 +13,29 @@ std::string FactOf(const absl::Status& status, bool tls) {
   return trouble.has_value() ? trouble->fact : "";
 }
 
-TEST(HandshakeTest, EachSideIsToldWhatTheOtherSpeaks) {
+TEST(HandshakeTest, ExplainsTlsOnOneSideOnly) {
   EXPECT_THAT(
       FactOf(absl::UnavailableError("Ssl handshake failed: SSL_ERROR_SSL: error:100000f7:SSL "
                                     "routines:OPENSSL_internal:WRONG_VERSION_NUMBER "
                                     "wrong version number"),
              true),
-      HasSubstr("the other side speaks plain text, and this one TLS"));
+      HasSubstr("the other side speaks plain text, and this side TLS"));
   EXPECT_THAT(FactOf(absl::UnavailableError("Socket closed"), false),
-              HasSubstr("this side speaks plain text, and perhaps the other one TLS"));
+              HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
   EXPECT_THAT(FactOf(absl::UnavailableError("recvmsg:Connection reset by peer"), false),
-              HasSubstr("perhaps the other one TLS"));
+              HasSubstr("the other side perhaps TLS"));
 }
 
-TEST(HandshakeTest, CertificatesThatAreNotTakenAreNamed) {
+TEST(HandshakeTest, ExplainsRefusedCertificates) {
   EXPECT_THAT(FactOf(absl::UnavailableError("error: certificate verify failed"), true),
-              HasSubstr("not of this job's authority"));
+              HasSubstr("not issued by this job's authority"));
   EXPECT_THAT(FactOf(absl::UnavailableError("Hostname Verification Check failed."), true),
-              HasSubstr("that of another role"));
+              HasSubstr("belongs to another role"));
   EXPECT_THAT(FactOf(absl::UnavailableError("Socket closed"), true),
               HasSubstr("this side's certificate was refused"));
 }
 
-TEST(HandshakeTest, NothingIsSaidOfOtherErrors) {
+TEST(HandshakeTest, LeavesOtherErrorsUnchanged) {
   for (const bool tls : {false, true}) {
     EXPECT_EQ(FactOf(absl::UnavailableError("connection refused"), tls), "");
     EXPECT_EQ(FactOf(absl::NotFoundError("socket closed"), tls), "");
@@ -45,11 +45,12 @@ TEST(HandshakeTest, NothingIsSaidOfOtherErrors) {
   EXPECT_EQ(ExplainHandshake(other, true, ""), other);
 }
 
-TEST(HandshakeTest, TheOwnWordsComeFirstAndThenWhatHelps) {
+TEST(HandshakeTest, AppendsExplanationAndHelpToMessage) {
   const absl::Status closed = absl::UnavailableError("Socket closed");
-  EXPECT_EQ(ExplainHandshake(closed, false, "").message(),
-            "Socket closed (this side speaks plain text, and perhaps the other one TLS; if the job "
-            "speaks TLS, give this one --tls-directory too)");
+  EXPECT_EQ(
+      ExplainHandshake(closed, false, "").message(),
+      "Socket closed (this side speaks plain text, and the other side perhaps TLS; if the job "
+      "uses TLS, give this process --tls-directory too)");
   EXPECT_THAT(ExplainHandshake(closed, false, "ask the cluster").message(),
               HasSubstr("TLS; ask the cluster)"));
 }

@@ -74,24 +74,24 @@ tls::Subject SubjectOf(const PeerIdentity& identity) {
 absl::StatusOr<PeerIdentity> IdentityOf(const tls::Certificate& certificate) {
   if (certificate.uris.size() != 1) {
     return absl::UnauthenticatedError(
-        absl::StrCat(certificate.subject, " does not say in one URI whose certificate it is"));
+        absl::StrCat(certificate.subject, " does not name its process in exactly one URI"));
   }
   absl::StatusOr<PeerIdentity> identity = ParseUri(certificate.uris[0]);
   if (identity.ok()) return identity;
   return absl::UnauthenticatedError(
       absl::StrCat("the certificate of ", certificate.subject,
-                   " is not one of Sluice's: ", identity.status().message()));
+                   " is not a Sluice certificate: ", identity.status().message()));
 }
 
 absl::Status CheckClaim(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed) {
   if (!peer.has_value()) return absl::OkStatus();
-  // Readers are many, and none has a place among the others.
+  // A job may have many readers, and they are not numbered.
   if (claimed.role() == peer->role &&
       (claimed.index() == peer->index || peer->role == v1::READER)) {
     return absl::OkStatus();
   }
   return absl::PermissionDeniedError(
-      absl::StrCat("the peer says that it is ", NameOf(claimed.role()), " ", claimed.index(),
+      absl::StrCat("the peer claims to be ", NameOf(claimed.role()), " ", claimed.index(),
                    ", but its certificate is that of ", peer->ToString(),
                    "; give it the certificate of its own role and index"));
 }

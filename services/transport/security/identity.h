@@ -1,12 +1,12 @@
-// Who a process is, as its certificate says it: of which job, in which role, with which index.
+// The identity of a process in its certificate: job, role and index.
 //
 // A certificate carries the identity as its only URI, in the form of SPIFFE IDs:
 //
 //   spiffe://sluice/<namespace>/<job>/<role>/<index>
 //
-// and, because pods are dialled by addresses that nobody knows in advance, the role as a DNS name
-// ("ps.sluice.internal") that clients ask for in place of the host's. Each job has an authority of
-// its own: that a certificate is of the job is said by who issued it.
+// and, because pods are dialled by addresses that are not known in advance, the role as a DNS name
+// ("ps.sluice.internal"), which clients require in place of the host's. Each job has its own
+// authority, so the issuer of a certificate also identifies the job.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_IDENTITY_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_IDENTITY_H_
 
@@ -39,17 +39,17 @@ std::string UriOf(const PeerIdentity& identity);
 // INVALID_ARGUMENT: not of that form.
 absl::StatusOr<PeerIdentity> ParseUri(absl::string_view uri);
 
-// What clients ask a server of this role to be.
+// The DNS name that clients require of a server in this role.
 std::string ServerName(v1::Role role);
 
 // For tls::Issue.
 tls::Subject SubjectOf(const PeerIdentity& identity);
 
-// Of a certificate (PEM). UNAUTHENTICATED: it names no identity, or several.
+// The identity in a certificate. UNAUTHENTICATED: it has none, or several.
 absl::StatusOr<PeerIdentity> IdentityOf(const tls::Certificate& certificate);
 
-// OK: the peer is who it says it is; it may be anybody where there are no certificates (none).
-// PERMISSION_DENIED names both.
+// OK: the peer is the process that it claims to be, or there are no certificates (none).
+// PERMISSION_DENIED names both processes.
 absl::Status CheckClaim(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed);
 
 }  // namespace sluice::security

@@ -19,7 +19,7 @@ v1::ProcessId Process(v1::Role role, uint32_t index) {
   return process;
 }
 
-TEST(IdentityTest, EveryRoleSurvivesItsUri) {
+TEST(IdentityTest, EveryRoleSurvivesRoundTripThroughUri) {
   for (const v1::Role role : {v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READER, v1::OPERATOR}) {
     const absl::StatusOr<PeerIdentity> parsed = ParseUri(UriOf({"team-a/mnist", role, 7}));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -30,7 +30,7 @@ TEST(IdentityTest, EveryRoleSurvivesItsUri) {
   EXPECT_EQ(UriOf(kWorker3), "spiffe://sluice/team-a/mnist/worker/3");
 }
 
-TEST(IdentityTest, OtherUrisAreRefused) {
+TEST(IdentityTest, RefusesOtherUris) {
   for (const char* uri :
        {"", "spiffe://sluice/", "spiffe://other/team-a/mnist/worker/3",
         "spiffe://sluice/team-a/mnist/worker", "spiffe://sluice/team-a/mnist/worker/3/4",
@@ -40,7 +40,7 @@ TEST(IdentityTest, OtherUrisAreRefused) {
   }
 }
 
-TEST(IdentityTest, ACertificateSaysInOneUriWhoseItIs) {
+TEST(IdentityTest, CertificateNamesProcessInOneUri) {
   tls::Certificate certificate;
   certificate.subject = "CN = somebody";
   EXPECT_THAT(IdentityOf(certificate).status().message(), HasSubstr("CN = somebody"));
@@ -50,7 +50,7 @@ TEST(IdentityTest, ACertificateSaysInOneUriWhoseItIs) {
   EXPECT_EQ(IdentityOf(certificate).status().code(), absl::StatusCode::kUnauthenticated);
 }
 
-TEST(IdentityTest, AClaimMustMatchRoleAndIndexOfTheCertificate) {
+TEST(IdentityTest, ClaimMustMatchRoleAndIndexOfCertificate) {
   EXPECT_TRUE(CheckClaim(kWorker3, Process(v1::WORKER, 3)).ok());
   for (const v1::ProcessId& other :
        {Process(v1::WORKER, 2), Process(v1::SHARD, 3), Process(v1::COORDINATOR, 0),
@@ -67,7 +67,7 @@ TEST(IdentityTest, ReadersHaveNoIndex) {
   EXPECT_FALSE(CheckClaim(reader, Process(v1::WORKER, 0)).ok());
 }
 
-TEST(IdentityTest, WithoutCertificatesAnyClaimIsBelieved) {
+TEST(IdentityTest, AcceptsAnyClaimWithoutCertificates) {
   EXPECT_TRUE(CheckClaim(std::nullopt, Process(v1::WORKER, 3)).ok());
 }
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kRandomBytes = 32;
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
-// With room for a line's end, and to see that a file is too long.
+// With room for the end of the line, and to detect a file that is too long.
 constexpr size_t kMaxFileBytes = kMaxSecretLength + 16;
 
 absl::Status WriteAll(int fd, absl::string_view text) {
@@ -36,7 +36,7 @@ absl::Status WriteAll(int fd, absl::string_view text) {
 
 std::string MakeSecret() {
   char random[kRandomBytes];
-  // Never short, and fails only where the kernel has no such call.
+  // Never returns fewer bytes, and fails only where the kernel lacks the call.
   if (getrandom(random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random))) {
     std::perror("getrandom");
     std::abort();
@@ -45,7 +45,8 @@ std::string MakeSecret() {
 }
 
 absl::Status WriteSecretFile(const std::string& path, absl::string_view secret) {
-  // A file that is there may be another's, or open to others: it is not written to.
+  // An existing file may belong to another user, or be readable by others: it is replaced, not
+  // written to.
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return absl::ErrnoToStatus(errno, path);
   const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
@@ -59,12 +60,13 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
   struct stat properties = {};
   if (stat(path.c_str(), &properties) == 0) {
     if (!S_ISREG(properties.st_mode)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": a secret is a regular file"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": the file of a secret must be a regular file"));
     }
     if ((properties.st_mode & kOthers) != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(path,
-                       ": other users may read the secret; allow it to its owner alone: "
+                       ": other users may read the secret; restrict it to its owner: "
                        "chmod 600 ",
                        path));
     }
@@ -74,7 +76,7 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
     if (!absl::IsPermissionDenied(text.status())) return text.status();
     return absl::PermissionDeniedError(
         absl::StrCat(text.status().message(),
-                     "; only the user who started the job may speak with its processes"));
+                     "; only the user who started the job may connect to its processes"));
   }
   std::string secret(absl::StripAsciiWhitespace(*text));
   bool printable = true;

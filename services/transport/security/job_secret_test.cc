@@ -33,7 +33,7 @@ class JobSecretTest : public ::testing::Test {
   const std::string path_;
 };
 
-TEST_F(JobSecretTest, FileHoldsTheSecretForItsOwnerAlone) {
+TEST_F(JobSecretTest, OnlyOwnerMayReadSecretFile) {
   const std::string secret = MakeSecret();
   EXPECT_GE(secret.size(), kMinSecretLength);
   EXPECT_NE(secret, MakeSecret());
@@ -44,8 +44,8 @@ TEST_F(JobSecretTest, FileHoldsTheSecretForItsOwnerAlone) {
   EXPECT_EQ(properties.st_mode & 0777, 0600u);
 }
 
-// A file or a link that another user has put there beforehand would show the secret to that user.
-TEST_F(JobSecretTest, ReplacesWhatIsThere) {
+// Writing to a file or a link that another user had made beforehand would reveal the secret.
+TEST_F(JobSecretTest, ReplacesExistingFile) {
   const std::string other = path_ + "-other";
   std::ofstream(other) << "";
   unlink(path_.c_str());
@@ -84,7 +84,7 @@ TEST_F(JobSecretTest, RefusesFileWithoutSecret) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(JobSecretTest, OnlyTheSameSecretIsTheSame) {
+TEST_F(JobSecretTest, ComparesSecrets) {
   EXPECT_TRUE(SameSecret("abc", "abc"));
   EXPECT_FALSE(SameSecret("abc", "abd"));
   EXPECT_FALSE(SameSecret("abc", "ab"));

@@ -14,7 +14,7 @@ bool Contains(const std::vector<v1::Role>& roles, v1::Role role) {
   return std::find(roles.begin(), roles.end(), role) != roles.end();
 }
 
-// By whom a message of Coordinator.Join is sent.
+// Whether members of this role send this message of Coordinator.Join.
 bool IsSaidBy(Message::BodyCase body, v1::Role role) {
   switch (body) {
     case Message::kRegister:
@@ -37,7 +37,7 @@ bool IsSaidBy(Message::BodyCase body, v1::Role role) {
     case Message::BODY_NOT_SET:
       break;
   }
-  return true;  // of a newer version, or nothing: the core says what it thinks of it
+  return true;  // empty, or of a newer version: the core decides about it
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ const std::vector<RpcRule>& RpcRules() {
       {"/sluice.v1.JobControl/OpenSnapshot", {v1::WORKER, v1::READER}},
       {"/sluice.v1.Rendezvous/Meet", {v1::WORKER}},
       {"/sluice.v1.ParameterServer/Exchange", {v1::SHARD, v1::WORKER, v1::READER}},
-      // Each for its own contexts alone: services/stage/host.h.
+      // Each worker only for its own contexts: services/stage/host.h.
       {"/sluice.v1.Stage/Open", {v1::WORKER}},
       {"/sluice.v1.Stage/Forward", {v1::WORKER}},
       {"/sluice.v1.Stage/Backward", {v1::WORKER}},
@@ -70,7 +70,7 @@ absl::Status MayCall(const PeerIdentity& caller, absl::string_view method) {
                       [](std::string* out, v1::Role role) { absl::StrAppend(out, NameOf(role)); }),
         ". Call it with a certificate of such a role"));
   }
-  return absl::PermissionDeniedError(absl::StrCat(method, " is for nobody"));
+  return absl::PermissionDeniedError(absl::StrCat(method, " may not be called by any role"));
 }
 
 absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message) {
@@ -87,7 +87,7 @@ absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& h
 }
 
 absl::Status MayRead(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed) {
-  // A worker may read as readers do: its program may look at the job.
+  // A worker may read as readers do: its program may inspect the job.
   if (peer.has_value() && peer->role == v1::WORKER && claimed.role() == v1::READER) {
     return absl::OkStatus();
   }

@@ -1,8 +1,9 @@
-// Which role may call which rpc, and say what on a stream: one table, asked by every server.
+// Which role may call which rpc and send which message on a stream: one table for every server.
 //
-// Intuition. A worker runs its user's code, so whatever that code does with the worker's
-// certificate must harm nothing but the worker's own contributions: it may join, push, pull and
-// read, and never size, suspend, pause or install. What is not in the table is for nobody.
+// Intuition. A worker runs its user's code, so that code, with the worker's certificate, must not
+// be able to harm anything but the worker's own contributions: a worker may join, push, pull and
+// read, and never resize, suspend, pause or install. An rpc that is not in the table is refused to
+// every role.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_
 
@@ -23,22 +24,22 @@ struct RpcRule {
   std::vector<v1::Role> callers;
 };
 
-// Of every rpc that Sluice serves.
+// One rule for every rpc that Sluice serves.
 const std::vector<RpcRule>& RpcRules();
 
-// PERMISSION_DENIED names the method, the caller and who may call it.
+// PERMISSION_DENIED names the method, the caller and the roles that may call it.
 absl::Status MayCall(const PeerIdentity& caller, absl::string_view method);
 
-// Of Coordinator.Join: a member says only what its role has to say, under its own name. OK where
+// For Coordinator.Join: a member sends only the messages of its role, under its own name. OK where
 // there are no certificates (none).
 absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message);
 
-// Of ParameterServer.Exchange: a Hello is said under one's own name; from then on the shard goes by
-// that.
+// For ParameterServer.Exchange: the sender of a Hello names itself; from then on the shard relies
+// on that name.
 absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header);
 
-// Of JobControl.OpenSnapshot, and a reader's Hello: as CheckClaim, and a worker may be a reader
-// too.
+// For JobControl.OpenSnapshot, and for a reader's Hello: as CheckClaim, except that a worker may
+// also act as a reader.
 absl::Status MayRead(const std::optional<PeerIdentity>& peer, const v1::ProcessId& claimed);
 
 }  // namespace sluice::security

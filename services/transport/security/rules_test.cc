@@ -22,7 +22,7 @@ constexpr v1::Role kRoles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER, v1::READE
 
 PeerIdentity Peer(v1::Role role) { return {"default/mnist", role, 0}; }
 
-// Of every service of proto/, as they are on the wire.
+// Of every service in proto/, as on the wire.
 std::set<std::string> AllRpcs() {
   std::set<std::string> methods;
   for (const google::protobuf::FileDescriptor* file :
@@ -39,7 +39,7 @@ std::set<std::string> AllRpcs() {
   return methods;
 }
 
-// Said a second time, by hand: "coordinator ps worker reader operator".
+// The table again, written by hand. Columns: "coordinator ps worker reader operator".
 const std::map<std::string, std::string>& Expected() {
   static const auto* const expected = new std::map<std::string, std::string>{
       {"/sluice.v1.Coordinator/Join", "- ps worker - -"},
@@ -56,14 +56,14 @@ const std::map<std::string, std::string>& Expected() {
   return *expected;
 }
 
-TEST(RulesTest, EveryRpcIsInTheTable) {
+TEST(RulesTest, EveryRpcIsInTable) {
   std::set<std::string> ruled;
   for (const RpcRule& rule : RpcRules()) ruled.insert(rule.method);
   EXPECT_EQ(ruled, AllRpcs());
   EXPECT_EQ(Expected().size(), AllRpcs().size());
 }
 
-TEST(RulesTest, EveryRoleMayCallWhatTheTableSaysAndNothingElse) {
+TEST(RulesTest, EveryRoleMayCallOnlyMethodsInTable) {
   for (const auto& [method, expected] : Expected()) {
     std::string allowed;
     for (const v1::Role role : kRoles) {
@@ -75,13 +75,13 @@ TEST(RulesTest, EveryRoleMayCallWhatTheTableSaysAndNothingElse) {
   }
 }
 
-TEST(RulesTest, ARefusalNamesTheCallerAndWhoMay) {
+TEST(RulesTest, RefusalNamesCallerAndAllowedRoles) {
   const absl::Status status = MayCall(Peer(v1::WORKER), "/sluice.v1.JobControl/SetDesired");
   EXPECT_THAT(status.message(), HasSubstr("not for worker 0 of default/mnist"));
   EXPECT_THAT(status.message(), HasSubstr("it is for: operator"));
 }
 
-TEST(RulesTest, WhatIsNotInTheTableIsForNobody) {
+TEST(RulesTest, RefusesMethodThatIsNotInTable) {
   for (const v1::Role role : kRoles) {
     EXPECT_FALSE(MayCall(Peer(role), "/sluice.v1.JobControl/Forgotten").ok());
     EXPECT_FALSE(MayCall(Peer(role), "").ok());
@@ -101,7 +101,7 @@ std::map<std::string, v1::MemberMessage> EveryMessage() {
   return messages;
 }
 
-TEST(RulesTest, AMemberSaysOnlyWhatItsRoleHasToSay) {
+TEST(RulesTest, MemberSendsOnlyMessagesOfItsRole) {
   const std::set<std::string> of_workers = {"ready", "worker_progress", "evaluation_result"};
   const std::set<std::string> of_shards = {"whole",          "pause_reply", "installed",
                                            "shard_progress", "cut_pinned",  "cut_written",
@@ -117,7 +117,7 @@ TEST(RulesTest, AMemberSaysOnlyWhatItsRoleHasToSay) {
   }
 }
 
-TEST(RulesTest, AMemberRegistersUnderItsOwnName) {
+TEST(RulesTest, MemberRegistersUnderItsOwnName) {
   v1::MemberMessage message;
   message.mutable_register_()->mutable_process()->set_role(v1::SHARD);
   EXPECT_TRUE(MaySay(Peer(v1::SHARD), message).ok());
@@ -126,7 +126,7 @@ TEST(RulesTest, AMemberRegistersUnderItsOwnName) {
   EXPECT_EQ(MaySay(Peer(v1::SHARD), message).code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST(RulesTest, AHelloIsSaidUnderOnesOwnNameOrAsAReader) {
+TEST(RulesTest, HelloNamesItsSenderOrAReader) {
   v1::Header hello;
   v1::ProcessId* sender = hello.mutable_hello()->mutable_sender();
   sender->set_role(v1::SHARD);

@@ -13,7 +13,7 @@ void AddSecurityFlags(CLI::App* app, TransportSecurity::Options* options) {
   app->add_option("--tls-directory", options->directory, kDirectoryHelp);
   app->add_option("--secret-file", options->secret_file, kSecretHelp);
   app->add_flag("--insecure", options->insecure, kInsecureHelp);
-  // A flag wins over what the environment says of another one.
+  // Any flag overrides the environment's variables for the others.
   app->parse_complete_callback([options] {
     if (!options->directory.empty() || !options->secret_file.empty() || options->insecure) return;
     const auto variable = [](const char* name) {

@@ -1,4 +1,4 @@
-// The flags by which a program of a job is told how to speak with the job's other processes.
+// The flags that set how a program of a job communicates with the job's other processes.
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_
 
@@ -10,13 +10,13 @@
 
 namespace sluice::security {
 
-// Adds --tls-directory, --secret-file and --insecure, of which TransportSecurity::OpenChosen wants
-// exactly one. Where none is given, SLUICE_TLS_DIRECTORY and SLUICE_SECRET_FILE of the environment
-// count. `options` must outlive `app`.
+// Adds --tls-directory, --secret-file and --insecure, of which TransportSecurity::OpenChosen
+// requires exactly one. If none is given, the environment's SLUICE_TLS_DIRECTORY and
+// SLUICE_SECRET_FILE are used. `options` must outlive `app`.
 void AddSecurityFlags(CLI::App* app, TransportSecurity::Options* options);
 
-// "namespace/name" of "namespace/name/uid", as certificates name a job; empty, which is any job,
-// where the namespace or the name is.
+// "namespace/name" of "namespace/name/uid", as certificates name a job; empty, which means any job,
+// if the namespace or the name is empty.
 std::string JobOfIdentity(absl::string_view identity);
 
 }  // namespace sluice::security

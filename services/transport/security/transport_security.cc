@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
 
-// Of a client: the server shows the name of its role, as by default, and is of this job.
+// For a client: checks that the server shows the name of its role, as the default verifier does,
+// and belongs to this job.
 class ServerCheck final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   explicit ServerCheck(std::string job) : job_(std::move(job)) {}
@@ -52,7 +53,7 @@ constexpr char kRenew[] =
     "renew it (`sluice certificates` makes new ones; on a cluster, delete the job's Secret of the "
     "role and the operator does)";
 
-// That of the certificate, if it is the one that the options ask for.
+// The certificate's identity, if it is the one in the options.
 absl::StatusOr<PeerIdentity> CheckIdentity(const std::string& path, const std::string& certificate,
                                            const TransportSecurity::Options& options) {
   const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(certificate);
@@ -140,8 +141,9 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
   const int chosen = !options.directory.empty() + !options.secret_file.empty() + options.insecure;
   if (chosen != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        chosen == 0 ? "whoever reaches the port could say anything to this process"
-                    : "more than one kind of security is chosen",
+        chosen == 0
+            ? "no security is chosen, so any process that reaches the port could control this one"
+            : "more than one kind of security is chosen",
         ": give one of --tls-directory (certificates; across machines), --secret-file (the run's "
         "secret; on one machine), or --insecure (",
         kInsecureHelp, ")"));

@@ -1,13 +1,13 @@
-// What a process shows and demands when it speaks with other processes of its job: mutual TLS (RFC
-// 8446) by certificates of the job, or on one machine, in plain text, the secret of the run
-// (job_secret.h).
+// How a process authenticates itself to the other processes of its job, and they to it: by mutual
+// TLS (RFC 8446) with certificates of the job, or, on one machine and in plain text, by the secret
+// of the run (job_secret.h).
 //
-// A certificate says the job of its process, and either side refuses one of another job, also where
+// A certificate names its process's job, and each side refuses certificates of other jobs, even if
 // one authority has issued both.
 //
-// Certificates are read again as they change, so that they are renewed while processes run:
-// connections that are open stay, new ones go by the new files. Replace a folder's files at once
-// (a Secret's volume does): a new folder behind a symbolic link.
+// Changed certificate files are read again, so that certificates can be renewed while processes
+// run: open connections stay, new ones use the new files. Replace all files of a folder at once, by
+// pointing a symbolic link at a new folder (as a Secret's volume does).
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 
@@ -39,19 +39,19 @@ inline constexpr char kAuthorityFile[] = "ca.crt";  // one or more authorities
 inline constexpr char kCertificateFile[] = "tls.crt";
 inline constexpr char kKeyFile[] = "tls.key";
 
-// Of the programs' flag --tls-directory.
+// Help of the programs' flag --tls-directory, and its environment variable.
 inline constexpr char kDirectoryHelp[] =
-    "speak TLS with the job's other processes: a folder with ca.crt, tls.crt and tls.key, as "
-    "`sluice certificates` makes them; they are read again as they change";
+    "use TLS with the job's other processes: a folder with ca.crt, tls.crt and tls.key, as "
+    "`sluice certificates` makes them; changed files are read again";
 inline constexpr char kDirectoryVariable[] = "SLUICE_TLS_DIRECTORY";
-// Of their flag --secret-file.
+// The same for their flag --secret-file.
 inline constexpr char kSecretHelp[] =
-    "speak plain text, show the secret in this file to the job's other processes and demand it of "
-    "whoever calls: for processes of one machine; its owner alone may read it";
+    "speak plain text, show the secret in this file to the job's other processes and require it of "
+    "every caller: for processes of one machine; only its owner may read the file";
 inline constexpr char kSecretVariable[] = "SLUICE_SECRET_FILE";
-// Of their flag --insecure.
+// Help of their flag --insecure.
 inline constexpr char kInsecureHelp[] =
-    "speak plain text and serve whoever calls: only where the network lets nobody else through";
+    "speak plain text and serve every caller: only where the network keeps other processes out";
 
 // Any thread; shared by all connections of a process.
 class TransportSecurity {
@@ -61,17 +61,18 @@ class TransportSecurity {
     std::string directory;    // of certificates
     std::string secret_file;  // of the run's secret
     bool insecure = false;
-    // The process that the certificate must belong to. Job (namespace/name) empty, index none: any.
+    // The process to which the certificate must belong. An empty job (namespace/name),
+    // ROLE_UNSPECIFIED or no index: any.
     std::string job;
     v1::Role role = v1::ROLE_UNSPECIFIED;
     std::optional<uint32_t> index;
-    // How often the files are looked at.
+    // How often the files are checked for changes.
     absl::Duration refresh = absl::Seconds(10);
   };
 
-  // Checks the files as they are now: each is there, the key is the certificate's, its authority is
-  // in the bundle, it is valid at `now`, and it is this process's own. Errors name the file, what
-  // is wrong, and what helps: INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED. With a secret file:
+  // Checks the files as they are now: each exists, the key is the certificate's, its authority is
+  // in the bundle, it is valid at `now`, and it belongs to this process. Errors name the file, the
+  // problem and the remedy: INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED. With a secret file:
   // as ReadSecretFile.
   static absl::StatusOr<std::shared_ptr<const TransportSecurity>> Open(FileSystem* files,
                                                                        const Options& options,
@@ -88,19 +89,19 @@ class TransportSecurity {
                                                                             const Options& options,
                                                                             absl::Time now);
 
-  // From memory; not renewed. Nothing is checked.
+  // From memory; never renewed. Nothing is checked.
   static std::shared_ptr<const TransportSecurity> FromMemory(const std::string& bundle,
                                                              const tls::KeyPair& pair);
 
-  // Whether it is TLS; else plain text with a secret.
+  // True: TLS. False: plain text with a secret.
   bool tls() const { return provider_ != nullptr; }
 
   // For MakeChannel. Under TLS the other side must be of this job, and of the role that the
   // channel's kind asks for.
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials() const { return channel_; }
 
-  // For GrpcServer: a CallGate decides of every call, by RpcRules and job, or by the secret. A
-  // server takes them once; each call makes new ones. `on_refused`: CallGate::Options.
+  // For GrpcServer: a CallGate decides on every call, by RpcRules and job, or by the secret. Makes
+  // new credentials each time, for one server. `on_refused`: see CallGate::Options.
   std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
       std::function<void(const CallRefusal&)> on_refused = nullptr) const;
 
@@ -117,14 +118,14 @@ class TransportSecurity {
 };
 
 // Null security is plain text without a secret: for clients null credentials, as MakeChannel takes
-// them; for servers such that bound the calls of a connection and refuse nobody.
+// them; for servers credentials that limit the call rate of a connection and admit every caller.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
     const std::shared_ptr<const TransportSecurity>& security);
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
     const std::shared_ptr<const TransportSecurity>& security,
     std::function<void(const CallRefusal&)> on_refused = nullptr);
 
-// Of the peer of a call; none: plain text.
+// The identity of a call's peer; none: plain text.
 std::optional<PeerIdentity> PeerOf(const grpc::AuthContext& context);
 
 }  // namespace sluice::security

@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Says which role asked.
+// Answers with the caller's role.
 class EchoService final : public v1::JobControl::Service {
  public:
   grpc::Status GetProgress(grpc::ServerContext* context, const v1::GetProgressRequest*,
@@ -130,7 +130,7 @@ class TransportSecurityTest : public ::testing::Test {
     }
     return answer;
   }
-  // Who the server takes this client for.
+  // The identity that the server sees for this client.
   static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
     const absl::StatusOr<Answer> answer = Call(stub, 0);
     if (!answer.ok()) return answer.status();
@@ -143,7 +143,8 @@ class TransportSecurityTest : public ::testing::Test {
     return answer->peer;
   }
 
-  // A client that may call sends more than one that may not ever could, and keeps its connection.
+  // A client whose calls are admitted sends more than any other client may, and keeps its
+  // connection.
   void ExpectKeepsThatOneAndDisconnectsThis(
       std::shared_ptr<grpc::ChannelCredentials> honest_credentials,
       std::shared_ptr<grpc::ChannelCredentials> hostile_credentials) {
@@ -165,7 +166,7 @@ class TransportSecurityTest : public ::testing::Test {
     return Ask(*Dial(ChannelCredentialsOf(folder.empty() ? nullptr : MustOpen(folder))));
   }
 
-  // With the checks of Open left out, as a peer may.
+  // Without the checks of Open, which a peer may omit.
   std::shared_ptr<const TransportSecurity> Unchecked(const std::string& folder) {
     const auto read = [&](const char* name) {
       return files_->Read(root_ / folder / name, 1 << 20).value();
@@ -178,7 +179,7 @@ class TransportSecurityTest : public ::testing::Test {
     return {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
             files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   }
-  // Issued by the authority of the folder "job", whatever the subject.
+  // Issued by the authority in the folder "job", for any subject.
   tls::KeyPair Issued(const tls::Subject& subject) {
     return tls::Issue(Authority(), subject,
                       {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(1)})
@@ -228,13 +229,13 @@ class TransportSecurityTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> server_;
 };
 
-TEST_F(TransportSecurityTest, BothSidesKnowEachOtherByTheirCertificates) {
+TEST_F(TransportSecurityTest, BothSidesIdentifyEachOtherByCertificate) {
   Serve("job/coordinator");
   EXPECT_EQ(AskAs("job/worker-0").value(), "worker 0 of default/mnist");
   EXPECT_EQ(AskAs("job/ps-1").value(), "ps 1 of default/mnist");
 }
 
-TEST_F(TransportSecurityTest, ARoleIsRefusedWhatItMayNotCall) {
+TEST_F(TransportSecurityTest, RefusesCallNotAllowedForRole) {
   Serve("job/coordinator");
   const auto set_desired = [&](const std::string& folder) {
     const auto stub = Dial(ChannelCredentialsOf(MustOpen(folder)));
@@ -248,11 +249,12 @@ TEST_F(TransportSecurityTest, ARoleIsRefusedWhatItMayNotCall) {
   EXPECT_THAT(refused.message(), HasSubstr("SetDesired is not for worker 0"));
 }
 
-TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) {
+TEST_F(TransportSecurityTest, RefusesClientWithoutCertificateAndServesOthers) {
   Serve("job/coordinator");
   const absl::Status plain = AskAs("").status();
   EXPECT_EQ(plain.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(ExplainHandshake(plain, false, "").message(), HasSubstr("perhaps the other one TLS"));
+  EXPECT_THAT(ExplainHandshake(plain, false, "").message(),
+              HasSubstr("the other side perhaps TLS"));
   const auto without = grpc::SslCredentials(
       {.pem_root_certs = files_->Read(root_ / "job/reader/ca.crt", 1 << 20).value(),
        .pem_private_key = {},
@@ -261,15 +263,15 @@ TEST_F(TransportSecurityTest, WhoShowsNoCertificateIsRefusedAndOthersAreServed) 
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
+TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJob) {
   Make("other");
   Serve("job/coordinator");
   const absl::Status status = AskAs("other/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(ExplainHandshake(status, true, "").message(),
-              HasSubstr("not of this job's authority"))
+              HasSubstr("not issued by this job's authority"))
       << status;
-  // Also one that trusts this job's authority.
+  // Also a client that trusts this job's authority.
   const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
   const auto intruder = TransportSecurity::FromMemory(
       read("job/worker-0/ca.crt"),
@@ -278,7 +280,7 @@ TEST_F(TransportSecurityTest, ACertificateOfAnotherJobIsRefused) {
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-// Authorities may be shared: the job in the certificate counts.
+// Jobs may share an authority, so the job in the certificate decides.
 TEST_F(TransportSecurityTest, RefusesCertificateOfAnotherJobByTheSameAuthority) {
   ServeWith(MustOpen("job/coordinator"));
   for (const v1::Role role : {v1::WORKER, v1::SHARD, v1::READER, v1::OPERATOR, v1::COORDINATOR}) {
@@ -299,7 +301,8 @@ TEST_F(TransportSecurityTest, RefusesServerOfAnotherJobByTheSameAuthority) {
   const absl::Status status = AskAs("job/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(status.message(), HasSubstr("not one of job default/mnist")) << status;
-  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("of another job")) << status;
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("belongs to another job"))
+      << status;
 }
 
 TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
@@ -316,7 +319,7 @@ TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TransportSecurityTest, WithASecretOnlyThoseAreServedWhoShowIt) {
+TEST_F(TransportSecurityTest, ServesOnlyClientsThatShowSecret) {
   const std::string file = SecretFile("secret");
   ServeWith(WithSecret(file));
   EXPECT_EQ(Ask(*Dial(WithSecret(file)->channel_credentials())).value(), "plain text");
@@ -330,7 +333,7 @@ TEST_F(TransportSecurityTest, WithASecretOnlyThoseAreServedWhoShowIt) {
   EXPECT_EQ(refused_, 2);
 }
 
-TEST_F(TransportSecurityTest, AProgramHasToChooseOneKindOfSecurity) {
+TEST_F(TransportSecurityTest, ProgramMustChooseOneKindOfSecurity) {
   const auto open = [&](const TransportSecurity::Options& options) {
     return TransportSecurity::OpenChosen(files_.get(), options, absl::Now()).status();
   };
@@ -345,7 +348,7 @@ TEST_F(TransportSecurityTest, AProgramHasToChooseOneKindOfSecurity) {
   EXPECT_FALSE(open({.directory = root_ / "job/ps-0", .secret_file = file}).ok());
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherJob) {
   const absl::Status status =
       TransportSecurity::Open(
           files_.get(),
@@ -357,8 +360,8 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnotherJob
                                           "default/b"));
 }
 
-// It would hold a place for a handshake, and others wait.
-TEST_F(TransportSecurityTest, APeerThatBeginsNoHandshakeIsDisconnected) {
+// It would occupy a place for handshakes, and other peers would wait.
+TEST_F(TransportSecurityTest, DisconnectsPeerThatBeginsNoHandshake) {
   Serve("job/coordinator");
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -381,8 +384,8 @@ TEST_F(TransportSecurityTest, APeerThatBeginsNoHandshakeIsDisconnected) {
   EXPECT_TRUE(AskAs("job/worker-0").ok());
 }
 
-// What a client with one connection can make a server do, whatever it calls.
-TEST_F(TransportSecurityTest, AConnectionThatCallsTooOftenIsRefusedAndOthersAreServed) {
+// Bounds the work that a client with one connection can cause, whatever it calls.
+TEST_F(TransportSecurityTest, RefusesConnectionThatCallsTooOftenAndServesOthers) {
   ServeWith(nullptr);
   const auto busy = Dial(nullptr);
   int refused = 0;
@@ -422,7 +425,7 @@ TEST_F(TransportSecurityTest, KeepsClientWithFewCallsAndDisconnectsTheOtherInPla
   }
 }
 
-TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsUsed) {
+TEST_F(TransportSecurityTest, RefusesExpiredCertificateOfPeerAndOwn) {
   const tls::KeyPair authority = {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
                                   files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   const auto expired = tls::Issue(authority, SubjectOf({"default/mnist", v1::WORKER, 0}),
@@ -438,18 +441,18 @@ TEST_F(TransportSecurityTest, AnExpiredCertificateIsRefusedByPeersAndBeforeItIsU
   EXPECT_THAT(status.message(), HasSubstr("renew it"));
 }
 
-TEST_F(TransportSecurityTest, AServerOfAnotherRoleIsNotTaken) {
-  Serve("job/worker-0");  // it shows a certificate of the job, but is no coordinator
+TEST_F(TransportSecurityTest, RefusesServerOfAnotherRole) {
+  Serve("job/worker-0");  // it shows a certificate of the job, but is not a coordinator
   const absl::Status status = AskAs("job/ps-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("that of another role"))
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("belongs to another role"))
       << status;
   Serve("job/ps-0");
   EXPECT_FALSE(AskAs("job/worker-0").ok());
   EXPECT_TRUE(Ask(*Dial(MustOpen("job/worker-0")->channel_credentials(), ChannelKind::kBulk)).ok());
 }
 
-TEST_F(TransportSecurityTest, AServerInPlainTextIsNotTaken) {
+TEST_F(TransportSecurityTest, RefusesServerInPlainText) {
   Serve("");
   const absl::Status status = AskAs("job/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -458,7 +461,7 @@ TEST_F(TransportSecurityTest, AServerInPlainTextIsNotTaken) {
   EXPECT_EQ(AskAs("").value(), "plain text");
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnother) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherProcess) {
   EXPECT_TRUE(Open("job/ps-1", v1::SHARD, 1).ok());
   EXPECT_THAT(Open("job/ps-1", v1::SHARD, 0).status().message(),
               HasSubstr("is that of ps 1 of default/mnist, but this is ps 0"));
@@ -466,7 +469,7 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithTheCertificateOfAnother) {
               HasSubstr("give --tls-directory the folder of its own certificate"));
 }
 
-TEST_F(TransportSecurityTest, AProcessDoesNotStartWithFilesThatDoNotFit) {
+TEST_F(TransportSecurityTest, ProcessDoesNotStartWithInconsistentFiles) {
   EXPECT_EQ(Open("nowhere", v1::WORKER).status().code(), absl::StatusCode::kNotFound);
   const auto copy = std::filesystem::copy_options::overwrite_existing;
   std::filesystem::copy_file(root_ / "job/ps-0/tls.key", root_ / "job/ps-1/tls.key", copy);
@@ -479,7 +482,7 @@ TEST_F(TransportSecurityTest, AProcessDoesNotStartWithFilesThatDoNotFit) {
 }
 
 // The bundle has both authorities while one takes over from the other.
-TEST_F(TransportSecurityTest, NewConnectionsGoByRenewedFilesAndOldOnesStay) {
+TEST_F(TransportSecurityTest, NewConnectionsUseRenewedFilesAndOldOnesStay) {
   Serve("job/coordinator");
   const auto old_client = Dial(MustOpen("job/worker-0")->channel_credentials());
   ASSERT_TRUE(Ask(*old_client).ok());
@@ -498,7 +501,7 @@ TEST_F(TransportSecurityTest, NewConnectionsGoByRenewedFilesAndOldOnesStay) {
   EXPECT_TRUE(Ask(*old_client).ok());
 }
 
-TEST_F(TransportSecurityTest, AnAuthorityIsUsedAgainUntilItWouldEndTooEarly) {
+TEST_F(TransportSecurityTest, ReusesAuthorityUnlessItExpiresTooEarly) {
   const std::string before = files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value();
   const std::string leaf = files_->Read(root_ / "job/ps-0/tls.crt", 1 << 20).value();
   Make("job");
@@ -509,7 +512,7 @@ TEST_F(TransportSecurityTest, AnAuthorityIsUsedAgainUntilItWouldEndTooEarly) {
   EXPECT_THAT(late.status().message(), HasSubstr("the authority ends on"));
 }
 
-TEST_F(TransportSecurityTest, KeysAreReadableForTheirOwnerAlone) {
+TEST_F(TransportSecurityTest, OnlyOwnerMayReadKeys) {
   using std::filesystem::perms;
   const perms others = perms::group_all | perms::others_all;
   for (const char* folder : {"job/ca", "job/worker-0", "job/operator"}) {

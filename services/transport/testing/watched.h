@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// What has happened, for tests to wait on.
+// State that tests wait on.
 template <typename State>
 class Watched {
  public:
@@ -20,13 +20,13 @@ class Watched {
     change(&state_);
     changed_.SignalAll();
   }
-  // The state once the condition holds; fails the test if it does not within a patient while.
+  // Returns the state once the condition holds; fails the test if it does not within 30 s.
   State WaitFor(const std::function<bool(const State&)>& condition) {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     MutexLock lock(&mutex_);
     while (!condition(state_)) {
       if (changed_.WaitWithDeadline(&mutex_, deadline)) {
-        ADD_FAILURE() << "waited in vain";
+        ADD_FAILURE() << "the condition did not hold within 30 s";
         break;
       }
     }

@@ -58,7 +58,7 @@ class ChartTest(unittest.TestCase):
         self.assertTrue(self.can('create', 'pods', 'team-a'))
         self.assertFalse(self.can('create', 'pods', 'default'))
 
-    def test_plain_manifests_install_the_same_applied_by_the_server_or_by_kubectl(self):
+    def test_plain_manifests_install_alike_with_server_side_and_client_side_apply(self):
         for flags in ('--server-side',), ():
             with self.subTest(flags=flags):
                 try:

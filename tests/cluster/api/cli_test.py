@@ -1,4 +1,4 @@
-"""`sluice` with jobs of a real API server: what a user types, and what he reads. Pods are simulated."""
+"""Tests `sluice` with jobs of a real API server, by its commands and their output. Pods are simulated."""
 
 import json
 import re
@@ -30,13 +30,13 @@ class CliTest(OperatorCase):
         self.manifest.write_text(json.dumps(training_job('job', self.namespace, **spec)))
 
     def sluice(self, *arguments, kubeconfig=None):
-        """(exit code, what it printed) of a command that ends by itself."""
+        """(exit code, output) of a command that ends by itself."""
         done = subprocess.run([images.program('sluice'), *map(str, arguments)], capture_output=True, text=True, timeout=120,
                               env={**self.cluster.environment, **({'KUBECONFIG': kubeconfig} if kubeconfig else {})})
         return done.returncode, done.stdout + done.stderr
 
     def follow(self, *arguments):
-        """`sluice run --cluster` as a process; what it prints is in self.output."""
+        """Starts `sluice run --cluster` as a process; its output is in self.output."""
         with open(self.output, 'w', encoding='utf-8') as output:
             process = subprocess.Popen(
                 [images.program('sluice'), 'run', '--cluster', str(self.manifest), *arguments],
@@ -91,7 +91,7 @@ class CliTest(OperatorCase):
         self.assertLessEqual(shown.widest, terminal.COLUMNS)
         self.assertEqual(shown.screen.unknown, set())
 
-    def test_a_failure_is_the_exit_code_and_its_reason_is_told(self):
+    def test_a_failure_sets_the_exit_code_and_shows_its_reason(self):
         process = self.follow('--output', 'json')
         self.wait_for_pods()
         self.wait_for_condition('Running')
@@ -104,7 +104,7 @@ class CliTest(OperatorCase):
         self.assertEqual((last['type'], last['outcome']), ('summary', 'Failed'))
         self.assertIn('the loss is not a number', last['reason'])
 
-    def test_ctrl_c_leaves_the_job_alone_and_the_same_command_looks_on_again(self):
+    def test_ctrl_c_detaches_and_the_same_command_attaches_again(self):
         process = self.follow()
         self.wait_for_pods()
         self.printed('training goes on from step')
@@ -119,14 +119,14 @@ class CliTest(OperatorCase):
         self.finish()
         self.assertEqual(process.wait(60), 0, self.output.read_text())
 
-    def test_a_job_is_stopped_and_goes_on_by_the_same_command(self):
+    def test_a_stopped_job_is_resumed_by_the_same_command(self):
         self.assertEqual(self.sluice('run', '--cluster', '--detach', self.manifest)[0], 0)
         self.wait_for_pods()
         self.wait_for_condition('Running')
         stop = subprocess.Popen([images.program('sluice'), 'stop', 'job', '-n', self.namespace], text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.cluster.environment)
         self.addCleanup(stop.kill)
-        wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
         for pod in self.pods():
             self.end_pod(pod, 0)
         shown = stop.communicate(timeout=60)[0]
@@ -137,7 +137,7 @@ class CliTest(OperatorCase):
         self.wait_for_pods()
         self.wait_for_condition('Running')
 
-    def test_the_api_servers_refusals_are_told_with_what_can_be_done(self):
+    def test_refusals_of_the_api_server_are_shown_with_a_remedy(self):
         self.assertEqual(self.sluice('run', '--cluster', '--detach', self.manifest)[0], 0)
         self.write(model={'name': 'logistic'})
         code, shown = self.sluice('run', '--cluster', self.manifest)
@@ -151,7 +151,7 @@ class CliTest(OperatorCase):
         self.assertEqual(self.sluice('run', '--cluster', '--detach', '--force-conflicts', self.manifest)[0], 0)
         self.assertEqual(self.job()['spec']['worker']['replicas'], 2)
 
-    def test_who_may_not_is_told_whom_to_ask(self):
+    def test_a_user_without_rights_is_told_which_role_to_ask_for(self):
         token = self.cluster.kubectl('create', 'token', 'default', '-n', self.namespace).strip()
         config = json.loads(self.cluster.kubectl('config', 'view', '--raw', '-o', 'json'))
         config['users'] = [{'name': config['users'][0]['name'], 'user': {'token': token}}]
@@ -178,7 +178,7 @@ class CliTest(OperatorCase):
         self.assertEqual(process.wait(60), 0)
         self.assertNotIn('may not be read', self.output.read_text())
 
-    def test_a_server_that_is_gone_for_a_while_ends_nothing(self):
+    def test_a_temporary_loss_of_the_api_server_ends_nothing(self):
         process = self.follow()
         self.wait_for_pods()
         self.printed('training goes on from step')
@@ -187,7 +187,7 @@ class CliTest(OperatorCase):
         self.finish()
         self.assertEqual(process.wait(120), 0, self.output.read_text())
 
-    def test_a_job_that_is_not_there_is_told_with_those_that_are(self):
+    def test_a_missing_job_is_reported_with_the_existing_ones(self):
         code, shown = self.sluice('status', '-n', self.namespace)
         self.assertEqual((code, f'No jobs in namespace {self.namespace}' in shown), (0, True), shown)
         self.assertEqual(self.sluice('run', '--cluster', '--detach', self.manifest)[0], 0)

@@ -21,7 +21,7 @@ RESYNC_SECONDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """What a write is in any life: they come in another order each time."""
+    """Identifies a write across runs, in which writes come in different orders."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Write:
 
 
 def writes(requests):
-    """The writes among requests, leases' left out, by the requests' numbers."""
+    """The writes among the requests, except those of leases, by the requests' numbers."""
     result = {}
     occurrences = collections.Counter()
     for one in requests:
@@ -46,7 +46,7 @@ def writes(requests):
 class FaultsTest(OperatorCase):
 
     def operator(self, *flags, server=API_SERVER, identity=None):
-        """A replica that sees this test's namespace only, through a proxy if `server` is one."""
+        """A replica that watches only this test's namespace, through a proxy if `server` is one."""
         identity = identity or f'{self.namespace}-operator'
         config = kubeconfig(self.cluster, identity, server, self.token)
         return self.enterContext(Operator(self.cluster, config, identity, '--namespaces', self.namespace, *flags))
@@ -57,7 +57,7 @@ class FaultsTest(OperatorCase):
     # ---- the network and the API server
 
     def check_a_life(self, history):
-        """A job from its creation to its end, with a death in the middle."""
+        """Runs a job from its creation to its end, with the death of a worker in between."""
         self.start()
         before = self.uids()['job-worker-0']
         self.end_pod('job-worker-0', 137)
@@ -90,7 +90,7 @@ class FaultsTest(OperatorCase):
         self.operator(server=proxy.url)
         self.check_a_life(self.history())
 
-    def test_a_history_that_is_gone_and_lists_that_lag_behind(self):
+    def test_expired_history_and_stale_lists(self):
         watches = {}
         lock = threading.Lock()
 
@@ -100,7 +100,7 @@ class FaultsTest(OperatorCase):
             with lock:
                 if request.watch:
                     watches[request.path] = watches.get(request.path, 0) + 1
-                    # Every second watch has waited too long.
+                    # Every second watch gets the answer that its version is too old.
                     if watches[request.path] % 2 == 0:
                         return Fault(status=410, reason='Expired')
                     return Fault(cut_after_seconds=2)
@@ -120,7 +120,7 @@ class FaultsTest(OperatorCase):
         self.wait_for_pods(seconds=90)
         self.assert_never_doubled(history)
 
-    def test_a_storage_that_stands_still(self):
+    def test_a_frozen_storage(self):
         operator = self.operator()
         self.start()
         before = self.uids()
@@ -136,12 +136,12 @@ class FaultsTest(OperatorCase):
 
     # ---- the operator itself
 
-    def test_nothing_is_written_when_nothing_changes_but_the_lease(self):
+    def test_only_the_lease_is_written_when_nothing_changes(self):
         self.operator('--leader-elect', '--resync', f'{RESYNC_SECONDS}s')
         self.start()
 
         def written(seconds):
-            """Renewals of the lease, and what else the operator writes in so long a time."""
+            """Renewals of the lease, and the operator's other writes, during that time."""
             position = self.cluster.audit_position()
             time.sleep(seconds)
             writes = self.cluster.writes('serviceaccount:', position)
@@ -181,9 +181,9 @@ class FaultsTest(OperatorCase):
         self.assertIn('second', lease['spec']['holderIdentity'])
 
     def crash_at(self, write):
-        """A life with the operator killed after that write, one of `writes`, and started again.
+        """Runs a job; kills the operator after that write, one of `writes`, and restarts it.
 
-        Returns whether it came to that write, and all requests.
+        Returns whether that write happened, and all requests.
         """
         proxy = self.proxy()
         operator = self.operator(server=proxy.url)
@@ -215,7 +215,7 @@ class FaultsTest(OperatorCase):
         return crashed.is_set(), proxy.requests()
 
     def end_state(self):
-        """What must be the same whatever happened on the way, once all pods have ended."""
+        """The state that must be the same in every run, once all pods have ended."""
         wait_for('all pods have ended', lambda: all(pod['status']['phase'] == 'Succeeded' for pod in self.pods().values()))
         status = self.job()['status']
         return {
@@ -242,7 +242,8 @@ class FaultsTest(OperatorCase):
                 if crashed:
                     say(said)
                 else:
-                    # What happens together is told together: a life may have fewer writes of status, or of events.
+                    # Changes at the same time are written together, so a run may have fewer writes
+                    # of status, or of events.
                     if write.resource != 'events':
                         self.assertEqual(write.resource, 'trainingjobs/status')
                         self.assertGreater(write.occurrence, 1)

@@ -1,4 +1,4 @@
-"""What tests of the operator on simulated nodes begin with: a cluster with the chart's rights, coordinators, and jobs."""
+"""The base of tests of the operator on simulated nodes: a cluster with the chart's rights, coordinators and jobs."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from tests.cluster.testing.api_client import ApiError, History
 from tests.cluster.testing.cluster import Cluster, conditions, has_failed, wait_for
 from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, install_chart, kubeconfig
 
-API_SERVER = 'https://10.88.0.1:6443'  # as the control plane's network namespace knows it
+API_SERVER = 'https://10.88.0.1:6443'  # its address in the control plane's network namespace
 JOB_LABEL = 'sluice.dev/training-job'
 ON_SIMULATED_NODES = {'spec': {
     'nodeSelector': {'type': 'kwok'},
@@ -31,14 +31,14 @@ def training_job(name, namespace, workers=2, shards=1, **spec):
             'parameterServer': {'replicas': shards, 'template': ON_SIMULATED_NODES},
             'worker': {'replicas': workers, 'template': ON_SIMULATED_NODES},
             'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'checkpoints'}},
-            'tls': 'Disabled',  # the coordinators of simulated pods speak plain text
+            'tls': 'Disabled',  # the coordinators of simulated pods use plain text
             **spec,
         },
     }
 
 
 class OperatorCase(unittest.TestCase):
-    """The cluster, the rights and the coordinators are made once for a class; each test has a namespace of its own."""
+    """The cluster, the rights and the coordinators are made once for a class; each test has its own namespace."""
 
     SIMULATED = 4
 
@@ -68,7 +68,7 @@ class OperatorCase(unittest.TestCase):
 
     @contextlib.contextmanager
     def claim(self):
-        """A claim of the name `checkpoints`, bound."""
+        """Makes a bound claim named `checkpoints`."""
         volume = {
             'apiVersion': 'v1',
             'kind': 'PersistentVolume',
@@ -108,7 +108,7 @@ class OperatorCase(unittest.TestCase):
         return {}
 
     def pods(self, name='job', role=None):
-        """{name: pod} of those that are there and not on their way out."""
+        """{name: pod} of the pods that exist and are not being deleted."""
         selector = f'{JOB_LABEL}={name}' + (f',sluice.dev/role={role}' if role else '')
         return {pod['metadata']['name']: pod for pod in self.api.list('pods', self.namespace, selector)
                 if 'deletionTimestamp' not in pod['metadata']}
@@ -126,14 +126,14 @@ class OperatorCase(unittest.TestCase):
     def delete_pod(self, name):
         """Deletes a pod as a user does, and waits until it is gone or another one has its name.
 
-        `kubectl delete` without --wait=false waits for ever where the next pod of that name is there too soon.
+        `kubectl delete` without --wait=false waits forever if the next pod of that name is made too soon.
         """
         before = self.uids()[name]
         self.cluster.kubectl('delete', 'pod', name, '-n', self.namespace, '--wait=false')
         wait_for(f'{name} is gone', lambda: self.uids().get(name) != before, 120)
 
     def wait_for_pods(self, workers=2, shards=1, name='job', seconds=40):
-        """Exactly the wanted pods, all ready."""
+        """Waits until exactly the wanted pods exist and are ready."""
         wanted = self.names(workers, shards, name)
         wait_for(f'{sorted(wanted)} are ready', lambda: set(self.pods(name)) == wanted and
                  self.ready(self.pods(name)) == wanted, seconds)
@@ -144,13 +144,13 @@ class OperatorCase(unittest.TestCase):
                         seconds)
 
     def start(self, name='job', workers=2, shards=1, **spec):
-        """A job that trains."""
+        """Makes a job and waits until it trains."""
         self.create(name, workers=workers, shards=shards, **spec)
         self.wait_for_pods(workers, shards, name)
         self.wait_for_condition('Running', name=name)
 
     def end_pod(self, pod, code, reason=None):
-        """The pod ends by itself, unless it has gone already."""
+        """Makes the pod end by itself, unless it is already gone."""
         annotations = {'fault.test/exit-code': str(code), **({'fault.test/reason': reason} if reason else {})}
         try:
             self.api.merge('pods', self.namespace, pod, {'metadata': {'annotations': annotations}})
@@ -159,7 +159,7 @@ class OperatorCase(unittest.TestCase):
                 raise
 
     def finish(self, name='job'):
-        """Training is over: coordinators say so, and all processes leave."""
+        """Ends training: coordinators report success, and all processes exit."""
         self.coordinators.say(phase='SUCCEEDED', step=1000)
         wait_for('the operator knows', lambda: self.job(name)['status']['recovery'].get('ending'))
         for pod in self.pods(name):
@@ -171,7 +171,7 @@ class OperatorCase(unittest.TestCase):
         return history
 
     def assert_never_doubled(self, history):
-        """In no slot was there ever a second pod beside one that was not known to have ended."""
+        """Asserts that no slot ever had a second pod beside one that was not known to have ended."""
         there = {}
         for _, kind, pod in history.changes():
             uid, metadata = pod['metadata']['uid'], pod['metadata']
@@ -184,10 +184,10 @@ class OperatorCase(unittest.TestCase):
             self.assertEqual(len(there), len(set(there.values())), f'a second pod of {slot}')
 
     def owned(self, name='job'):
-        """{resource: [names]} of all that a job owns."""
+        """{resource: [names]} of all objects that a job owns."""
         return {resource: sorted(one['metadata']['name'] for one in self.api.list(
             resource, self.namespace, f'{JOB_LABEL}={name}')) for resource in OWNED}
 
     def shown(self):
-        """The job as a failed test wants to see it."""
+        """The job as shown after a failed test."""
         return json.dumps(self.job().get('status'), indent=1)

@@ -1,4 +1,4 @@
-"""The operator at a real API server: what becomes of a TrainingJob. Pods are simulated, coordinators are stood in for."""
+"""The life of a TrainingJob with the operator at a real API server. Pods and coordinators are simulated."""
 
 import copy
 import json
@@ -38,7 +38,7 @@ class OperatorTest(OperatorCase):
         status = self.job()['status']
         self.assertEqual((status['summary'], status['training']['step']), ('Succeeded', 1000))
 
-    def test_kubectl_shows_how_far_a_job_is(self):
+    def test_kubectl_shows_the_progress_of_a_job(self):
         self.start()
         shown = self.cluster.kubectl('get', 'stj', '-n', self.namespace).splitlines()
         self.assertEqual(shown[0].split(), ['NAME', 'STATUS', 'STEP', 'METRIC', 'PS', 'WORKERS', 'RESTARTS', 'AGE'])
@@ -48,7 +48,7 @@ class OperatorTest(OperatorCase):
         self.assertIn('Events:', described)
         self.assertIn('trainingjob.sluice.dev/job', self.cluster.kubectl('get', 'all', '-n', self.namespace))
 
-    def test_everything_of_a_deleted_job_is_collected(self):
+    def test_all_objects_of_a_deleted_job_are_collected(self):
         self.start()
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not any(self.owned().values()), 60)
@@ -76,7 +76,7 @@ class OperatorTest(OperatorCase):
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not self.secrets() and not any(self.owned().values()), 60)
 
-    def test_a_job_that_failed_says_why_and_stays_as_it_is(self):
+    def test_a_failed_job_reports_the_reason_and_stays_failed(self):
         self.start()
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
         wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('ending'))
@@ -89,9 +89,9 @@ class OperatorTest(OperatorCase):
                  self.job()['metadata']['generation'])
         wait_for('nothing runs', lambda: not [pod for pod in self.pods().values() if pod['status']['phase'] == 'Running'])
 
-    # ---- what is taken away comes back
+    # ---- deleted objects and pods are made again
 
-    def test_each_deleted_object_comes_back(self):
+    def test_each_deleted_object_is_made_again(self):
         self.start()
         for resource, name in [('services', 'job'), ('services', 'job-coordinator'), ('configmaps', 'job'),
                                ('poddisruptionbudgets', 'job'), ('networkpolicies', 'job')]:
@@ -101,7 +101,7 @@ class OperatorTest(OperatorCase):
                 wait_for('it is there again', lambda: (self.api.get(resource, self.namespace, name) or {}).get(
                     'metadata', {}).get('uid', before) != before)
 
-    def test_a_deleted_worker_is_replaced_and_nobody_else(self):
+    def test_only_the_deleted_worker_is_replaced(self):
         self.start()
         before, history = self.uids(), self.history()
         self.delete_pod('job-worker-1')
@@ -111,7 +111,7 @@ class OperatorTest(OperatorCase):
         self.assertEqual({name for name in before if before[name] != after[name]}, {'job-worker-1'})
         self.assert_never_doubled(history)
 
-    def test_causes_of_death_are_told_apart(self):
+    def test_causes_of_death_are_distinguished(self):
         self.start(workers=3)
         cases = [(139, None, 'Killed'), (137, None, 'Killed'), (137, 'OOMKilled', 'OOMKilled')]
         for index, (code, given, told) in enumerate(cases):
@@ -125,22 +125,22 @@ class OperatorTest(OperatorCase):
         wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
 
     def told_end(self, pod):
-        """Why that pod ended, as the status lists it."""
+        """The end of that pod, as the status lists it."""
         return next((one for one in self.job().get('status', {}).get('lastFailures', []) if one['pod'] == pod), None)
 
-    def test_an_evicted_worker_is_told_as_such_replaced_and_not_counted(self):
+    def test_an_evicted_worker_is_reported_replaced_and_not_counted(self):
         self.start()
         before = self.uids()['job-worker-1']
-        # As on a real node, it takes a moment to leave.
+        # As on a real node, it takes a moment to exit.
         self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
         eviction = {'apiVersion': 'policy/v1', 'kind': 'Eviction', 'metadata': {'name': 'job-worker-1', 'namespace': self.namespace}}
         self.api.request('POST', path_of('pods', self.namespace, 'job-worker-1', 'eviction'), eviction)
-        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
         self.assertEqual((told['reason'], told['counted']), ('Evicted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', before) != before)
         self.wait_for_pods()
 
-    def test_a_worker_that_makes_room_for_something_more_urgent_is_told_as_such_and_goes_elsewhere(self):
+    def test_a_preempted_worker_is_reported_and_moves_to_another_node(self):
         template = copy.deepcopy(ON_SIMULATED_NODES)
         template['spec']['containers'] = [{'name': 'worker', 'resources': {'requests': {'cpu': '20'}}}]
         self.start(worker={'replicas': 2, 'template': template})
@@ -162,17 +162,17 @@ class OperatorTest(OperatorCase):
                 'containers': [{'name': 'urgent', 'image': 'urgent', 'resources': {'requests': {'cpu': '20'}}}],
             },
         })
-        told = wait_for('it is told', lambda: self.told_end('job-worker-1'))
+        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
         self.assertEqual((told['reason'], told['counted']), ('Preempted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', victim['metadata']['uid']) != victim['metadata']['uid'])
         wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
         self.assertNotEqual(self.pods()['job-worker-1']['spec']['nodeName'], node)
 
-    def test_the_coordinator_hears_of_a_death(self):
+    def test_a_death_is_reported_to_the_coordinator(self):
         self.start()
         address = self.pods(role='coordinator')['job-coordinator']['status']['podIP']
         self.end_pod('job-worker-0', 137)
-        death = wait_for('it is told', lambda: [death for call in self.coordinators.calls(address) for death in call['deaths']])
+        death = wait_for('it is reported', lambda: [death for call in self.coordinators.calls(address) for death in call['deaths']])
         self.assertEqual(death[0]['process'].get('role'), 'WORKER')
 
     def test_a_dead_coordinator_is_replaced(self):
@@ -190,9 +190,10 @@ class OperatorTest(OperatorCase):
         for replicas in (6, 1):
             self.cluster.kubectl('scale', 'stj/job', f'--replicas={replicas}', '-n', self.namespace)
             if replicas == 1:
-                # Who is too many leaves when the coordinator has let go of it; simulated processes do not leave.
+                # A surplus worker exits when the coordinator has released it; simulated processes
+                # do not exit.
                 wanted = self.names(6) - self.names(1)
-                wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['workers'] == 1)
+                wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['workers'] == 1)
                 for pod in wanted & set(self.pods()):
                     self.end_pod(pod, 0)
             self.wait_for_pods(workers=replicas, seconds=60)
@@ -204,7 +205,7 @@ class OperatorTest(OperatorCase):
 
         wait_for('the counts are written, which they are once a second', lambda: scaled() == (1, 1), 10)
 
-    def test_nobody_scales_a_job_beyond_its_bounds(self):
+    def test_a_job_cannot_be_scaled_beyond_its_bounds(self):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {
             'worker': {'minReplicas': 2, 'maxReplicas': 3}, 'parameterServer': {'maxReplicas': 2}}})
@@ -216,10 +217,10 @@ class OperatorTest(OperatorCase):
         self.cluster.kubectl('scale', 'stj/job', '--replicas=3', '-n', self.namespace)
         self.wait_for_pods(workers=3)
 
-    def test_a_suspended_job_has_no_pods_and_goes_on_when_resumed(self):
+    def test_a_suspended_job_has_no_pods_and_continues_when_resumed(self):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': True}})
-        wait_for('the coordinator is told', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
         for pod in self.pods():
             self.end_pod(pod, 0)
         self.wait_for_condition('Suspended')
@@ -228,12 +229,12 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods()
         self.wait_for_condition('Running')
 
-    def test_another_mode_is_a_checkpoint_and_new_pods_with_it(self):
+    def test_a_new_mode_takes_a_checkpoint_and_restarts_the_pods(self):
         self.start()
         before = self.uids()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'training': {'mode': 'Asynchronous'}}})
-        wait_for('the coordinator is told to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
-        wait_for('the job says so', lambda: self.job()['status']['summary'] == 'SwitchingMode')
+        wait_for('the coordinator gets the request to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
+        wait_for('the job reports it', lambda: self.job()['status']['summary'] == 'SwitchingMode')
         self.assertEqual(self.job()['status']['recovery']['mode'], 'Synchronous', 'as long as pods train so')
         for pod in before:
             self.end_pod(pod, 0)
@@ -247,9 +248,9 @@ class OperatorTest(OperatorCase):
         self.assertEqual(job['training']['mode'], 'ASYNCHRONOUS')
         self.assertEqual(self.condition('Failed').get('status', 'False'), 'False')
 
-    # ---- what stands in the way
+    # ---- obstacles
 
-    def test_a_quota_that_is_too_small_is_told_and_its_mending_noticed(self):
+    def test_a_small_quota_is_reported_until_it_is_raised(self):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
         self.create()
@@ -258,7 +259,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
 
-    def test_objects_of_others_are_left_alone_told_and_their_going_noticed(self):
+    def test_objects_of_other_owners_are_kept_and_reported_until_they_are_deleted(self):
         theirs = {
             'services': {'spec': {'selector': {'app': 'web'}, 'ports': [{'port': 80}]}},
             'configmaps': {'data': {'job.json': 'theirs'}},
@@ -271,21 +272,21 @@ class OperatorTest(OperatorCase):
         self.create()
         for resource in theirs:  # in the order in which the operator makes its own
             text = f'there is a {before[resource]["kind"]} {self.namespace}/job already, which is managed by Helm; '
-            wait_for(f'{resource} is told', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
+            wait_for(f'{resource} is reported', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
             self.assertEqual(self.condition('Degraded')['reason'], 'NameTaken')
             self.assertIn('delete it, or give the job another name', self.condition('Degraded')['message'])
             if resource == 'networkpolicies':
                 self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
                 wait_for('nothing of the job is left', lambda: not any(self.owned().values()), 60)
                 self.create()
-                wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'NameTaken', 60)
+                wait_for('it is reported', lambda: self.condition('Degraded').get('reason') == 'NameTaken', 60)
             self.assertEqual(self.api.get(resource, self.namespace, 'job'), before[resource])
             self.api.delete(resource, self.namespace, 'job')
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_missing_volume_is_told_and_its_coming_noticed(self):
+    def test_a_missing_volume_is_reported_until_it_exists(self):
         job = {'checkpoint': {'storage': {'type': 'PersistentVolumeClaim', 'claimName': 'later'}}}
         self.create(**job)
         wait_for('the status names the claim', lambda: 'later' in self.shown(), 60)
@@ -299,7 +300,7 @@ class OperatorTest(OperatorCase):
         self.addCleanup(self.cluster.kubectl, 'delete', 'pv', f'{self.namespace}-later', '--wait=false')
         self.wait_for_pods(seconds=90)
 
-    def test_what_the_namespaces_policy_forbids_is_told_and_its_mending_noticed(self):
+    def test_a_pod_security_violation_is_reported_until_it_is_fixed(self):
         def enforce(level):
             self.api.merge('namespaces', None, self.namespace, {'metadata': {'labels': {
                 'pod-security.kubernetes.io/enforce': level}}})
@@ -308,10 +309,10 @@ class OperatorTest(OperatorCase):
         worker = copy.deepcopy(ON_SIMULATED_NODES)
         worker['spec']['containers'] = [{'name': 'worker', 'securityContext': {'capabilities': {'add': ['SYS_ADMIN']}}}]
         self.create(worker={'replicas': 2, 'template': worker})
-        wait_for('it is told', lambda: self.condition('Degraded').get('reason') == 'PodSecurityRefused', 60)
+        wait_for('it is reported', lambda: self.condition('Degraded').get('reason') == 'PodSecurityRefused', 60)
         self.assertIn('SYS_ADMIN', self.condition('Degraded')['message'])
         self.assertIn('correct the templates', self.condition('Degraded')['message'])
-        wait_for('an event says it', lambda: any(one['reason'] == 'PodSecurityRefused' and one['regarding']['name'] == 'job'
+        wait_for('an event reports it', lambda: any(one['reason'] == 'PodSecurityRefused' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
         enforce('privileged')
         self.wait_for_pods(seconds=90)
@@ -319,7 +320,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Degraded', 'False')
 
     def of_this_namespace(self, kind, **spec):
-        """An object of admissionregistration.k8s.io that goes with the test; it takes effect within moments."""
+        """Makes an object of admissionregistration.k8s.io, deleted with the test; it takes effect within moments."""
         self.cluster.apply({'apiVersion': 'admissionregistration.k8s.io/v1', 'kind': kind, 'metadata': {'name': self.namespace}, **spec})
         self.addCleanup(self.cluster.kubectl, 'delete', kind, self.namespace, '--ignore-not-found')
 
@@ -335,12 +336,12 @@ class OperatorTest(OperatorCase):
         wait_for('pods are refused', refused, 60)
 
     def told(self, reason):
-        return wait_for(f'{reason} is told', lambda: self.condition('Degraded') if self.condition('Degraded').get(
+        return wait_for(f'{reason} is reported', lambda: self.condition('Degraded') if self.condition('Degraded').get(
             'reason') == reason else None, 90)['message']
 
     PODS = [{'apiGroups': [''], 'apiVersions': ['v1'], 'operations': ['CREATE'], 'resources': ['pods']}]
 
-    def test_an_admission_policy_that_refuses_is_told_by_its_name_and_can_be_satisfied(self):
+    def test_a_refusing_admission_policy_is_named_and_can_be_satisfied(self):
         here = {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}}
         self.of_this_namespace('ValidatingAdmissionPolicy', spec={
             'failurePolicy': 'Fail', 'matchConstraints': {'resourceRules': self.PODS},
@@ -361,7 +362,7 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_webhook_that_is_dead_is_told_and_its_mending_noticed(self):
+    def test_a_dead_webhook_is_reported_until_it_answers(self):
         self.of_this_namespace('ValidatingWebhookConfiguration', webhooks=[{
             'name': 'gate.example.com', 'clientConfig': {'url': 'https://127.0.0.1:9/'}, 'rules': self.PODS, 'sideEffects': 'None',
             'namespaceSelector': {'matchLabels': {'kubernetes.io/metadata.name': self.namespace}},
@@ -371,7 +372,7 @@ class OperatorTest(OperatorCase):
         message = self.told('WebhookFails')
         self.assertIn('gate.example.com', message)
         self.assertIn('failurePolicy', message)
-        wait_for('an event says it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
+        wait_for('an event reports it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
         said = [line for line in self.operator.log().splitlines() if 'Reconcile failed' in line and 'gate.example.com' in line]
         self.assertIn(f'job={self.namespace}/job', said[0])
@@ -380,13 +381,13 @@ class OperatorTest(OperatorCase):
         self.wait_for_condition('Running')
         self.wait_for_condition('Degraded', 'False')
 
-    def test_a_quota_of_what_the_templates_do_not_say_is_told(self):
+    def test_a_quota_on_resources_missing_from_templates_is_reported(self):
         self.api.create('resourcequotas', {'metadata': {'name': 'cpus'}, 'spec': {'hard': {'limits.cpu': '20'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'cpus').get('status', {}).get('used'))
         self.create()
         self.assertIn('failed quota: cpus: must specify limits.cpu', self.told('ResourcesNotSet'))
 
-    def test_a_lost_node_costs_its_pods_a_new_place_and_no_count(self):
+    def test_pods_of_a_lost_node_move_and_are_not_counted(self):
         self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})
         victim = self.pods()['job-worker-0']
         node = victim['spec']['nodeName']

@@ -1,4 +1,4 @@
-"""Many jobs at once on simulated nodes: what is measured, for the test and for the benchmark."""
+"""Many jobs at once on simulated nodes: measurements for the test and the benchmark."""
 
 import collections
 import concurrent.futures
@@ -18,29 +18,29 @@ METRICS_PORT = 9099
 PODS_OF_A_NODE = 100
 CONNECTIONS = 8
 SPEC = {
-    # No claim: nodes are simulated, and what is measured is pods.
+    # No claim: nodes are simulated, and only pods are measured.
     'checkpoint': {'storage': {'type': 'Local', 'path': '/scratch'}},
-    # Whoever simulates the nodes may be late with their leases on a busy machine: that is not to cost pods.
+    # On a busy machine kwok may renew the nodes' leases late, which must not cost pods.
     'nodeFailure': {'tolerationSeconds': 3600, 'forceDeleteAfterSeconds': 3600},
 }
-# Nodes as Kubernetes has them: their leases are renewed every 10 s (of 40) and they are lost after 50 s. Clusters of tests
-# lose them sooner; under load that takes nodes away, and renewing hundreds of leases costs as much as making the pods.
+# Timing as in Kubernetes: nodes renew their leases every 10 s (of 40) and are lost after 50 s. Other test clusters lose them
+# sooner, but under load that would remove nodes, and renewing hundreds of leases would cost as much as making the pods.
 STEADY_NODES = {
     'KWOK_FLAGS': '--node-lease-duration-seconds=40',
     'CONTROLLER_MANAGER_FLAGS': '--node-monitor-period=5s --node-monitor-grace-period=50s',
 }
-# What the operator may take with 1,000 jobs of which 20 train.
+# Bounds of the operator with 1,000 jobs of which 20 train.
 MOST_MIB = 150
 MOST_CORES = 0.05
 
 
 def nodes_for(pods):
-    """How many simulated nodes take so many pods twice."""
+    """How many simulated nodes have room for twice that many pods."""
     return 2 + 2 * pods // PODS_OF_A_NODE
 
 
 class Watcher(threading.Thread):
-    """Every pod of a namespace: when each was there, ran, and went; and how often a slot was filled twice at once."""
+    """Every pod of a namespace: when it was made, ran, and was gone; and how often two pods filled one slot at once."""
 
     def __init__(self, cluster, namespace):
         super().__init__(daemon=True)
@@ -101,7 +101,7 @@ class Watcher(threading.Thread):
 
 
 def wait_for_running(watcher, pods, seconds):
-    """When the last of so many pods began to run."""
+    """When the last of that many pods began to run."""
     deadline = time.monotonic() + seconds
     while watcher.running() < pods:
         if time.monotonic() > deadline:
@@ -111,7 +111,7 @@ def wait_for_running(watcher, pods, seconds):
 
 
 def in_parallel(cluster, items, act):
-    """act(client, item) for all items, over a few connections."""
+    """Calls act(client, item) for all items, over a few connections."""
     local = threading.local()
 
     def one(item):
@@ -124,7 +124,7 @@ def in_parallel(cluster, items, act):
 
 
 def plain_pods_per_second(cluster, namespace, count, like, seconds=1800):
-    """What the cluster does without an operator: pods like the operator's own, sent over as many connections."""
+    """The rate of the cluster without an operator: makes pods like the operator's, over as many connections."""
     watcher = Watcher(cluster, namespace)
     began = time.monotonic()
 
@@ -138,15 +138,15 @@ def plain_pods_per_second(cluster, namespace, count, like, seconds=1800):
 
 
 def pod_spec_like(pod):
-    """The spec of a pod that the operator made, to make others of."""
+    """The spec of a pod that the operator made, as a template for others."""
     spec = {name: value for name, value in pod['spec'].items() if name not in ('nodeName', 'hostname', 'subdomain')}
-    # Claims and config maps are not looked at by simulated nodes, but by the API server and the scheduler.
+    # Simulated nodes ignore claims and config maps, but the API server and the scheduler do not.
     return spec
 
 
 def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
-    """Jobs of so many pods each, all applied at once, until every pod runs."""
-    # The API server takes two seconds for the first object of a kind that it has just learned.
+    """Applies jobs of that many pods each, all at once, and waits until every pod runs."""
+    # The API server needs two seconds for the first object of a kind that was just defined.
     cluster.api.create('trainingjobs', training_job('first', namespace, suspend=True, **SPEC), namespace)
     cluster.api.delete('trainingjobs', namespace, 'first')
     began = time.monotonic()
@@ -159,23 +159,24 @@ def job_pods_per_second(cluster, namespace, jobs, pods, watcher, seconds=1800):
 
 
 def ends_of_pods(cluster, namespace):
-    """How many pods of the namespace's jobs ended, by what the newest failures of each say."""
+    """How many pods of the namespace's jobs ended, by the newest failures of each job."""
     return dict(collections.Counter(failure['reason'] for job in cluster.api.list('trainingjobs', namespace)
                                     for failure in job.get('status', {}).get('lastFailures', [])))
 
 
 def footprint(cluster, namespace, pid, jobs, training, seconds):
-    """(MiB, cores) of the operator with so many jobs, of which some train and the others are suspended."""
+    """(MiB, cores) of the operator with that many jobs, of which some train and the others are suspended."""
 
     def create(client, index):
         client.create('trainingjobs', training_job(f'job-{index}', namespace, suspend=index >= training, **SPEC), namespace)
 
     in_parallel(cluster, range(jobs), create)
-    # A job trains when its coordinator says so: what it costs to talk with coordinators is counted.
+    # A job trains when its coordinator reports so; the cost of the calls to coordinators is
+    # included.
     wait_for('all jobs train or are suspended', lambda: sum(
         one.get('status', {}).get('summary') in ('Training', 'Suspended')
         for one in cluster.api.list('trainingjobs', namespace)) == jobs, 600, every=2)
-    time.sleep(15)  # what follows a change is over
+    time.sleep(15)  # wait until the work after the changes has ended
     began, before = time.monotonic(), cpu_seconds(pid)
     time.sleep(seconds)
     return memory_mib(pid), (cpu_seconds(pid) - before) / (time.monotonic() - began)
@@ -193,18 +194,18 @@ class OperatorMetrics:
         return sum(found)
 
     def requests(self):
-        """[(verb, resource, code, count)] of what was asked of the API server."""
+        """[(verb, resource, code, count)] of the requests to the API server."""
         found = re.findall(r'^sluice_operator_api_requests_total\{([^}]*)\} (\S+)', self._text, flags=re.MULTILINE)
         rows = [(dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for labels, value in found]
         return sorted((labels['verb'], labels['resource'], labels['code'], int(value)) for labels, value in rows)
 
     def mean_seconds(self, verb):
-        """Of a request of that verb."""
+        """The mean time of a request with that verb."""
         name = 'sluice_operator_api_request_seconds'
         return self.total(f'{name}_sum', verb=verb) / max(1, self.total(f'{name}_count', verb=verb))
 
     def quantile(self, name, fraction):
-        """The upper bound of the bucket in which the quantile lies."""
+        """The upper bound of the bucket that contains the quantile."""
         buckets = {}
         for labels, value in re.findall(rf'^{name}_bucket\{{([^}}]*)\}} (\S+)', self._text, flags=re.MULTILINE):
             bound = float(re.search(r'le="([^"]*)"', labels)[1])
@@ -220,7 +221,7 @@ def memory_mib(pid):
 
 
 class ProcessorTime:
-    """What the programs of a cluster take of the processors, by name: it tells more than a clock where others have work to do as well."""
+    """CPU time of a cluster's programs, by name; more reliable than a clock on a machine with other work."""
 
     def __init__(self, cluster):
         self._folder = str(cluster.folder)
@@ -238,7 +239,7 @@ class ProcessorTime:
         return times
 
     def since(self):
-        """Seconds by program since this was made, or last asked."""
+        """Seconds by program since the construction, or since the last call."""
         now = self._now()
         spent = {name: seconds - self._before[name] for name, seconds in now.items()}
         self._before = now

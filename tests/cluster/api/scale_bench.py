@@ -1,9 +1,10 @@
-"""How fast the operator makes pods, compared with the cluster alone in the same run, and what many idle jobs cost it.
+"""Measures how fast the operator makes pods, compared with the cluster alone in the same run, and the cost of many idle jobs.
 
     bazel run //tests/cluster/api:scale_bench -- [--jobs 100] [--pods 100] [--idle 1000] [--training 20] [--seconds 120]
 
-It ends with 1 if idle jobs cost more than they may, or if jobs of 100 pods or more get them at less than 0.8 of the rate of the cluster alone. It brings up a cluster of simulated nodes of its
-own. 100 jobs of 100 pods take six minutes on two cores; other programs on the machine slow all of it down, so the load is printed with the figures.
+It exits with 1 if idle jobs exceed their bounds, or if jobs of 100 pods or more get them at less than 0.8 of the rate of the
+cluster alone. It starts its own cluster of simulated nodes. 100 jobs of 100 pods take six minutes on two cores; other
+programs on the machine slow it down, so it prints the load with the figures.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from tests.cluster.testing.cluster import Cluster, conditions, say, wait_for
 from tests.cluster.testing.operator_process import ACCOUNT, NAMESPACE, Coordinators, Operator, install_chart, kubeconfig
 
 LEAST_SHARE = 0.8
-LARGE_JOB = 100  # pods; what a job costs besides its pods weighs more in smaller ones
+LARGE_JOB = 100  # pods; in smaller jobs the fixed cost of a job weighs more
 
 
 def load():
@@ -25,7 +26,7 @@ def load():
 
 
 def measure_rates(cluster, operator, jobs, pods, alone_pods):
-    """Whether the operator makes pods as fast as it should."""
+    """Whether the operator makes pods fast enough."""
     cluster.api.create('namespaces', {'metadata': {'name': 'rates'}})
     watcher = scale.Watcher(cluster, 'rates')
     processors = scale.ProcessorTime(cluster)

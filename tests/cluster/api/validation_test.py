@@ -1,4 +1,4 @@
-"""What the API server itself says of manifests: the schema and its rules, in the words of `sluice validate`."""
+"""The API server's own answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
 
 import json
 import re
@@ -79,7 +79,7 @@ class ValidationTest(unittest.TestCase):
             with self.subTest(sample.name):
                 documents = list(yaml.safe_load_all(sample.read_text()))
                 for document in documents:
-                    if document['kind'] == 'Namespace':  # what lies in it is refused without it
+                    if document['kind'] == 'Namespace':  # objects in it are refused without it
                         self.cluster.apply(json.dumps(document))
                 said = self.cluster.kubectl('apply', '--dry-run=server', '-n', documents[-1]['metadata'].get('namespace', 'default'),
                                             '-f', sample)

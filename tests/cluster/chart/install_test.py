@@ -51,7 +51,7 @@ class InstallTest(unittest.TestCase):
                 'group': group, 'namespace': namespace}}})
         return answer['status']['allowed']
 
-    def test_the_operators_account_may_do_what_is_listed_and_no_more(self):
+    def test_the_account_of_the_operator_has_only_the_listed_rights(self):
         rules = yaml.safe_load((ROOT / 'operator/rbac.yaml').read_text())
         verbs = ('get', 'list', 'watch', 'create', 'update', 'patch', 'delete', 'deletecollection')
         for where, namespace in (('jobs', 'default'), ('leader', 'sluice-system')):
@@ -64,13 +64,13 @@ class InstallTest(unittest.TestCase):
             self.assertFalse(self.may('get', resource, '', 'default'), resource)
         self.assertFalse(self.may('update', 'leases', 'coordination.k8s.io', 'default'))
 
-    def test_whoever_may_edit_a_namespace_may_edit_its_jobs(self):
+    def test_editors_of_a_namespace_may_edit_its_jobs(self):
         self.cluster.kubectl('create', 'rolebinding', 'editor', '--clusterrole=edit', '--user=somebody', '-n', 'default')
         for verb, resource in (('create', 'stj'), ('patch', 'stj/scale'), ('get', 'stj')):
             wait_for(f'{verb} {resource}', lambda v=verb, r=resource: 'yes' in self.cluster.kubectl(
                 'auth', 'can-i', v, r, '--as=somebody', '-n', 'default'))
 
-    def test_an_upgrade_a_rollback_and_an_uninstall_leave_jobs_alone(self):
+    def test_upgrade_rollback_and_uninstall_do_not_change_jobs(self):
         self.cluster.apply(JOB.replace('NAME', 'stays').replace('spec:', 'spec:\n  suspend: true', 1))
         helm = lambda *arguments: self.cluster.helm(*arguments, '--namespace', 'sluice-system')
         replicas = lambda: self.api.get('deployments', 'sluice-system', 'sluice')['spec']['replicas']
@@ -80,13 +80,13 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(replicas(), 2)
         helm('uninstall', 'sluice')
         self.assertEqual(self.api.get('trainingjobs', 'default', 'stays')['spec']['suspend'], True)
-        # The custom resource has stayed, and a new release takes it over.
+        # The custom resource was kept, and a new release adopts it.
         helm('install', 'sluice', CHART)
         self.assertEqual(replicas(), 2)
         self.api.delete('trainingjobs', 'default', 'stays')
 
     def run_operator(self, folder):
-        """The program itself, outside of the cluster; the address of its metrics."""
+        """Runs the program itself, outside the cluster; returns the address of its metrics."""
         with socket.socket() as free:
             free.bind(('127.0.0.1', 0))
             address = f'127.0.0.1:{free.getsockname()[1]}'
@@ -113,7 +113,7 @@ class InstallTest(unittest.TestCase):
         with prometheus.Prometheus(pathlib.Path(folder.name) / 'prometheus') as server:
             server.set_targets({'sluice-operator': [address]})
             server.wait_for('the operator leads', lambda: server.query('sluice_operator_leader == 1'), 60)
-            # One job whose pod is taken away, one that does not end in time.
+            # One job whose pod is deleted, one that does not end in time.
             self.cluster.apply(JOB.replace('NAME', 'loses-a-pod'), JOB.replace('NAME', 'fails') + '  activeDeadlineSeconds: 1\n')
             for name in ('loses-a-pod', 'fails'):
                 self.addCleanup(self.api.delete, 'trainingjobs', 'default', name)
@@ -124,7 +124,7 @@ class InstallTest(unittest.TestCase):
             self.assertGreater(len(wanted), 30)
             deadline = time.monotonic() + 60
             while (empty := server.empty_queries(wanted)) and time.monotonic() < deadline:
-                # A pod that was gone before the operator had seen it is no failure of one.
+                # A pod that was gone before the operator had seen it does not count as a failure.
                 if any('sluice_operator_pod_failures_total' in query for query in empty):
                     self.take_a_pod_away()
                 time.sleep(3)

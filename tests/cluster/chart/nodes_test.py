@@ -1,4 +1,4 @@
-"""From nothing to a trained job, as the page on Kubernetes tells it: the chart, its own test, the first sample."""
+"""From an empty cluster to a trained job, as on the page about Kubernetes: the chart, its own test, the first sample."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ NAMESPACE = 'sluice-system'
 
 
 def transcript():
-    """[(command, what it answers)] of the page."""
+    """[(command, its output)] of the page."""
     page = (ROOT / 'docs/kubernetes.md').read_text()
     block = re.search(r'<!-- transcript -->\n```console\n(.*?)\n```', page, re.DOTALL)[1]
     parts = re.split(r'^\$ (.*)$', block, flags=re.MULTILINE)[1:]
@@ -22,14 +22,14 @@ def transcript():
 
 
 def without_numbers(text):
-    """Lines without what differs from time to time: numbers, ages, widths of columns, the names of namespaces."""
+    """Lines without the parts that vary: numbers, ages, widths of columns, names of namespaces."""
     text = re.sub(r'\btest-\d+\b', 'default', text)
     text = re.sub(r'\b(\d+[dhms])+\b', 'AGE', text)
     text = re.sub(r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b', 'UID', text)
     return [' '.join(re.sub(r'[\d.,:TZ-]*\d[\d.,:TZ-]*', '0', line).split()) for line in text.splitlines() if line.strip()]
 
 
-# Commands that change nothing: they may be asked again.
+# Commands that change nothing, so they may be repeated.
 READING = ('kubectl get', 'kubectl describe', 'kubectl events', 'kubectl logs')
 
 
@@ -61,13 +61,13 @@ class NodesTest(unittest.TestCase):
         said = self.cluster.kubectl(words[0], '-n', namespace, *words[1:], timeout=620)
         return run(shlex.split(filtered), stdin=said) if filtered else said
 
-    def test_the_first_sample_goes_as_the_page_shows(self):
+    def test_the_first_sample_behaves_as_on_the_page(self):
         with self.cluster.namespace({'pod-security.kubernetes.io/enforce': 'restricted'}) as namespace:
             for command, shown in transcript():
                 try:
                     said = self.run_line(namespace, command)
                     if command.startswith(READING):
-                        # Events come a moment after what they tell of.
+                        # Events come a moment after what they report.
                         deadline = time.monotonic() + 20
                         while without_numbers(said) != without_numbers(shown) and time.monotonic() < deadline:
                             time.sleep(0.5)

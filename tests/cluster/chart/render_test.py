@@ -1,4 +1,4 @@
-"""What Helm makes of the chart: for every way to set it, and as the plain manifests in k8s/."""
+"""The chart's output in Helm: for every way to configure it, and as the plain manifests in k8s/."""
 
 import json
 import os
@@ -40,11 +40,11 @@ def operator_rules():
 
 class RenderTest(unittest.TestCase):
 
-    def test_helm_lint_has_nothing_to_say(self):
+    def test_helm_lint_reports_nothing(self):
         done = helm('lint', '--strict', CHART)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_the_plain_manifests_are_what_the_chart_makes(self):
+    def test_the_plain_manifests_match_the_chart(self):
         done = subprocess.run(['k8s/render.sh'], capture_output=True, text=True, check=False,
                               env={**os.environ, 'HELM': str(CACHE / 'bin/helm')})
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -87,7 +87,7 @@ class RenderTest(unittest.TestCase):
                     self.assertTrue(list(yaml.safe_load_all(done.stdout)))
         self.assertLessEqual({'image', 'monitoring', 'crds', 'image.operator', 'crds.keep'}, refused)
 
-    def test_images_are_chosen_by_digest_where_one_is_given(self):
+    def test_images_are_chosen_by_digest_if_given(self):
         digest = f'sha256:{"0a" * 32}'
         container = render('image.registry=r.example.com/s', 'image.tag=v1', f'image.digests.operator={digest}',
                            f'image.digests.worker={digest}')['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]
@@ -100,11 +100,11 @@ class RenderTest(unittest.TestCase):
             monitor = render(f'monitoring.interval={interval}', apis=MONITORING)['ServiceMonitor', 'sluice']
             self.assertEqual(monitor['spec']['endpoints'][0]['interval'], interval)
 
-    def test_labels_of_pods_are_added_to_those_that_select_them(self):
+    def test_labels_of_pods_are_added_to_the_selector_labels(self):
         labels = render('podLabels.team=vision')['Deployment', 'sluice']['spec']['template']['metadata']['labels']
         self.assertEqual((labels['team'], labels['app.kubernetes.io/name']), ('vision', 'sluice-operator'))
 
-    def test_without_roles_there_is_none_and_rights_are_never_the_default_accounts(self):
+    def test_roles_can_be_left_out_and_the_default_account_never_gets_rights(self):
         kinds = [key[0] for key in render('rbac.create=false')]
         self.assertFalse([kind for kind in kinds if 'Role' in kind])
         self.assertIn('Pod', kinds)
@@ -119,7 +119,7 @@ class RenderTest(unittest.TestCase):
         arguments = objects['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]['args']
         self.assertFalse([one for one in arguments if one.startswith('--namespaces')])
 
-    def test_the_operator_knows_every_flag_that_it_is_started_with(self):
+    def test_the_operator_accepts_every_flag_of_the_chart(self):
         container = render('watchNamespaces={a}', 'extraArgs={--log-format=json}')[
             'Deployment', 'sluice']['spec']['template']['spec']['containers'][0]
         said = subprocess.run(['operator/sluice-operator', '--help'], capture_output=True, text=True, check=True).stdout
@@ -127,7 +127,7 @@ class RenderTest(unittest.TestCase):
         for argument in container['args']:
             self.assertRegex(said, rf'(?m)^  ([\w,-]+,)?{argument.partition("=")[0]}\b')
 
-    def test_listed_namespaces_get_roles_and_the_cluster_none(self):
+    def test_listed_namespaces_get_roles_and_the_cluster_gets_none(self):
         objects = render('watchNamespaces={a,b}', 'rbac.aggregate=false')
         self.assertFalse([key for key in objects if key[0].startswith('ClusterRole')])
         for_people = [key for key in render('watchNamespaces={a,b}') if key[0].startswith('ClusterRole')]
@@ -140,14 +140,14 @@ class RenderTest(unittest.TestCase):
         arguments = objects['Deployment', 'sluice']['spec']['template']['spec']['containers'][0]['args']
         self.assertIn('--namespaces=a,b', arguments)
 
-    def test_monitors_and_rules_are_there_where_their_kinds_are(self):
+    def test_monitors_and_rules_are_made_if_their_kinds_exist(self):
         self.assertFalse([key for key in render() if key[0] in ('PodMonitor', 'ServiceMonitor', 'PrometheusRule')])
         objects = render('monitoring.labels.release=prometheus', apis=MONITORING)
         self.assertEqual(objects['PodMonitor', 'sluice-jobs']['spec']['podMetricsEndpoints'][0]['port'], 'metrics')
         rules = objects['PrometheusRule', 'sluice']
         self.assertEqual(rules['metadata']['labels']['release'], 'prometheus')
         self.assertNotIn('RUNBOOK_URL', json.dumps(rules))
-        # Prometheus' own templates are not Helm's.
+        # Prometheus' own templates must not be rendered by Helm.
         self.assertIn('{{ $labels.training_job }}', json.dumps(rules))
         ours = [yaml.safe_load(path.read_text())['groups'] for path in sorted(pathlib.Path(f'{CHART}/files/rules').glob('*.yaml'))]
         self.assertEqual([group['name'] for group in rules['spec']['groups']], [group['name'] for groups in ours for group in groups])
@@ -156,14 +156,14 @@ class RenderTest(unittest.TestCase):
                            ('PrometheusRule', 'prometheusRule')]:
             self.assertNotIn(kind, [key[0] for key in render(f'monitoring.{name}.enabled=false', apis=MONITORING)])
 
-    def test_dashboards_are_config_maps_that_grafana_finds(self):
+    def test_dashboards_are_config_maps_with_the_label_of_grafana(self):
         for name in ('fleet', 'job'):
             config = render()['ConfigMap', f'sluice-dashboard-{name}']
             self.assertEqual(config['metadata']['labels']['grafana_dashboard'], '1')
             self.assertEqual(json.loads(config['data'][f'sluice-{name}.json'])['uid'], f'sluice-{name}')
         self.assertFalse([key for key in render('monitoring.dashboards.enabled=false') if key[0] == 'ConfigMap'])
 
-    def test_the_custom_resource_stays_unless_it_is_told_not_to(self):
+    def test_the_custom_resource_is_kept_unless_disabled(self):
         key = ('CustomResourceDefinition', 'trainingjobs.sluice.dev')
         self.assertEqual(render()[key]['metadata']['annotations'], {'helm.sh/resource-policy': 'keep'})
         self.assertNotIn('annotations', render('crds.keep=false')[key]['metadata'])
@@ -185,7 +185,7 @@ class RenderTest(unittest.TestCase):
                     'allowPrivilegeEscalation': False, 'readOnlyRootFilesystem': True, 'capabilities': {'drop': ['ALL']}})
                 self.assertIn('requests', container['resources'])
 
-    def test_the_user_of_pods_can_be_left_to_the_platform(self):
+    def test_the_platform_can_choose_the_user_of_pods(self):
         for setting, user, flags in (('runAsUser=65532', 65532, set()), ('runAsUser=1000', 1000, {'--job-user=1000'}),
                                      ('runAsUser=null', None, {'--platform-user'})):
             with self.subTest(setting):
@@ -195,7 +195,7 @@ class RenderTest(unittest.TestCase):
                 self.assertEqual({flag for flag in pod['containers'][0]['args'] if '-user' in flag}, flags)
                 self.assertEqual(objects['Pod', 'sluice-test']['spec']['securityContext'].get('runAsUser'), user)
 
-    def test_the_script_of_the_test_is_whole(self):
+    def test_the_script_of_the_test_is_complete(self):
         container = render()['Pod', 'sluice-test']['spec']['containers'][0]
         compile(container['command'][2], 'helm_test.py', 'exec')
         self.assertIn('def main', container['command'][2])

@@ -1,4 +1,4 @@
-"""The command `sluice` with a job that trains on real nodes: looking on, logs, and the parameters while it trains."""
+"""The command `sluice` with a job that trains on real nodes: following it, its logs, and its parameters during training."""
 
 import re
 import subprocess
@@ -30,8 +30,8 @@ class CliTest(NodeCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def test_the_first_sample_is_followed_to_its_end_by_run_on_the_cluster(self):
-        # It is to last until it has been looked at, on any machine.
+    def test_run_follows_the_first_sample_to_its_end(self):
+        # It must last until it has been inspected, on any machine.
         manifest = self.cluster.folder / 'first-job.yaml'
         manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.03'))
         run, shown = self.start('run', manifest, '--namespace', self.namespace)
@@ -57,7 +57,7 @@ class CliTest(NodeCase):
             self.assertRegex(lines, rf'(?m)^{process} +\|')
         self.assertGreater(lines.count('worker-1    |'), 1)
 
-    def test_a_job_in_plain_text_is_looked_into_too(self):
+    def test_a_job_in_plain_text_can_be_inspected_too(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
         for before, after in (('spec:\n  model:', 'spec:\n  tls: Disabled\n  model:'), ('name: first-job', 'name: plain'), ('steps: 2000', 'steps: 20000')):
             self.assertIn(before, manifest)
@@ -69,7 +69,7 @@ class CliTest(NodeCase):
         self.assertRegex(self.sluice('inspect', 'plain', '-n', self.namespace), r'plain \(running\) at step [\d,]+')
         self.kubectl('delete', 'stj', 'plain')
 
-    def test_who_may_not_read_the_readers_secret_is_told_how_to_be_allowed(self):
+    def test_a_user_who_may_not_read_the_secret_of_readers_gets_a_remedy(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
         self.kubectl('apply', '-f', '-', stdin=manifest.replace('name: first-job', 'name: closed').replace('steps: 2000', 'steps: 20000'))
         wait_for('it trains', lambda: self.status('closed').get('summary') == 'Training', 180)

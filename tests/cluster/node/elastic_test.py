@@ -1,4 +1,4 @@
-"""Jobs that change while they train on real nodes: their size, their mode, and whether they run at all."""
+"""Jobs that change while they train on real nodes: they are scaled, switch their mode, and are suspended."""
 
 import re
 
@@ -16,7 +16,7 @@ class ElasticTest(TrainingCase):
 
     def wait_for_more_steps(self, job):
         here = self.step(job)
-        return wait_for('steps go on', lambda: max(0, self.step(job) - here), 90)
+        return wait_for('steps continue', lambda: max(0, self.step(job) - here), 90)
 
     def count(self, job, role, there=lambda name: True):
         return len([name for name in self.pods(job) if re.search(f'-{role}-', name) and there(name)])
@@ -54,7 +54,7 @@ class ElasticTest(TrainingCase):
         self.assert_never_failed('scaled')
         self.assertEqual(self.parameters('scaled'), self.undisturbed(steps))
 
-    def test_a_suspended_job_goes_on_at_the_same_sample(self):
+    def test_a_suspended_job_continues_at_the_same_sample(self):
         self.apply(bit_exact_job('pausing', STEPS, slow=0.002))
         self.wait_for_steps('pausing', 500)
         self.change('pausing', {'suspend': True})

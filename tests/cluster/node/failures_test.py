@@ -1,4 +1,4 @@
-"""What a cluster does to pods, done to those of a job on real nodes: it trains on, to the same parameters."""
+"""Failures of pods and nodes during a job on real nodes: it continues to train, to the same parameters."""
 
 import time
 
@@ -7,16 +7,16 @@ from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
 
 STEPS = 5000
-# Bounds on a machine of which each core has one process to run; see TrainingCase.assert_within.
+# Bounds on a machine with one runnable process per core; see TrainingCase.assert_within.
 REPLACED = 5  # until a new worker contributes, beyond its pod's own start
-STOPPED = 1.5  # for which the others stand
+STOPPED = 1.5  # for which the other workers pause
 STOPPED_BY_A_LOST_NODE = 6
-RESTORED = 10  # until steps go on after the loss of a shard or the coordinator, beyond its pod's own start
+RESTORED = 10  # until steps continue after the loss of a shard or the coordinator, beyond its pod's own start
 
 
 class FailuresTest(TrainingCase):
 
-    def test_workers_that_die_are_replaced_and_nothing_is_lost(self):
+    def test_dead_workers_are_replaced_without_loss(self):
         job = bit_exact_job('disturbed', STEPS, slow=0.003)
         self.wrap_workers(job)
         self.apply(job)
@@ -56,9 +56,9 @@ class FailuresTest(TrainingCase):
             wait_for('it trains in a new attempt', lambda: self.metric('job-coordinator', 'sluice_attempt') == attempt and
                      (self.metric('job-worker-0', 'sluice_member') or 0) > 0, 90)
             here = self.metric('job-coordinator', 'sluice_step') or 0
-            wait_for('steps go on', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)
+            wait_for('steps continue', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)
             took = time.monotonic() - began
-            say(f'{pod} deleted: steps go on after {took:.1f} s (its container began after '
+            say(f'{pod} deleted: steps continue after {took:.1f} s (its container began after '
                 f'{self.started(pod) - clock:.0f} s)')
             with self.subTest(pod):
                 self.assert_within(took, RESTORED, own_start)
@@ -66,19 +66,19 @@ class FailuresTest(TrainingCase):
         self.wait_until_succeeded('job')
         self.assertEqual(self.parameters('job'), self.undisturbed(STEPS))
 
-    def test_a_worker_that_needs_too_much_memory_is_told_so(self):
+    def test_a_worker_that_runs_out_of_memory_is_reported(self):
         job = bit_exact_job('hungry', STEPS, workers=1)
         job['spec']['worker']['template'] = template('worker', '24Mi')
         job['spec']['worker']['template']['spec']['containers'][0]['resources']['requests']['memory'] = '24Mi'
         self.apply(job)
-        failure = wait_for('the death is told', lambda: self.status('hungry').get('lastFailures'), 60)[0]
+        failure = wait_for('the death is reported', lambda: self.status('hungry').get('lastFailures'), 60)[0]
         self.assertEqual((failure['reason'], failure['role']), ('OOMKilled', 'worker'))
         self.assertIn('memory', failure['message'] + self.kubectl('describe', 'stj', 'hungry'))
 
     # ---- lost nodes
 
     def on_two_nodes(self, name, steps, **more):
-        """A job with a worker on each node, and all else on the first; the worker on the second, and the other."""
+        """A job with a worker on each node and all else on the first; returns the worker on the second, and the other."""
         job = bit_exact_job(name, steps, **more)
         for role in ('coordinator', 'parameterServer'):
             job['spec'][role]['template']['spec']['nodeSelector'] = {'kubernetes.io/hostname': f'{self.cluster.name}-n1'}
@@ -95,7 +95,7 @@ class FailuresTest(TrainingCase):
     def wait_for_node(self):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')
 
-    def test_a_node_without_power_costs_its_pods_a_new_place(self):
+    def test_pods_of_a_node_without_power_move(self):
         victim, other = self.on_two_nodes('power', 60000)
         try:
             replaced, stopped = self.disturb('node without power', 'power', victim,
@@ -107,7 +107,7 @@ class FailuresTest(TrainingCase):
         self.kubectl('delete', 'stj', 'power')
         self.wait_for_node()
 
-    def test_a_node_that_is_cut_off_costs_its_pods_a_new_place_and_its_return_changes_nothing(self):
+    def test_pods_of_a_disconnected_node_move_and_its_return_changes_nothing(self):
         victim, other = self.on_two_nodes('cut', STEPS, slow=0.003)
         try:
             replaced, stopped = self.disturb('node cut off', 'cut', victim,
@@ -116,7 +116,7 @@ class FailuresTest(TrainingCase):
             self.assert_within(stopped, STOPPED_BY_A_LOST_NODE)
             self.assertEqual(self.pod(victim)['spec']['nodeName'], f'{self.cluster.name}-n1')
         finally:
-            # What ran there all the time comes back, and finds that its place is taken.
+            # The worker that kept running there reconnects, and finds that its slot is taken.
             self.cluster.script('node-link.sh', 2, 'up')
         self.wait_for_node()
         failure = self.status('cut')['lastFailures'][0]

@@ -1,4 +1,4 @@
-"""What tests on real nodes begin with: two nodes, the images, and the chart."""
+"""The base of tests on real nodes: two nodes, the images, and the chart."""
 
 import unittest
 
@@ -77,7 +77,7 @@ class NodeCase(unittest.TestCase):
         return self.pod(name)['status']['podIP']
 
     def metric(self, pod, name):
-        """None while the pod does not tell."""
+        """None if the pod does not answer."""
         found = self.pod(pod)
         address = (found or {}).get('status', {}).get('podIP')
         return scrape(self.cluster, address).get(name) if address else None

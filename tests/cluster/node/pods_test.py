@@ -18,7 +18,7 @@ spec:
   parameterServer: {replicas: 2}
   worker: {replicas: 2}
 '''
-# What the most careful namespaces ask for.
+# The requirements of the most restrictive namespaces.
 POD_SECURITY = {'runAsNonRoot': True, 'runAsUser': 65532, 'seccompProfile': {'type': 'RuntimeDefault'}}
 CONTAINER_SECURITY = {
     'allowPrivilegeEscalation': False,
@@ -100,8 +100,8 @@ class PodsTest(unittest.TestCase):
         manifest.write_text(JOB % self.namespace)
         job = run([images.program('sluice'), 'render', manifest])
         self.api.create('configmaps', {'metadata': {'name': 'job'}, 'data': {'job.json': job}}, self.namespace)
-        # With an address of its own, as the operator makes it: the name of a headless one is unknown until the pod has an
-        # address, and name servers and gRPC remember for up to half a minute that it was.
+        # With its own address, as the operator makes it: the name of a headless service is unknown until the pod has an address,
+        # and name servers and gRPC remember for up to half a minute that it was unknown.
         self.api.create('services', {'metadata': {'name': 'coordinator'}, 'spec': {
             'publishNotReadyAddresses': True, 'selector': {'role': 'coordinator'},
             'ports': [{'name': 'control', 'port': 29500, 'targetPort': 29500}]}}, self.namespace)
@@ -111,7 +111,7 @@ class PodsTest(unittest.TestCase):
         storage = ('storage', '/checkpoints', {'emptyDir': {}})
         coordinator = f'coordinator.{self.namespace}.svc:29500'
         nodes = [f'{self.cluster.name}-n1', f'{self.cluster.name}-n2']
-        # The storage is a folder of one node here, so who needs it is there.
+        # The storage is a folder of one node here, so the pods that need it are on that node.
         self.api.create('pods', pod(
             'coordinator', 'sluice-server',
             ['/usr/bin/sluice-coordinator', '--job', '/etc/sluice/job.json', '--listen', '0.0.0.0:29500', '--storage',
@@ -128,7 +128,7 @@ class PodsTest(unittest.TestCase):
                 ['/usr/bin/sluice-worker', '--job', name, '--index', str(index), '--coordinator', coordinator, '--threads', '1',
                  *metrics], role='worker', node=nodes[index]), self.namespace)
         everybody = ['coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1']
-        # A worker that is too late to be seen as a member has succeeded all the same.
+        # A worker whose membership was too short to be observed has succeeded all the same.
         wait_for('a worker is a member of the view, or has ended', lambda: self.ready('worker-0') or self.ended('worker-0'), 180)
         for one in everybody:
             self.wait_for_end(one, 240)

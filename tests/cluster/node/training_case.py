@@ -1,4 +1,4 @@
-"""What tests that disturb a job on real nodes share: a job whose result is known to the bit, and ways to hurt its pods."""
+"""The base of tests that disturb a job on real nodes: a job whose result is known to the bit, and faults for its pods."""
 
 import calendar
 import contextlib
@@ -22,7 +22,7 @@ SMALL = {
     'ps': {'cpu': '20m', 'memory': '48Mi'},
     'worker': {'cpu': '50m', 'memory': '128Mi'},
 }
-# Runs a worker, and ends with 1 as soon as it is told to: what a program does that meets an error.
+# Runs a worker, and exits with 1 on request, as a program does after an error.
 WRAPPER = '''
 "$@" &
 worker=$!
@@ -37,7 +37,7 @@ while kill -0 $worker 2>/dev/null; do
 done
 wait $worker
 '''
-# Fills the memory that its control group has left.
+# Fills the remaining memory of its control group.
 HOG = '''
 import os, sys, time
 with open(os.path.join(sys.argv[1], 'cgroup.procs'), 'w') as group:
@@ -55,7 +55,7 @@ def template(role, memory):
 
 
 def bit_exact_job(name, steps, workers=2, slow=0.0):
-    """The same steps give the same bits, whatever happens on the way; `slow`: seconds that a worker waits for each microbatch."""
+    """A job in which the same steps give the same bits, whatever happens; `slow`: seconds that a worker waits per microbatch."""
     return {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -95,21 +95,21 @@ class TrainingCase(NodeCase):
         content = file.read_bytes()
         begin = 8 + int.from_bytes(content[:8], 'little')
         table = json.loads(content[8:begin])
-        table.pop('__metadata__', None)  # whose they are
+        table.pop('__metadata__', None)  # the job's identity
         return table, content[begin:]
 
     def undisturbed(self, steps):
-        """What bit_exact_job's parameters are after so many steps to which nothing happened."""
+        """The parameters of bit_exact_job after that many undisturbed steps."""
         if steps not in self._results:
             self.apply(bit_exact_job('undisturbed', steps))
             self.wait_until_succeeded('undisturbed')
             self._results[steps] = self.parameters('undisturbed')
         return self._results[steps]
 
-    # ---- what is done to workers
+    # ---- faults of workers
 
     def wrap_workers(self, job):
-        """Workers of this job can be told to end with exit code 1."""
+        """Lets a test end workers of this job with exit code 1."""
         folder = self.folders['datasets']
         shutil.copy('/bin/busybox', folder / 'busybox')
         (folder / 'run.sh').write_text(WRAPPER)
@@ -125,14 +125,14 @@ class TrainingCase(NodeCase):
         return self.pod(pod)['status']['containerStatuses'][0]['containerID'].rpartition('/')[2]
 
     def kill_inside(self, pod, signal):
-        """The pod's process dies by a signal, as the node sees it."""
+        """Kills the pod's process by a signal, from the node."""
         node = int(self.pod(pod)['spec']['nodeName'].rpartition('n')[2])
         socket = self.cluster.folder / f'n{node}/run-containerd/containerd.sock'
         run(['ctr', '-a', socket, '-n', 'k8s.io', 'tasks', 'kill', '-s', signal, self.container(pod)])
 
     @contextlib.contextmanager
     def memory_taken(self, pod):
-        """Something in the pod's container takes all memory that it may have, until the end of the block."""
+        """A process in the pod's container takes all memory of the container, until the end of the block."""
         group = next(one for one in pathlib.Path('/sys/fs/cgroup/memory').rglob(self.container(pod)) if one.is_dir())
         with subprocess.Popen([sys.executable, '-c', HOG, group]) as hog:
             try:
@@ -140,15 +140,15 @@ class TrainingCase(NodeCase):
             finally:
                 hog.kill()
 
-    # ---- what is measured
+    # ---- measurements
 
     @staticmethod
     def slowness():
-        """How much longer than on a free machine things may take: how many processes want each of its cores."""
+        """How much longer than on an idle machine work may take: the number of runnable processes per core."""
         return max(1.0, os.getloadavg()[0] / os.cpu_count())
 
     def own_start(self, like):
-        """How long a pod like that one takes until its program answers, without any part of a job: it has no coordinator."""
+        """How long a pod like that one takes until its program answers, outside any job: it has no coordinator."""
         spec = copy.deepcopy(self.pod(like)['spec'])
         for assigned in ('nodeName', 'hostname', 'subdomain'):
             spec.pop(assigned, None)
@@ -164,12 +164,12 @@ class TrainingCase(NodeCase):
         return took
 
     def assert_within(self, took, seconds, own_start=0.0):
-        """In so many seconds, and the pod's own start; or in the time that this takes on a machine with so much to do."""
+        """Asserts a time of at most the pod's own start plus that many seconds times the machine's load."""
         slowness = self.slowness()
         self.assertLessEqual(took, own_start + seconds * slowness, f'{slowness:.1f} processes want each core')
 
     def first_contribution(self, pod, before, seconds=90):
-        """Waits for the first step of the pod's next life; when that was."""
+        """Waits for the first step of the pod's next life; returns its time."""
         def next_life():
             found = self.pod(pod)
             return found if found and found['metadata']['uid'] != before else None
@@ -178,12 +178,12 @@ class TrainingCase(NodeCase):
         return time.monotonic()
 
     def started(self, pod):
-        """Since when the container of a pod runs, to the second."""
+        """When the container of a pod started, to the second."""
         text = self.pod(pod)['status']['containerStatuses'][0]['state']['running']['startedAt']
         return calendar.timegm(time.strptime(text, '%Y-%m-%dT%H:%M:%SZ'))
 
     def disturb(self, what, job, pod, act, other):
-        """Does it to a worker; times from the event to the replacement's first contribution, and of the others' stop."""
+        """Applies a fault to a worker; measures when the replacement contributes, and how long the others pause."""
         before = self.pod(pod)['metadata']['uid']
         progress = Progress(self.cluster, self.address(f'{job}-{other}'), 'sluice_steps_total')
         began, clock = time.monotonic(), time.time()
@@ -192,5 +192,5 @@ class TrainingCase(NodeCase):
         stopped = progress.longest_stop(began)
         progress.end()
         say(f'{what}: the replacement contributes after {contributed - began:.1f} s (its container began after '
-            f'{self.started(pod) - clock:.0f} s); the other worker stood for {stopped:.1f} s')
+            f'{self.started(pod) - clock:.0f} s); the other worker paused for {stopped:.1f} s')
         return contributed - began, stopped

@@ -1,4 +1,4 @@
-"""A sample as a user applies it, on real nodes, to its accuracy."""
+"""Trains a sample as a user applies it, on real nodes, to its accuracy."""
 
 import re
 
@@ -7,10 +7,10 @@ from tests.cluster.testing import volumes
 from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
 
-# Until it is suspended: so that something can be done to the job meanwhile on any machine.
+# Lasts until it is suspended, so that the test can act on the job meanwhile on any machine.
 ENDLESS = 'steps: 1000000\n    stepDelaySeconds: 0.005'
 
-# Of a pod template's spec: no two workers of a job on one node.
+# Part of a pod template's spec: puts no two workers of a job on one node.
 SPREAD = '''        topologySpreadConstraints:
           - maxSkew: 1
             topologyKey: kubernetes.io/hostname
@@ -22,10 +22,10 @@ SPREAD = '''        topologySpreadConstraints:
 class TrainingTest(NodeCase):
 
     def step(self, job):
-        return wait_for(f'{job} tells its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
+        return wait_for(f'{job} reports its step', lambda: self.metric(f'{job}-coordinator', 'sluice_step'))
 
     def suspend(self, job):
-        """Ends a job that lasts for as long as it is looked at, with its last checkpoint."""
+        """Ends a job that lasts as long as the test needs it, with its last checkpoint."""
         self.kubectl('patch', f'stj/{job}', '--type=merge', '-p', '{"spec": {"suspend": true}}')
         self.kubectl('wait', f'stj/{job}', '--for=condition=Suspended', '--timeout=300s', timeout=310)
 
@@ -35,7 +35,8 @@ class TrainingTest(NodeCase):
         volumes.copy_images(source, self.folders['datasets'] / 'mnist')
         self.sample('mnist.yaml')
         wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
-        # The kubelet learns a second later than the job that a container runs, and has no logs of it before.
+        # The kubelet notices a second later than the job that a container runs, and has no logs of
+        # it before.
         wait_for('its shard is ready', lambda: self.is_ready('mnist-ps-0'), 60)
         say(plain(self.kubectl('get', 'stj', 'mnist')).strip())
         say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
@@ -54,7 +55,7 @@ class TrainingTest(NodeCase):
         self.kubectl('delete', 'stj', 'mnist')
         wait_for('its pods are gone', lambda: not self.pods('mnist'), 60)
 
-    def test_a_job_takes_in_a_worker_after_its_certificates_were_renewed(self):
+    def test_a_worker_joins_after_certificates_were_renewed(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()
         for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', ENDLESS)):
             self.assertIn(before, manifest)
@@ -64,7 +65,7 @@ class TrainingTest(NodeCase):
         self.wait_for_steps('tls', 20)
         self.assertEqual(self.status('tls')['tls'], 'Enabled')
         self.assertIn('--tls-directory=/etc/sluice-tls', self.pod('tls-ps-0')['spec']['containers'][0]['args'])
-        # The old certificates are gone; the new worker has one of the new.
+        # The old certificates are gone; the new worker has a new one.
         self.kubectl('delete', 'secret', 'tls-tls-worker')
         self.kubectl('scale', 'stj/tls', '--replicas=3')
         wait_for('the third worker is a member', lambda: self.is_ready('tls-worker-2'), 120)
@@ -72,7 +73,7 @@ class TrainingTest(NodeCase):
         self.suspend('tls')
         say(plain(self.kubectl('get', 'stj', 'tls')).strip())
 
-    def test_layers_are_computed_by_the_shards_for_workers_that_speak_tls_with_them(self):
+    def test_shards_compute_layers_for_workers_over_tls(self):
         manifest, count = re.subn(r'data:\n    format: IDX\n(    .*\n)*?    normalize: .*', 'data:\n    format: Synthetic\n    synthetic: {samples: 2000, '
                                   'shape: [1, 28, 28], classes: 10}', (SAMPLES / 'server-execution.yaml').read_text())
         self.assertEqual(count, 1)
@@ -82,7 +83,7 @@ class TrainingTest(NodeCase):
         self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
         say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())
 
-    def test_workers_on_two_nodes_sum_their_dense_gradients_among_each_other(self):
+    def test_workers_on_two_nodes_all_reduce_dense_gradients(self):
         manifest, count = re.subn(r'  data:\n    format: Text\n(    .*\n)*', '  data:\n    format: Synthetic\n    synthetic: {samples: 640, shape: [20], '
                                   'vocabulary: 500}\n', (SAMPLES / 'hybrid.yaml').read_text())
         self.assertEqual(count, 1)
@@ -95,7 +96,7 @@ class TrainingTest(NodeCase):
         nodes = {self.pod(f'hybrid-worker-{i}')['spec']['nodeName'] for i in range(2)}
         self.assertEqual(len(nodes), 2, 'the workers are on two nodes')
         self.assertGreater(self.metric('hybrid-worker-1', 'sluice_all_reduce_sent_bytes_total') or 0, 0)
-        # One that dies takes the group with it; the next view has another.
+        # A worker that dies breaks the group; the next view has a new one.
         before = self.pod('hybrid-worker-0')
         self.kubectl('delete', 'pod', 'hybrid-worker-0', '--wait=false')
         wait_for('it is replaced', lambda: (self.pod('hybrid-worker-0') or before)['metadata']['uid'] != before['metadata']['uid'], 120)

@@ -1,4 +1,4 @@
-"""What only shows when a job runs on real nodes: it is told, with what can be done, and mostly ends by itself when it is mended."""
+"""Problems that only show on real nodes: they are reported with a remedy, and most jobs recover once the problem is fixed."""
 
 from tests.cluster.node.node_case import SAMPLES
 from tests.cluster.node.training_case import TrainingCase, bit_exact_job
@@ -16,14 +16,14 @@ class TroublesTest(TrainingCase):
         return next((one for one in self.status(job).get('conditions', []) if one['type'] == kind), {})
 
     def wait_until_told(self, job, reason, *words):
-        """The reason is in the condition Degraded, with these words; an event has the first of them too."""
-        told = wait_for(f'{reason} is told', lambda: self.condition(job, 'Degraded').get('reason') == reason and
+        """Waits until the condition Degraded has the reason, with these words; an event has the first of them too."""
+        told = wait_for(f'{reason} is reported', lambda: self.condition(job, 'Degraded').get('reason') == reason and
                         self.condition(job, 'Degraded'), 120)
         say(f'{reason}: {told["message"]}')
         self.assertEqual(told['status'], 'True')
         for word in words:
             self.assertIn(word, told['message'])
-        wait_for('an event says it', lambda: any(
+        wait_for('an event reports it', lambda: any(
             one['regarding']['name'] == job and one['type'] == 'Warning' and words[0] in one.get('note', '')
             for one in self.api.list('events', self.namespace)))
         self.assertNotEqual(self.condition(job, 'Failed').get('status'), 'True')
@@ -32,7 +32,7 @@ class TroublesTest(TrainingCase):
         self.wait_until_succeeded(job)
         wait_for('nothing is amiss any more', lambda: self.condition(job, 'Degraded').get('status') == 'False')
 
-    def test_an_image_that_is_not_there(self):
+    def test_a_missing_image(self):
         job = bit_exact_job('image', STEPS)
         job['spec']['image'] = 'localhost/sluice-worker:not-there'
         self.apply(job)
@@ -40,7 +40,7 @@ class TroublesTest(TrainingCase):
         self.api.merge('trainingjobs', self.namespace, 'image', {'spec': {'image': images.reference('sluice-worker')}})
         self.assert_recovers('image')
 
-    def test_a_volume_that_is_not_there(self):
+    def test_a_missing_volume(self):
         job = bit_exact_job('volume', STEPS)
         job['spec']['checkpoint']['storage']['claimName'] = 'later'
         self.apply(job)
@@ -52,7 +52,7 @@ class TroublesTest(TrainingCase):
             name: claim['spec'][name] for name in ('accessModes', 'resources')}}, self.namespace)
         self.assert_recovers('volume')
 
-    def test_data_that_is_not_there(self):
+    def test_missing_data(self):
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
         self.wait_until_told('mnist', 'DataMissing', '/data/mnist: no such file or folder', 'put it there')
         self.assertEqual(self.status('mnist')['summary'], 'DataMissing')
@@ -64,8 +64,9 @@ class TroublesTest(TrainingCase):
         self.assert_recovers('mnist')
         self.assertEqual(self.status('mnist')['training']['step'], 10)
 
-    def test_data_that_is_there_and_is_no_good_fails_the_job_and_is_named(self):
-        # What a worker meets when it reads its data is told by the coordinator, as on one machine, and ends the job.
+    def test_bad_data_fails_the_job_and_is_named(self):
+        # The coordinator reports a worker's error in reading its data, as on one machine, and the
+        # job ends.
         folder = self.folders['datasets'] / 'mnist'
         volumes.copy_images(volumes.FASHION, folder)
         labels = next(folder.glob('train-labels*'))
@@ -77,7 +78,7 @@ class TroublesTest(TrainingCase):
         self.assertEqual(failed['reason'], 'TrainingFailed')
         self.assertIn(f'/data/mnist/{labels.name}: ', failed['message'])
 
-    def test_a_secret_that_a_template_names_is_not_there(self):
+    def test_a_missing_secret_named_by_a_template(self):
         job = bit_exact_job('secret', STEPS)
         job['spec']['worker']['template']['spec']['containers'][0]['env'] = [
             {'name': 'TOKEN', 'valueFrom': {'secretKeyRef': {'name': 'token', 'key': 'token'}}}]
@@ -86,7 +87,7 @@ class TroublesTest(TrainingCase):
         self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
         self.assert_recovers('secret')
 
-    def test_a_secret_that_a_volume_of_a_template_needs_is_not_there(self):
+    def test_a_missing_secret_needed_by_a_volume_of_a_template(self):
         job = bit_exact_job('mount', STEPS)
         spec = job['spec']['worker']['template']['spec']
         spec['volumes'] = [{'name': 'token', 'secret': {'secretName': 'token'}}]
@@ -104,7 +105,7 @@ class TroublesTest(TrainingCase):
             manifest = manifest.replace(before, after)
         return manifest
 
-    def test_a_job_begins_where_another_one_ended(self):
+    def test_a_job_starts_from_the_result_of_another(self):
         volumes.copy_images(volumes.FASHION, self.folders['datasets'] / 'mnist')
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
         self.wait_until_succeeded('mnist')

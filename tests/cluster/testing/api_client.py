@@ -1,4 +1,4 @@
-"""A small client of the API server for tests: what a test looks at between two commands of kubectl."""
+"""A small client of the API server, for tests that read objects between two commands of kubectl."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.parse
 
-# Where the kinds that tests look at are served.
+# The API paths of the kinds that tests use.
 PATHS = {
     'namespaces': '/api/v1',
     'nodes': '/api/v1',
@@ -49,7 +49,7 @@ def path_of(resource, namespace=None, name=None, subresource=None):
 
 
 class ApiClient:
-    """One connection, made anew when it breaks; for one thread."""
+    """One connection, reopened when it breaks; for one thread."""
 
     def __init__(self, host, port, authority, certificate, key):
         self._host = host
@@ -62,7 +62,7 @@ class ApiClient:
         return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
 
     def request(self, method, path, body=None, content_type='application/json'):
-        """The parsed answer; ApiError if it is an error. The body is text, or what becomes JSON."""
+        """Returns the parsed answer; raises ApiError if it is an error. The body is text, or a value to send as JSON."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode() if body is not None else None
         if method != 'GET':
             self._connection = None  # a write is not sent over a connection that may have ended meanwhile
@@ -75,7 +75,7 @@ class ApiClient:
                 content = answer.read()
                 break
             except (OSError, http.client.HTTPException):
-                # The server may have ended an idle connection, or be starting anew.
+                # The server may have ended an idle connection, or be restarting.
                 self._connection = None
                 if not again or method != 'GET':
                     raise
@@ -118,7 +118,7 @@ class ApiClient:
 
 
 class History(threading.Thread):
-    """Every change of a kind in a namespace since it was made, with the time at which it was seen."""
+    """Records every change of a kind's objects in a namespace since its construction, with the time of its arrival."""
 
     def __init__(self, client, resource, namespace):
         super().__init__(daemon=True)

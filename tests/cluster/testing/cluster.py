@@ -1,4 +1,4 @@
-"""A cluster of its own for a test program: brought up by the scripts in the folder above, and gone without a trace after it."""
+"""A separate cluster for a test program, started by the scripts in the parent folder, and removed completely at its end."""
 
 import contextlib
 import itertools
@@ -40,7 +40,7 @@ class CommandFailed(Exception):
 
 
 def run(command, stdin=None, timeout=120, environment=None):
-    """What a command wrote to standard output; CommandFailed if it did not end with 0."""
+    """Returns a command's standard output; raises CommandFailed if its exit code is not 0."""
     done = subprocess.run([str(part) for part in command], input=stdin, capture_output=True, text=True, timeout=timeout,
                           env=environment)
     if done.returncode != 0:
@@ -49,7 +49,7 @@ def run(command, stdin=None, timeout=120, environment=None):
 
 
 def wait_for(what, look, seconds=60, every=0.1):
-    """The first true result of look(); an AssertionError that says what was waited for, and what there was instead."""
+    """Returns the first true result of look(); after the time an AssertionError with `what` and the last result."""
     deadline = time.monotonic() + seconds
     seen = None
     while True:
@@ -59,7 +59,7 @@ def wait_for(what, look, seconds=60, every=0.1):
                 return result
             if result is not None and result is not False:
                 seen = result
-        except (OSError, api_client.ApiError, CommandFailed, LookupError) as error:  # what is looked at is not there yet
+        except (OSError, api_client.ApiError, CommandFailed, LookupError) as error:  # the object does not exist yet
             seen = repr(error)
         if time.monotonic() > deadline:
             raise AssertionError(f'after {seconds} s still not: {what}' + (f' ({seen})' if seen else ''))
@@ -67,7 +67,7 @@ def wait_for(what, look, seconds=60, every=0.1):
 
 
 def _free_ports():
-    """A port of which the next is free as well (a second API server takes it)."""
+    """A free port after which the next one is free as well (for a second API server)."""
     for _ in range(100):
         with socket.socket() as one, socket.socket() as two:
             one.bind(('127.0.0.1', 0))
@@ -81,7 +81,7 @@ def _free_ports():
 
 
 def _end_abandoned():
-    """Clusters whose test was killed: nobody else would end them."""
+    """Ends clusters of killed tests, which no other process would end."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob('sluice-cluster-t*'):
         owner = folder / 'owner'
         try:
@@ -104,7 +104,10 @@ def _start_time(pid):
 
 
 class Cluster:
-    """`with Cluster(nodes=2) as cluster:`; more flags for its programs are named as up-control-plane.sh and up-kwok.sh do."""
+    """`with Cluster(nodes=2) as cluster:`.
+
+    `flags` has more flags for its programs, named as in up-control-plane.sh and up-kwok.sh.
+    """
 
     def __init__(self, nodes=0, simulated=0, images=(), flags=None):
         _end_abandoned()
@@ -156,7 +159,7 @@ class Cluster:
                        env={**self.environment, 'PURGE': '1'})
 
     def script(self, name, *arguments, timeout=120):
-        """One of the scripts in tests/cluster; what it says is shown."""
+        """Runs a script of tests/cluster and shows its output."""
         for line in run([SCRIPTS / name, *arguments], environment=self.environment, timeout=timeout).splitlines():
             say(f'  {name}: {line.split(" ", 1)[-1]}')
 
@@ -166,7 +169,7 @@ class Cluster:
             print('\n'.join([f'--- {log.name}', *lines]), flush=True)
 
     def show_pods(self, namespace, lines=12):
-        """What a person would look at first when the pods of a namespace do not do what they should."""
+        """Shows what a user would look at first when the pods of a namespace misbehave."""
         for command in (('get', 'pods', '-o', 'wide'), ('get', 'events', '--sort-by=.metadata.creationTimestamp')):
             say(f'--- kubectl {" ".join(command)}\n' + '\n'.join(self._answer('-n', namespace, *command).splitlines()[-40:]))
         for pod in self.api.list('pods', namespace):
@@ -176,14 +179,14 @@ class Cluster:
                 self._answer('-n', namespace, 'logs', name, '--all-containers', f'--tail={lines}'))
 
     def _answer(self, *arguments):
-        """Of kubectl, be it an error."""
+        """The output of kubectl, or its error."""
         try:
             return self.kubectl(*arguments, timeout=30)
         except (CommandFailed, subprocess.TimeoutExpired) as error:
             return str(error)
 
     def client(self, port=None):
-        """Another connection of the administrator's; one is for one thread."""
+        """Another connection as administrator; each connection is for one thread."""
         pki = self.folder / 'pki'
         return api_client.ApiClient('127.0.0.1', port or self.port, pki / 'ca.crt', pki / 'admin.crt', pki / 'admin.key')
 
@@ -191,24 +194,24 @@ class Cluster:
         return run([CACHE / 'bin/kubectl', *arguments], stdin=stdin, timeout=timeout, environment=self.environment)
 
     def refused(self, *arguments, stdin=None):
-        """What kubectl said, who was expected to refuse."""
+        """Returns the error of a kubectl command that is expected to be refused."""
         try:
             output = self.kubectl(*arguments, stdin=stdin)
         except CommandFailed as failed:
             return failed.error
-        raise AssertionError(f'kubectl {" ".join(map(str, arguments))} was to be refused, and said:\n{output}')
+        raise AssertionError(f'kubectl {" ".join(map(str, arguments))} should have been refused, but printed:\n{output}')
 
     def helm(self, *arguments, timeout=180):
         return run([CACHE / 'bin/helm', *arguments], timeout=timeout, environment=self.environment)
 
     def apply(self, *objects):
-        """Objects, or the text of manifests."""
+        """Applies objects, or the text of manifests."""
         text = '\n---\n'.join(one if isinstance(one, str) else json.dumps(one) for one in objects)
         return self.kubectl('apply', '-f', '-', stdin=text)
 
     @contextlib.contextmanager
     def namespace(self, labels=None):
-        """The name of a new namespace, which is gone at the end."""
+        """The name of a new namespace, which is deleted at the end."""
         name = f'test-{next(_namespaces)}'
         self.api.create('namespaces', {'metadata': {'name': name, 'labels': labels or {}}})
         wait_for('the default service account', lambda: self.api.get('serviceaccounts', name, 'default'))
@@ -243,11 +246,11 @@ def conditions(value):
 
 
 def has_failed(test):
-    """Whether an assertion of a unittest.TestCase has failed by now: for what is shown of it in its cleanup."""
+    """Whether an assertion of a unittest.TestCase has failed so far, for cleanups that show more of a failed test."""
     result = test._outcome.result
     return any(getattr(one, 'test_case', one) is test for one, _ in result.failures + result.errors)
 
 
 def plain(text):
-    """Without the escape sequences of a terminal."""
+    """The text without the escape sequences of a terminal."""
     return re.sub(r'\x1b\[[0-9;]*m', '', text)

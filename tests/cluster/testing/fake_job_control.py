@@ -4,11 +4,11 @@
 
 It runs in the control plane's network namespace, where all addresses of simulated pods are made local. In FOLDER:
 
-    jobs.json     what coordinators say: {"default": {...}, "10.245.0.7": {...}}, each a JobProgress as JSON, and
+    jobs.json     the coordinators' answers: {"default": {...}, "10.245.0.7": {...}}, each a JobProgress as JSON, and
                   "hang": true (does not answer)
-    calls.jsonl   what they were told: a line for each SetDesired
+    calls.jsonl   the calls that they got: one line for each SetDesired
 
-A coordinator that is told to suspend says that it is suspended, whatever the file says.
+A coordinator that got a request to suspend answers that it is suspended, whatever jobs.json has.
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ class Server:
         self._desired = {}  # address -> the newest SetDesiredRequest
 
     def _address(self, context):
-        # The authority that the client dialled: the one way to tell coordinators apart.
+        # The authority that the client dialled: only by it can coordinators be distinguished.
         return context._rpc_event.call_details.host.decode().rpartition(':')[0]  # pylint: disable=protected-access
 
     def _said(self, address):

@@ -1,7 +1,7 @@
-"""A proxy between the operator and the API server that does to requests what networks and servers do to them.
+"""A proxy between the operator and the API server that injects the faults of networks and servers.
 
 It listens in the control plane's network namespace with the API server's certificate, and passes credentials on, so that the
-operator sees an API server. What happens to a request is said by one function from Request to Fault.
+operator sees an API server. One function from Request to Fault decides what happens to a request.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ WRITES = ('POST', 'PUT', 'PATCH', 'DELETE')
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a rule decides by."""
+    """The input of a rule."""
 
-    number: int  # of all requests, from 1
+    number: int  # counts all requests, from 1
     method: str
     path: str
     query: dict
@@ -51,16 +51,16 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """In the order in which they come; by default nothing is wrong."""
+    """Faults of one request, in the order in which they happen; none by default."""
 
     delay_seconds: float = 0
-    drop_before: bool = False  # the connection ends, and the API server never hears of the request
+    drop_before: bool = False  # the connection ends, and the API server never gets the request
     status: int = 0  # answered by the proxy
     reason: str = ''
     retry_after: int = 0
-    drop_after: bool = False  # the API server has done it, the answer is lost
+    drop_after: bool = False  # the API server handles the request, but the answer is lost
     cut_after_seconds: float = 0  # a watch ends in the middle of a line
-    stale: bool = False  # an earlier answer to the same question, if there is one
+    stale: bool = False  # answer with an earlier answer to the same request, if there is one
 
 
 NONE = Fault()
@@ -72,7 +72,7 @@ class FaultProxy:
     def __init__(self, cluster, rule=None):
         self._cluster = cluster
         self.rule = rule or (lambda request: NONE)
-        self.after_write = None  # called with the Request when the API server has answered, before the client hears of it
+        self.after_write = None  # called with the Request when the API server has answered, before the client gets the answer
         self._lock = threading.Lock()
         self._number = 0
         self._requests = []
@@ -119,13 +119,13 @@ class FaultProxy:
             return list(self._requests)
 
     def first_answer(self, target, answer):
-        """The first answer that was ever given to this question: what a server that lags behind says."""
+        """The first answer to this request, as a server that lags behind would give it."""
         with self._lock:
             return self._answers.setdefault(target, answer)
 
 
 class _TlsListener:
-    """Accepts with the handshake left to the connection's own thread."""
+    """Accepts connections; each connection's own thread does the handshake."""
 
     def __init__(self, listener, context):
         self._listener = listener
@@ -156,7 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             super().handle()
         except (OSError, ValueError, http.client.HTTPException):
-            pass  # either side has gone
+            pass  # either side has disconnected
         finally:
             if self._upstream is not None:
                 self._upstream.close()
@@ -245,4 +245,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended by itself
+            pass  # it has already ended

@@ -1,4 +1,4 @@
-"""The project's images, from the programs that Bazel built for the test."""
+"""Makes the project's images from the programs that Bazel built for the test."""
 
 import fcntl
 import hashlib
@@ -18,11 +18,11 @@ _PROGRAMS = {
     'sluice-ps-torch': 'services/stage/sluice-ps-torch',
     'sluice-worker': 'services/worker/sluice-worker',
 }
-_KEPT = 4  # sets of archives that are kept; more than tests run at once
+_KEPT = 4  # sets of archives to keep; more than the number of tests that run at once
 
 
 def program(name):
-    """The path of a program that is among the test's data."""
+    """The path of a program in the test's data."""
     return (cluster.ROOT / _PROGRAMS[name]).resolve()
 
 
@@ -31,7 +31,7 @@ def reference(image):
 
 
 def build(*images):
-    """Paths of the images' archives. Made once for the same programs, and kept in the cache."""
+    """Returns the paths of the images' archives, which are made once for the same programs and kept in the cache."""
     content = hashlib.sha256()
     present = {name: program(name) for name in _PROGRAMS if program(name).exists()}
     for file in [*present.values(), cluster.ROOT / 'images/oci_image.py', cluster.ROOT / 'tools/build_images.sh']:
@@ -39,7 +39,7 @@ def build(*images):
     folder = cluster.CACHE / 'built-images' / content.hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(cluster.CACHE / 'built-images.lock', 'w', encoding='ascii') as lock:
-        # Of two tests that begin together one makes them.
+        # If two tests start together, one makes them and the other waits.
         fcntl.flock(lock, fcntl.LOCK_EX)
         _make(folder, present, images)
         os.utime(folder)

@@ -1,4 +1,4 @@
-"""Metrics of pods, read where pods can be reached."""
+"""Reads metrics of pods, from the network namespace that reaches them."""
 
 import http.client
 import re
@@ -23,7 +23,7 @@ class _Inside(http.client.HTTPConnection):
 
 
 def scrape_text(cluster, address, port=PORT):
-    """What a pod, or a process beside the API server, says of itself; '' if it does not answer."""
+    """The metrics page of a pod, or of a process beside the API server; '' if it does not answer."""
     connection = _Inside(f'/run/netns/{cluster.name}-cp', address, port)
     try:
         connection.request('GET', '/metrics')
@@ -35,7 +35,7 @@ def scrape_text(cluster, address, port=PORT):
 
 
 def scrape(cluster, address, port=PORT):
-    """{metric: value} of a pod, values of all labels added up; {} if it does not answer."""
+    """{metric: value} of a pod, summed over all labels; {} if it does not answer."""
     values = {}
     for name, value in re.findall(r'^([a-z_]+)(?:\{[^}]*\})? (\S+)', scrape_text(cluster, address, port), flags=re.MULTILINE):
         values[name] = values.get(name, 0.0) + float(value)
@@ -43,7 +43,7 @@ def scrape(cluster, address, port=PORT):
 
 
 class Progress(threading.Thread):
-    """How a metric of a pod moves, looked at 20 times a second: for how long it stood still."""
+    """Samples a metric of a pod 20 times a second, to measure for how long it did not change."""
 
     def __init__(self, cluster, address, metric):
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class Progress(threading.Thread):
                     self._moves.append(time.monotonic())
 
     def longest_stop(self, since):
-        """The longest time without a move that ended after `since`."""
+        """The longest time without a change that ended after `since`."""
         with self._lock:
             moves = list(self._moves)
         gaps = [after - before for before, after in zip(moves, moves[1:]) if after > since]

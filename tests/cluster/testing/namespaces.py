@@ -1,4 +1,4 @@
-"""Sockets inside a network namespace, for a test that runs outside of it."""
+"""Makes sockets inside a network namespace, for a test that runs outside it."""
 
 import ctypes
 import os
@@ -9,11 +9,11 @@ _CLONE_NEWNET = 0x40000000
 
 
 def socket_inside(path, make):
-    """What make() returns, called in the network namespace at `path`. A socket stays where it was made, whoever uses it."""
+    """Returns the result of make(), called in the network namespace at `path`. A socket keeps the namespace it was made in."""
     result = []
 
     def enter_and_make():
-        # A thread changes its own namespace only.
+        # A thread changes only its own namespace.
         namespace = os.open(path, os.O_RDONLY)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:

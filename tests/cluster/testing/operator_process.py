@@ -1,7 +1,7 @@
-"""The operator as a process of the test's, beside the API server: it can be killed, frozen and started again at will.
+"""The operator as a child process of the test, beside the API server: the test can kill, freeze and restart it.
 
-It has the rights of the chart's service account and no others. The addresses of simulated pods are made local to the network
-namespace that it runs in, where a server stands in for their coordinators (fake_job_control.py).
+It has only the rights of the chart's service account. The addresses of simulated pods are local to the network namespace
+that it runs in, where one server replaces all of their coordinators (fake_job_control.py).
 """
 
 import json
@@ -27,7 +27,7 @@ TRAINING = {
 
 
 def install_chart(cluster, *values):
-    """CRD, service account and rights. Simulated nodes do not take the operator's pod, so it does not run."""
+    """Installs CRD, service account and rights. Simulated nodes do not accept the operator's pod, so it does not run."""
     cluster.helm('install', RELEASE, clusters.ROOT / 'helm/sluice', '--namespace', NAMESPACE, '--create-namespace', '--set',
                  'replicas=1', *values)
 
@@ -53,7 +53,7 @@ def inside_control_plane(cluster, command):
 
 
 class Coordinators:
-    """`with Coordinators(cluster) as coordinators:`; what those of all simulated pods say."""
+    """`with Coordinators(cluster) as coordinators:`; sets the answers of all simulated pods' coordinators."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -85,7 +85,7 @@ class Coordinators:
         new.rename(self._folder / 'jobs.json')
 
     def say(self, address='default', **progress):
-        """Changes what one coordinator says (by its pod's address), or all others."""
+        """Changes the answers of one coordinator (by its pod's address), or of all others."""
         self._said[address] = {**self._said.get(address, self._said['default']), **progress}
         self._write()
 
@@ -94,7 +94,7 @@ class Coordinators:
         self._write()
 
     def calls(self, address=None):
-        """What coordinators were told, oldest first."""
+        """The calls to coordinators, oldest first."""
         try:
             lines = (self._folder / 'calls.jsonl').read_text().splitlines()
         except FileNotFoundError:
@@ -110,7 +110,7 @@ class Operator:
         self._cluster = cluster
         self._identity = identity
         if '--leader-elect' not in flags:
-            # Nobody to share with: it need not wait for the lease of one that was killed.
+            # There is no other replica, so it need not wait for the lease of a killed one.
             flags = ('--no-leader-elect', *flags)
         self._command = inside_control_plane(cluster, [
             images.program('sluice-operator'), '--kubeconfig', kubeconfig_path, '--identity', identity, '--metrics-address',
@@ -144,7 +144,7 @@ class Operator:
             self.process.wait()
 
     def stop(self, seconds=30):
-        """Its exit code after SIGTERM."""
+        """Sends SIGTERM and returns the exit code."""
         self.process.terminate()
         return self.process.wait(seconds)
 

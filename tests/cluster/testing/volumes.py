@@ -1,4 +1,4 @@
-"""Volumes that all nodes of a test cluster share: folders of this machine."""
+"""Volumes that all nodes of a test cluster share, which are folders of this machine."""
 
 import gzip
 import os
@@ -11,10 +11,10 @@ FASHION = pathlib.Path('/usr/share/datasets/fashion-mnist')
 
 
 def provide(cluster, namespace, claim, size='10Gi'):
-    """A volume for the claim of that name, which may come later; its folder."""
+    """Makes a volume for the claim of that name, which may be made later; returns the volume's folder."""
     folder = cluster.folder / 'volumes' / namespace / claim
     folder.mkdir(parents=True)
-    folder.chmod(0o777)  # pods run as a user of their own
+    folder.chmod(0o777)  # pods run as a different user
     cluster.apply({
         'apiVersion': 'v1',
         'kind': 'PersistentVolume',
@@ -39,9 +39,9 @@ def wait_until_bound(cluster, namespace, claim):
 
 
 def handwritten_digits():
-    """The folder of MNIST's files, the accuracy that two epochs reach at least, and the data's name.
+    """The folder of MNIST's files, the least accuracy after two epochs, and the data's name.
 
-    Where MNIST is not on this machine, Fashion-MNIST stands in for it, whose pictures are harder.
+    Without MNIST on this machine it is Fashion-MNIST, whose pictures are harder.
     """
     beside = (ROOT / 'WORKSPACE').resolve().parent.parent / 'shared/data'
     for root in (os.environ.get('SLUICE_DATA'), beside):
@@ -52,7 +52,7 @@ def handwritten_digits():
 
 
 def copy_images(source, target):
-    """Image data sets as their owners publish them, packed or not."""
+    """Copies image data sets as their owners publish them, compressed, from files that are compressed or not."""
     target.mkdir(exist_ok=True)
     for file in source.iterdir():
         if 'ubyte' not in file.name:

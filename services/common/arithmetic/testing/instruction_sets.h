@@ -10,8 +10,8 @@
 namespace sluice {
 
 // Calls `test` once for each instruction set that kernels are compiled for and this machine has,
-// the baseline included, with kernels running on that set. Not thread-safe: it changes what all
-// kernels use.
+// including the baseline, with kernels using that set. Not thread-safe: it changes what all kernels
+// use.
 inline void ForEachInstructionSet(absl::FunctionRef<void()> test) {
   const int64_t targets = (hwy::SupportedTargets() & HWY_TARGETS) | HWY_STATIC_TARGET;
   for (int64_t rest = targets; rest != 0; rest &= rest - 1) {

@@ -1,4 +1,5 @@
-// CoreDNS with the plugins that manifests/coredns.yaml names. With all of them come the clients of several clouds.
+// CoreDNS with only the plugins in manifests/coredns.yaml. All plugins would include the clients of
+// several clouds.
 package main
 
 import (

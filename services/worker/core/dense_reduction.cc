@@ -10,7 +10,7 @@
 namespace sluice::worker {
 namespace {
 
-// As the coordinator's, where the job says nothing.
+// The coordinator's default, for jobs that do not set it.
 constexpr double kDefaultSilence = 5;
 constexpr double kDefaultPause = 5;
 constexpr double kDefaultSuspect = 1;
@@ -93,7 +93,7 @@ std::optional<absl::Cord> DenseReduction::SumOfUnits(uint32_t tensor) const {
       sum = gradient;
       continue;
     }
-    // Both were checked: no error here.
+    // Both were checked: this cannot fail.
     absl::StatusOr<Gradient> added = AddGradients(spec, *sum, *gradient);
     if (added.ok()) sum = *std::move(added);
   }
@@ -117,7 +117,7 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   }
   if (absl::IsInvalidArgument(part.status())) return part.status();
   if (part.ok() && part->size() != plan_->own().pieces.size()) {
-    return absl::InternalError("a sum of other gradients than were given");
+    return absl::InternalError("the sum does not match the gradients that were given");
   }
   if (part.ok()) {
     part_ = *std::move(part);
@@ -130,10 +130,10 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   context_->give_up_at = context_->now + Or(timeouts.silence(), kDefaultSilence) +
                          Or(timeouts.pause(), kDefaultPause) +
                          plan_->rank * (suspect + absl::Seconds(1));
-  context_->give_up_reason =
-      absl::StrCat("step ", step, " of view ", ShortName(view),
-                   ": gradients could not be summed among the workers, and no other view came: ",
-                   part.status().message());
+  context_->give_up_reason = absl::StrCat(
+      "step ", step, " of view ", ShortName(view),
+      ": gradients could not be summed among the workers, and no new view was installed: ",
+      part.status().message());
   return false;
 }
 

@@ -69,13 +69,13 @@ TEST(GradientTest, WhatIsNoGradientOfTheTensorIsNamed) {
   EXPECT_EQ(message(Table(), Gradient({1}, Numbers({1}))),
             "the gradient of 'table' has 4 bytes, not 8");
   EXPECT_EQ(message(Table(), Gradient({5}, Numbers({1, 2}))),
-            "the gradient of 'table' names row 5 of 5");
+            "the gradient of 'table' names row 5, but the tensor has 5 rows");
   EXPECT_EQ(message(Table(), Gradient({2, 2}, Numbers({1, 2, 3, 4}))),
-            "the gradient of 'table' names row 2 behind row 2");
+            "the gradient of 'table' names row 2 after row 2");
   v1::TensorSpec vector = Table();
   vector.mutable_shape()->RemoveLast();
   EXPECT_EQ(message(vector, Gradient({2}, Numbers({1}))),
-            "the gradient of 'table' has rows, and the tensor is no matrix");
+            "the gradient of 'table' has rows, but the tensor is not a matrix");
   EXPECT_TRUE(CheckGradient(Table(), Gradient({}, absl::Cord())).ok());
 }
 

@@ -54,7 +54,7 @@ bool PushSender::IsReduced(uint32_t block) const {
          reduction_->Covers(context_->layout.blocks(static_cast<int>(block)).tensor());
 }
 
-// A sum is pushed as if it were of the first unit: a block is known by member, unit and number.
+// A sum is pushed as a part of the first unit: a block is identified by member, unit and number.
 void PushSender::AddSum(uint32_t block) {
   if (reduction_->Sum(block) == nullptr) return;
   Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
@@ -72,7 +72,7 @@ void PushSender::OnReduced() {
   }
 }
 
-// About what it will take to send.
+// Approximately how many bytes the push will need.
 uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
   const uint64_t whole = context_->index->bytes(block);
   if (gradient.rows == nullptr || !context_->RowsTravel()) return whole;
@@ -154,7 +154,7 @@ PushSender::Frame PushSender::NewFrame() const {
 
 void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames) {
   Partition& state = state_[partition];
-  // By unit, each in the order of the layout: that is how a shard likes to find them.
+  // By unit, each in the order of the layout: the order that suits a shard best.
   std::sort(state.pending.begin(), state.pending.end(), [](const Pending& a, const Pending& b) {
     return std::make_pair(a.unit.begin, a.block) < std::make_pair(b.unit.begin, b.block);
   });

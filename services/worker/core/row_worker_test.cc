@@ -251,7 +251,7 @@ TEST_F(RowWorkerTest, RowsThatWereNotAskedForBreakTheirStream) {
   AnswerRows({3});
   ReceiveRows(5, {4});
   ASSERT_THAT(world_->disconnects_, SizeIs(1));
-  EXPECT_EQ(world_->disconnects_[0], "rows of 'a' are not the 1 that were asked for");
+  EXPECT_EQ(world_->disconnects_[0], "rows of 'a' are not the 1 that were requested");
   EXPECT_THAT(world_->stored_, IsEmpty());
 }
 
@@ -261,7 +261,7 @@ TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheirStream) {
   Start();
   ReceiveRows(5, {4});
   ASSERT_THAT(world_->disconnects_, SizeIs(1));
-  EXPECT_EQ(world_->disconnects_[0], "rows of tensor 0, of which none were asked for");
+  EXPECT_EQ(world_->disconnects_[0], "rows of tensor 0, which were not requested");
 }
 
 TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {

@@ -75,7 +75,7 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
       rows_ != nullptr ? rows_->find(block.tensor()) : RowSelections::const_iterator();
   if (rows_ == nullptr || wanted == rows_->end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rows of tensor ", block.tensor(), ", of which none were asked for"));
+        absl::StrCat("rows of tensor ", block.tensor(), ", which were not requested"));
   }
   const v1::TensorSpec& tensor = table_->tensors(static_cast<int>(block.tensor()));
   const absl::StatusOr<RowParts> parts = SplitRows(payload, tensor.dtype(), block.count());
@@ -90,7 +90,7 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
                                });
   if (same) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("rows of '", tensor.name(), "' are not the ",
-                                                 rows.size(), " that were asked for"));
+                                                 rows.size(), " that were requested"));
 }
 
 absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& payload,

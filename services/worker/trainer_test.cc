@@ -84,7 +84,7 @@ TEST(Trainer, ALabelThatTheModelCannotGiveIsNamedByFileAndRow) {
   EXPECT_EQ(refused.message(),
             folder +
                 "/train-labels-idx1-ubyte: row 1: label 3 is not in [0, 3), the classes that "
-                "convnet tells apart");
+                "convnet distinguishes");
 }
 
 TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {

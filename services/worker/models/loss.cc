@@ -41,7 +41,7 @@ absl::Status CheckClasses(LossKind loss, int64_t classes, const Batch& batch) {
     if (batch.classes[i] >= 0 && batch.classes[i] < classes) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "loss ", NameOf(loss), ": label ", batch.classes[i], " of sample ", i / batch.class_width,
-        " of the batch is not in [0, ", classes, "), the classes that the model tells apart"));
+        " of the batch is not in [0, ", classes, "), the classes that the model distinguishes"));
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,8 @@
 namespace sluice {
 namespace {
 
-// Contexts whose gradients somebody refers to. Outlives the engine as long as it has to.
+// Contexts whose gradients are still referred to. Kept alive by these references, after the engine
+// if need be.
 class LiveContexts {
  public:
   void Add(uint64_t context) {
@@ -45,7 +46,7 @@ class LiveContexts {
   std::set<uint64_t> live_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the cords of a context's gradients refer to: the context lives until the last one goes.
+// What the cords of a context's gradients refer to: the context lives until the last cord is gone.
 struct ContextToken {
   ContextToken(std::shared_ptr<LiveContexts> contexts, uint64_t id)
       : live(std::move(contexts)), context(id) {
@@ -65,7 +66,7 @@ absl::Cord ReferenceTo(const std::shared_ptr<ContextToken>& token) {
   return absl::MakeCordFromExternal(token->bytes, [token] {});
 }
 
-// What the caller should do about a failed call.
+// The error that tells the caller how to react to a failed call.
 absl::Status FailureOf(uint32_t stage, const std::string& address, const absl::Status& status) {
   const std::string what = absl::StrCat("stage ", stage, " on ", address, ": ", status.message());
   switch (status.code()) {
@@ -77,7 +78,7 @@ absl::Status FailureOf(uint32_t stage, const std::string& address, const absl::S
     case absl::StatusCode::kUnimplemented:
       return absl::FailedPreconditionError(
           absl::StrCat("stage ", stage, " on ", address,
-                       ": the shard there computes no layers; it should be "
+                       ": the shard does not compute layers; its program should be "
                        "sluice-ps-torch"));
     default:
       return absl::Status(status.code(), what);
@@ -88,7 +89,7 @@ class RemoteEngine final : public ComputeEngine {
  public:
   struct Stage {
     std::vector<uint32_t> tensors;
-    uint64_t shard = 0;  // where it was opened; 0: nowhere yet
+    uint64_t shard = 0;  // where it was opened; 0: not opened yet
     std::string address;
   };
 
@@ -139,7 +140,7 @@ class RemoteEngine final : public ComputeEngine {
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
 
   const RemoteEngineOptions options_;
-  const std::unique_ptr<ComputeEngine> local_;  // describes; computes nothing
+  const std::unique_ptr<ComputeEngine> local_;  // describes the model; does not compute
   const Objective objective_;
   BlockReferences references_;
   std::vector<Stage> stages_;
@@ -164,7 +165,7 @@ absl::Status RemoteEngine::CheckBatch(const Batch& batch) const {
       batch.target_width > 0 &&
       batch.targets.size() == batch.samples * static_cast<uint64_t>(batch.target_width);
   if (classes || targets) return absl::OkStatus();
-  return absl::InvalidArgumentError("the batch has no label for each sample");
+  return absl::InvalidArgumentError("the batch does not have a label for each sample");
 }
 
 v1::StageTensor RemoteEngine::InputOf(const Batch& batch) const {
@@ -257,7 +258,7 @@ absl::Status RemoteEngine::BackwardAll(uint64_t context, v1::StageTensor gradien
     }
     gradients->insert(reply->gradients().begin(), reply->gradients().end());
     buffers->insert(reply->buffers().begin(), reply->buffers().end());
-    if (!reply->has_gradient()) break;  // what is before does not depend on parameters
+    if (!reply->has_gradient()) break;  // the layers before do not depend on parameters
     gradient = std::move(*reply->mutable_gradient());
   }
   return absl::OkStatus();
@@ -330,7 +331,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
 absl::StatusOr<BatchMetrics> RemoteEngine::ComputeGradients(const GradientRequest& request,
                                                             GradientSink& sink) {
   if (request.batch == nullptr || request.microbatch_size == 0) {
-    return absl::InvalidArgumentError("a gradient wants a batch and a microbatch size");
+    return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
   if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
   return Catching([&] { return RunBackward(request, sink); });
@@ -356,7 +357,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::Evaluate(Buffer buffer, const Batch& 
   });
 }
 
-// Makes each stage once, here, so that what is wrong with the cut is known before training.
+// Creates each stage once on the worker, so that errors in the cut are found before training.
 absl::Status CheckStages(const ModelOptions& options) {
   for (uint32_t stage = 0; stage < StageCount(options.spec); ++stage) {
     const auto model = MakeStageModel(options, stage, at::kCPU);
@@ -369,7 +370,7 @@ absl::Status CheckStages(const ModelOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOptions options) {
   TorchEngineOptions local_options = EngineOptionsOf(options.job, /*threads=*/1);
-  local_options.model.clear_device();  // that is the shards'
+  local_options.model.clear_device();  // it is the shards'
   local_options.sample_shape = options.sample_shape;
   local_options.outputs = options.outputs;
   local_options.tokens = options.tokens;
@@ -390,8 +391,8 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
     if (!loss.ok()) return loss.status();
     if (*loss == LossKind::kNone || *loss == LossKind::kModule || *loss == LossKind::kForward) {
       return absl::InvalidArgumentError(
-          "training.execution is Server, where the worker computes the loss: the model should take "
-          "data, and `loss` name nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
+          "training.execution is Server, where the worker computes the loss: the model must take "
+          "data, and `loss` must be nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
     }
     const auto stage_of = StageOfTensors((*local)->Describe(), options.job.model());
     if (!stage_of.ok()) return stage_of.status();

@@ -186,7 +186,7 @@ TEST_F(DownloadCacheTest, AFullDiskIsNamedWithItsFolder) {
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(kUrl));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Make room in /cache"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Free space in /cache"));
   EXPECT_THAT(Kept("some words"), IsEmpty());
 }
 
@@ -202,7 +202,8 @@ TEST_F(DownloadCacheTest, WhoComesSecondWaitsForTheFirst) {
   const absl::StatusOr<std::string> path = Make().Fetch(AddressOf("some words"));
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_EQ(web_.requests, 0);
-  EXPECT_THAT(said_, ElementsAre(HasSubstr("Another process downloads http://host/words.txt")));
+  EXPECT_THAT(said_,
+              ElementsAre(HasSubstr("Another process is downloading http://host/words.txt")));
 }
 
 TEST_F(DownloadCacheTest, WhatAProcessLeftThatDiedIsWrittenAnew) {

@@ -439,7 +439,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
 absl::StatusOr<BatchMetrics> TorchEngine::ComputeGradients(const GradientRequest& request,
                                                            GradientSink& sink) {
   if (request.batch == nullptr || request.microbatch_size == 0) {
-    return absl::InvalidArgumentError("a gradient wants a batch and a microbatch size");
+    return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
   if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {

@@ -247,7 +247,7 @@ TEST_F(DenseWorkerTest, WhereNoViewComesAWorkerEndsToComeBackTheLowerInRankTheEa
 TEST_F(DenseWorkerTest, MembersThatDoNotFitTogetherFailTheJob) {
   BeginStep();
   world_.FinishAllComputes(3);
-  Reduced(absl::InvalidArgumentError("does not cut the gradients as this one does"));
+  Reduced(absl::InvalidArgumentError("does not cut the gradients as this worker does"));
   ASSERT_THAT(world_.exits_, SizeIs(1));
   EXPECT_EQ(world_.exits_[0].reason, ExitReason::kFailed);
   EXPECT_THAT(world_.exits_[0].message, HasSubstr("does not cut"));

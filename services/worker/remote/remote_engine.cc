@@ -165,7 +165,7 @@ absl::Status RemoteEngine::CheckBatch(const Batch& batch) const {
       batch.target_width > 0 &&
       batch.targets.size() == batch.samples * static_cast<uint64_t>(batch.target_width);
   if (classes || targets) return absl::OkStatus();
-  return absl::InvalidArgumentError("the batch does not have a label for each sample");
+  return absl::InvalidArgumentError("the batch has no label for each sample");
 }
 
 v1::StageTensor RemoteEngine::InputOf(const Batch& batch) const {

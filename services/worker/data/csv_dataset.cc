@@ -20,8 +20,8 @@
 namespace sluice {
 namespace {
 
-// A place in a vocabulary is held in a float, and more values than this are taken for a column that
-// is not categorical at all.
+// A place in a vocabulary is stored in a float, and a column with more values than this is probably
+// not categorical.
 constexpr uint64_t kMaxVocabulary = uint64_t{1} << 20;
 constexpr uint64_t kMaxFeatures = uint64_t{1} << 20;
 
@@ -78,7 +78,7 @@ absl::Status Assign(Table& table, const std::string& name, ColumnUse use, const 
   return absl::OkStatus();
 }
 
-// Decides what each column is for.
+// Assigns a use to each column.
 absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
   if (csv.label_column().empty()) {
     return absl::InvalidArgumentError("data.csv.labelColumn is not set");
@@ -170,7 +170,7 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
   return table;
 }
 
-// What the training data says about a column.
+// What the training data determines about a column.
 struct Encoding {
   ColumnUse use = ColumnUse::kUnused;
   std::string name;
@@ -196,18 +196,18 @@ void LearnVocabulary(const Column& column, Encoding& encoding) {
   for (uint32_t i = 0; i < sorted.size(); ++i) encoding.place_of[sorted[i]] = i;
 }
 
-// Whether a label is its own class.
+// Whether a label is itself a class number.
 bool AsClass(const std::string& text, uint32_t* label) {
   return absl::SimpleAtoi(text, label) && *label < kMaxVocabulary;
 }
 
 struct Encodings {
-  std::vector<Encoding> columns;  // as in the training file
+  std::vector<Encoding> columns;  // in the order of the training file
   int64_t features = 0;
   int64_t classes = 0;  // 0: regression
 };
 
-// The number of classes.
+// Returns the number of classes.
 int64_t LearnClasses(const Column& column, Encoding& encoding) {
   uint32_t largest = 0;
   const auto is_class = [&](const std::string& text) {
@@ -240,7 +240,7 @@ absl::StatusOr<Encodings> Learn(const v1::DataSpec& spec, const Table& training)
     } else if (column.text) {
       const int64_t found = LearnClasses(column, encoding);
       encodings.classes = spec.classes() > 0 ? spec.classes() : found;
-      // Labels that are numbers are checked row by row.
+      // Numeric labels are checked row by row.
       if (!encoding.labels_are_classes && found > encodings.classes) {
         return absl::InvalidArgumentError(
             absl::StrCat(training.path, ": column '", column.name, "' has ", found,
@@ -372,7 +372,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
   for (const Encoding& encoding : encodings.columns) {
     if (encoding.use == ColumnUse::kUnused) continue;
     const Column* column = Find(table, encoding.name);
-    // Without a list of columns, the training file's are the features.
+    // Without a list of columns, the training file's columns are the features.
     if (column == nullptr || column->use != encoding.use) {
       return absl::InvalidArgumentError(absl::StrCat(table.path, ": no column '", encoding.name,
                                                      "', which the training data has"));

@@ -76,7 +76,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
     const auto is_space = [](char c) { return absl::ascii_isspace(c); };
     if (words[i].empty() || std::any_of(words[i].begin(), words[i].end(), is_space)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("line ", i + 1, " should hold one word, and holds '", words[i], "'"));
+          absl::StrCat("line ", i + 1, " should hold one word, but holds '", words[i], "'"));
     }
     const auto [first, fresh] = lines.emplace(words[i], i + 1);
     if (!fresh) {

@@ -62,7 +62,7 @@ absl::StatusOr<LossKind> ParseLoss(const std::string& name) {
 }
 
 at::Tensor TargetTensor(const Batch& batch) {
-  // from_blob takes memory to write, which nobody does.
+  // from_blob takes writable memory; nothing writes it.
   if (!batch.classes.empty()) {
     std::vector<int64_t> shape = {static_cast<int64_t>(batch.samples)};
     if (batch.class_width > 1) shape.push_back(batch.class_width);
@@ -115,7 +115,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
 }
 
 at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor& target) {
-  // Sums in half precision would lose what they add up.
+  // Sums in half precision would lose too much.
   const at::Tensor output = raw_output.element_size() < 4 ? raw_output.to(at::kFloat) : raw_output;
   if (output.dim() == 3 && IsMultiClass(loss)) {
     // A sample's loss is the mean over its places.

@@ -145,7 +145,7 @@ class Members {
   std::vector<std::unique_ptr<GlooGroup>> groups_;
 };
 
-TEST(GlooGroupTest, OneMemberAloneHasItsOwnGradients) {
+TEST(GlooGroupTest, ASingleMemberGetsItsOwnGradients) {
   Members members(1);
   members.StartAll();
   members.Reduce(0, 5, 3);
@@ -180,7 +180,7 @@ TEST(GlooGroupTest, StepsFollowEachOther) {
   }
 }
 
-TEST(GlooGroupTest, BytesSentAreThoseOfTheOthersParts) {
+TEST(GlooGroupTest, SendsOnlyTheOtherMembersParts) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -190,7 +190,7 @@ TEST(GlooGroupTest, BytesSentAreThoseOfTheOthersParts) {
   EXPECT_EQ(members.group(0).sent_bytes(), plan.parts[1].bytes + plan.parts[2].bytes + 2 * 8);
 }
 
-TEST(GlooGroupTest, AMemberThatVanishesInTheMiddleIsAnErrorForAllOthers) {
+TEST(GlooGroupTest, AMemberThatVanishesMidStepIsAnErrorForAllOtherMembers) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -222,7 +222,7 @@ int SocketsThatEndWhenSilent(int milliseconds) {
   return count;
 }
 
-TEST(GlooGroupTest, BothSidesOfEveryConnectionAreBrokenWhenTheOtherIsSilent) {
+TEST(GlooGroupTest, ASilentPeerBreaksBothSidesOfEveryConnection) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -243,7 +243,7 @@ bool SetLoopback(bool up) {
   return done;
 }
 
-TEST(GlooGroupTest, ANetworkThatDropsEverythingIsAnErrorToWhoWaitsAndToWhoComputes) {
+TEST(GlooGroupTest, ADroppingNetworkIsAnErrorForWaitingAndForComputingMembers) {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
     GTEST_SKIP() << "this process may have no network namespace of its own";
   }
@@ -261,7 +261,7 @@ TEST(GlooGroupTest, ANetworkThatDropsEverythingIsAnErrorToWhoWaitsAndToWhoComput
   ASSERT_TRUE(SetLoopback(true));
 }
 
-TEST(GlooGroupTest, AGroupThatIsGivenUpWhileItWaitsEndsAtOnce) {
+TEST(GlooGroupTest, AWaitingGroupEndsAtOnceWhenGivenUp) {
   Members members(2);
   members.StartAll();
   members.Reduce(0, 1, 1);
@@ -289,7 +289,7 @@ TEST(GlooGroupTest, AMemberThatLeavesBeforeAllAreConnectedIsAnError) {
   EXPECT_TRUE(absl::IsUnavailable(members.Wait(0, 1).status()));
 }
 
-TEST(GlooGroupTest, MembersThatCutTheirGradientsOtherwiseDoNotAddThem) {
+TEST(GlooGroupTest, MembersWithDifferentPlansDoNotSum) {
   Members members(2);
   members.plan(1).hash ^= 1;
   members.StartAll();

@@ -83,7 +83,7 @@ TEST_F(DenseWorkerTest, TheMembersOfAViewAreAGroup) {
   EXPECT_EQ(world_.joined_[0].view.number(), 1u);
 }
 
-TEST_F(DenseWorkerTest, ItPushesThePartOfTheSumThatIsItsOwnAndNothingElse) {
+TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.Start();
   Install(1, 0);
   world_.ConnectAll();
@@ -103,7 +103,7 @@ TEST_F(DenseWorkerTest, ItPushesThePartOfTheSumThatIsItsOwnAndNothingElse) {
   EXPECT_THAT(Pushed(OtherShard()), IsEmpty());
 }
 
-TEST_F(DenseWorkerTest, ATensorOfWhichNobodyHasAGradientIsNotPushed) {
+TEST_F(DenseWorkerTest, DoesNotPushATensorWithoutAnyGradient) {
   BeginStep();
   for (const auto& [id, compute] : world_.computes_) {
     world_.Do(world_.core_.OnNoGradient(id, 0, world_.now_));
@@ -117,7 +117,7 @@ TEST_F(DenseWorkerTest, ATensorOfWhichNobodyHasAGradientIsNotPushed) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("complete 4"));
 }
 
-TEST_F(DenseWorkerTest, AnotherStreamIsToldTheSameSumAgain) {
+TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnANewStream) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -128,7 +128,7 @@ TEST_F(DenseWorkerTest, AnotherStreamIsToldTheSameSumAgain) {
   EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed anew: others have gone on";
 }
 
-TEST_F(DenseWorkerTest, AStreamThatBreaksBeforeTheSumIsThereGetsItWhenItIs) {
+TEST_F(DenseWorkerTest, PushesTheSumOnAStreamThatBrokeBeforeTheSumWasReady) {
   BeginStep();
   world_.FinishAllComputes(3);
   Forget();
@@ -139,7 +139,7 @@ TEST_F(DenseWorkerTest, AStreamThatBreaksBeforeTheSumIsThereGetsItWhenItIs) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAnewInItsOwnGroup) {
+TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -158,7 +158,7 @@ TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAnewInItsOwnGroup) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 80 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheyAreGivenAway) {
+TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheReduction) {
   BeginStep();
   world_.FinishAllComputes(3);
   // It keeps [0, 4), and computes [4, 6) for a member that has gone.
@@ -173,7 +173,7 @@ TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheyAreGivenAway) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 6"));
 }
 
-TEST_F(DenseWorkerTest, AloneItHasNoGroupAndPushesItsGradients) {
+TEST_F(DenseWorkerTest, ASingleMemberHasNoGroupAndPushesItsGradients) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {{0, 8}}}, {kOther, {}}}, 0));
   world_.ConnectAll();
@@ -185,7 +185,7 @@ TEST_F(DenseWorkerTest, AloneItHasNoGroupAndPushesItsGradients) {
   EXPECT_THAT(Pushed(ShardOf(0)), ElementsAre("sum 3 of [0, 8)", "complete 8"));
 }
 
-TEST_F(DenseWorkerTest, WhoHasNoMicrobatchesIsOutsideTheGroup) {
+TEST_F(DenseWorkerTest, AMemberWithoutMicrobatchesIsOutsideTheGroup) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {}}, {kOther, {{0, 4}}}, {kThird, {{4, 8}}}}, 0));
   world_.ConnectAll();
@@ -215,7 +215,7 @@ TEST_F(DenseWorkerTest, ABrokenGroupWaitsForTheNextView) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, WhereNoViewComesAWorkerEndsToComeBackTheLowerInRankTheEarlier) {
+TEST_F(DenseWorkerTest, WithoutANewViewWorkersRestartInOrderOfRank) {
   world_.job_.mutable_timeouts()->set_silence(4);
   world_.job_.mutable_timeouts()->set_pause(3);
   world_.job_.mutable_timeouts()->set_suspect(0.5);
@@ -244,7 +244,7 @@ TEST_F(DenseWorkerTest, WhereNoViewComesAWorkerEndsToComeBackTheLowerInRankTheEa
   EXPECT_EQ(ends_after(false), absl::Seconds(8.5));
 }
 
-TEST_F(DenseWorkerTest, MembersThatDoNotFitTogetherFailTheJob) {
+TEST_F(DenseWorkerTest, MembersWithDifferentPlansFailTheJob) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(absl::InvalidArgumentError("does not cut the gradients as this worker does"));
@@ -253,7 +253,7 @@ TEST_F(DenseWorkerTest, MembersThatDoNotFitTogetherFailTheJob) {
   EXPECT_THAT(world_.exits_[0].message, HasSubstr("does not cut"));
 }
 
-TEST_F(DenseWorkerTest, BuffersAndTablesThatTravelByRowsGoToTheShards) {
+TEST_F(DenseWorkerTest, BuffersAndTablesSentByRowsGoToTheShards) {
   v1::TensorSpec& table = *world_.table_.mutable_tensors(0);
   table.clear_shape();
   table.add_shape(20);

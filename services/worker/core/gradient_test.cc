@@ -24,7 +24,7 @@ absl::Cord Numbers(const std::vector<float>& values) {
                                       values.size() * sizeof(float)));
 }
 
-TEST(GradientTest, RowsAreAddedWhereBothHaveThemAndKeptWhereOneHas) {
+TEST(GradientTest, SharedRowsAreAddedAndOtherRowsAreKept) {
   const auto sum = AddGradients(Table(), Gradient({1, 3}, Numbers({1, 2, 3, 4})),
                                 Gradient({0, 3}, Numbers({10, 20, 30, 40})));
   ASSERT_TRUE(sum.ok()) << sum.status();
@@ -60,7 +60,7 @@ TEST(GradientTest, ElementsMayBeginAndEndWithinARow) {
             Numbers({3, 4}));
 }
 
-TEST(GradientTest, WhatIsNoGradientOfTheTensorIsNamed) {
+TEST(GradientTest, RejectsAGradientThatDoesNotFitTheTensorByName) {
   const auto message = [](const v1::TensorSpec& tensor, const Gradient& gradient) {
     return std::string(CheckGradient(tensor, gradient).message());
   };

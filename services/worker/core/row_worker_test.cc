@@ -157,7 +157,7 @@ TEST_F(RowWorkerTest, TheNextVersionIsPulledByTheRowsOfTheNextSamples) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(48, 52)));
 }
 
-TEST_F(RowWorkerTest, AGradientOfRowsGoesAsRows) {
+TEST_F(RowWorkerTest, AGradientOfRowsIsSentAsRows) {
   BeginStep();
   Finish({3, 8});
   const auto pushes = world_->TakeSent(kShardA);
@@ -170,7 +170,7 @@ TEST_F(RowWorkerTest, AGradientOfRowsGoesAsRows) {
   EXPECT_EQ(parts->parts[1].offset, 8 * kWidth);
 }
 
-TEST_F(RowWorkerTest, AShardThatDoesNotTakeRowsIsAskedForAndGivenWholeTables) {
+TEST_F(RowWorkerTest, PullsAndPushesWholeTablesIfTheShardDoesNotAcceptRows) {
   Make();
   world_->takes_rows_ = false;
   Start();
@@ -195,7 +195,7 @@ TEST_F(RowWorkerTest, AShardThatDoesNotTakeRowsIsAskedForAndGivenWholeTables) {
   EXPECT_EQ(pushes[0].blocks(0).payload_bytes(), kRows * kWidth * sizeof(double));
 }
 
-TEST_F(RowWorkerTest, AJobThatWantsTablesWholeAsksForNoRows) {
+TEST_F(RowWorkerTest, AJobOfWholeTablesRequestsNoRows) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
@@ -205,7 +205,7 @@ TEST_F(RowWorkerTest, AJobThatWantsTablesWholeAsksForNoRows) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAnew) {
+TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAgain) {
   BeginStep();
   Finish({3});
   Forget();
@@ -225,7 +225,7 @@ TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAnew) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(40, 48)));
 }
 
-TEST_F(RowWorkerTest, ASmallerAssignmentGoesOnWithWhatIsHeld) {
+TEST_F(RowWorkerTest, ASmallerAssignmentContinuesWithTheHeldRows) {
   BeginStep(/*bit_exact=*/true);
   world_->row_requests_.clear();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
@@ -235,7 +235,7 @@ TEST_F(RowWorkerTest, ASmallerAssignmentGoesOnWithWhatIsHeld) {
   EXPECT_THAT(Requested(), ElementsAre(std::make_pair(48, 50)));
 }
 
-TEST_F(RowWorkerTest, ANewStreamIsAskedForTheRowsAgain) {
+TEST_F(RowWorkerTest, RequestsTheRowsAgainOnANewStream) {
   BeginStep();
   Finish({3});
   AnswerRows({9});
@@ -246,7 +246,7 @@ TEST_F(RowWorkerTest, ANewStreamIsAskedForTheRowsAgain) {
   EXPECT_EQ(RowsOf(pulls[0]), (RowSelections{{0, {9}}}));
 }
 
-TEST_F(RowWorkerTest, RowsThatWereNotAskedForBreakTheirStream) {
+TEST_F(RowWorkerTest, RowsThatWereNotRequestedBreakTheStream) {
   Begin();
   AnswerRows({3});
   ReceiveRows(5, {4});
@@ -255,7 +255,7 @@ TEST_F(RowWorkerTest, RowsThatWereNotAskedForBreakTheirStream) {
   EXPECT_THAT(world_->stored_, IsEmpty());
 }
 
-TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheirStream) {
+TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheStream) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
@@ -278,7 +278,7 @@ TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ASampleThatNamesARowThatIsNotThereFailsTheJob) {
+TEST_F(RowWorkerTest, ASampleThatNamesAMissingRowFailsTheJob) {
   Begin();
   const RowsId id = world_->row_requests_[0].id;
   world_->Do(world_->core_.OnRows(id, RowSelections{{0, {kRows}}}, world_->now_));

@@ -96,7 +96,7 @@ TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesT
   EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
 }
 
-TEST_F(StepGradientsTest, AUnitThatLiesPartlyOutsideTheNewAssignmentIsComputedAgain) {
+TEST_F(StepGradientsTest, AUnitPartlyOutsideTheNewAssignmentIsComputedAgain) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 3)}), ElementsAre(Range(0, 3)));
@@ -121,7 +121,7 @@ TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpw
   EXPECT_EQ(ValueOf(gradients.Get(Range(2, 3), 0).gradient->values), 4);
 }
 
-TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnWhoSums) {
+TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnTheWorkerThatSums) {
   // In float32 these four have different sums in different orders.
   const std::vector<float> values = {1e8f, 3.7f, -1e8f, 2.9f};
   const auto number = [](float value) {

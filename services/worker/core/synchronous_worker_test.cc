@@ -62,7 +62,7 @@ TEST_F(SynchronousTest, ComputesItsMicrobatchesOnceTheVersionIsWhole) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(40, 44)));
 }
 
-TEST_F(SynchronousTest, AGradientGoesOutBeforeTheRestOfTheBackwardPass) {
+TEST_F(SynchronousTest, AGradientIsSentBeforeTheRestOfTheBackwardPass) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
   const uint32_t first = world_->tensor_of_[1];
@@ -121,7 +121,7 @@ TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) 
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, ABrokenStreamIsOpenedAgainAndEverythingOfItsPartitionsIsSentAgain) {
+TEST_F(SynchronousTest, ReopensABrokenStreamAndSendsEverythingOfItsPartitionsAgain) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -136,7 +136,7 @@ TEST_F(SynchronousTest, ABrokenStreamIsOpenedAgainAndEverythingOfItsPartitionsIs
   EXPECT_EQ(world_->Count(kShardB, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, APartitionWhoseNextVersionHasComeIsNotSentAgain) {
+TEST_F(SynchronousTest, APartitionWithItsNextVersionIsNotSentAgain) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -145,7 +145,7 @@ TEST_F(SynchronousTest, APartitionWhoseNextVersionHasComeIsNotSentAgain) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, DataThatComesTwiceIsStoredOnce) {
+TEST_F(SynchronousTest, RepeatedDataIsStoredOnce) {
   BeginStep();
   world_->FinishAllComputes();
   const size_t before = world_->stored_.size();
@@ -172,7 +172,7 @@ TEST_F(SynchronousTest, PayloadWaitsForCredit) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 2);
 }
 
-TEST_F(SynchronousTest, AFrameLargerThanTheWindowGoesAlone) {
+TEST_F(SynchronousTest, AFrameLargerThanTheWindowIsSentAlone) {
   world_ = std::make_unique<WorkerHarness>();
   world_->Start();
   world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0, {kShardA}));
@@ -204,14 +204,14 @@ TEST_F(SynchronousTest, ANewViewAtTheSameStepKeepsTheVersionAndSendsTheGradientA
   EXPECT_EQ(frames[0].header.view().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AComputationUnderWayIsUsedIfTheNewAssignmentContainsIt) {
+TEST_F(SynchronousTest, AComputationInProgressIsUsedIfTheNewAssignmentContainsIt) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_THAT(world_->cancelled_, IsEmpty());
   EXPECT_THAT(world_->Positions(), UnorderedElementsAre(Pair(40, 44), Pair(44, 48)));
 }
 
-TEST_F(SynchronousTest, AComputationThatLiesPartlyOutsideIsCancelledAndCountedAsWaste) {
+TEST_F(SynchronousTest, AComputationPartlyOutsideTheAssignmentIsCancelledAndCountedAsWaste) {
   BeginStep();
   const ComputeId old = world_->computes_.begin()->first;
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
@@ -222,7 +222,7 @@ TEST_F(SynchronousTest, AComputationThatLiesPartlyOutsideIsCancelledAndCountedAs
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, WhatCameOfTheNextVersionInAnOlderViewIsDropped) {
+TEST_F(SynchronousTest, PartsOfTheNextVersionFromAnOlderViewAreDropped) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -235,7 +235,7 @@ TEST_F(SynchronousTest, WhatCameOfTheNextVersionInAnOlderViewIsDropped) {
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, WhatCameOfTheViewsFirstVersionStays) {
+TEST_F(SynchronousTest, PartsOfTheViewsFirstVersionAreKept) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -261,7 +261,7 @@ TEST_F(SynchronousTest, AVersionAboveTheViewsFirstIsDroppedAndPulledAgain) {
   EXPECT_EQ(world_->sent_[kShardA][0].header.pull().version(), 5u);
 }
 
-TEST_F(SynchronousTest, WhoSkippedAViewDropsEverything) {
+TEST_F(SynchronousTest, AWorkerThatSkippedAViewDropsEverything) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -291,7 +291,7 @@ TEST_F(SynchronousTest, DataOfAnOlderViewIsIgnored) {
   EXPECT_EQ(world_->stored_.size(), before);
 }
 
-TEST_F(SynchronousTest, ARefusalBringsTheNewestView) {
+TEST_F(SynchronousTest, ARefusalDeliversTheNewestView) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardB);
@@ -313,14 +313,14 @@ TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
   EXPECT_EQ(world_->core_.view().id().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AViewWithoutItIsTheEndOfThisLife) {
+TEST_F(SynchronousTest, AViewWithoutTheWorkerEndsThisLife) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kOther, {{0, 8}}}}, 1));
   ASSERT_THAT(world_->exits_, SizeIs(1));
   EXPECT_EQ(world_->exits_[0].reason, ExitReason::kExpelled);
 }
 
-TEST_F(SynchronousTest, AShardThatIsReplacedIsConnectedAnew) {
+TEST_F(SynchronousTest, ConnectsToTheReplacementOfAShard) {
   BeginStep();
   world_->FinishAllComputes();
   v1::View view =
@@ -365,7 +365,7 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
 }
 
 // Its gradients are in the sum of an older assignment, which is of no use for the new one.
-TEST_F(SynchronousTest, AComputationWhoseEndIsLateSaysNothingOfItsMicrobatchThatIsComputedAnew) {
+TEST_F(SynchronousTest, TheLateResultOfARecomputedMicrobatchIsIgnored) {
   BeginStep(/*bit_exact=*/true);
   std::vector<ComputeId> ids;
   for (const auto& [id, compute] : world_->computes_) ids.push_back(id);
@@ -388,7 +388,7 @@ TEST_F(SynchronousTest, AComputationWhoseEndIsLateSaysNothingOfItsMicrobatchThat
   EXPECT_THAT(microbatches, ElementsAre(3, 4));
 }
 
-TEST_F(SynchronousTest, GradientsGoInTheJobsCodec) {
+TEST_F(SynchronousTest, GradientsAreSentInTheJobsCodec) {
   world_ = std::make_unique<WorkerHarness>();
   world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
   world_->Start();
@@ -440,13 +440,13 @@ class ErrorFeedbackTest : public SynchronousTest {
   }
 };
 
-TEST_F(ErrorFeedbackTest, WhatIsLeftOutIsPushedWithTheNextStep) {
+TEST_F(ErrorFeedbackTest, TheResidualIsPushedWithTheNextStep) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, AStreamThatBrokeGetsTheSameBytesAgain) {
+TEST_F(ErrorFeedbackTest, SendsTheSameBytesAgainAfterABrokenStream) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -455,7 +455,7 @@ TEST_F(ErrorFeedbackTest, AStreamThatBrokeGetsTheSameBytesAgain) {
   EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, AStepThatAViewChangeBeginsAnewTakesTheResidualOnce) {
+TEST_F(ErrorFeedbackTest, AStepRestartedByAViewChangeAddsTheResidualOnce) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -466,7 +466,7 @@ TEST_F(ErrorFeedbackTest, AStepThatAViewChangeBeginsAnewTakesTheResidualOnce) {
   EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "nothing is left";
 }
 
-TEST_F(ErrorFeedbackTest, AStepThatTheNewViewFoundClosedKeepsWhatItLeftOut) {
+TEST_F(ErrorFeedbackTest, AStepThatWasClosedBeforeTheNewViewKeepsItsResidual) {
   PushStep5();
   // Everybody closed step 5, and this worker was not told yet.
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 8}}}}, 1));
@@ -514,7 +514,7 @@ TEST_F(SynchronousTest, AStepsTimeIsSplitIntoPushWaitAndPull) {
   EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 4));
 }
 
-TEST_F(SynchronousTest, AChangeOfTheViewBeginsTheTimesAnew) {
+TEST_F(SynchronousTest, AViewChangeRestartsTheTimes) {
   Begin();
   world_->ReceiveVersion(5);
   world_->FinishAllComputes();

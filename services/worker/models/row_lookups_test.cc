@@ -91,7 +91,7 @@ TEST(RowLookupsTest, SeveralLookupsOfATableNameTheRowsOfAll) {
 }
 
 // As torch.nn.Embedding is saved, with the check of its padding's place.
-TEST(RowLookupsTest, ALayerMayAskForTheSizeOfItsTable) {
+TEST(RowLookupsTest, ALayerMayReadTheSizeOfItsTable) {
   ScriptModule layer;
   layer.tensors = {Table("weight", 10)};
   layer.source = R"(
@@ -115,7 +115,7 @@ TEST(RowLookupsTest, ATensorUnderTwoNamesIsReadUnderBoth) {
   EXPECT_THAT(Tables(*Load(module)), IsEmpty());
 }
 
-TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
+TEST(RowLookupsTest, AnyOtherUseReadsTheWholeTable) {
   const std::map<std::string, std::string> bodies = {
       {"tied weights", R"(    y = torch.embedding(self.users, x)
     return torch.matmul(y, torch.transpose(self.users, 0, 1))
@@ -149,7 +149,7 @@ TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
     EXPECT_THAT(Tables(*Load(Module(body))), IsEmpty()) << what;
 }
 
-TEST(RowLookupsTest, IndicesThatAreNotOfTheInputAloneNameNoRows) {
+TEST(RowLookupsTest, IndicesThatDependOnMoreThanTheInputNameNoRows) {
   const std::map<std::string, std::string> bodies = {
       {"drawn at random", R"(    return torch.embedding(self.users, torch.randint_like(x, 10))
 )"},
@@ -192,7 +192,7 @@ TEST(RowLookupsTest, TheModulesOwnLossReadsTooAndMayLookUpNothing) {
               IsEmpty());
 }
 
-TEST(RowLookupsTest, OnlyMatricesThatAreTrainedAreTables) {
+TEST(RowLookupsTest, OnlyTrainedMatricesAreTables) {
   ScriptModule module = Module(R"(    a = torch.embedding(self.frozen, x)
     return a + torch.embedding(self.cube, x)[:, :, 0]
 )");

@@ -207,9 +207,9 @@ class TorchScriptModel final : public Model {
     if (NeededArguments(module_) == 2) return LossKind::kForward;
     if (module_.find_method("loss").has_value()) return LossKind::kModule;
     return absl::FailedPreconditionError(
-        "loss is not set, and the module does not compute one: it has no method 'loss(output, "
-        "target)', "
-        "and its forward takes the input alone, not forward(input, target)");
+        "loss is not set, and the module does not compute one: it has no method "
+        "'loss(output, target)', and its forward takes the input alone, not forward(input, "
+        "target)");
   }
 
   at::Tensor ForwardLoss(const at::Tensor& input, const at::Tensor& target) override {

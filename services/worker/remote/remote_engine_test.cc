@@ -259,7 +259,7 @@ TEST(RemoteEngineTest, FetchedGradientsOfTwoStagesAreThoseOfALocalRun) {
 }
 
 // Each trainer goes through versions of its own, as fast as it can; the shards hold all of them.
-TEST(RemoteEngineTest, TrainersSideBySideEachSeeOneVersionInBothPasses) {
+TEST(RemoteEngineTest, ConcurrentTrainersEachUseOneVersionInBothPasses) {
   constexpr uint64_t kTrainers = 3;
   constexpr uint64_t kSteps = 4;
   const v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/true);
@@ -299,7 +299,7 @@ TEST(RemoteEngineTest, TrainersSideBySideEachSeeOneVersionInBothPasses) {
   }
 }
 
-TEST(RemoteEngineTest, VerifyGradientsFailsOnOnesThatAreNotFinite) {
+TEST(RemoteEngineTest, VerifyGradientsFailsOnGradientsThatAreNotFinite) {
   v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/true);
   job.mutable_training()->set_verify_gradients(true);
   Shards shards(job);
@@ -314,7 +314,7 @@ TEST(RemoteEngineTest, VerifyGradientsFailsOnOnesThatAreNotFinite) {
               ::testing::ContainsRegex("the gradient of '.*' in context 1 is not finite"));
 }
 
-TEST(StageSizesTest, WhatASampleTakesBetweenStagesIsMeasured) {
+TEST(StageSizesTest, MeasuresTheBytesOfASampleBetweenStages) {
   v1::JobSpec job = MnistNet(v1::FLOAT64, /*two_stages=*/true);
   const auto sizes = MeasureStages(job, {1, 28, 28}, 10, /*tokens=*/false);
   ASSERT_TRUE(sizes.ok()) << sizes.status();

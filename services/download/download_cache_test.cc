@@ -30,7 +30,7 @@ std::string ChecksumOf(const std::string& content) {
   return checksum.Finish();
 }
 
-// Sends what it is told to, in pieces, and fails when it is told to.
+// Sends configured answers, in pieces, and fails when configured to.
 class FakeWeb final : public HttpGet {
  public:
   struct Answer {

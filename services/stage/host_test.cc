@@ -149,7 +149,7 @@ class HostTest : public ::testing::Test {
     return host_.Backward(request).status();
   }
 
-  // What the core finds for a pushed reference.
+  // The gradient that the core finds for a pushed reference.
   absl::StatusOr<std::vector<float>> Find(uint64_t worker, uint64_t context) {
     v1::GradientReference reference;
     reference.set_context(context);
@@ -167,8 +167,8 @@ class HostTest : public ::testing::Test {
   }
 
   std::shared_ptr<const ps::ShardModel> model_;
-  std::string warning_;              // of layers that are made
-  std::function<void()> meanwhile_;  // happens once, while layers are being made
+  std::string warning_;              // of the next layers
+  std::function<void()> meanwhile_;  // runs once, while layers are being made
   std::vector<std::string> warned_;
   Host host_{{.make_layers = [this](const v1::OpenStageRequest&) { return MakeLayers(); },
               .max_computing = 1,
@@ -200,7 +200,7 @@ TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {
   ASSERT_TRUE(Open(kWorker).ok());
   ASSERT_TRUE(Open(kOther).ok());
   EXPECT_EQ(Forward(ForwardOf(kWorker, 1, mine.handle(), 5)), 10);
-  // Between the passes of the first, another version comes and another worker computes.
+  // Between the passes of the first worker, another version arrives and another worker computes.
   Hold(kWorker, -1);
   EXPECT_EQ(Forward(ForwardOf(kOther, 1, other.handle(), 5)), 500);
   ASSERT_TRUE(Backward(kOther, 1, 1).ok());
@@ -215,7 +215,7 @@ TEST_F(HostTest, ABackwardPassIsRunOnce) {
   Forward(ForwardOf(kWorker, 1, block.handle(), 5));
   ASSERT_TRUE(Backward(kWorker, 1, 3).ok());
   EXPECT_EQ(Backward(kWorker, 1, 4).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15)) << "as the first left it";
+  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15)) << "as the first pass left it";
 }
 
 TEST_F(HostTest, MissingGradientsAreDataLossForTheWorkerOnly) {
@@ -247,7 +247,7 @@ TEST_F(HostTest, DropsWhatTheWorkerHasForgotten) {
   v1::ForwardRequest request = ForwardOf(kWorker, 3, second, 5);
   Forward(request);
   EXPECT_EQ(host_.status().blocks, 2u) << "the third is newer than what the worker has seen";
-  EXPECT_EQ(host_.status().contexts, 1u) << "contexts 1 and 2 were not said to live";
+  EXPECT_EQ(host_.status().contexts, 1u) << "contexts 1 and 2 were not reported as live";
   request = ForwardOf(kWorker, 4, third, 5);
   request.add_live_contexts(3);
   Forward(request);

@@ -20,7 +20,7 @@
 namespace sluice::worker {
 namespace {
 
-// A model that computes nothing: these tests are about data.
+// A model that does not compute: these tests are about data.
 class EmptyEngine final : public ComputeEngine {
  public:
   explicit EmptyEngine(v1::TensorTable table = {}, StateDictExtras extras = {})
@@ -62,7 +62,7 @@ v1::JobSpec JobWithImages() {
   return job;
 }
 
-// Tells three classes apart.
+// Distinguishes three classes.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeClassifier(const v1::JobSpec&,
                                                               const DatasetInfo&, int) {
   v1::TensorTable table;
@@ -169,7 +169,7 @@ TEST(Trainer, WithoutACheckpointDirectoryTheWordsComeFromTheText) {
   EXPECT_EQ(words_seen, 6);
 }
 
-// A table of words of two numbers each, of which it notes what is stored.
+// A table of words of two numbers each, which records what is stored.
 class TableEngine final : public ComputeEngine {
  public:
   TableEngine() {
@@ -254,7 +254,7 @@ TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsUnchanged) {
   EXPECT_TRUE(absl::IsInvalidArgument((*trainer)->Store(store)));
 }
 
-// The first pixel of each image that a worker is given: images are 1, 2 and 3.
+// The first pixel of each image that a worker reads: images are 1, 2 and 3.
 class ImagesEngine final : public ComputeEngine {
  public:
   explicit ImagesEngine(std::vector<int>* seen) : seen_(seen) {}
@@ -288,7 +288,7 @@ class NoSink final : public GradientSink {
   void OnBufferChange(uint32_t, absl::Cord) override {}
 };
 
-// What the worker sees when it is given these positions.
+// The samples that the worker reads for these positions.
 std::vector<int> Walk(const v1::JobSpec& job, uint32_t index,
                       const std::vector<PositionRange>& requests) {
   std::vector<int> seen;

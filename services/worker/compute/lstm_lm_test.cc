@@ -1,4 +1,4 @@
-// The engine with the language model, beside PyTorch's own modules (testing/make_lstm_lm.py).
+// The engine with the language model, compared with PyTorch's modules (testing/make_lstm_lm.py).
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -94,7 +94,7 @@ Computed Compute(ComputeEngine& engine, const Batch& batch) {
   EXPECT_TRUE(sink.without.empty());
   Computed computed;
   computed.loss = metrics.value_or(BatchMetrics()).loss_sum;
-  // The embedding's gradient holds the rows of the batch alone.
+  // The embedding's gradient holds only the rows of the batch.
   EXPECT_EQ(sink.row_gradients.size(), 1u);
   const v1::TensorSpec& table = engine.Describe().tensors(0);
   const size_t row_bytes = static_cast<size_t>(table.shape(1)) * ElementBytes(table.dtype());

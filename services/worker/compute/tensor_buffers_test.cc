@@ -28,7 +28,7 @@ v1::TensorTable Table() {
   return table;
 }
 
-// In as many chunks as there are bytes, to be sure that they are put together.
+// One chunk for each byte, to check that chunks are joined.
 absl::Cord Bytes(const std::vector<float>& values) {
   absl::Cord cord;
   for (size_t i = 0; i < values.size() * sizeof(float); ++i) {

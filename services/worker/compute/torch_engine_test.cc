@@ -50,7 +50,7 @@ std::unique_ptr<ComputeEngine> Create(const TorchEngineOptions& options) {
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-// Version 0 as a worker would get it.
+// Version 0 as a worker would receive it.
 std::unique_ptr<ComputeEngine> CreateBorn(const TorchEngineOptions& options) {
   std::unique_ptr<ComputeEngine> engine = Create(options);
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
@@ -75,7 +75,7 @@ Batch MakeBatch(std::vector<int64_t> shape, std::vector<float> features,
   return batch;
 }
 
-// Images that are not all alike.
+// Images that differ.
 Batch Images(uint64_t samples) {
   Batch batch;
   batch.samples = samples;
@@ -236,7 +236,7 @@ TEST(TorchEngineTest, EveryGradientIsDeliveredOnceAndTheLastLayersFirst) {
     for (const auto& [tensor, gradient] : sink.gradients) {
       EXPECT_EQ(gradient.size(), engine->GetTensor(Buffer::kCurrent, tensor)->size());
     }
-    // As backward comes by them, not when all are there.
+    // In the order of the backward pass, not when all are complete.
     EXPECT_GE(sink.order.front(), sink.gradients.size() - 2);
     EXPECT_LT(sink.order.back(), 2u);
   }

@@ -45,7 +45,7 @@ def forward(self, x):
   return module;
 }
 
-// A linear layer behind a batch norm of two features, as PyTorch's modules are saved.
+// A linear layer after a batch norm of two features, as PyTorch saves its modules.
 ScriptModule NormedModule() {
   ScriptModule norm;
   norm.tensors = {{"weight", kParameter, {2}, {1, 1}, ""},

@@ -513,7 +513,7 @@ TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
   Applied(kShardA, 1);
   Applied(kShardB, 1);
   world_->Advance(absl::Seconds(3));
-  world_->core_.OnSent(world_->now_);  // of what comes behind
+  world_->core_.OnSent(world_->now_);  // of later frames
   world_->ReceiveData(kShardA, 4, 0, 4);
   world_->Advance(absl::Seconds(4));
   world_->ReceiveData(kShardB, 4, 1, 4);

@@ -1,4 +1,4 @@
-// Workers that sum the gradients of dense tensors among each other, by hand-driven messages.
+// Workers that sum the gradients of dense tensors among themselves, by hand-driven messages.
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,7 +44,7 @@ class DenseWorkerTest : public testing::Test {
     world_.TakeSent(kShardB);
   }
   const ReductionPlan& plan() const { return *world_.joined_.back().plan; }
-  // That this worker sums.
+  // The blocks that this worker sums.
   uint32_t OwnTensor() const { return plan().tensors[plan().own().pieces.at(0).place]; }
   ShardId OwnShard() const { return ShardOf(OwnTensor()); }
   ShardId OtherShard() const { return ShardOf(1 - OwnTensor()); }
@@ -89,7 +89,7 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.ConnectAll();
   Forget();
   world_.ReceiveVersion(5);
-  // Of the other's part nothing will come, which can be said at once.
+  // Nothing of the other member's part will be pushed, which is announced at once.
   EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
   world_.FinishAllComputes(3);
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -125,7 +125,7 @@ TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnANewStream) {
   world_.Break(OwnShard());
   world_.Connect(OwnShard());
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
-  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed anew: others have gone on";
+  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed again: the other members have continued";
 }
 
 TEST_F(DenseWorkerTest, PushesTheSumOnAStreamThatBrokeBeforeTheSumWasReady) {
@@ -151,7 +151,7 @@ TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
   EXPECT_THAT(plan().members, ElementsAre(kSelf, kThird));
   ASSERT_THAT(world_.reduces_, SizeIs(2));
   EXPECT_EQ(ValueOf(*world_.reduces_[1].gradients[0]), 3);
-  // What is still told of the old group is of no use.
+  // A late result of the old group is ignored.
   world_.Do(world_.core_.OnReduced(old.id(), 5, ReducedPart{Number(1)}, world_.now_));
   EXPECT_THAT(Pushed(OwnShard()), IsEmpty());
   Reduced(ReducedPart{Number(80)});

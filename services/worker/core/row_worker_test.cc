@@ -55,7 +55,7 @@ class RowWorkerTest : public testing::Test {
     world_->TakeSent(kShardA);
     world_->TakeSent(kShardB);
   }
-  // Answers the only request for rows that there is.
+  // Answers the only request for rows.
   void AnswerRows(std::vector<uint64_t> rows) {
     ASSERT_THAT(world_->row_requests_, SizeIs(1));
     const RowsId id = world_->row_requests_[0].id;
@@ -77,7 +77,7 @@ class RowWorkerTest : public testing::Test {
         {kWidth, 0, kRows * kWidth}, rows, v1::FLOAT64,
         {reinterpret_cast<const char*>(table.data()), table.size() * sizeof(double)});
   }
-  // The table's partition, of which these rows come.
+  // Receives these rows of the table's partition.
   void ReceiveRows(uint64_t version, const std::vector<uint64_t>& rows, uint64_t request = 0) {
     const absl::Cord payload = RowsPayload(rows);
     v1::Header header;
@@ -210,7 +210,7 @@ TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAgain) {
   Finish({3});
   Forget();
   world_->row_requests_.clear();
-  // The other member died: what is held of version 5 lacks the rows of its samples.
+  // The other member died: the held part of version 5 does not have the rows of its samples.
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_THAT(world_->computes_, IsEmpty());
   EXPECT_THAT(TakePulls(kShardA), IsEmpty());
@@ -303,7 +303,7 @@ TEST_F(RowWorkerTest, AnAsynchronousWorkerPullsTheRowsOfItsLease) {
   world_->Start();
   world_->Install(world_->MakeView(1, 0, {{kSelf, {}}}, 0));
   world_->ConnectAll();
-  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "nobody knows what will be computed";
+  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "it is unknown what will be computed";
   v1::Header lease;
   lease.mutable_lease()->mutable_samples()->set_end(16);
   world_->Receive(kShardA, lease);
@@ -338,7 +338,7 @@ TEST_F(RowWorkerTest, AnAsynchronousWorkerPullsTheRowsOfItsLease) {
   sent.pop_back();
   ASSERT_TRUE(sent.back().header.has_apply());
   EXPECT_FALSE(sent.back().header.apply().pull_next());
-  ASSERT_TRUE(pull.header.has_pull()) << "behind the Apply";
+  ASSERT_TRUE(pull.header.has_pull()) << "after the Apply";
   EXPECT_EQ(RowsOf(pull), (RowSelections{{0, {9}}}));
 }
 

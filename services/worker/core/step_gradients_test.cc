@@ -39,7 +39,7 @@ MicrobatchRange Range(uint64_t begin, uint64_t end) { return {begin, end}; }
 
 class StepGradientsTest : public testing::Test {
  protected:
-  // The gradient of a microbatch is a bit of its own, so a sum tells which ones are in it.
+  // The gradient of each microbatch is its own bit, so a sum shows which microbatches are in it.
   void Compute(StepGradients& gradients, const std::vector<MicrobatchRange>& ranges) {
     for (const MicrobatchRange& range : ranges) {
       double sum = 0;
@@ -191,7 +191,7 @@ TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatc
           }
         }
         Compute(gradients, rest);
-        Compute(gradients, pending);  // those that were under way; unwanted ones are ignored
+        Compute(gradients, pending);  // those in progress; unwanted ranges are ignored
         EXPECT_EQ(gradients.units(), MaximalSubtrees({second}));
         ASSERT_TRUE(gradients.IsComplete());
         for (const MicrobatchRange& unit : gradients.units()) {

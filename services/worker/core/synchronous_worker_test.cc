@@ -113,7 +113,7 @@ TEST_F(SynchronousTest, TheNextVersionStartsTheNextStep) {
 
 TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) {
   BeginStep();
-  world_->ReceiveVersion(6);  // the others' work; ours is not asked for any more
+  world_->ReceiveVersion(6);  // from the other member's work; ours is no longer needed
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->computes_.clear();
   ComputeResult result;
@@ -217,7 +217,7 @@ TEST_F(SynchronousTest, AComputationPartlyOutsideTheAssignmentIsCancelledAndCoun
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
   EXPECT_THAT(world_->cancelled_, ElementsAre(old));
   EXPECT_EQ(world_->core_.Status().recomputed_samples, 2u);
-  // What the cancelled one still brings is ignored.
+  // Late results of the cancelled computation are ignored.
   world_->FinishCompute(old, 9);
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
@@ -228,7 +228,7 @@ TEST_F(SynchronousTest, PartsOfTheNextVersionFromAnOlderViewAreDropped) {
   world_->ReceiveData(kShardA, 6, 0, 6);
   world_->TakeSent(kShardA);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
-  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it wants the gradient again
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it needs the gradient again
   world_->ReceiveData(kShardB, 6, 1, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -364,7 +364,7 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
-// Its gradients are in the sum of an older assignment, which is of no use for the new one.
+// Its gradients are in a sum of the older assignment, which the new assignment cannot use.
 TEST_F(SynchronousTest, TheLateResultOfARecomputedMicrobatchIsIgnored) {
   BeginStep(/*bit_exact=*/true);
   std::vector<ComputeId> ids;
@@ -468,7 +468,7 @@ TEST_F(ErrorFeedbackTest, AStepRestartedByAViewChangeAddsTheResidualOnce) {
 
 TEST_F(ErrorFeedbackTest, AStepThatWasClosedBeforeTheNewViewKeepsItsResidual) {
   PushStep5();
-  // Everybody closed step 5, and this worker was not told yet.
+  // All shards closed step 5, and this worker does not know it yet.
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 8}}}}, 1));
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -487,7 +487,7 @@ TEST_F(ErrorFeedbackTest, AnotherAttemptBeginsWithoutResiduals) {
 
 TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
   PushStep5();
-  world_->ReceiveVersion(6);  // who has finished a step reports
+  world_->ReceiveVersion(6);  // a worker reports when it has finished a step
   world_->Advance(absl::Seconds(2));
   uint64_t pushed = 0, raw = 0;
   for (const v1::MemberMessage& message : world_->told_) {

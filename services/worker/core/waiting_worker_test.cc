@@ -1,4 +1,4 @@
-// A worker that is behind, because its contributions are dropped, or because nothing comes.
+// A worker that is behind, because its contributions are dropped or because it receives no data.
 #include <memory>
 #include <vector>
 
@@ -48,7 +48,7 @@ TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
   world_.TakeSent(kShardA);
   world_.TakeSent(kShardB);
   world_.ReceiveData(kShardA, 9, 0, 1);
-  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition is there";
+  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition has arrived";
   const std::vector<SendFrame> sent = world_.TakeSent(kShardB);
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].header.pull().version(), 9u);

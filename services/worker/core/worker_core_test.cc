@@ -1,4 +1,4 @@
-// What a worker does around training: registering, birth, evaluation, progress, leaving.
+// A worker apart from training: registering, birth, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
 #include <vector>
@@ -270,7 +270,7 @@ TEST(WorkerCoreTest, ALeavingMemberContinuesUntilAViewWithoutIt) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-// A shard that computes its layers has let go of it already, or is gone.
+// A shard that computes its layers has dropped the worker already, or is gone.
 TEST(WorkerCoreTest, AMemberWhoseShardsForgotItIsExpelledUnlessItIsLeaving) {
   for (bool leaves : {false, true}) {
     WorkerHarness world;

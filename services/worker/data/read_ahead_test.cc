@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// A batch's classes are the indices that were asked for; counts what is read.
+// A batch's classes are the requested indices; counts the samples that are read.
 class CountingDataset final : public Dataset {
  public:
   CountingDataset() { info_.samples = 1000; }
@@ -34,7 +34,7 @@ class CountingDataset final : public Dataset {
 
 class ReadAheadTest : public testing::Test {
  protected:
-  // The indices read, then whatever can be read ahead.
+  // Returns the indices that were read, after reading ahead.
   std::vector<int64_t> Step(PositionRange positions) {
     const absl::StatusOr<Batch> batch = ahead_.Read(positions);
     EXPECT_TRUE(batch.ok()) << batch.status();

@@ -53,7 +53,7 @@ TEST(SyntheticDatasetTest, ASampleDependsOnlyOnSeedAndIndex) {
 }
 
 TEST(SyntheticDatasetTest, TheFirstSampleNeverChanges) {
-  // A job that goes on with a newer build must see the data that it began with.
+  // A job that continues with a newer build must see the data that it began with.
   const Batch batch = *Open(Spec(10, {2}, 3))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(0));
   EXPECT_THAT(batch.features, ElementsAre(FloatEq(0.237694472f), FloatEq(0.837667108f)));

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Learnt from this, words have the numbers 2, 3, 4, ... in their order.
+// A vocabulary learned from this text has the words at 2, 3, 4, ... in their order.
 constexpr char kLetters[] = "a b c d e f g h i j k l\n";
 
 v1::DataSpec TextIn(const std::string& path, uint32_t length) {
@@ -127,7 +127,7 @@ TEST(TextDataset, MaxSamplesTakesTheFirst) {
   EXPECT_EQ(Open(spec)->info().samples, 3u);  // whole batches
   EvaluateOn(spec, kLetters);
   spec.mutable_evaluation()->set_max_samples(1);
-  // Which of them are evaluated, and when, is the coordinator's.
+  // The coordinator decides which of them are evaluated, and when.
   EXPECT_EQ(Open(spec, Split::kEvaluation)->info().samples, 6u);
 }
 
@@ -211,7 +211,7 @@ TEST(KeepVocabularyTest, WorkersThatStartAtOnceWriteItCompletely) {
     }
     for (std::thread& worker : workers) worker.join();
     const std::filesystem::directory_iterator files(std::filesystem::path(kept).parent_path());
-    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "what they wrote aside is removed";
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "their temporary files are removed";
   }
 }
 

@@ -30,8 +30,8 @@ ScriptTensor Table(const std::string& name, int64_t rows, ScriptTensor::Kind kin
   return {name, kind, {rows, 2}, std::vector<double>(static_cast<size_t>(rows) * 2, 0.5), ""};
 }
 
-// Two tables, `users` of 10 rows and `items` of 20, and a matrix that is none; `body` is what
-// forward(x) does.
+// Two tables, `users` of 10 rows and `items` of 20, and a matrix that is not a table; `body` is the
+// body of forward(x).
 ScriptModule Module(const std::string& body) {
   ScriptModule module;
   module.tensors = {Table("users", 10),
@@ -90,7 +90,7 @@ TEST(RowLookupsTest, SeveralLookupsOfATableNameTheRowsOfAll) {
   EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
 }
 
-// As torch.nn.Embedding is saved, with the check of its padding's place.
+// Like a saved torch.nn.Embedding, with the check of its padding's place.
 TEST(RowLookupsTest, ALayerMayReadTheSizeOfItsTable) {
   ScriptModule layer;
   layer.tensors = {Table("weight", 10)};

@@ -52,7 +52,7 @@ TEST_F(BlockReferencesTest, ABlockInNoBufferIsNotLiveAndTheNewestIsRemembered) {
   Set(Buffer::kIncoming, 0, 0, Reference(1));
   references_.Swap();
   Set(Buffer::kIncoming, 0, 0, Reference(2));
-  Set(Buffer::kIncoming, 0, 0, Reference(3));  // the second came to nothing
+  Set(Buffer::kIncoming, 0, 0, Reference(3));  // replaces the second
   Set(Buffer::kEvaluation, 0, 0, Reference(4));
   const BlockReferences::Pass pass = Collect(Buffer::kCurrent, {0});
   EXPECT_THAT(pass.handles, ElementsAre(1));

@@ -184,7 +184,7 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
       return absl::InvalidArgumentError(
           absl::StrCat(given, ": has ", wanted->size(), " words that differ from the ",
                        kept->size(), " which the model was trained with, ", path,
-                       ": leave data.text.vocabulary out to go on with those, or start over"));
+                       ": leave data.text.vocabulary out to continue with those, or start over"));
     }
   }
   spec->mutable_text()->set_vocabulary(path);

@@ -131,6 +131,7 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(part, /*exclusive=*/false);
   if (!file.ok()) return file.status();
   options_.say(absl::StrCat("Downloading ", address.url, " to ", DirectoryOf(part)));
+
   Sha256 checksum;
   uint64_t bytes = 0;
   absl::Time said = clock_->Now();
@@ -143,6 +144,7 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
     }
     return (*file)->Append(piece);
   };
+
   if (absl::Status status = http_->Get(address.url, sink, options_.cancelled); !status.ok()) {
     return status;
   }
@@ -153,6 +155,7 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
         ". The server has another file than the manifest expects. If it is the right one, put its "
         "checksum into the manifest"));
   }
+
   if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
   return (*file)->Close();
 }

@@ -32,10 +32,12 @@ absl::Status CheckTensor(const v1::StageTensor& tensor) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor of ", tensor.shape_size(), " dimensions"));
   }
+
   const size_t element = ElementBytes(tensor.dtype());
   if (element == 0) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor of type ", tensor.dtype()));
   }
+
   const uint64_t elements = tensor.data().size() / element;
   bool fits = tensor.data().size() % element == 0;
   uint64_t product = 1;
@@ -47,6 +49,7 @@ absl::Status CheckTensor(const v1::StageTensor& tensor) {
     fits = product == 0 || size <= elements / product || size == 0;
     product = fits ? product * size : product;
   }
+
   if (fits && product == elements) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a tensor of shape [", absl::StrJoin(tensor.shape(), ", "), "] with ",
@@ -168,6 +171,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", request.stage(), " of a model of ", stages));
   }
+
   v1::OpenStageRequest shared = request;
   shared.clear_worker();
   const std::string key = shared.SerializeAsString();
@@ -186,11 +190,13 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     }
     if (const auto made = layers_.find(key); made != layers_.end()) layers = made->second.lock();
   }
+
   if (layers == nullptr) {
     absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
     if (!made.ok()) return made.status();
     layers = *std::move(made);
   }
+
   bool first = false;
   {
     MutexLock lock(&mutex_);
@@ -208,6 +214,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     }
     (*worker)->stages[request.stage()] = layers;
   }
+
   v1::OpenStageReply description = layers->Describe();
   if (first && !description.warning().empty() && options_.on_warning) {
     options_.on_warning(description.warning());
@@ -282,6 +289,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
   Layers::Input input;
   absl::StatusOr<std::shared_ptr<Layers>> layers = BeginForward(request, &input);
   if (!layers.ok()) return layers.status();
+
   input.value = &request.input();
   input.training = request.context() != 0;
   input.wants_input_gradient = request.stage() > 0;
@@ -294,6 +302,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
     output = (*layers)->Forward(input);
   }
   if (!output.ok()) return output.status();
+
   v1::ForwardReply reply;
   *reply.mutable_output() = std::move(output->value);
   reply.set_generator(std::move(output->generator));
@@ -303,6 +312,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
     MutexLock running(&context->running);
     context->pass = std::move(output->pass);
   }
+
   std::shared_ptr<Context> old;  // of the same name; destroyed without the lock
   MutexLock lock(&mutex_);
   const auto worker = FindWorker(request.worker());
@@ -331,11 +341,13 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
   if (absl::Status fits = CheckTensor(request.gradient()); !fits.ok()) return fits;
   const auto context = FindContext(request.worker(), request.context(), request.stage());
   if (!context.ok()) return context.status();
+
   MutexLock running(&(*context)->running);
   if ((*context)->pass == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("the backward pass of context ", request.context(), " is over"));
   }
+
   const std::unique_ptr<ForwardPass> pass = std::move((*context)->pass);
   absl::StatusOr<ForwardPass::Result> result = absl::UnknownError("");
   {
@@ -343,10 +355,12 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
     result = pass->Backward(request.gradient());
   }
   if (!result.ok()) return result.status();
+
   v1::BackwardReply reply;
   if (result->input_gradient.shape_size() > 0) {
     *reply.mutable_gradient() = std::move(result->input_gradient);
   }
+
   MutexLock lock(&mutex_);
   for (TensorGradient& gradient : result->gradients) {
     (gradient.buffer ? reply.add_buffers() : reply.add_gradients())->assign(gradient.tensor);

@@ -216,6 +216,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
   if (tensor->dim() == 0 || tensor->size(0) == 0) {
     return absl::InvalidArgumentError("the batch is empty");
   }
+
   if (!shape.empty()) {
     shape.insert(shape.begin(), tensor->size(0));
     int64_t wanted = 1;
@@ -227,6 +228,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
     }
     tensor = tensor->reshape(shape);
   }
+
   if (tensor->is_floating_point()) {
     at::ScalarType type = tensor->scalar_type();
     for (const ModelTensor& parameter : model.tensors()) {
@@ -236,6 +238,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
   } else {
     tensor = tensor->to(device_);
   }
+
   if (input.wants_input_gradient && input.training) tensor->requires_grad_(true);
   return tensor;
 }
@@ -305,6 +308,7 @@ absl::StatusOr<ForwardPass::Result> TorchPass::Backward(const v1::StageTensor& o
     return absl::InvalidArgumentError("the backward pass of this context is over");
   }
   const auto drop = absl::MakeCleanup([this] { DropGraph(); });
+
   absl::StatusOr<at::Tensor> gradient = TensorOf(output_gradient);
   if (!gradient.ok()) return gradient.status();
   if (gradient->sizes() != output_.sizes()) {
@@ -343,6 +347,7 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   if (stage < model.stages_size() && !model.stages(stage).device().empty()) {
     wanted = model.stages(stage).device();
   }
+
   absl::StatusOr<at::Device> device = ParseDevice(wanted);
   if (absl::IsUnimplemented(device.status())) {
     reply.set_warning(
@@ -351,9 +356,11 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   }
   if (!device.ok()) return device.status();
   reply.set_device(device->str());
+
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   const uint32_t share = std::max(1u, cores / std::max(1u, request.trainers()));
   SetTorchThreads(static_cast<int>(request.threads() > 0 ? request.threads() : share));
+
   ModelOptions options;
   options.spec = model;
   options.seed = request.seed();

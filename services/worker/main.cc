@@ -213,6 +213,7 @@ int Main(int argc, char** argv) {
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(flags.program);
   if (!logger.ok()) return ExitWith("sluice-worker", logger.status());

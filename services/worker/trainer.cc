@@ -163,6 +163,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
     result.status = batch.status();
     return result;
   }
+
   const absl::StatusOr<BatchMetrics> metrics =
       engine_->ComputeGradients({.step = request.step,
                                  .first_microbatch = request.first_microbatch,
@@ -173,6 +174,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
   result.compute_time = absl::Now() - read;
   result.status = metrics.status();
   if (!metrics.ok()) return result;
+
   result.samples = metrics->samples;
   result.loss_sum = metrics->loss_sum;
   result.correct = static_cast<double>(metrics->correct);
@@ -212,6 +214,7 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
        begin += evaluation_batch) {
     std::vector<uint64_t> indices(std::min(evaluation_batch, request.samples.end - begin));
     std::iota(indices.begin(), indices.end(), begin);
+
     const absl::Time start = absl::Now();
     absl::StatusOr<Batch> batch = evaluation_->Read(indices);
     const absl::Time read = absl::Now();
@@ -220,12 +223,14 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
       result.status = batch.status();
       return result;
     }
+
     const absl::StatusOr<BatchMetrics> metrics = engine_->Evaluate(request.buffer, *batch);
     result.compute_time += absl::Now() - read;
     if (!metrics.ok()) {
       result.status = metrics.status();
       return result;
     }
+
     result.samples += metrics->samples;
     result.loss_sum += metrics->loss_sum;
     result.correct += static_cast<double>(metrics->correct);

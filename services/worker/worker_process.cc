@@ -208,6 +208,7 @@ class WorkerProcess::Impl {
     const uint64_t life = ++last_life_;
     Shard& entry = shards_[shard];
     entry.life = life;
+
     StreamClient::Options options;
     options.address = connect.address;
     options.loop = &loop_;
@@ -219,6 +220,7 @@ class WorkerProcess::Impl {
         sent_at_ = absl::ToUnixNanos(clock_.Now());
       }
     };
+
     entry.stream = StreamClient::Connect(
         options, {.on_frames =
                       [this, shard, life](std::vector<DecodedFrame> frames) {
@@ -233,6 +235,7 @@ class WorkerProcess::Impl {
                           return core.OnShardBroken(shard, why, now);
                         });
                       }});
+
     Event([this, shard, life](WorkerCore& core, absl::Time now) {
       if (!IsPresent(shard, life)) return WorkerActions();
       return core.OnShardConnected(shard, now);

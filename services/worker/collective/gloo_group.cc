@@ -218,6 +218,7 @@ class GlooGroup::Impl {
       peer->out->send(static_cast<int>(peer->rank), step);
       sent_bytes_ += peer->out->size;
     }
+
     sum_.Begin();
     auto peer = peers_.begin();
     for (uint32_t rank = 0; rank < plan_.members.size(); ++rank) {
@@ -231,6 +232,7 @@ class GlooGroup::Impl {
       sum_.Add(BytesOf((*peer)->in_memory));
       ++peer;
     }
+
     for (const std::unique_ptr<Peer>& other : peers_) {
       if (!other->out->waitSend(nullptr, kForever)) return GaveUp();
     }

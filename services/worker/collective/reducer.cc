@@ -116,12 +116,14 @@ absl::StatusOr<std::string> AddressTowards(const std::string& endpoint) {
   std::string host = endpoint.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   const std::string port = colon == std::string::npos ? "1" : endpoint.substr(colon + 1);
+
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
     return absl::UnavailableError(absl::StrCat("the address of ", host, ": ", gai_strerror(error)));
   }
+
   char name[NI_MAXHOST] = {};
   for (const addrinfo* way = found; way != nullptr && name[0] == '\0'; way = way->ai_next) {
     const int fd = socket(way->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -135,6 +137,7 @@ absl::StatusOr<std::string> AddressTowards(const std::string& endpoint) {
     }
     close(fd);
   }
+
   freeaddrinfo(found);
   if (name[0] != '\0') return std::string(name);
   return absl::UnavailableError(absl::StrCat("there is no route to ", endpoint));

@@ -295,6 +295,7 @@ absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
   const std::vector<size_t> tables = model_->RowTensors();
   if (tables.empty()) return selections;
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+
   return Catching([&]() -> absl::StatusOr<RowSelections> {
     const std::vector<at::Tensor> rows = model_->Rows(InputOf(batch));
     for (size_t i = 0; i < tables.size(); ++i) {
@@ -349,6 +350,7 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
     uintptr_t hook;
     bool delivered = false;
   };
+
   std::vector<Hooked> hooked;
   hooked.reserve(buffers_.tensors());  // hooks point into it
   std::optional<RowSelections> rows;
@@ -365,6 +367,7 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
     auto hook = std::make_unique<TakeGradient>(tensor.value, take);
     entry.hook = entry.node->add_post_hook(std::move(hook));
   }
+
   const auto unhook = absl::MakeCleanup([&hooked, this] {
     for (Hooked& entry : hooked) {
       entry.node->del_post_hook(entry.hook);
@@ -373,6 +376,7 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
       value.mutable_grad() = at::Tensor();
     }
   });
+
   if (objective.requires_grad()) objective.backward();
   for (const Hooked& entry : hooked) {
     if (!entry.delivered) sink.OnNoGradient(entry.tensor);
@@ -414,6 +418,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
   const double scale = request.reduction == Reduction::kSumOfSamples
                            ? static_cast<double>(samples)
                            : static_cast<double>(MicrobatchesOf(request));
+
   for (size_t i = 0; i < buffers_.tensors(); ++i) {
     const uint64_t bytes = buffers_.bytes(i);
     const char* current = buffers_.data(Buffer::kCurrent, i);
@@ -431,6 +436,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
     const absl::string_view view(update.get(), bytes);
     sink.OnGradient(i, absl::MakeCordFromExternal(view, [update = std::move(update)] {}));
   }
+
   BatchMetrics metrics;
   metrics.samples = samples;
   return metrics;

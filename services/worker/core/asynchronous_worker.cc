@@ -26,6 +26,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   pull_sent_.clear();
   counted_.reset();
   times_.Begin();
+
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
     push_.encoder().Reset();
@@ -41,6 +42,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     lease_ = Interval();
     fresh_ = false;
   }
+
   if (update_) {
     if (!context_->rules->KeepUpdate() && !update_->computing) {
       clock_ = update_->clock;
@@ -49,6 +51,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
       fresh_ = false;
       return;
     }
+
     if (!update_->computing) times_.OnComputed(context_->now);
     update_->permit_asked = false;
     update_->permit.reset();
@@ -315,6 +318,7 @@ void AsynchronousWorker::FinishUpdate() {
     samples_per_second_ =
         samples_per_second_ == 0 ? speed : 0.8 * samples_per_second_ + 0.2 * speed;
   }
+
   v1::WorkerProgress::Step& step = *context_->progress.add_steps();
   step.set_step(update_->clock);
   step.set_samples(update_->samples.size());
@@ -325,6 +329,7 @@ void AsynchronousWorker::FinishUpdate() {
                                       absl::ToDoubleSeconds(update_->result.data_time));
   context_->progress.set_compute_seconds(context_->progress.compute_seconds() +
                                          absl::ToDoubleSeconds(update_->result.compute_time));
+
   context_->samples_sent += update_->samples.size();
   clock_ = std::max(clock_, update_->clock);
   if (update_->computing) context_->actions.push_back(CancelCompute{*update_->computing});

@@ -26,6 +26,7 @@ void DenseReduction::OnView() {
   const bool joined = std::exchange(plan_, nullptr) != nullptr;
   own_.clear();
   context_->give_up_at = absl::InfiniteFuture();
+
   const bool wanted = context_->member && context_->job.training().dense().aggregation() ==
                                               v1::TrainingSpec::Dense::ALL_REDUCE;
   std::vector<uint64_t> members;
@@ -40,6 +41,7 @@ void DenseReduction::OnView() {
     if (joined) context_->actions.push_back(LeaveGroup{});
     return;
   }
+
   std::vector<uint32_t> tensors;
   const int count = context_->table.tensors_size();
   covered_.assign(static_cast<size_t>(count), false);
@@ -52,6 +54,7 @@ void DenseReduction::OnView() {
     covered_[tensor] = true;
     tensors.push_back(tensor);
   }
+
   plan_ = std::make_shared<const ReductionPlan>(MakeReductionPlan(
       context_->table, context_->layout, std::move(tensors), std::move(members), *rank));
   for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;

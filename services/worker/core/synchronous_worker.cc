@@ -60,12 +60,14 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
   const bool skipped = !same_attempt || !Same(view.previous(), old.id());
   const bool drop_all = !context_->member || !same_attempt || (skipped && rules.DropAllIfSkipped());
   const uint64_t first = view.first_step();
+
   // Rows belong to the older assignment.
   const bool has_rows = !rows_.active() || Contains(held_rows_, AssignedPositions(first));
   const bool keep_current =
       !drop_all && has_current_ && has_rows && (step_ == first || !rules.DropOlderVersions());
   const bool keep_incoming =
       !drop_all && incoming_version_ == first && !keep_current && !rows_.active();
+
   if (keep_current) {
     // R9: parts of the next version belong to the older view.
     if (rules.DropOlderVersions()) {
@@ -75,6 +77,7 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
     }
     return;
   }
+
   has_current_ = false;
   step_ = first;
   if (keep_incoming) {

@@ -39,6 +39,7 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
     return absl::InvalidArgumentError(
         absl::StrCat("data of partition ", data.partition(), " of ", state_.size()));
   }
+
   uint64_t bytes = 0;
   for (const v1::BlockHeader& block : data.blocks()) {
     if (block.block() >= index_->blocks() ||
@@ -63,6 +64,7 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
     }
     bytes += block.payload_bytes();
   }
+
   if (bytes != payload.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a payload of ", payload.size(), " bytes holds blocks of ", bytes));

@@ -530,11 +530,13 @@ void WorkerCore::Impl::SendProgress() {
 
 void WorkerCore::Impl::Proceed() {
   for (auto& [shard, link] : context_.links) link.Tick(context_.now, &context_.actions);
+
   if (mode_ != nullptr && context_.plan) {
     mode_->Adopt();
     evaluations_.Proceed(mode_->CurrentVersion());
     mode_->Proceed();
   }
+
   if (registered_) {
     for (v1::EvaluationResult& result : evaluations_.TakeResults()) {
       v1::MemberMessage message;
@@ -542,6 +544,7 @@ void WorkerCore::Impl::Proceed() {
       SendToCoordinator(std::move(message));
     }
   }
+
   if (context_.now >= next_progress_) SendProgress();
   if (registered_ && context_.now >= next_heartbeat_) {
     v1::MemberMessage message;
@@ -550,6 +553,7 @@ void WorkerCore::Impl::Proceed() {
     const double seconds = context_.job.timeouts().heartbeat();
     next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
   }
+
   if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
   if (context_.now >= context_.give_up_at) {
     ExitNow(ExitReason::kExpelled, context_.give_up_reason);

@@ -83,6 +83,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
   if (csv.label_column().empty()) {
     return absl::InvalidArgumentError("data.csv.labelColumn is not set");
   }
+
   absl::Status status = Assign(table, csv.label_column(), ColumnUse::kLabel, "labelColumn");
   for (const std::string& name : csv.categorical_columns()) {
     if (!status.ok()) return status;
@@ -93,6 +94,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
     status = Assign(table, name, ColumnUse::kNumeric, "numericColumns");
   }
   if (!status.ok()) return status;
+
   const bool all_others = csv.categorical_columns().empty() && csv.numeric_columns().empty();
   bool any = false;
   for (Column& column : table.columns) {
@@ -101,6 +103,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
                   (column.use == ColumnUse::kLabel && !csv.regression());
     any |= column.use == ColumnUse::kNumeric || column.use == ColumnUse::kCategorical;
   }
+
   if (any) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(table.path, ": there is no column but the label to learn from"));
@@ -249,6 +252,7 @@ absl::StatusOr<Encodings> Learn(const v1::DataSpec& spec, const Table& training)
     }
     encodings.columns.push_back(std::move(encoding));
   }
+
   if (static_cast<uint64_t>(encodings.features) > kMaxFeatures) {
     return absl::InvalidArgumentError(absl::StrCat(training.path, ": makes ", encodings.features,
                                                    " features: should be at most ", kMaxFeatures));
@@ -283,6 +287,7 @@ class CsvDataset final : public Dataset {
     const uint64_t width = info_.sample_shape[0];
     batch.features.assign(indices.size() * width, 0);
     float* row = batch.features.data();
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(absl::StrCat("row ", index, " of ", info_.samples));
@@ -299,6 +304,7 @@ class CsvDataset final : public Dataset {
       if (!classes_.empty()) batch.classes.push_back(classes_[index]);
       if (!targets_.empty()) batch.targets.push_back(targets_[index]);
     }
+
     batch.target_width = targets_.empty() ? 0 : 1;
     return batch;
   }

@@ -87,12 +87,14 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
   const v1::DataSource& source = borrowed ? spec.source() : own;
   const absl::string_view field =
       split == Split::kTraining || borrowed ? "data.source" : "data.evaluation.source";
+
   if (source.path().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".path is not set"));
   }
   if (!Exists(source.path())) {
     return absl::NotFoundError(absl::StrCat(source.path(), ": no such file or folder"));
   }
+
   IdxFiles files;
   if (IsFolder(source.path())) {
     absl::StatusOr<std::string> samples =
@@ -106,6 +108,7 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
   } else {
     files.samples = source.path();
   }
+
   if (!own.labels().empty()) {
     files.labels = own.labels();
     return files;
@@ -234,6 +237,7 @@ class IdxDataset final : public Dataset {
     const uint64_t elements = samples_.elements_per_row();
     batch.features.resize(indices.size() * elements);
     float* out = batch.features.data();
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
@@ -249,6 +253,7 @@ class IdxDataset final : public Dataset {
         batch.targets.push_back(static_cast<float>(labels_.At(index * info_.outputs + k)));
       }
     }
+
     batch.target_width = info_.label_kind == LabelKind::kTargets ? info_.outputs : 0;
     return batch;
   }

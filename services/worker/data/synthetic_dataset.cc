@@ -104,6 +104,7 @@ class SyntheticDataset final : public Dataset {
       batch.features.reserve(indices.size() * elements_);
     }
     batch.target_width = info_.label_kind == LabelKind::kTargets ? 1 : 0;
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
@@ -200,6 +201,7 @@ absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
         "data.synthetic.vocabulary is ", synthetic.vocabulary(), ": should be at most ",
         kMaxClasses, ", with a shape of one number, the tokens of a sample, e.g. [20]"));
   }
+
   int64_t elements = 1;
   for (int64_t dimension : synthetic.shape()) {
     if (dimension < 1 || dimension > kMaxElements / elements) {

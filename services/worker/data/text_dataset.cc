@@ -41,6 +41,7 @@ class TextDataset final : public Dataset {
     batch.class_width = static_cast<int64_t>(shape_.length);
     batch.tokens.reserve(indices.size() * shape_.length);
     batch.classes.reserve(indices.size() * shape_.length);
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
@@ -52,6 +53,7 @@ class TextDataset final : public Dataset {
         place = in_stream.stream * shape_.columns + in_stream.place;
         batch.places.push_back(in_stream);
       }
+
       const auto first = tokens_.begin() + static_cast<ptrdiff_t>(place * shape_.length);
       const auto length = static_cast<ptrdiff_t>(shape_.length);
       batch.tokens.insert(batch.tokens.end(), first, first + length);
@@ -170,11 +172,13 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
   if (spec->format() != v1::DataSpec::TEXT) return absl::OkStatus();
   const std::string given = spec->text().vocabulary();
   std::error_code error;
+
   if (!std::filesystem::exists(path, error)) {
     const absl::StatusOr<Vocabulary> vocabulary = OpenVocabulary(*spec);
     if (!vocabulary.ok()) return vocabulary.status();
     if (absl::Status status = WriteNew(path, vocabulary->Serialize()); !status.ok()) return status;
   }
+
   const absl::StatusOr<Vocabulary> kept = ReadVocabulary(path);
   if (!kept.ok()) return kept.status();
   if (!given.empty()) {
@@ -187,6 +191,7 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
                        ": leave data.text.vocabulary out to continue with those, or start over"));
     }
   }
+
   spec->mutable_text()->set_vocabulary(path);
   return absl::OkStatus();
 }

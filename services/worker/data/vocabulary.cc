@@ -70,6 +70,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
         absl::StrCat("is not a vocabulary: should hold one word on each line, first ", kUnknownWord,
                      ", then ", kEndOfLine, ", then at least one"));
   }
+
   absl::flat_hash_map<std::string, size_t> lines;
   for (size_t i = 0; i < words.size(); ++i) {
     words[i] = std::string(absl::StripAsciiWhitespace(words[i]));
@@ -84,6 +85,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
                                                      words[i], "' of line ", first->second));
     }
   }
+
   return Vocabulary(std::move(words));
 }
 

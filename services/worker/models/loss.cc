@@ -81,6 +81,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
   };
   int64_t numbers = 1;
   for (int64_t size : output_sizes) numbers *= size;
+
   if (IsMultiClass(loss)) {
     if (batch.classes.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -96,6 +97,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
     }
     return CheckClasses(loss, output_sizes.back(), batch);
   }
+
   if (loss == LossKind::kModule) return absl::OkStatus();
   if (batch.class_width > 1) {
     return absl::InvalidArgumentError(
@@ -107,6 +109,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
     return absl::InvalidArgumentError(
         "loss mse needs numbers to predict, and the data has classes");
   }
+
   const int64_t width = batch.classes.empty() ? batch.target_width : 1;
   if (output_sizes.empty() || output_sizes[0] != samples || numbers != samples * width) {
     return mismatch(ShapeText({samples, width}));
@@ -122,6 +125,7 @@ at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor
     const at::Tensor sum = LossSum(loss, output.flatten(0, 1), target.reshape({-1}));
     return sum.div(static_cast<double>(output.size(1)));
   }
+
   switch (loss) {
     case LossKind::kNll:
       return at::nll_loss(output, target, {}, at::Reduction::Sum);
@@ -130,6 +134,7 @@ at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor
     default:
       break;
   }
+
   const at::Tensor wanted = target.to(output.scalar_type()).reshape(output.sizes());
   const double numbers_of_a_sample = static_cast<double>(output.numel()) / output.size(0);
   if (loss == LossKind::kMse) {

@@ -151,6 +151,7 @@ absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device devi
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file"));
   }
+
   try {
     torch::jit::Module module = torch::jit::load(path, device);
     if (!module.find_method("forward").has_value()) {
@@ -280,6 +281,7 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
                         : absl::StrCat("LibTorch ", release, " or later, which has it"),
         ", or write the model without it"));
   }
+
   if (absl::StrContains(what, "Arguments for call are not valid")) {
     const std::string op = WordAfter(what, "The following variants are available:\n  \n  ");
     return absl::UnimplementedError(
@@ -287,10 +289,12 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
                      " with arguments that LibTorch ", LinkedTorchVersion(),
                      " (this build's) does not take: ", what.substr(0, 400)));
   }
+
   if (absl::StrContains(what, "version") && absl::StrContains(what, "support")) {
     return absl::UnimplementedError(absl::StrCat(path, ": was saved by a LibTorch too far from ",
                                                  LinkedTorchVersion(), ": ", FirstLine(what)));
   }
+
   // torch.jit.save writes this record and torch.save does not.
   const bool saved_by_torch = absl::StrContains(what, "constants.pkl");
   return absl::InvalidArgumentError(absl::StrCat(

@@ -274,6 +274,7 @@ absl::Status RemoteEngine::Verify(uint64_t context) {
     const std::string& address = stages_[stage].address;
     const auto reply = ChannelTo(address).ContextGradients(request);
     if (!reply.ok()) return FailureOf(stage, address, reply.status());
+
     for (const auto& gradient : reply->gradients()) {
       const absl::StatusOr<at::Tensor> value = TensorOf(gradient.value());
       if (!value.ok()) return value.status();
@@ -284,6 +285,7 @@ absl::Status RemoteEngine::Verify(uint64_t context) {
                        context, value->numel() == 0 ? " is empty" : " is not finite"));
     }
   }
+
   if (found > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("verifyGradients: context ", context, " has no gradients"));
@@ -376,12 +378,14 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
   local_options.tokens = options.tokens;
   absl::StatusOr<std::unique_ptr<ComputeEngine>> local = CreateTorchEngine(local_options);
   if (!local.ok()) return local.status();
+
   ModelOptions model_options;
   model_options.spec = options.job.model();
   model_options.seed = options.job.training().seed();
   model_options.sample_shape = options.sample_shape;
   model_options.outputs = options.outputs;
   model_options.tokens = options.tokens;
+
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     if (absl::Status cut = CheckStages(model_options); !cut.ok()) return cut;
     const auto model = MakeModel(model_options, at::kCPU);
@@ -394,6 +398,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
           "training.execution is Server, where the worker computes the loss: the model must take "
           "data, and `loss` must be nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
     }
+
     const auto stage_of = StageOfTensors((*local)->Describe(), options.job.model());
     if (!stage_of.ok()) return stage_of.status();
     std::vector<RemoteEngine::Stage> stages(StageCount(options.job.model()));

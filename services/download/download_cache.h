@@ -60,7 +60,7 @@ class DownloadCache {
   const Clock* const clock_;
 };
 
-// Locks a file (flock), which is created if it does not exist.
+// Tries to lock a file (flock), which is created if it does not exist.
 absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path);
 
 // Where downloads are kept: $SLUICE_CACHE; else sluice in $XDG_CACHE_HOME; else .cache/sluice in

@@ -193,15 +193,16 @@ int Main(int argc, char** argv) {
   app.add_option("--index", flags.index, "of this worker among the job's, from 0")
       ->required()
       ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
-  app.add_option("--advertise", flags.advertised_host,
-                 "host of this machine by which other workers reach it, where they sum gradients "
-                 "among each other (default: its side of the way to the coordinator)");
+  app.add_option(
+      "--advertise", flags.advertised_host,
+      "host of this machine at which other workers reach it to sum gradients (default: the "
+      "local address of the route to the coordinator)");
   app.add_option("--threads", flags.threads,
                  "threads within one operation (0: as the job says, else the machine's cores)")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   app.add_option("--grace", flags.grace_seconds,
-                 "seconds within which SIGTERM lets the step end and the work be handed over")
+                 "seconds after SIGTERM to finish the step and hand over the work")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 3600.0));
   app.add_option("--connect-timeout", flags.connect_seconds,

@@ -27,7 +27,7 @@ class Reducer {
 
   struct Options {
     std::string coordinator;  // host:port; in plain text, as gloo speaks
-    // For the secret, or null.
+    // Those of the job's secret, or null.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     // At which other workers reach this one; empty: the local address of the route to the
     // coordinator.

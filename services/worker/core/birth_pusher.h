@@ -21,7 +21,7 @@ class BirthPusher {
  public:
   explicit BirthPusher(WorkerContext* context) : context_(context) {}
 
-  // False: the ask is not newer than the current one. Sets the context's table and layout to those
+  // False: the ask is not newer than the current one. The context's table and layout must be those
   // of the ask.
   bool Start(const v1::Birth& birth);
   void Stop();

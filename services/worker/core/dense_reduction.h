@@ -10,10 +10,10 @@
 //   view --> joined --Start--> collecting --all resolved--> reducing --OnReduced--> done
 //                                                              \--error--> broken
 //
-// If a group breaks and the view stays, the worker gives up. If a member is gone, the coordinator
-// installs a new view, and the worker waits for that. If no member is gone (the network between two
-// workers is cut), a worker that leaves causes a new view. The workers do not leave all at once:
-// the lower the rank, the earlier.
+// If a group breaks, its workers give up unless a new view follows. If a member is gone, the
+// coordinator installs a new view, and the worker waits for that. If no member is gone (the network
+// between two workers is cut), a worker that leaves causes a new view. The workers do not leave all
+// at once: the lower the rank, the earlier.
 #ifndef SLUICE_SERVICES_WORKER_CORE_DENSE_REDUCTION_H_
 #define SLUICE_SERVICES_WORKER_CORE_DENSE_REDUCTION_H_
 

@@ -9,8 +9,8 @@
 //
 // The residual is part of the worker's state, so it has to follow the fate of the contribution.
 // What is encoded in a step (an asynchronous update) is kept until the step's fate is known, and
-// encoding it again gives the same bytes: a shard that has the block already and a shard that does
-// not receive the same.
+// encoding it again gives the same bytes: all shards receive the same, whether they have the block
+// already or not.
 //
 //   Commit     the contribution is part of the next version: the new residuals become the residuals
 //   Rollback   it is not, and will be encoded again: the residuals are what they were before it

@@ -126,7 +126,7 @@ struct EvaluateSamples {
 struct JoinGroup {
   v1::ViewId view;
   std::shared_ptr<const ReductionPlan> plan;
-  absl::Duration silence;  // breaks a connection whose peer is silent for so long
+  absl::Duration silence;  // after which a connection with a silent peer is broken
 };
 
 struct LeaveGroup {};

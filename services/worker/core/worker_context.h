@@ -60,7 +60,7 @@ struct WorkerContext {
   // Whether parameters and gradients stay on the shards (server-side execution).
   bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
 
-  // Members evaluate. A view without members is how training ends at a target; there all evaluate.
+  // Members evaluate. A view without members is how training ends at a target: all evaluate.
   bool MayEvaluate() const { return member || (view.id().attempt() > 0 && view.workers().empty()); }
   // Whether rows of embedding tables are sent alone, to and from shards that accept them.
   bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }

@@ -1,8 +1,8 @@
 // The worker's shell: threads, sockets, data and LibTorch around WorkerCore.
 //
 // One serial executor guards the core. One compute thread reads samples, drives the ComputeEngine,
-// and hands gradients to the core while backward still runs. The thread that reads a block from the
-// network copies it into the engine's memory.
+// and hands gradients to the core while backward still runs. Usually the thread that reads a block
+// from the network also copies it into the engine's memory.
 #ifndef SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
 #define SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
 

@@ -258,7 +258,7 @@ absl::Status RemoteEngine::BackwardAll(uint64_t context, v1::StageTensor gradien
     }
     gradients->insert(reply->gradients().begin(), reply->gradients().end());
     buffers->insert(reply->buffers().begin(), reply->buffers().end());
-    if (!reply->has_gradient()) break;  // the layers before do not depend on parameters
+    if (!reply->has_gradient()) break;  // earlier stages do not depend on parameters
     gradient = std::move(*reply->mutable_gradient());
   }
   return absl::OkStatus();

@@ -24,7 +24,7 @@ absl::Status BlockReferences::Set(Buffer buffer, uint32_t tensor, uint64_t offse
     return absl::InvalidArgumentError("a block is not a reference");
   }
   if (buffer == Buffer::kCurrent) {
-    return absl::InvalidArgumentError("the current version is written by Adopt alone");
+    return absl::InvalidArgumentError("only Adopt writes the current version");
   }
   MutexLock lock(&mutex_);
   auto& tensors = const_cast<Tensors&>(Find(buffer));

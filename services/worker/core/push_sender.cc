@@ -56,7 +56,8 @@ bool PushSender::IsReduced(uint32_t block) const {
          reduction_->Covers(context_->layout.blocks(static_cast<int>(block)).tensor());
 }
 
-// A sum is pushed as a part of the first unit: a block is identified by member, unit and number.
+// A sum is pushed as if it belonged to the first unit: a block is identified by member, unit and
+// number.
 void PushSender::AddSum(uint32_t block) {
   if (reduction_->Sum(block) == nullptr) return;
   Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];

@@ -76,7 +76,7 @@ absl::StatusOr<IdxArray> IdxArray::Parse(const std::string& name, std::string co
     if (dimension == 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": dimension ", i, " is 0"));
     }
-    // Saturates: the true product is larger than any file.
+    // Saturates: the true product is then larger than any file.
     expected = expected > std::numeric_limits<uint64_t>::max() / dimension
                    ? std::numeric_limits<uint64_t>::max()
                    : expected * dimension;

@@ -34,7 +34,7 @@ class CountingDataset final : public Dataset {
 
 class ReadAheadTest : public testing::Test {
  protected:
-  // Returns the indices that were read, after reading ahead.
+  // Returns the indices that were read; then reads ahead what it can.
   std::vector<int64_t> Step(PositionRange positions) {
     const absl::StatusOr<Batch> batch = ahead_.Read(positions);
     EXPECT_TRUE(batch.ok()) << batch.status();

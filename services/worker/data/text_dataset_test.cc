@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A vocabulary learned from this text has the words at 2, 3, 4, ... in their order.
+// A vocabulary learned from this text numbers the words 2, 3, 4, ... in their order.
 constexpr char kLetters[] = "a b c d e f g h i j k l\n";
 
 v1::DataSpec TextIn(const std::string& path, uint32_t length) {

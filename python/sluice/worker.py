@@ -426,7 +426,8 @@ class Worker:
         result = core_lib.ComputeResult()
         if self._evaluation is None or request.end > len(self._evaluation):
             have = 0 if self._evaluation is None else len(self._evaluation)
-            result.error = f'held-out samples up to {request.end} are wanted, there are {have}'
+            result.error = (f'held-out samples up to {request.end} were requested, '
+                            f'but there are only {have}')
             self._runtime.finish_evaluation(work, result)
             return
         self._model.bind(self._runtime.buffers.get(request.buffer))

@@ -29,7 +29,7 @@ long ResponseCode(CURL* easy) {  // NOLINT(google-runtime-int)
 
 size_t OnBody(char* bytes, size_t size, size_t count, void* argument) {
   auto* exchange = static_cast<Exchange*>(argument);
-  // The text of a refusal is not the file.
+  // The body of an error response is not the file.
   if (ResponseCode(exchange->easy) != 200) return size * count;
   curl_off_t total = 0;
   curl_easy_getinfo(exchange->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &total);

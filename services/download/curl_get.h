@@ -9,18 +9,18 @@
 
 namespace sluice {
 
-// By libcurl: http and https, with the environment's proxies (https_proxy and the like), following
-// up to 10 redirects. Certificates are checked against the machine's.
+// Uses libcurl: http and https, with the environment's proxies (https_proxy and the like),
+// following up to 10 redirects. Certificates are checked against those of the machine.
 class CurlGet final : public HttpGet {
  public:
   struct Options {
     absl::Duration connect_timeout = absl::Seconds(15);
-    // A server that sends nothing for so long is given up; whole seconds.
+    // A request fails if the server sends nothing for so long; whole seconds.
     absl::Duration silence = absl::Seconds(60);
     std::string user_agent = "sluice";
   };
 
-  // Call curl_global_init before the first thread is started, or never.
+  // Call curl_global_init before the first thread starts, or never.
   explicit CurlGet(Options options) : options_(std::move(options)) {}
 
   absl::Status Get(const std::string& url, const Sink& sink,

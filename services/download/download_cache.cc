@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// How often a lock that somebody else holds is tried.
+// How often to try a lock that another process holds.
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
 std::string SizeText(uint64_t bytes) {
@@ -31,11 +31,11 @@ absl::Status With(const absl::Status& status, absl::string_view advice) {
   return absl::Status(status.code(), absl::StrCat(status.message(), ". ", advice));
 }
 
-// What a user can do about an error.
+// Adds what a user can do about an error.
 absl::Status Advise(const absl::Status& status, const std::string& url,
                     const std::string& directory) {
   const std::string by_hand =
-      "or download the file by hand and name its path in the manifest in place of the address";
+      "or download the file by hand and put its path into the manifest instead of the address";
   switch (status.code()) {
     case absl::StatusCode::kOk:
     case absl::StatusCode::kCancelled:
@@ -43,11 +43,11 @@ absl::Status Advise(const absl::Status& status, const std::string& url,
       return status;
     case absl::StatusCode::kResourceExhausted:
       return With(absl::ResourceExhaustedError(absl::StrCat(url, ": ", status.message())),
-                  absl::StrCat("Make room in ", directory,
-                               ", or name a folder on another disk with SLUICE_CACHE"));
+                  absl::StrCat("Free space in ", directory,
+                               ", or set SLUICE_CACHE to a directory on another disk"));
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
-      return With(status, absl::StrCat("Is the network there, and is a proxy needed "
+      return With(status, absl::StrCat("Is the network available, and is a proxy needed "
                                        "(https_proxy)? Try again, ",
                                        by_hand));
     default:
@@ -59,11 +59,10 @@ bool IsTransient(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Of the cache's own folder, as opposed to the network.
+// For errors of the cache's own folder, as opposed to the network's.
 absl::Status OfDirectory(const absl::Status& status, const std::string& url) {
-  return absl::Status(status.code(),
-                      absl::StrCat(url, " cannot be kept: ", status.message(),
-                                   ". Name a folder that can be written with SLUICE_CACHE"));
+  return absl::Status(status.code(), absl::StrCat(url, " cannot be stored: ", status.message(),
+                                                  ". Set SLUICE_CACHE to a writable directory"));
 }
 
 }  // namespace
@@ -75,8 +74,8 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
   if (options_.directory.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(address.url,
-                     " cannot be kept: there is no home folder; name a folder for "
-                     "downloads with SLUICE_CACHE"));
+                     " cannot be stored: there is no home directory; set SLUICE_CACHE to "
+                     "a directory for downloads"));
   }
   const std::string folder = JoinPath(options_.directory, address.sha256);
   std::string file = JoinPath(folder, address.file_name);
@@ -86,7 +85,7 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
   }
   const absl::StatusOr<LockHandle> lock = Lock(address, file);
   if (!lock.ok()) return lock.status();
-  // While this process waited, the other may have made it.
+  // While this process waited, the other process may have stored the file.
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
   const absl::Status status = Download(address, file);
   if (!status.ok()) return Advise(status, address.url, options_.directory);
@@ -105,7 +104,7 @@ absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& 
       return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
     }
     if (!said) {
-      options_.say(absl::StrCat("Another process downloads ", address.url, " to ", file));
+      options_.say(absl::StrCat("Another process is downloading ", address.url, " to ", file));
       said = true;
     }
     options_.sleep(kPoll);
@@ -132,6 +131,7 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(part, /*exclusive=*/false);
   if (!file.ok()) return file.status();
   options_.say(absl::StrCat("Downloading ", address.url, " to ", DirectoryOf(part)));
+
   Sha256 checksum;
   uint64_t bytes = 0;
   absl::Time said = clock_->Now();
@@ -144,6 +144,7 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
     }
     return (*file)->Append(piece);
   };
+
   if (absl::Status status = http_->Get(address.url, sink, options_.cancelled); !status.ok()) {
     return status;
   }
@@ -151,9 +152,10 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
     return absl::DataLossError(absl::StrCat(
         address.url, " has the SHA-256 checksum ", found, " (", bytes,
         " bytes), and the job asks for ", address.sha256,
-        ". The file there is not the one that was meant. If it is right, put the checksum that it "
-        "has into the manifest"));
+        ". The server has another file than the manifest expects. If it is the right one, put its "
+        "checksum into the manifest"));
   }
+
   if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
   return (*file)->Close();
 }

@@ -18,13 +18,13 @@ namespace sluice {
 
 // A folder of files, each in a folder that is named by its checksum: <directory>/<sha256>/<name>.
 //
-// A file gets its name when it is whole, on the disk, and has its checksum: what is there can be
-// used, by any process, at any time. Until then it is <name>.part, which only the holder of
-// <directory>/<sha256>.lock writes, from the beginning. The kernel gives the lock back when its
-// holder dies; a .part that it leaves is overwritten by the next.
+// A file gets its name when it is complete and synced, and its checksum is right: a file with its
+// name can be used by any process at any time. Until then it is <name>.part, which only the holder
+// of <directory>/<sha256>.lock writes, from the beginning. The kernel releases the lock when its
+// holder dies; the next holder overwrites the .part file.
 class DownloadCache {
  public:
-  // Holds a lock as long as it lives. Null: somebody else has it.
+  // Holds a lock as long as it lives. Null: another process has it.
   using LockHandle = std::shared_ptr<void>;
   using TryLock = std::function<absl::StatusOr<LockHandle>(const std::string& path)>;
 
@@ -32,21 +32,21 @@ class DownloadCache {
     std::string directory;
     TryLock try_lock;                             // FlockFile
     std::function<void(absl::Duration)> sleep;    // absl::SleepFor
-    std::function<bool()> cancelled;              // asked while it waits, and between pieces
-    std::function<void(const std::string&)> say;  // sentences: what is done, and how far it is
+    std::function<bool()> cancelled;              // polled while waiting and between pieces
+    std::function<void(const std::string&)> say;  // receives progress as sentences
     absl::Duration say_every = absl::Seconds(5);
-    int max_tries = 3;  // of what fails by Unavailable and DeadlineExceeded
+    int max_tries = 3;  // for Unavailable and DeadlineExceeded
   };
 
-  // What it is given outlives it.
+  // The arguments must outlive it.
   DownloadCache(Options options, FileSystem* files, HttpGet* http, const Clock* clock);
 
-  // The path of the file, which is downloaded unless it is there. Blocks for it, and while another
-  // process downloads it. Not two threads at once.
+  // The path of the file, which is downloaded unless it exists. Blocks during the download, by this
+  // or another process. Not by two threads at once.
   //
-  // FailedPrecondition: there is no folder. DataLoss: what lies at the address has another
-  // checksum. ResourceExhausted: the disk is full. Else as HttpGet::Get and FileSystem. Each
-  // message names the URL, and says what can be done.
+  // FailedPrecondition: there is no folder. DataLoss: the file at the address has another checksum.
+  // ResourceExhausted: the disk is full. Otherwise the errors of HttpGet::Get and FileSystem. Each
+  // message names the URL and what the user can do.
   absl::StatusOr<std::string> Fetch(const WebAddress& address);
 
  private:
@@ -60,12 +60,12 @@ class DownloadCache {
   const Clock* const clock_;
 };
 
-// The lock of a file (flock), which is made if it is not there.
+// Tries to lock a file (flock), which is created if it does not exist.
 absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path);
 
 // Where downloads are kept: $SLUICE_CACHE; else sluice in $XDG_CACHE_HOME; else .cache/sluice in
-// $HOME; else nowhere (empty). `variable` gives a variable of the environment, empty where it is
-// not set.
+// $HOME; else nowhere (empty). `variable` returns a variable of the environment, empty if it is not
+// set.
 std::string CacheDirectory(const std::function<std::string(const char*)>& variable);
 
 }  // namespace sluice

@@ -30,7 +30,7 @@ std::string ChecksumOf(const std::string& content) {
   return checksum.Finish();
 }
 
-// Sends what it is told to, in pieces, and fails when it is told to.
+// Sends configured answers, in pieces, and fails when configured to.
 class FakeWeb final : public HttpGet {
  public:
   struct Answer {
@@ -102,11 +102,11 @@ class DownloadCacheTest : public ::testing::Test {
   std::vector<std::string> said_;
 };
 
-TEST_F(DownloadCacheTest, ChecksumsAreThoseOfTheStandard) {
+TEST_F(DownloadCacheTest, ChecksumsMatchTheStandard) {
   EXPECT_EQ(ChecksumOf("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST_F(DownloadCacheTest, AFileIsDownloadedOnceAndThenThere) {
+TEST_F(DownloadCacheTest, DownloadsAFileOnce) {
   web_.answers = {{"some words", absl::OkStatus()}};
   for (int i = 0; i < 3; ++i) {
     const absl::StatusOr<std::string> path = Make().Fetch(AddressOf("some words"));
@@ -118,14 +118,14 @@ TEST_F(DownloadCacheTest, AFileIsDownloadedOnceAndThenThere) {
   EXPECT_THAT(locked_, IsEmpty());
 }
 
-TEST_F(DownloadCacheTest, AWholeFileIsThereAfterAPowerCut) {
+TEST_F(DownloadCacheTest, ACompleteFileSurvivesAPowerCut) {
   web_.answers = {{"some words", absl::OkStatus()}};
   ASSERT_TRUE(Make().Fetch(AddressOf("some words")).ok());
   files_.CutPower();
   EXPECT_EQ(Content(PathOf("some words")), "some words");
 }
 
-TEST_F(DownloadCacheTest, WhatIsWrittenHalfIsNeverTheFile) {
+TEST_F(DownloadCacheTest, APartialDownloadNeverBecomesTheFile) {
   web_.answers = {{"some words", absl::OkStatus()}};
   for (int operation = 0; operation < 20; ++operation) {
     files_.FailAfter(operation);
@@ -143,7 +143,7 @@ TEST_F(DownloadCacheTest, WhatIsWrittenHalfIsNeverTheFile) {
   EXPECT_EQ(Content(*path), "some words");
 }
 
-TEST_F(DownloadCacheTest, AnotherFileAtTheAddressIsRefusedAndNotKept) {
+TEST_F(DownloadCacheTest, RejectsAndRemovesAFileWithAnotherChecksum) {
   web_.answers = {{"other words", absl::OkStatus()}};
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -154,7 +154,7 @@ TEST_F(DownloadCacheTest, AnotherFileAtTheAddressIsRefusedAndNotKept) {
   EXPECT_EQ(web_.requests, 1);
 }
 
-TEST_F(DownloadCacheTest, ACutConnectionIsTriedAgainFromTheBeginning) {
+TEST_F(DownloadCacheTest, RetriesFromTheBeginningAfterABrokenConnection) {
   web_.answers = {{"some", absl::UnavailableError("cut")}, {"some words", absl::OkStatus()}};
   const absl::StatusOr<std::string> path = Make().Fetch(AddressOf("some words"));
   ASSERT_TRUE(path.ok()) << path.status();
@@ -162,7 +162,7 @@ TEST_F(DownloadCacheTest, ACutConnectionIsTriedAgainFromTheBeginning) {
   EXPECT_THAT(said_, Contains(HasSubstr("cut")));
 }
 
-TEST_F(DownloadCacheTest, ItGivesUpAfterSomeTriesAndSaysWhatToDo) {
+TEST_F(DownloadCacheTest, GivesUpAfterMaxTriesWithAdvice) {
   web_.answers = {{"", absl::UnavailableError(absl::StrCat(kUrl, ": not reached"))}};
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -172,7 +172,7 @@ TEST_F(DownloadCacheTest, ItGivesUpAfterSomeTriesAndSaysWhatToDo) {
   EXPECT_THAT(Kept("some words"), IsEmpty());
 }
 
-TEST_F(DownloadCacheTest, ARefusalIsNotTriedAgain) {
+TEST_F(DownloadCacheTest, DoesNotRetryARefusal) {
   web_.answers = {{"", absl::NotFoundError(absl::StrCat(kUrl, ": 404"))}};
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
@@ -180,17 +180,17 @@ TEST_F(DownloadCacheTest, ARefusalIsNotTriedAgain) {
   EXPECT_EQ(web_.requests, 1);
 }
 
-TEST_F(DownloadCacheTest, AFullDiskIsNamedWithItsFolder) {
+TEST_F(DownloadCacheTest, AFullDiskErrorNamesTheDirectory) {
   web_.answers = {{"some words", absl::OkStatus()}};
   files_.SetCapacity(5);
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(kUrl));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Make room in /cache"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Free space in /cache"));
   EXPECT_THAT(Kept("some words"), IsEmpty());
 }
 
-TEST_F(DownloadCacheTest, WhoComesSecondWaitsForTheFirst) {
+TEST_F(DownloadCacheTest, ASecondProcessWaitsForTheFirst) {
   locked_.insert(absl::StrCat("/cache/", ChecksumOf("some words"), ".lock"));
   int slept = 0;
   on_sleep_ = [&] {
@@ -202,10 +202,11 @@ TEST_F(DownloadCacheTest, WhoComesSecondWaitsForTheFirst) {
   const absl::StatusOr<std::string> path = Make().Fetch(AddressOf("some words"));
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_EQ(web_.requests, 0);
-  EXPECT_THAT(said_, ElementsAre(HasSubstr("Another process downloads http://host/words.txt")));
+  EXPECT_THAT(said_,
+              ElementsAre(HasSubstr("Another process is downloading http://host/words.txt")));
 }
 
-TEST_F(DownloadCacheTest, WhatAProcessLeftThatDiedIsWrittenAnew) {
+TEST_F(DownloadCacheTest, OverwritesThePartialFileOfADeadProcess) {
   ASSERT_TRUE(files_.CreateDirectories(absl::StrCat("/cache/", ChecksumOf("some words"))).ok());
   auto part = files_.Create(PathOf("some words") + ".part", false);
   ASSERT_TRUE(part.ok() && (*part)->Append("some words that are old").ok());
@@ -216,7 +217,7 @@ TEST_F(DownloadCacheTest, WhatAProcessLeftThatDiedIsWrittenAnew) {
   EXPECT_THAT(Kept("some words"), ElementsAre("words.txt"));
 }
 
-TEST_F(DownloadCacheTest, HowFarItIsIsSaidNowAndThen) {
+TEST_F(DownloadCacheTest, ReportsProgress) {
   web_.answers = {{"0123456789ab", absl::OkStatus()}};
   web_.on_piece = [&] { clock_.Advance(absl::Seconds(3)); };
   ASSERT_TRUE(Make().Fetch(AddressOf("0123456789ab")).ok());
@@ -224,13 +225,13 @@ TEST_F(DownloadCacheTest, HowFarItIsIsSaidNowAndThen) {
                                  HasSubstr("words.txt: 50 % of"), HasSubstr("words.txt: 100 %")));
 }
 
-TEST_F(DownloadCacheTest, WhoWaitsCanBeStopped) {
+TEST_F(DownloadCacheTest, WaitingForTheLockCanBeCancelled) {
   locked_.insert(absl::StrCat("/cache/", ChecksumOf("some words"), ".lock"));
   on_sleep_ = [&] { cancelled_ = true; };
   EXPECT_TRUE(absl::IsCancelled(Make().Fetch(AddressOf("some words")).status()));
 }
 
-TEST_F(DownloadCacheTest, TheFolderIsWhatTheEnvironmentSays) {
+TEST_F(DownloadCacheTest, TheEnvironmentSetsTheDirectory) {
   std::map<std::string, std::string> variables;
   const auto variable = [&](const char* name) { return variables[name]; };
   EXPECT_EQ(CacheDirectory(variable), "");
@@ -242,7 +243,7 @@ TEST_F(DownloadCacheTest, TheFolderIsWhatTheEnvironmentSays) {
   EXPECT_EQ(CacheDirectory(variable), "/big");
 }
 
-TEST_F(DownloadCacheTest, ALockIsHeldByOneAndFreeOnceItIsGivenBack) {
+TEST_F(DownloadCacheTest, ALockHasOneHolderUntilItIsReleased) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/download.lock");
   absl::StatusOr<DownloadCache::LockHandle> first = FlockFile(path);
   ASSERT_TRUE(first.ok());

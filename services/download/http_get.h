@@ -15,16 +15,17 @@ class HttpGet {
  public:
   virtual ~HttpGet() = default;
 
-  // Takes the next piece of the body. `total`: bytes that there will be, 0 where the server does
-  // not say. An error ends the request with it.
+  // Takes the next piece of the body. `total`: the size of the body, 0 if the server does not say.
+  // An error ends the request, which then returns it.
   using Sink = std::function<absl::Status(absl::string_view piece, uint64_t total)>;
 
-  // Blocks until the whole body went to `sink`, on this thread, or `cancelled` says yes, which is
-  // asked every second at least. Any thread.
+  // Blocks until the whole body was passed to `sink`, on this thread, or `cancelled` returns true;
+  // it is polled at least every second. Any thread.
   //
-  // NotFound, PermissionDenied: what the server says; FailedPrecondition: its other refusals.
-  // Unavailable: not reached, cut, or the server is in trouble: worth another try.
-  // DeadlineExceeded: it has sent nothing for too long. Cancelled. Messages begin with the URL.
+  // NotFound, PermissionDenied: responses of the server; FailedPrecondition: its other refusals.
+  // Unavailable: the server was not reached, the connection broke, or the server has a temporary
+  // failure: worth another try. DeadlineExceeded: the server has sent nothing for too long.
+  // Cancelled. Messages begin with the URL.
   virtual absl::Status Get(const std::string& url, const Sink& sink,
                            const std::function<bool()>& cancelled) = 0;
 };

@@ -48,7 +48,7 @@ absl::Status FetchData(const DownloadMeans& means, const DownloadListener& liste
     const absl::StatusOr<WebAddress> address = ParseWebAddress(*named.path);
     if (!address.ok()) return At(named.field, address.status());
     if (means.http == nullptr) {
-      return At(named.field, absl::UnimplementedError("nothing is downloaded here"));
+      return At(named.field, absl::UnimplementedError("this program does not download data"));
     }
     absl::StatusOr<std::string> file = cache.Fetch(*address);
     if (!file.ok()) return At(named.field, file.status());

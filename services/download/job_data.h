@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// What a process has to do with, for downloads; everything outlives their use.
+// What a process provides for downloads; everything must outlive their use.
 struct DownloadMeans {
   std::string directory;  // CacheDirectory
   HttpGet* http = nullptr;
@@ -21,22 +21,22 @@ struct DownloadMeans {
   const Clock* clock = nullptr;
 };
 
-// Called with sentences, and asked whether to stop.
+// Receives progress as sentences, and decides whether to stop.
 struct DownloadListener {
   std::function<void(const std::string&)> say;
   std::function<bool()> cancelled;
 };
 
-// A path among those of a job's data, empty if it is not set, and the name of its field.
+// A path of a job's data, empty if it is not set, and the name of its field.
 struct DataPath {
   const char* field;
   std::string* path;  // of the specification
 };
 std::vector<DataPath> PathsOf(v1::DataSpec* data);
 
-// Puts a file of this machine in the place of each address among the paths of a job's data, after
-// it has been downloaded unless it is there already. Blocks, with retries, until the last is there.
-// Errors are those of DownloadCache::Fetch, with the field in front; `data` is then unspecified.
+// Replaces each address among the paths of a job's data by a file of this machine, which is
+// downloaded unless it exists. Blocks, with retries, until the last file is complete. Errors are
+// those of DownloadCache::Fetch, with the field in front; `data` is then unspecified.
 absl::Status FetchData(const DownloadMeans& means, const DownloadListener& listener,
                        v1::DataSpec* data);
 

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// FIPS 180-4, of bytes that come piece by piece.
+// FIPS 180-4, of bytes that arrive piece by piece.
 class Sha256 {
  public:
   Sha256();
@@ -17,7 +17,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void Append(absl::string_view bytes);
-  // In lower-case hexadecimal digits. Once, at the end.
+  // In lower-case hexadecimal digits. Call once, at the end.
   std::string Finish();
 
  private:

@@ -1,4 +1,4 @@
-// What makes a shard sluice-ps-torch: it also computes the layers whose parameters it holds.
+// The extension of sluice-ps-torch: the shard also computes the layers whose parameters it holds.
 
 #include <algorithm>
 #include <memory>

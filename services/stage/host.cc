@@ -12,28 +12,32 @@ namespace sluice::stage {
 namespace {
 
 absl::Status NoSuchContext(uint64_t context) {
-  return absl::NotFoundError(absl::StrCat("context ", context,
-                                          " is not here (any more): its worker forgot it, or is no "
-                                          "member of the view"));
+  return absl::NotFoundError(
+      absl::StrCat("context ", context,
+                   " is not here (any more): its worker forgot it, or is not a "
+                   "member of the view"));
 }
 
 absl::Status NoSuchWorker(uint64_t incarnation) {
-  return absl::NotFoundError(absl::StrCat("worker ", absl::Hex(incarnation),
-                                          " has pulled nothing here: it is no member of the view, "
-                                          "or of one that is over"));
+  return absl::NotFoundError(
+      absl::StrCat("worker ", absl::Hex(incarnation),
+                   " has pulled nothing here: it is not a member of the view, "
+                   "or only of an earlier view"));
 }
 
-// The numbers are as many as the shape says.
+// Checks that the tensor has as many numbers as its shape says.
 absl::Status CheckTensor(const v1::StageTensor& tensor) {
   constexpr int kMaxDimensions = 16;
   if (tensor.shape_size() > kMaxDimensions) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor of ", tensor.shape_size(), " dimensions"));
   }
+
   const size_t element = ElementBytes(tensor.dtype());
   if (element == 0) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor of type ", tensor.dtype()));
   }
+
   const uint64_t elements = tensor.data().size() / element;
   bool fits = tensor.data().size() % element == 0;
   uint64_t product = 1;
@@ -41,10 +45,11 @@ absl::Status CheckTensor(const v1::StageTensor& tensor) {
     fits = fits && extent >= 0;
     if (!fits) break;
     const auto size = static_cast<uint64_t>(extent);
-    // What is 0 stays 0; nothing else may pass the elements that there are.
+    // A size of 0 stays 0; no other product may exceed the number of elements.
     fits = product == 0 || size <= elements / product || size == 0;
     product = fits ? product * size : product;
   }
+
   if (fits && product == elements) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a tensor of shape [", absl::StrJoin(tensor.shape(), ", "), "] with ",
@@ -98,7 +103,8 @@ absl::Cord Host::Hold(uint64_t worker, const ps::ShardModel& model, const ps::Bl
   reference.set_handle(++holder.last_handle);
   reference.set_address(identity_.address());
   reference.set_shard(identity_.process().incarnation());
-  // A worker that never computes never says what it has forgotten; the oldest are of no use to it.
+  // A worker that never computes never reports what it has forgotten; the oldest blocks are of no
+  // use to it.
   if (holder.blocks.size() >= options_.max_blocks) holder.blocks.erase(holder.blocks.begin());
   holder.blocks.emplace(reference.handle(), std::move(part));
   return absl::Cord(reference.SerializeAsString());
@@ -108,8 +114,7 @@ absl::StatusOr<absl::Cord> Host::Find(uint64_t worker, const ps::ShardModel& mod
                                       const ps::BlockInfo& block, const absl::Cord& reference) {
   v1::GradientReference parsed;
   if (!parsed.ParseFromString(std::string(reference)) || parsed.context() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model.BlockName(block), " came as something else than a reference"));
+    return absl::InvalidArgumentError(absl::StrCat(model.BlockName(block), " is not a reference"));
   }
   const std::string& name = model.TensorName(block);
   MutexLock lock(&mutex_);
@@ -129,7 +134,7 @@ absl::StatusOr<absl::Cord> Host::Find(uint64_t worker, const ps::ShardModel& mod
 }
 
 void Host::Retain(absl::Span<const v1::ProcessId> members) {
-  std::vector<Worker> gone;  // ends without the lock
+  std::vector<Worker> gone;  // destroyed without the lock
   MutexLock lock(&mutex_);
   members_.clear();
   for (const v1::ProcessId& member : members) members_[member.incarnation()] = member;
@@ -166,6 +171,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", request.stage(), " of a model of ", stages));
   }
+
   v1::OpenStageRequest shared = request;
   shared.clear_worker();
   const std::string key = shared.SerializeAsString();
@@ -184,11 +190,13 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     }
     if (const auto made = layers_.find(key); made != layers_.end()) layers = made->second.lock();
   }
+
   if (layers == nullptr) {
     absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
     if (!made.ok()) return made.status();
     layers = *std::move(made);
   }
+
   bool first = false;
   {
     MutexLock lock(&mutex_);
@@ -197,7 +205,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     for (auto it = layers_.begin(); it != layers_.end();) {
       it = it->second.expired() ? layers_.erase(it) : std::next(it);
     }
-    // Several may have made layers at the same time; who comes second takes the first one's.
+    // Several calls may have made layers at the same time; the later ones use the first one's.
     if (const std::shared_ptr<Layers> other = layers_[key].lock()) {
       layers = other;
     } else {
@@ -206,6 +214,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
     }
     (*worker)->stages[request.stage()] = layers;
   }
+
   v1::OpenStageReply description = layers->Describe();
   if (first && !description.warning().empty() && options_.on_warning) {
     options_.on_warning(description.warning());
@@ -213,7 +222,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
   return description;
 }
 
-// Forgets what the worker has forgotten and finds what it computes with.
+// Drops what the worker has forgotten, and finds the stage's layers and the blocks to compute with.
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
   if (absl::Status fits = CheckTensor(request.input()); !fits.ok()) return fits;
@@ -232,7 +241,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
   const std::set<uint64_t> live(request.live_handles().begin(), request.live_handles().end());
   const std::set<uint64_t> live_contexts(request.live_contexts().begin(),
                                          request.live_contexts().end());
-  std::vector<TensorPart> old_blocks;  // end without the lock
+  std::vector<TensorPart> old_blocks;  // destroyed without the lock
   std::vector<std::shared_ptr<Context>> old_contexts;
   MutexLock lock(&mutex_);
   const auto worker = FindWorker(request.worker());
@@ -280,6 +289,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
   Layers::Input input;
   absl::StatusOr<std::shared_ptr<Layers>> layers = BeginForward(request, &input);
   if (!layers.ok()) return layers.status();
+
   input.value = &request.input();
   input.training = request.context() != 0;
   input.wants_input_gradient = request.stage() > 0;
@@ -292,6 +302,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
     output = (*layers)->Forward(input);
   }
   if (!output.ok()) return output.status();
+
   v1::ForwardReply reply;
   *reply.mutable_output() = std::move(output->value);
   reply.set_generator(std::move(output->generator));
@@ -301,11 +312,12 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
     MutexLock running(&context->running);
     context->pass = std::move(output->pass);
   }
-  std::shared_ptr<Context> old;  // of the same name; ends without the lock
+
+  std::shared_ptr<Context> old;  // of the same name; destroyed without the lock
   MutexLock lock(&mutex_);
   const auto worker = FindWorker(request.worker());
   if (!worker.ok()) return worker.status();
-  // Side by side, calls may have found room for one more each.
+  // Concurrent calls may each have found room for one more context.
   if ((*worker)->contexts.size() >= options_.max_contexts &&
       (*worker)->contexts.count({request.context(), request.stage()}) == 0) {
     return Exceeded("max_contexts", options_.max_contexts);
@@ -329,11 +341,13 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
   if (absl::Status fits = CheckTensor(request.gradient()); !fits.ok()) return fits;
   const auto context = FindContext(request.worker(), request.context(), request.stage());
   if (!context.ok()) return context.status();
+
   MutexLock running(&(*context)->running);
   if ((*context)->pass == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("the backward pass of context ", request.context(), " is over"));
   }
+
   const std::unique_ptr<ForwardPass> pass = std::move((*context)->pass);
   absl::StatusOr<ForwardPass::Result> result = absl::UnknownError("");
   {
@@ -341,10 +355,12 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
     result = pass->Backward(request.gradient());
   }
   if (!result.ok()) return result.status();
+
   v1::BackwardReply reply;
   if (result->input_gradient.shape_size() > 0) {
     *reply.mutable_gradient() = std::move(result->input_gradient);
   }
+
   MutexLock lock(&mutex_);
   for (TensorGradient& gradient : result->gradients) {
     (gradient.buffer ? reply.add_buffers() : reply.add_gradients())->assign(gradient.tensor);
@@ -362,7 +378,7 @@ absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
   MutexLock lock(&mutex_);
   if (!(*context)->has_gradients) {
     return absl::FailedPreconditionError(
-        absl::StrCat("context ", request.context(), " has had no backward pass"));
+        absl::StrCat("context ", request.context(), " has not had a backward pass"));
   }
   for (const auto& [name, gradient] : (*context)->gradients) {
     v1::ContextGradientsReply::Gradient& entry = *reply.add_gradients();

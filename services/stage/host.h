@@ -1,12 +1,12 @@
 // What a shard keeps for the workers whose layers it computes: the blocks that they pulled, and
 // their contexts.
 //
-// Intuition. To the shard's core this is where blocks stay that would go to a worker, and where the
-// blocks of a worker's gradients come from (services/ps/references.h). To workers it is the service
-// Stage. Between the two lies nothing but bookkeeping by worker: a block is there from the Data
-// that named it until the worker says that it has forgotten it, a context from its forward pass
-// until the worker has forgotten it; and all of a worker's goes when a view is installed of which
-// it is no member. So nothing here needs a clock.
+// Intuition. To the shard's core, this keeps the blocks that would otherwise go to a worker, and
+// provides the blocks of a worker's gradients (services/ps/references.h). To workers it is the
+// service Stage. The rest is bookkeeping by worker. A block is kept from the Data that named it
+// until the worker reports that it has forgotten it. A context is kept from its forward pass until
+// the worker has forgotten it. Everything of a worker is dropped when a view is installed in which
+// it is not a member. So nothing here needs a clock.
 //
 //   context:   Forward -> graph;   Backward -> gradients, no graph;   forgotten
 #ifndef SLUICE_SERVICES_STAGE_HOST_H_
@@ -36,15 +36,15 @@
 
 namespace sluice::stage {
 
-// Thread-safe. Open, Forward and Backward compute on the calling thread; they wait while as many
-// others compute as may at a time.
+// Thread-safe. Open, Forward and Backward compute on the calling thread; they wait while the
+// allowed number of calls are computing.
 class Host final : public ps::References {
  public:
   struct Options {
     LayersFactory make_layers;
     int max_computing = 1;
-    // Bounds of one worker; the error of each begins with its name. More contexts or blocks mean
-    // that it does not say what it has forgotten.
+    // Limits for one worker; the error of each begins with its name. A worker that exceeds them
+    // does not report what it has forgotten.
     size_t max_contexts = 1024;
     size_t max_blocks = 1 << 20;
     size_t max_stages = 64;
@@ -63,10 +63,10 @@ class Host final : public ps::References {
                                   const ps::BlockInfo& block, const absl::Cord& reference) override;
   void Retain(absl::Span<const v1::ProcessId> members) override;
 
-  // ---- service Stage; errors as proto/stage.proto says
+  // ---- service Stage; errors as in proto/stage.proto
 
-  // OK: the caller may speak as this worker; it may be anybody where there are no certificates
-  // (none). PERMISSION_DENIED: the worker is another.
+  // OK: the caller may act as this worker; without certificates (none), every caller may.
+  // PERMISSION_DENIED: the worker is another.
   absl::Status CheckCaller(const std::optional<security::PeerIdentity>& caller,
                            uint64_t worker) const;
 
@@ -85,7 +85,7 @@ class Host final : public ps::References {
 
  private:
   struct Context {
-    Mutex running;  // held by the one backward pass; taken before mutex_, if both are
+    Mutex running;  // held by the one backward pass; locked before mutex_, if both are
     std::unique_ptr<ForwardPass> pass ABSL_GUARDED_BY(running);
     // Written once, by the backward pass; guarded by Host::mutex_.
     bool has_gradients = false;
@@ -99,7 +99,7 @@ class Host final : public ps::References {
     std::map<ContextKey, std::shared_ptr<Context>> contexts;
   };
 
-  // Of those who compute; others wait.
+  // A permission to compute; callers without one wait.
   class Slot;
 
   absl::StatusOr<Worker*> FindWorker(uint64_t incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,11 +111,11 @@ class Host final : public ps::References {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
-  mutable Mutex mutex_;  // protects all below; nothing is called with it held
+  mutable Mutex mutex_;  // protects the members below; nothing is called with it held
   v1::Register identity_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, v1::ProcessId> members_ ABSL_GUARDED_BY(mutex_);  // by incarnation
   std::map<uint64_t, Worker> workers_ ABSL_GUARDED_BY(mutex_);
-  // By what they were made from; workers of a job share them.
+  // By the request that they were made from; workers of a job share them.
   std::map<std::string, std::weak_ptr<Layers>> layers_ ABSL_GUARDED_BY(mutex_);
   int computing_ ABSL_GUARDED_BY(mutex_) = 0;
   CondVar computing_changed_;

@@ -149,7 +149,7 @@ class HostTest : public ::testing::Test {
     return host_.Backward(request).status();
   }
 
-  // What the core finds for a pushed reference.
+  // The gradient that the core finds for a pushed reference.
   absl::StatusOr<std::vector<float>> Find(uint64_t worker, uint64_t context) {
     v1::GradientReference reference;
     reference.set_context(context);
@@ -167,8 +167,8 @@ class HostTest : public ::testing::Test {
   }
 
   std::shared_ptr<const ps::ShardModel> model_;
-  std::string warning_;              // of layers that are made
-  std::function<void()> meanwhile_;  // happens once, while layers are being made
+  std::string warning_;              // of the next layers
+  std::function<void()> meanwhile_;  // runs once, while layers are being made
   std::vector<std::string> warned_;
   Host host_{{.make_layers = [this](const v1::OpenStageRequest&) { return MakeLayers(); },
               .max_computing = 1,
@@ -176,7 +176,7 @@ class HostTest : public ::testing::Test {
               .on_warning = [this](const std::string& warning) { warned_.push_back(warning); }}};
 };
 
-TEST_F(HostTest, AReferenceTellsWhereTheBlockIs) {
+TEST_F(HostTest, AReferenceNamesTheShardOfTheBlock) {
   const v1::BlockReference reference = Hold(kWorker, 3);
   EXPECT_EQ(reference.address(), "here:1");
   EXPECT_EQ(reference.shard(), 99u);
@@ -200,7 +200,7 @@ TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {
   ASSERT_TRUE(Open(kWorker).ok());
   ASSERT_TRUE(Open(kOther).ok());
   EXPECT_EQ(Forward(ForwardOf(kWorker, 1, mine.handle(), 5)), 10);
-  // Between the passes of the first, another version comes and another worker computes.
+  // Between the passes of the first worker, another version arrives and another worker computes.
   Hold(kWorker, -1);
   EXPECT_EQ(Forward(ForwardOf(kOther, 1, other.handle(), 5)), 500);
   ASSERT_TRUE(Backward(kOther, 1, 1).ok());
@@ -215,10 +215,10 @@ TEST_F(HostTest, ABackwardPassIsRunOnce) {
   Forward(ForwardOf(kWorker, 1, block.handle(), 5));
   ASSERT_TRUE(Backward(kWorker, 1, 3).ok());
   EXPECT_EQ(Backward(kWorker, 1, 4).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15)) << "as the first left it";
+  EXPECT_THAT(*Find(kWorker, 1), ElementsAre(15)) << "as the first pass left it";
 }
 
-TEST_F(HostTest, GradientsThatAreNotThereAreALossAndNotAFailureOfTheShard) {
+TEST_F(HostTest, MissingGradientsAreDataLossForTheWorkerOnly) {
   const v1::BlockReference block = Hold(kWorker, 2);
   ASSERT_TRUE(Open(kWorker).ok());
   Forward(ForwardOf(kWorker, 1, block.handle(), 5));
@@ -228,14 +228,14 @@ TEST_F(HostTest, GradientsThatAreNotThereAreALossAndNotAFailureOfTheShard) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(HostTest, EvaluationLeavesNothing) {
+TEST_F(HostTest, EvaluationKeepsNoContext) {
   const v1::BlockReference block = Hold(kWorker, 2);
   ASSERT_TRUE(Open(kWorker).ok());
   EXPECT_EQ(Forward(ForwardOf(kWorker, 0, block.handle(), 5)), 10);
   EXPECT_EQ(host_.status().contexts, 0u);
 }
 
-TEST_F(HostTest, WhatTheWorkerHasForgottenIsForgotten) {
+TEST_F(HostTest, DropsWhatTheWorkerHasForgotten) {
   const uint64_t first = Hold(kWorker, 1).handle();
   const uint64_t second = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
@@ -247,14 +247,14 @@ TEST_F(HostTest, WhatTheWorkerHasForgottenIsForgotten) {
   v1::ForwardRequest request = ForwardOf(kWorker, 3, second, 5);
   Forward(request);
   EXPECT_EQ(host_.status().blocks, 2u) << "the third is newer than what the worker has seen";
-  EXPECT_EQ(host_.status().contexts, 1u) << "contexts 1 and 2 were not said to live";
+  EXPECT_EQ(host_.status().contexts, 1u) << "contexts 1 and 2 were not reported as live";
   request = ForwardOf(kWorker, 4, third, 5);
   request.add_live_contexts(3);
   Forward(request);
   EXPECT_EQ(host_.status().contexts, 2u);
 }
 
-TEST_F(HostTest, WhatAWorkerLeftGoesWithItsMembership) {
+TEST_F(HostTest, DropsEverythingOfAFormerMember) {
   const v1::BlockReference block = Hold(kWorker, 2);
   const v1::BlockReference other = Hold(kOther, 3);
   ASSERT_TRUE(Open(kWorker).ok());
@@ -269,7 +269,7 @@ TEST_F(HostTest, WhatAWorkerLeftGoesWithItsMembership) {
   EXPECT_TRUE(Backward(kOther, 1, 1).ok());
 }
 
-TEST_F(HostTest, WithCertificatesAWorkerSpeaksForItselfAlone) {
+TEST_F(HostTest, WithCertificatesAWorkerActsOnlyForItself) {
   host_.Retain({Member(kWorker, 0), Member(kOther, 1)});
   const security::PeerIdentity worker = {"default/test", v1::WORKER, 0};
   EXPECT_TRUE(host_.CheckCaller(worker, kWorker).ok());
@@ -280,7 +280,7 @@ TEST_F(HostTest, WithCertificatesAWorkerSpeaksForItselfAlone) {
   EXPECT_TRUE(host_.CheckCaller(std::nullopt, kOther).ok()) << "plain text";
 }
 
-TEST_F(HostTest, AWorkerHasSoManyContextsAndNoMore) {
+TEST_F(HostTest, LimitsTheContextsOfAWorker) {
   const uint64_t handle = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
   v1::ForwardRequest request = ForwardOf(kWorker, 1, handle, 5);
@@ -309,7 +309,7 @@ TEST_F(HostTest, AContextsGradientsCanBeFetched) {
   EXPECT_THAT(ToFloats(absl::Cord(reply->gradients(0).value().data())), ElementsAre(15));
 }
 
-TEST_F(HostTest, CallsThatContradictThemselvesAreRefused) {
+TEST_F(HostTest, RejectsContradictoryCalls) {
   const uint64_t handle = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
   const std::vector<std::pair<std::function<void(v1::ForwardRequest&)>, const char*>> table = {
@@ -342,7 +342,7 @@ TEST_F(HostTest, CallsThatContradictThemselvesAreRefused) {
   EXPECT_EQ(Forward(ForwardOf(kWorker, 1, handle, 5)), 10);
 }
 
-TEST_F(HostTest, AStageThatTheModelDoesNotHaveIsNotOpened) {
+TEST_F(HostTest, RejectsAStageThatTheModelDoesNotHave) {
   Hold(kWorker, 2);
   v1::OpenStageRequest request;
   request.set_worker(kWorker);
@@ -351,7 +351,7 @@ TEST_F(HostTest, AStageThatTheModelDoesNotHaveIsNotOpened) {
   EXPECT_EQ(host_.Open(request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(HostTest, AWorkerHasSoManyStagesAndNoMore) {
+TEST_F(HostTest, LimitsTheStagesOfAWorker) {
   Hold(kWorker, 2);
   v1::OpenStageRequest request;
   request.set_worker(kWorker);
@@ -369,7 +369,7 @@ TEST_F(HostTest, AWorkerHasSoManyStagesAndNoMore) {
   EXPECT_TRUE(host_.Open(request).ok()) << "again, with other settings";
 }
 
-TEST_F(HostTest, AnotherJobsWorkerIsRefused) {
+TEST_F(HostTest, RejectsAWorkerOfAnotherJob) {
   Hold(kWorker, 2);
   v1::OpenStageRequest request;
   request.set_worker(kWorker);

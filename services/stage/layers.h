@@ -1,5 +1,5 @@
 // The seam between the contexts of server-side execution and the library that differentiates: what
-// is asked of a stage's layers. No LibTorch.
+// a stage's layers can do. No LibTorch.
 #ifndef SLUICE_SERVICES_STAGE_LAYERS_H_
 #define SLUICE_SERVICES_STAGE_LAYERS_H_
 
@@ -16,14 +16,14 @@
 
 namespace sluice::stage {
 
-// Elements of a tensor from `offset` on, by its name in the state_dict.
+// Elements of a tensor from `offset` on; the tensor is identified by its name in the state_dict.
 struct TensorPart {
   std::string tensor;
   uint64_t offset = 0;
-  absl::Cord content;  // over memory that does not change
+  absl::Cord content;  // its memory does not change
 };
 
-// What a backward pass brought forth of a tensor, in the tensor's dtype, whole and contiguous.
+// A tensor's gradient from a backward pass, in the tensor's dtype, whole and contiguous.
 struct TensorGradient {
   std::string tensor;
   std::vector<int64_t> shape;
@@ -38,15 +38,15 @@ class ForwardPass {
   virtual ~ForwardPass() = default;
 
   struct Result {
-    v1::StageTensor input_gradient;  // without a shape if the input is no tensor with a gradient
+    v1::StageTensor input_gradient;  // without a shape if the input is not a tensor with a gradient
     std::vector<TensorGradient> gradients;
   };
 
-  // Once; the graph is gone afterwards, also on errors.
+  // Call once; the graph is gone afterwards, also on errors.
   virtual absl::StatusOr<Result> Backward(const v1::StageTensor& output_gradient) = 0;
 };
 
-// Immutable; any threads, and side by side.
+// Immutable; any threads, also concurrently.
 class Layers {
  public:
   virtual ~Layers() = default;
@@ -69,7 +69,7 @@ class Layers {
 
   // Refers to the parameters' memory as long as the pass has its graph. INVALID_ARGUMENT names what
   // does not fit (the input's shape, a tensor that is missing); FAILED_PRECONDITION if the model
-  // fails by itself.
+  // itself fails.
   virtual absl::StatusOr<Output> Forward(const Input& input) = 0;
 
   virtual v1::OpenStageReply Describe() const = 0;
@@ -78,7 +78,7 @@ class Layers {
 using LayersFactory =
     std::function<absl::StatusOr<std::shared_ptr<Layers>>(const v1::OpenStageRequest&)>;
 
-// With LibTorch (torch_layers.cc).
+// Implemented with LibTorch (torch_layers.cc).
 absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageRequest& request);
 
 }  // namespace sluice::stage

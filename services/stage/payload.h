@@ -1,4 +1,4 @@
-// How many bytes of tensors a message of the service Stage carries: what its metrics count.
+// How many bytes of tensors a message of the service Stage carries, for its metrics.
 #ifndef SLUICE_SERVICES_STAGE_PAYLOAD_H_
 #define SLUICE_SERVICES_STAGE_PAYLOAD_H_
 

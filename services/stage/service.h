@@ -11,8 +11,8 @@
 
 namespace sluice::stage {
 
-// Each call computes on the thread that gRPC gave it. `host` must outlive it. `on_payload` is told
-// of the bytes of tensors that each call has received and sent, on its thread.
+// Each call computes on the thread that gRPC gave it. `host` must outlive it. `on_payload` receives
+// the bytes of tensors that each call has received and sent, on the call's thread.
 class StageService final : public v1::Stage::Service {
  public:
   using PayloadListener = std::function<void(uint64_t received, uint64_t sent)>;
@@ -31,7 +31,7 @@ class StageService final : public v1::Stage::Service {
                                 v1::ContextGradientsReply* reply) override;
 
  private:
-  // Every request names the worker that it is of.
+  // Every request names its worker.
   template <typename Request, typename Reply, typename Call>
   grpc::Status Answer(const grpc::ServerContext& context, const Request& request, Reply* reply,
                       Call call);

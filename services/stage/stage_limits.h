@@ -5,7 +5,7 @@
 
 namespace sluice::stage {
 
-// The largest call or answer of the service Stage: the numbers between two layers for one batch.
+// The largest request or reply of the service Stage: the numbers between two layers for one batch.
 inline constexpr size_t kMaxStageMessageBytes = size_t{512} << 20;
 
 }  // namespace sluice::stage

@@ -1,9 +1,8 @@
 // A stage's layers over LibTorch.
 //
-// Intuition. Each forward pass has an instance of the stage's model to itself, with the parameters
-// that its worker pulled: passes of several workers, of whatever versions, cannot meet. A parameter
-// that lies in one block is computed with where it lies; one in several blocks is put together
-// first.
+// Intuition. Each forward pass has its own instance of the stage's model, with the parameters that
+// its worker pulled, so passes of several workers, of any versions, are independent. A parameter in
+// one block is used in place; a parameter in several blocks is first copied together.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -29,10 +28,10 @@
 namespace sluice::stage {
 namespace {
 
-// Instances of the model that wait for a pass; one more than computes at a time on most machines.
+// Idle instances of the model; one more than compute at a time on most machines.
 constexpr size_t kMaxIdleInstances = 16;
 
-// Memory that LibTorch takes as aligned as it likes it.
+// The alignment that LibTorch prefers.
 constexpr uintptr_t kAlignment = 16;
 
 at::Generator GeneratorOf(const Layers::Input& input) {
@@ -50,14 +49,14 @@ std::string StateOf(const at::Generator& generator) {
   return std::string(static_cast<const char*>(state.data_ptr()), state.nbytes());
 }
 
-// The stage's model with memory of its own for what cannot be computed with where it lies.
+// The stage's model with its own memory for tensors that cannot be used in place.
 struct Instance {
   explicit Instance(std::unique_ptr<Model> given) : model(std::move(given)) {
     for (const ModelTensor& tensor : model->tensors()) shapes.push_back(tensor.value.sizes().vec());
     own.resize(shapes.size());
   }
 
-  // Lets go of the blocks.
+  // Releases the blocks.
   void Unbind() {
     at::NoGradGuard no_grad;
     for (const ModelTensor& tensor : model->tensors()) {
@@ -69,7 +68,7 @@ struct Instance {
 
   const std::unique_ptr<Model> model;
   std::vector<std::vector<int64_t>> shapes;  // by tensor
-  std::vector<at::Tensor> own;               // by tensor; undefined until it is needed
+  std::vector<at::Tensor> own;               // by tensor; undefined until needed
 };
 
 class TorchLayers;
@@ -176,7 +175,7 @@ absl::Status TorchLayers::BindTensor(std::vector<const TensorPart*>& parts, size
   }
   const absl::optional<absl::string_view> flat =
       parts.size() == 1 ? parts[0]->content.TryFlat() : absl::nullopt;
-  // What a forward pass writes to (running statistics) must not be the block itself.
+  // A forward pass must not write to the block itself (running statistics).
   if (flat.has_value() && tensor.kind == v1::PARAMETER && device_.is_cpu() &&
       reinterpret_cast<uintptr_t>(flat->data()) % kAlignment == 0) {
     value.set_data(at::from_blob(
@@ -217,6 +216,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
   if (tensor->dim() == 0 || tensor->size(0) == 0) {
     return absl::InvalidArgumentError("the batch is empty");
   }
+
   if (!shape.empty()) {
     shape.insert(shape.begin(), tensor->size(0));
     int64_t wanted = 1;
@@ -228,6 +228,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
     }
     tensor = tensor->reshape(shape);
   }
+
   if (tensor->is_floating_point()) {
     at::ScalarType type = tensor->scalar_type();
     for (const ModelTensor& parameter : model.tensors()) {
@@ -237,11 +238,12 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
   } else {
     tensor = tensor->to(device_);
   }
+
   if (input.wants_input_gradient && input.training) tensor->requires_grad_(true);
   return tensor;
 }
 
-// The changes that a forward pass made to float buffers.
+// The changes to float buffers by a forward pass.
 std::vector<TensorGradient> BufferChanges(const std::vector<at::Tensor>& before,
                                           uint64_t microbatches, Model& model) {
   at::NoGradGuard no_grad;
@@ -306,6 +308,7 @@ absl::StatusOr<ForwardPass::Result> TorchPass::Backward(const v1::StageTensor& o
     return absl::InvalidArgumentError("the backward pass of this context is over");
   }
   const auto drop = absl::MakeCleanup([this] { DropGraph(); });
+
   absl::StatusOr<at::Tensor> gradient = TensorOf(output_gradient);
   if (!gradient.ok()) return gradient.status();
   if (gradient->sizes() != output_.sizes()) {
@@ -344,6 +347,7 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   if (stage < model.stages_size() && !model.stages(stage).device().empty()) {
     wanted = model.stages(stage).device();
   }
+
   absl::StatusOr<at::Device> device = ParseDevice(wanted);
   if (absl::IsUnimplemented(device.status())) {
     reply.set_warning(
@@ -352,9 +356,11 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   }
   if (!device.ok()) return device.status();
   reply.set_device(device->str());
+
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   const uint32_t share = std::max(1u, cores / std::max(1u, request.trainers()));
   SetTorchThreads(static_cast<int>(request.threads() > 0 ? request.threads() : share));
+
   ModelOptions options;
   options.spec = model;
   options.seed = request.seed();

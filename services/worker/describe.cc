@@ -24,11 +24,11 @@ namespace {
 
 constexpr size_t kMaxJobBytes = size_t{1} << 20;
 
-// Few enough to be told in no time, many enough to tell shards apart.
+// Few enough to be reported quickly, many enough to distinguish shards.
 constexpr uint64_t kRowRanges = 256;
 constexpr uint64_t kSteps = 16;
 
-// Samples of one worker's step; of one update, where there are no steps.
+// Samples of one worker's step, or of one update in modes without steps.
 uint64_t SamplesOfWorker(const v1::JobSpec& job) {
   const uint64_t batch = std::max<uint64_t>(1, job.training().global_batch_size());
   const bool shared = job.training().mode() == v1::SYNCHRONOUS;
@@ -36,7 +36,7 @@ uint64_t SamplesOfWorker(const v1::JobSpec& job) {
   return shared ? std::max<uint64_t>(1, (batch + workers / 2) / workers) : batch;
 }
 
-// What steps of one worker, spread over the first pass over the data, name of the table.
+// Counts the table's rows that a worker's steps use, spread over the first pass over the data.
 absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* trainer,
                        v1::Description::RowTable* table) {
   const uint64_t batch = std::max<uint64_t>(1, job.training().global_batch_size());
@@ -91,7 +91,7 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   v1::JobSpec job;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*json, &job);
   if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(job_file, " is no job: ", parsed.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(job_file, " is not a job: ", parsed.ToString()));
   }
   absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
   if (!fetched.ok()) return fetched;
@@ -137,7 +137,7 @@ int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
                "sluice-worker describe"};
   app.add_option("--job", job, "the job, as `sluice render` prints it")->required();
   app.add_option("--output", output, "the file to write: a Description message")->required();
-  // The command's name is in front of the flags.
+  // The command's name precedes the flags.
   if (const int code = ParseFlags(&app, argc - 1, argv + 1); code >= 0) return code;
   const absl::Status status = Describe(job, output, make_engine, fetch_data);
   return status.ok() ? +kExitOk : ExitWith("sluice-worker", status);

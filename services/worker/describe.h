@@ -6,8 +6,8 @@
 namespace sluice::worker {
 
 // `sluice-worker describe --job FILE --output FILE`: opens a job's model and data, as a worker does
-// before it registers, and writes what it would say of them, and what would travel between the
-// stages of server-side execution (a Description message), to a file. Returns the exit code.
+// before it registers, and writes a Description message to a file: what the worker would report,
+// and the traffic between the stages of server-side execution. Returns the exit code.
 int DescribeMain(int argc, char** argv, const EngineFactory& make_engine,
                  const DataFetcher& fetch_data);
 

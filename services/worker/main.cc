@@ -36,7 +36,7 @@
 namespace sluice::worker {
 namespace {
 
-// A coordinator may be started later than its workers.
+// A coordinator may start later than its workers.
 constexpr double kConnectSeconds = 600;
 
 struct Flags {
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpe
   options.connect = std::move(connect);
   options.on_opened = [logger](uint32_t stage, const std::string& address,
                                const std::string& device) {
-    logger.Info("A stage computes", {{"stage", stage}, {"address", address}, {"device", device}});
+    logger.Info("Stage opened", {{"stage", stage}, {"address", address}, {"device", device}});
   };
   return CreateRemoteEngine(std::move(options));
 }
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
   return CreateTorchEngine(options);
 }
 
-// Downloads what a job's data names by addresses, into this machine's cache.
+// Downloads data that the job names by address into this machine's cache.
 DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
   return [say = std::move(say)](v1::DataSpec* data, const std::function<bool()>& cancelled) {
     const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
@@ -114,7 +114,7 @@ int ExitCodeOf(ExitReason reason) {
   return kExitFailed;
 }
 
-// A worker that something else starts, and ends with its job, waits without a limit.
+// A worker that is started by another program, and ends with its job, waits without a limit.
 absl::Duration ConnectTimeout(const Flags& flags) {
   const bool managed = flags.program.parent != 0 || std::getenv("KUBERNETES_SERVICE_HOST");
   const double seconds = flags.connect_seconds.value_or(managed ? 0 : kConnectSeconds);
@@ -165,9 +165,9 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
                : MakeEngine(job, data, threads);
   };
   options.fetch_data = MakeFetcher([logger](const std::string& text) {
-    logger.Info("Data", {{"what", text}});
+    logger.Info("Fetching data", {{"what", text}});
   });
-  logger.Info("The worker starts", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
+  logger.Info("Worker starting", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
@@ -193,15 +193,16 @@ int Main(int argc, char** argv) {
   app.add_option("--index", flags.index, "of this worker among the job's, from 0")
       ->required()
       ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
-  app.add_option("--advertise", flags.advertised_host,
-                 "host of this machine by which other workers reach it, where they sum gradients "
-                 "among each other (default: its side of the way to the coordinator)");
+  app.add_option(
+      "--advertise", flags.advertised_host,
+      "host of this machine at which other workers reach it to sum gradients (default: the "
+      "local address of the route to the coordinator)");
   app.add_option("--threads", flags.threads,
                  "threads within one operation (0: as the job says, else the machine's cores)")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   app.add_option("--grace", flags.grace_seconds,
-                 "seconds within which SIGTERM lets the step end and the work be handed over")
+                 "seconds after SIGTERM to finish the step and hand over the work")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 3600.0));
   app.add_option("--connect-timeout", flags.connect_seconds,
@@ -213,6 +214,7 @@ int Main(int argc, char** argv) {
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(flags.program);
   if (!logger.ok()) return ExitWith("sluice-worker", logger.status());

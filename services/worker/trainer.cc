@@ -26,8 +26,8 @@ namespace sluice::worker {
 namespace {
 
 // Samples evaluated at a time: enough to keep the processor busy, few enough to stay in its caches
-// and out of the way of training. Of sequences so many fewer that there are about as many outputs
-// as a large batch has; a language model has thousands of numbers for each.
+// and not to disturb training. For sequences, fewer samples, so that there are about as many
+// outputs as in a large batch; a language model has thousands of numbers for each output.
 constexpr uint64_t kEvaluationBatch = 256;
 constexpr uint64_t kEvaluationTokens = 1024;
 
@@ -38,8 +38,8 @@ uint64_t EvaluationBatchOf(const DatasetInfo& info) {
   return std::clamp<uint64_t>(kEvaluationTokens / tokens, 1, kEvaluationBatch);
 }
 
-// Beside the checkpoints, so that whoever has these has the words that they are about. A worker
-// that does not see the folder of the checkpoints takes the words from the training text.
+// Stores the vocabulary next to the checkpoints, so that it can be found with them. A worker that
+// does not see the checkpoints' folder takes the words from the training text.
 absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   constexpr char kName[] = "vocabulary.txt";
   const std::filesystem::path directory = job->checkpoint().directory();
@@ -58,14 +58,15 @@ absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   return KeepVocabulary(directory / kName, job->mutable_data());
 }
 
-// Beside the checkpoints, for `sluice export` and sluice.load. A worker that cannot write there
-// trains all the same: what it trains is whole in the checkpoints, under the first names.
+// Stores the extras next to the checkpoints, for `sluice export` and sluice.load. A worker that
+// cannot write there trains anyway: the checkpoints have all trained tensors, under their first
+// names.
 void KeepExtras(const v1::JobSpec& job, uint32_t index, const StateDictExtras& extras) {
   std::error_code error;
   const std::string& directory = job.checkpoint().directory();
   if (directory.empty() || !std::filesystem::is_directory(directory, error)) return;
   const std::string path = JoinPath(directory, kStateDictExtrasFile);
-  // Written also where there are none, in the place of those of an earlier model.
+  // Empty extras are written too if the file exists: it may be an earlier model's.
   if (extras.empty() && !std::filesystem::exists(path, error)) return;
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const absl::Cord content = WriteStateDictExtras(extras);
@@ -74,11 +75,12 @@ void KeepExtras(const v1::JobSpec& job, uint32_t index, const StateDictExtras& e
   (void)AtomicWriteFile(files.get(), path, content, absl::StrCat(index, "-", getpid()));
 }
 
-// Built-in models that tell classes apart; their last tensor is the bias of the classes.
+// Built-in models that classify; their last tensor is the bias of the classes.
 constexpr absl::string_view kClassifiers[] = {"convnet", "mnist-net", "mlp", "lstm-lm"};
 
-// A label that the model cannot give is found here, by its place, and not at the step that happens
-// to draw it. What a TorchScript model gives is known only when it has run.
+// Finds a label that the model cannot output before training, and names its place; otherwise the
+// step that draws it would fail. The outputs of a TorchScript model are known only after it has
+// run.
 absl::Status CheckClasses(const v1::ModelSpec& model, const v1::TensorTable& table,
                           const DatasetInfo& data) {
   const bool classifier =
@@ -91,7 +93,7 @@ absl::Status CheckClasses(const v1::ModelSpec& model, const v1::TensorTable& tab
   if (classes == 0 || data.largest.value < classes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(data.largest.place, ": label ", data.largest.value,
                                                  " is not in [0, ", classes, "), the classes that ",
-                                                 model.name(), " tells apart"));
+                                                 model.name(), " distinguishes"));
 }
 
 }  // namespace
@@ -117,8 +119,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
   absl::StatusOr<std::unique_ptr<Dataset>> training = OpenDataset(job.data(), Split::kTraining);
   if (!training.ok()) return training.status();
   std::unique_ptr<Dataset> evaluation;
-  // Without a source of its own, the format knows where held-out data is, or says that it is
-  // missing.
+  // Without an evaluation source, the format finds the held-out data or reports that it is missing.
   if (job.data().has_evaluation()) {
     absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(job.data(), Split::kEvaluation);
     if (!opened.ok()) return opened.status();
@@ -162,6 +163,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
     result.status = batch.status();
     return result;
   }
+
   const absl::StatusOr<BatchMetrics> metrics =
       engine_->ComputeGradients({.step = request.step,
                                  .first_microbatch = request.first_microbatch,
@@ -172,6 +174,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
   result.compute_time = absl::Now() - read;
   result.status = metrics.status();
   if (!metrics.ok()) return result;
+
   result.samples = metrics->samples;
   result.loss_sum = metrics->loss_sum;
   result.correct = static_cast<double>(metrics->correct);
@@ -201,9 +204,9 @@ absl::StatusOr<RowSelections> Trainer::FindRows(const std::vector<PositionRange>
 ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
   ComputeResult result;
   if (evaluation_ == nullptr || request.samples.end > evaluation_->info().samples) {
-    result.status =
-        absl::OutOfRangeError(absl::StrCat("held-out samples up to ", request.samples.end,
-                                           " are wanted, there are ", evaluation_samples()));
+    result.status = absl::OutOfRangeError(
+        absl::StrCat("held-out samples up to ", request.samples.end,
+                     " were requested, but there are only ", evaluation_samples()));
     return result;
   }
   const uint64_t evaluation_batch = EvaluationBatchOf(evaluation_->info());
@@ -211,6 +214,7 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
        begin += evaluation_batch) {
     std::vector<uint64_t> indices(std::min(evaluation_batch, request.samples.end - begin));
     std::iota(indices.begin(), indices.end(), begin);
+
     const absl::Time start = absl::Now();
     absl::StatusOr<Batch> batch = evaluation_->Read(indices);
     const absl::Time read = absl::Now();
@@ -219,12 +223,14 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
       result.status = batch.status();
       return result;
     }
+
     const absl::StatusOr<BatchMetrics> metrics = engine_->Evaluate(request.buffer, *batch);
     result.compute_time += absl::Now() - read;
     if (!metrics.ok()) {
       result.status = metrics.status();
       return result;
     }
+
     result.samples += metrics->samples;
     result.loss_sum += metrics->loss_sum;
     result.correct += static_cast<double>(metrics->correct);
@@ -232,7 +238,7 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
   return result;
 }
 
-// Leaves all other rows as they are.
+// Leaves all other rows unchanged.
 absl::Status Trainer::StoreRows(const StoreBlock& block) {
   const v1::TensorTable& table = engine_->Describe();
   if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {

@@ -1,4 +1,4 @@
-// What the compute thread does: samples in, gradients and metrics out.
+// The work of the compute thread: samples in, gradients and metrics out.
 #ifndef SLUICE_SERVICES_WORKER_TRAINER_H_
 #define SLUICE_SERVICES_WORKER_TRAINER_H_
 
@@ -17,13 +17,13 @@
 
 namespace sluice::worker {
 
-// A job's model and data, open. ComputeEngine's rules say which calls may overlap.
+// A job's open model and data. ComputeEngine's rules say which calls may overlap.
 class Trainer {
  public:
-  // Reads the data and makes the engine: takes its time. Errors name the file and place, or what is
-  // wrong with the model. A job with text keeps its vocabulary beside its checkpoints.
-  // `index` is the worker's: where each walks over all of the data (data.partitioning: PerWorker)
-  // it gives the order.
+  // Reads the data and creates the engine, which takes time. Errors name the file and the place in
+  // it, or what is wrong with the model. A job with text keeps its vocabulary next to its
+  // checkpoints. `index` is the worker's; it determines the order where each worker walks over all
+  // of the data (data.partitioning: PerWorker).
   static absl::StatusOr<std::unique_ptr<Trainer>> Open(const v1::JobSpec& job, uint32_t index,
                                                        int threads,
                                                        const EngineFactory& make_engine);
@@ -36,14 +36,14 @@ class Trainer {
   ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);
   ComputeResult Evaluate(const EvaluateSamples& request);
 
-  // Tables of which a worker may pull the rows that its samples name alone. None where it cannot be
-  // said ahead which samples come: on a walk of the worker's own.
+  // Tables of which a worker may pull only the rows that its samples name. None if the samples
+  // cannot be known ahead, which is so when the worker walks on its own.
   std::vector<uint32_t> RowTensors() const;
-  // Those rows. On the compute thread: the samples are read, and kept for ComputeGradients.
+  // These rows. On the compute thread: the samples are read, and kept for ComputeGradients.
   absl::StatusOr<RowSelections> FindRows(const std::vector<PositionRange>& positions);
 
-  // On the compute thread, when it has nothing else to do: reads samples that the next request for
-  // gradients is likely to name.
+  // Reads samples that the next request for gradients is likely to name. On the compute thread,
+  // when it is idle.
   void PrepareNext() { ahead_.Prepare(); }
 
   // Decodes a received block and copies it into the engine. Any thread, within the engine's rules.
@@ -54,8 +54,8 @@ class Trainer {
           std::unique_ptr<Dataset> evaluation, SampleOrder order,
           std::unique_ptr<ComputeEngine> engine);
 
-  // Whose samples a request is given: those of its positions, or, on a walk of this worker's own,
-  // of as many on from where it is.
+  // The samples for a request: those of its positions, or, when this worker walks on its own, as
+  // many from its place on.
   PositionRange PositionsOf(const Compute& request);
 
   absl::Status StoreRows(const StoreBlock& block);
@@ -65,7 +65,7 @@ class Trainer {
   const std::unique_ptr<Dataset> evaluation_;  // null: none
   const SampleOrder order_;
   const bool own_walk_;
-  uint64_t walked_ = 0;  // on a walk of its own
+  uint64_t walked_ = 0;  // samples passed, when the worker walks on its own
   const std::unique_ptr<ComputeEngine> engine_;
   ReadAhead ahead_;
 };

@@ -20,7 +20,7 @@
 namespace sluice::worker {
 namespace {
 
-// A model that computes nothing: these tests are about data.
+// A model that does not compute: these tests are about data.
 class EmptyEngine final : public ComputeEngine {
  public:
   explicit EmptyEngine(v1::TensorTable table = {}, StateDictExtras extras = {})
@@ -62,7 +62,7 @@ v1::JobSpec JobWithImages() {
   return job;
 }
 
-// Tells three classes apart.
+// Distinguishes three classes.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeClassifier(const v1::JobSpec&,
                                                               const DatasetInfo&, int) {
   v1::TensorTable table;
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeClassifier(const v1::JobSpec&
   return std::make_unique<EmptyEngine>(std::move(table));
 }
 
-TEST(Trainer, ALabelThatTheModelCannotGiveIsNamedByFileAndRow) {
+TEST(Trainer, ALabelThatTheModelCannotOutputIsNamedByFileAndRow) {
   v1::JobSpec job = JobWithImages();
   job.mutable_model()->set_name("convnet");
   EXPECT_TRUE(Trainer::Open(job, 0, 1, MakeClassifier).ok());
@@ -84,10 +84,10 @@ TEST(Trainer, ALabelThatTheModelCannotGiveIsNamedByFileAndRow) {
   EXPECT_EQ(refused.message(),
             folder +
                 "/train-labels-idx1-ubyte: row 1: label 3 is not in [0, 3), the classes that "
-                "convnet tells apart");
+                "convnet distinguishes");
 }
 
-TEST(Trainer, EvaluationNeedsNoSourceOfItsOwnWhereTheFormatKnowsTheNames) {
+TEST(Trainer, EvaluationNeedsNoSourceIfTheFormatKnowsTheNames) {
   v1::JobSpec job = JobWithImages();
   job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
   const auto trainer = Trainer::Open(job, /*index=*/0, /*threads=*/1, MakeEmptyEngine);
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> NoteWords(const v1::JobSpec&,
   return std::make_unique<EmptyEngine>();
 }
 
-TEST(Trainer, TheWordsOfATextAreKeptBesideItsCheckpoints) {
+TEST(Trainer, TheWordsOfATextAreStoredNextToItsCheckpoints) {
   const std::string folder = MakeTestFolder();
   ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
@@ -126,7 +126,7 @@ TEST(Trainer, TheWordsOfATextAreKeptBesideItsCheckpoints) {
   EXPECT_EQ(words_seen, 5);
 }
 
-TEST(Trainer, ExtrasOfTheStateDictAreStoredBesideTheCheckpoints) {
+TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
   v1::JobSpec job = JobWithImages();
   const std::string folder = MakeTestFolder();
   const std::string path = folder + "/" + kStateDictExtrasFile;
@@ -153,7 +153,7 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredBesideTheCheckpoints) {
   EXPECT_TRUE(Trainer::Open(job, 0, 1, make).ok());
 }
 
-TEST(Trainer, AJobThatBeginsWithAnothersCheckpointHasItsWords) {
+TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointHasItsWords) {
   const std::string folder = MakeTestFolder();
   ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
   for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
@@ -164,12 +164,12 @@ TEST(Trainer, AJobThatBeginsWithAnothersCheckpointHasItsWords) {
   }
 }
 
-TEST(Trainer, WithoutAFolderOfCheckpointsTheWordsAreTheTexts) {
+TEST(Trainer, WithoutACheckpointDirectoryTheWordsComeFromTheText) {
   ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 6);
 }
 
-// A table of words of two numbers each, of which it notes what is stored.
+// A table of words of two numbers each, which records what is stored.
 class TableEngine final : public ComputeEngine {
  public:
   TableEngine() {
@@ -224,7 +224,7 @@ TEST(Trainer, TheRowsOfSomeSamplesAreTheirWordsEachOnce) {
   EXPECT_TRUE(std::is_sorted(all->at(0).begin(), all->at(0).end()));
 }
 
-TEST(Trainer, OnAWalkOfItsOwnAWorkerCannotSayItsRowsAhead) {
+TEST(Trainer, AWorkerThatWalksOnItsOwnDoesNotKnowItsRowsAhead) {
   v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
   job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
   const auto trainer = Trainer::Open(job, 0, 1, MakeTable);
@@ -232,7 +232,7 @@ TEST(Trainer, OnAWalkOfItsOwnAWorkerCannotSayItsRowsAhead) {
   EXPECT_TRUE((*trainer)->RowTensors().empty());
 }
 
-TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsAsTheyAre) {
+TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsUnchanged) {
   const auto trainer = Trainer::Open(JobWithText("", "a b c d a b c d e\n"), 0, 1, MakeTable);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   // Elements [3, 9) of the table: the second of row 1, rows 2 and 3, and the first of row 4.
@@ -254,7 +254,7 @@ TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsAsTheyAre) {
   EXPECT_TRUE(absl::IsInvalidArgument((*trainer)->Store(store)));
 }
 
-// The first pixel of each image that a worker is given: images are 1, 2 and 3.
+// The first pixel of each image that a worker reads: images are 1, 2 and 3.
 class ImagesEngine final : public ComputeEngine {
  public:
   explicit ImagesEngine(std::vector<int>* seen) : seen_(seen) {}
@@ -288,7 +288,7 @@ class NoSink final : public GradientSink {
   void OnBufferChange(uint32_t, absl::Cord) override {}
 };
 
-// What the worker sees when it is given these positions.
+// The samples that the worker reads for these positions.
 std::vector<int> Walk(const v1::JobSpec& job, uint32_t index,
                       const std::vector<PositionRange>& requests) {
   std::vector<int> seen;
@@ -307,7 +307,7 @@ std::vector<int> Walk(const v1::JobSpec& job, uint32_t index,
   return seen;
 }
 
-TEST(Trainer, EveryWorkerWalksOverAllOfTheDataWhateverPositionsItIsGiven) {
+TEST(Trainer, EveryWorkerWalksOverAllDataRegardlessOfItsPositions) {
   v1::JobSpec job = JobWithImages();
   job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
   for (uint32_t index : {0, 1, 2}) {
@@ -317,13 +317,13 @@ TEST(Trainer, EveryWorkerWalksOverAllOfTheDataWhateverPositionsItIsGiven) {
   }
 }
 
-TEST(Trainer, WorkersThatShareTheDataAreGivenWhatStandsAtThePositions) {
+TEST(Trainer, WorkersThatShareTheDataReadTheSamplesAtThePositions) {
   const v1::JobSpec job = JobWithImages();
   EXPECT_EQ(Walk(job, 0, {{0, 6}}), Walk(job, 1, {{0, 2}, {2, 6}}));
   EXPECT_EQ(Walk(job, 0, {{1, 2}, {1, 2}})[0], Walk(job, 0, {{1, 2}, {1, 2}})[1]);
 }
 
-TEST(Trainer, AJobThatAsksForNoEvaluationReadsNoHeldOutData) {
+TEST(Trainer, AJobWithoutEvaluationReadsNoHeldOutData) {
   const auto trainer = Trainer::Open(JobWithImages(), /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->evaluation_samples(), 0u);

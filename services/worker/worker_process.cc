@@ -28,7 +28,8 @@
 namespace sluice::worker {
 namespace {
 
-// While gradients still come, less than this waits for them: a message costs more than it carries.
+// While more gradients are coming, fewer bytes than this wait for them: a message costs more than
+// it carries.
 constexpr size_t kWorthAMessage = 64 << 10;
 
 }  // namespace
@@ -71,7 +72,7 @@ class WorkerProcess::Impl {
                .on_broken =
                    [this](absl::Status why) {
                      Event([this, why = why.ToString()](WorkerCore& core, absl::Time now) {
-                       // Of tries that fail alike only the first is logged.
+                       // Of identical failures in a row only the first is logged.
                        if (last_break_ != why)
                          logger_.Info("Control stream closed", {{"why", why}});
                        last_break_ = why;
@@ -85,7 +86,7 @@ class WorkerProcess::Impl {
     executor_.Post([this] {
       if (!ended_.HasBeenNotified()) End(ExitReason::kLeft, "the process ends");
     });
-    executor_.Flush();  // from here on events do nothing
+    executor_.Flush();  // from here on events have no effect
     link_.reset();
     {
       MutexLock lock(&cancel_mutex_);
@@ -94,7 +95,7 @@ class WorkerProcess::Impl {
     cancel_changed_.SignalAll();
     compute_thread_.Stop();
     executor_.Flush();
-    reducer_.reset();  // with the executor still there: what it tells does nothing
+    reducer_.reset();  // the executor still exists: the reducer's callbacks have no effect
     executor_.Post([this] { shards_.clear(); });
     executor_.Stop();
     closing_thread_.Stop();
@@ -120,7 +121,7 @@ class WorkerProcess::Impl {
 
  private:
   struct Shard {
-    uint64_t life = 0;  // of this stream among all of ours
+    uint64_t life = 0;  // number of this stream among all streams of the process
     std::unique_ptr<StreamClient> stream;
     struct Pushed {
       absl::Time at;
@@ -129,7 +130,7 @@ class WorkerProcess::Impl {
     std::optional<Pushed> pushed;  // not answered
   };
 
-  // Hands gradients to the core as they become final.
+  // Passes gradients to the core as they become final.
   class Sink final : public GradientSink {
    public:
     Sink(Impl* process, ComputeId id) : process_(process), id_(id) {}
@@ -170,8 +171,9 @@ class WorkerProcess::Impl {
     const ComputeId id_;
   };
 
-  // Lets the core see an event and carries out what follows from it. Any thread. Where other events
-  // are sure to follow (Compute ends with OnComputed), frames of fewer bytes than `worth` wait.
+  // Passes an event to the core and performs the resulting actions. Any thread. When other events
+  // are sure to follow (Compute ends with OnComputed), fewer than `worth` bytes of frames wait for
+  // them.
   template <typename F>
   void Event(F event, size_t worth = 0) {
     executor_.Run([this, event = std::move(event), worth]() mutable {
@@ -206,6 +208,7 @@ class WorkerProcess::Impl {
     const uint64_t life = ++last_life_;
     Shard& entry = shards_[shard];
     entry.life = life;
+
     StreamClient::Options options;
     options.address = connect.address;
     options.loop = &loop_;
@@ -217,6 +220,7 @@ class WorkerProcess::Impl {
         sent_at_ = absl::ToUnixNanos(clock_.Now());
       }
     };
+
     entry.stream = StreamClient::Connect(
         options, {.on_frames =
                       [this, shard, life](std::vector<DecodedFrame> frames) {
@@ -231,6 +235,7 @@ class WorkerProcess::Impl {
                           return core.OnShardBroken(shard, why, now);
                         });
                       }});
+
     Event([this, shard, life](WorkerCore& core, absl::Time now) {
       if (!IsPresent(shard, life)) return WorkerActions();
       return core.OnShardConnected(shard, now);
@@ -257,7 +262,7 @@ class WorkerProcess::Impl {
     });
   }
   void Perform(DisconnectShard& disconnect) {
-    logger_.Info("Leaves a shard's stream", {{"why", disconnect.reason}});
+    logger_.Info("Disconnected from a shard", {{"why", disconnect.reason}});
     Retire(disconnect.shard);
   }
   void Perform(SendFrame& send) {
@@ -269,7 +274,7 @@ class WorkerProcess::Impl {
     NotePush(send.shard, shard, send.header);
     shard.stream->Queue(send.header, std::move(send.payload));
   }
-  // With the next event, whatever it is: nobody is woken up for it.
+  // Reports with the next event of any kind: no thread is woken up for it.
   void TellWhatWasSent() {
     if (const int64_t at = sent_at_; at != told_sent_at_) {
       told_sent_at_ = at;
@@ -277,8 +282,8 @@ class WorkerProcess::Impl {
     }
   }
 
-  // The round trip of a push: from the frame that completes a partition to the first data of it, or
-  // to what answers an asynchronous update. A later one begins anew.
+  // The round trip of a push: from the frame that completes a partition to the first data of that
+  // partition, or to the answer to an asynchronous update. A later push restarts the measurement.
   void NotePush(ShardId id, Shard& shard, const v1::Header& header) {
     if (!header.has_push() || header.push().complete_size() == 0) return;
     if (logger_.debug_enabled()) {
@@ -316,7 +321,7 @@ class WorkerProcess::Impl {
     return it != shards_.end() && it->second.life == life;
   }
 
-  // A stream must not be destroyed by its own callback, which may be running us.
+  // A stream must not be destroyed by its own callback, which may be the caller.
   void Retire(ShardId shard) {
     const auto it = shards_.find(shard);
     if (it == shards_.end()) return;
@@ -354,7 +359,7 @@ class WorkerProcess::Impl {
         NotOpened(trainer.status());
         return;
       }
-      logger_.Info("Model and data are open",
+      logger_.Info("Model and data opened",
                    {{"tensors", (*trainer)->engine().Describe().tensors_size()},
                     {"training_samples", (*trainer)->training_samples()},
                     {"evaluation_samples", (*trainer)->evaluation_samples()}});
@@ -367,7 +372,7 @@ class WorkerProcess::Impl {
     });
   }
 
-  // What is not there may come: the job is not failed for it, this worker only leaves.
+  // Missing data may still appear: the job does not fail, only this worker leaves.
   void NotOpened(const absl::Status& status) {
     if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
       logger_.Error("Model or data cannot be opened", {{"why", status.ToString()}});
@@ -399,7 +404,7 @@ class WorkerProcess::Impl {
   }
 
   void Perform(AdoptVersion& adopt) {
-    if (logger_.debug_enabled()) logger_.Debug("Got weights", {{"version", adopt.version}});
+    if (logger_.debug_enabled()) logger_.Debug("Received weights", {{"version", adopt.version}});
     if (absl::Status status = trainer_->engine().Adopt(); !status.ok()) {
       Fail(absl::StrCat("a version cannot be adopted: ", status.message()));
     }
@@ -414,7 +419,7 @@ class WorkerProcess::Impl {
       }
       Event([this, id = compute.id, result](WorkerCore& core, absl::Time now) {
         {
-          MutexLock lock(&cancel_mutex_);  // here: from now on the core cancels it no more
+          MutexLock lock(&cancel_mutex_);  // here: the core can no longer cancel it
           cancelled_.erase(id);
         }
         return core.OnComputed(id, result, now);
@@ -448,7 +453,7 @@ class WorkerProcess::Impl {
     });
   }
 
-  // The job's delay before each step. False: the work is not wanted any more.
+  // The job's delay before each step. False: the result is no longer needed.
   bool WaitBeforeStep(ComputeId id) {
     const absl::Time until = absl::Now() + step_delay_;
     MutexLock lock(&cancel_mutex_);
@@ -520,7 +525,7 @@ class WorkerProcess::Impl {
   }
 
   void End(ExitReason reason, std::string message) {
-    logger_.Info("The worker ends", {{"why", message}});
+    logger_.Info("Worker stopped", {{"why", message}});
     result_ = {reason, std::move(message), data_missing_ && reason == ExitReason::kLeft,
                unreachable_};
     ended_.Notify();
@@ -558,7 +563,7 @@ class WorkerProcess::Impl {
     if (status.view != last_view_) {
       last_view_ = status.view;
       metrics_->counter("view_changes_total").Increment();
-      logger_.Info("Works in a view",
+      logger_.Info("View installed",
                    {{"view", status.view}, {"member", status.member}, {"step", status.step}});
     }
   }
@@ -590,22 +595,22 @@ class WorkerProcess::Impl {
   prometheus::Counter& all_reduce_sent_ = metrics_->counter("all_reduce_sent_bytes_total");
   prometheus::Histogram& coordinator_latency_ = metrics_->histogram("coordinator_latency_seconds");
 
-  // Of all streams; streams' threads.
+  // Of all streams; changed by the streams' threads.
   std::atomic<int64_t> queued_bytes_{0};
-  std::atomic<int64_t> sent_at_{0};  // Unix nanoseconds: when there was last nothing queued
+  std::atomic<int64_t> sent_at_{0};  // Unix nanoseconds: when the queues were last empty
 
-  // Touched by the executor's tasks only.
+  // Used by the executor's tasks only.
   WorkerCore core_;
   std::map<ShardId, Shard> shards_;
   uint64_t last_life_ = 0;
-  std::unique_ptr<Reducer> reducer_;  // null: never wanted
+  std::unique_ptr<Reducer> reducer_;  // null: not needed so far
   absl::Time reduce_began_;
   uint64_t reduced_bytes_ = 0;  // sent to other workers, as counted
   int64_t told_sent_at_ = 0;
   absl::Time last_publication_ = absl::InfinitePast();
   std::string last_view_;
-  bool heard_ = false;      // anything, of the coordinator
-  std::string last_break_;  // why its stream broke, unless it was heard since
+  bool heard_ = false;      // whether the coordinator has sent anything
+  std::string last_break_;  // why its stream broke; empty once it has sent something
   bool unreachable_ = false;
   bool data_missing_ = false;
   Result result_;  // written before ended_ is notified
@@ -614,13 +619,13 @@ class WorkerProcess::Impl {
   std::unique_ptr<Trainer> trainer_;
   absl::Duration step_delay_;
 
-  Mutex cancel_mutex_;  // protects what follows
+  Mutex cancel_mutex_;  // protects the members below
   CondVar cancel_changed_;
   std::set<ComputeId> cancelled_ ABSL_GUARDED_BY(cancel_mutex_);
   bool stopping_ ABSL_GUARDED_BY(cancel_mutex_) = false;
 
   std::atomic<bool> member_{false};
-  Notification link_ready_;  // link_ is there
+  Notification link_ready_;  // link_ is set
   Notification ended_;
 
   EventLoop loop_{"streams"};

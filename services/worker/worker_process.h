@@ -1,8 +1,8 @@
 // The worker's shell: threads, sockets, data and LibTorch around WorkerCore.
 //
-// One serial executor guards the core; one compute thread reads samples and drives the
-// ComputeEngine, and hands gradients to the core while backward still runs. Received blocks are
-// copied into the engine's memory by the thread that read them.
+// One serial executor guards the core. One compute thread reads samples, drives the ComputeEngine,
+// and hands gradients to the core while backward still runs. Usually the thread that reads a block
+// from the network also copies it into the engine's memory.
 #ifndef SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
 #define SLUICE_SERVICES_WORKER_WORKER_PROCESS_H_
 
@@ -23,12 +23,12 @@
 
 namespace sluice::worker {
 
-// Opens the model of a job for data of this form. `threads` within one operation.
+// Opens the model of a job for data of this form. `threads`: within one operation.
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine>>(
     const v1::JobSpec& job, const DatasetInfo& data, int threads)>;
 
-// Puts files of this machine in the place of what a job's data names by addresses; blocks, until
-// `cancelled` says yes.
+// Replaces the addresses in a job's data by files of this machine. Blocks until the files exist or
+// `cancelled` returns true.
 using DataFetcher =
     std::function<absl::Status(v1::DataSpec* data, const std::function<bool()>& cancelled)>;
 
@@ -37,8 +37,8 @@ class WorkerProcess {
   struct Options {
     WorkerOptions core;
     std::string coordinator;  // host:port
-    // The worker ends where no coordinator has answered for so long since it started. Once one has,
-    // it waits for that or a replacement without a limit.
+    // The worker exits if no coordinator answers within this time after the start. Once one has
+    // answered, the worker waits for it or a replacement without a limit.
     absl::Duration connect_timeout = absl::InfiniteDuration();
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
@@ -46,7 +46,7 @@ class WorkerProcess {
     EngineFactory make_engine;
     // Empty: all data is in files of this machine.
     DataFetcher fetch_data;
-    // Where gradients are summed among workers: Reducer::Options.
+    // How other workers reach this one to sum gradients: Reducer::Options.
     std::string advertised_host;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.
     bool shared_memory = true;
@@ -55,24 +55,24 @@ class WorkerProcess {
   struct Result {
     ExitReason reason = ExitReason::kFailed;
     std::string message;
-    // It left because data or model are not there, or may not be read: whoever puts them there may
-    // start it again. What is there and cannot be used fails the job instead.
+    // The worker left because data or model are missing or may not be read; it may be started again
+    // once they are in place. Data that exists and cannot be used fails the job instead.
     bool data_missing = false;
     // No coordinator answered within `connect_timeout`.
     bool unreachable = false;
   };
 
-  // Begins to look for the coordinator. `metrics` must outlive the process.
+  // Starts to look for the coordinator. `metrics` must outlive the process.
   static std::unique_ptr<WorkerProcess> Start(Options options, Metrics* metrics, Logger logger);
   ~WorkerProcess();
 
   // OK while it is a member of the view.
   absl::Status Ready() const;
 
-  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  // OK while the core processes its events (Liveness). Any thread; does not block.
   absl::Status Alive();
 
-  // Asks to be let go, at most `grace` from now. Any thread.
+  // Requests to leave, within `grace` at most. Any thread.
   void Leave(std::string reason, absl::Duration grace);
 
   // Blocks until the core has ended.

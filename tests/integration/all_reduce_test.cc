@@ -147,7 +147,7 @@ TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
       [](const v1::JobProgress& p) { return p.view().workers_size() == 3; }, absl::Seconds(60));
   ASSERT_TRUE(three.ok()) << three.status();
   FinishAndCheck();
-  EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("Works in a view"), std::string::npos);
+  EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("View installed"), std::string::npos);
 }
 
 // All numbers of the final parameters; empty: the job failed.

@@ -117,7 +117,7 @@ class ByHand(unittest.TestCase):
         workers = [self.start_worker(0)]
         shards = self.start_servers()
         workers.append(self.start_worker(1))
-        self.until_log('worker-1', 'A stage computes')
+        self.until_log('worker-1', 'Stage opened')
         # A trainer that leaves takes no server with it; they wait for those that still train.
         workers[1].send_signal(signal.SIGTERM)
         self.assertEqual(workers[1].wait(PATIENCE_S), 0, self.log('worker-1')[-3000:])

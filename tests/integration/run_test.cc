@@ -527,7 +527,7 @@ TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
   }
   // A line for each message that matters.
   for (const char* line : {"worker-0 .*msg=\"Sent gradients\".* step=19",
-                           "worker-0 .*msg=\"Got weights\".* version=19",
+                           "worker-0 .*msg=\"Received weights\".* version=19",
                            "ps-[01] .*msg=\"Closed a step\".* step=20"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
   }

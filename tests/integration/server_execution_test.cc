@@ -267,7 +267,7 @@ TEST(ServerExecutionTest, WhatIsWrongWithTheStagesFailsTheJobBeforeItTrains) {
       {"twice", staged({{"conv1", "conv2"}, {"fc1", "fc2", "conv1"}}), "",
        "layer 'conv1' is in model.stages[0] already"},
       {"shapes", staged({{"fc1", "fc2"}, {"conv1", "conv2"}}), "",
-       "layer 'fc1' takes samples of shape [64, 12, 12], and what is before it gives [1, 28, 28]"},
+       "layer 'fc1' takes samples of shape [64, 12, 12], but is given [1, 28, 28]"},
       {"crowded", crowded, "", "2 model.stages and 1 shards"},
       {"no-torch", staged({}), "services/ps/sluice-ps", "start sluice-ps-torch"},
   };

@@ -117,7 +117,7 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // neither from the coordinator nor from any shard, and the next view begins with just that step.
 // Where it comes to that, the members close the next step before the worker has pulled the rest,
 // and it skips to that.
-//   WorkerRules::DropAllIfSkipped: SynchronousTest.WhoSkippedAViewDropsEverything
+//   WorkerRules::DropAllIfSkipped: SynchronousTest.AWorkerThatSkippedAViewDropsEverything
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.

@@ -473,7 +473,7 @@ class WorkerCore:
         body = header.WhichOneof('body')
         if body == 'hello_reply':
             if not link.on_hello_reply(header.hello_reply):
-                raise context_lib.ContractError('a HelloReply that was not asked for')
+                raise context_lib.ContractError('an unexpected HelloReply')
             self._link_ready(link)
         elif body == 'credit':
             link.on_credit(header.credit.bytes, self._context.actions)

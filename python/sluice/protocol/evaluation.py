@@ -36,7 +36,7 @@ class EvaluationQueue:
         if not self._context.may_evaluate():
             self._fail(asked, 'not a member of the view')
         elif len(self._waiting) >= _MAX_WAITING:
-            self._fail(asked, 'too many evaluations wait')
+            self._fail(asked, 'too many evaluations are waiting')
         elif request.samples.begin >= request.samples.end:
             self._fail(asked, 'no samples')
         else:
@@ -48,7 +48,7 @@ class EvaluationQueue:
         if same_attempt and self._context.may_evaluate():
             return
         for asked in self._waiting:
-            self._fail(asked, 'the version is gone: a new view')
+            self._fail(asked, 'the version is gone: the view has changed')
         self._waiting = []
 
     def on_link_ready(self, link):

@@ -17,7 +17,7 @@
 namespace sluice::worker {
 namespace {
 
-// Family, address and port, as far as they tell two sockets apart; empty for other families.
+// Family, address and port, as far as they distinguish two sockets; empty for other families.
 std::string KeyOf(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     sockaddr_in in;

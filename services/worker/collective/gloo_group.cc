@@ -25,9 +25,9 @@ namespace {
 
 namespace transport = gloo::transport;
 
-// gloo has no "for ever". What ends a wait is the connection, or whoever gives up.
+// gloo has no infinite timeout. A wait ends with the connection, or when the group is given up.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
-// gloo waits five times as long as it is told for a connection.
+// gloo waits for a connection five times as long as it is configured to.
 constexpr int kConnectFactor = 5;
 
 absl::Status GaveUp() { return absl::CancelledError("the view has ended"); }
@@ -64,7 +64,7 @@ class GlooGroup::Impl {
       if (status_.ok()) {
         status_ = Guarded([&] { return Exchange(step, gradients, &part); });
       }
-      // Others learn of a group that has ended from their connections.
+      // The other members learn from their connections that the group has ended.
       if (!status_.ok()) Drop();
       if (GivenUp()) return;
       if (status_.ok()) {
@@ -78,7 +78,7 @@ class GlooGroup::Impl {
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  // Another member, and the two messages of a step.
+  // Another member, and its two messages of a step.
   struct Peer {
     uint32_t rank = 0;
     std::vector<uint64_t> out_memory, in_memory;
@@ -90,7 +90,7 @@ class GlooGroup::Impl {
     return given_up_;
   }
 
-  // gloo throws.
+  // Turns gloo's exceptions into a status.
   template <typename F>
   absl::Status Guarded(F work) {
     try {
@@ -152,7 +152,7 @@ class GlooGroup::Impl {
       if (all[other].plan_hash == plan_.hash) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("worker ", other, " of ", all.size(),
-                       " does not cut the gradients as this one does: are all of the same "
+                       " does not cut the gradients as this worker does: do all have the same "
                        "version of Sluice?"));
     }
     return absl::OkStatus();
@@ -164,9 +164,9 @@ class GlooGroup::Impl {
       if (other == plan_.rank) continue;
       if (GivenUp()) return GaveUp();
       const std::string& address = all[other].address;
-      // Made from what a peer said: gloo takes any bytes of the right length.
+      // The address comes from a peer: gloo accepts any bytes of the right length.
       if (address.size() != own[other].size()) {
-        return absl::InvalidArgumentError("an address among workers is none");
+        return absl::InvalidArgumentError("a worker sent an invalid address");
       }
       context_->getPair(static_cast<int>(other))
           ->connect(std::vector<char>(address.begin(), address.end()));
@@ -191,7 +191,7 @@ class GlooGroup::Impl {
     return peer;
   }
 
-  // The context closes the connections.
+  // Closes the connections, with the context.
   void Drop() {
     std::vector<std::unique_ptr<Peer>> peers;
     {
@@ -218,6 +218,7 @@ class GlooGroup::Impl {
       peer->out->send(static_cast<int>(peer->rank), step);
       sent_bytes_ += peer->out->size;
     }
+
     sum_.Begin();
     auto peer = peers_.begin();
     for (uint32_t rank = 0; rank < plan_.members.size(); ++rank) {
@@ -231,6 +232,7 @@ class GlooGroup::Impl {
       sum_.Add(BytesOf((*peer)->in_memory));
       ++peer;
     }
+
     for (const std::unique_ptr<Peer>& other : peers_) {
       if (!other->out->waitSend(nullptr, kForever)) return GaveUp();
     }
@@ -242,14 +244,14 @@ class GlooGroup::Impl {
   const ReductionPlan& plan_;
   std::atomic<uint64_t> sent_bytes_{0};
 
-  // Touched by the group's thread only, and by the destructor when that has ended.
+  // Used by the group's thread only, and by the destructor when that thread has ended.
   absl::Status status_;
   std::shared_ptr<transport::Device> device_;
   std::shared_ptr<transport::Context> context_;
   PartSum sum_;
   std::vector<uint64_t> own_memory_;
 
-  Mutex mutex_;  // protects given_up_; peers_ is changed by the group's thread with it held
+  Mutex mutex_;  // protects given_up_; the group's thread changes peers_ with it held
   CondVar changed_;
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank

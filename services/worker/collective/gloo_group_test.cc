@@ -80,7 +80,7 @@ class Members {
   GlooGroup& group(uint32_t rank) { return *groups_[rank]; }
   ReductionPlan& plan(uint32_t rank) { return *plans_[rank]; }
 
-  // Tensors 0 and 2 of all; 1 of rank 0 alone; 3 of nobody.
+  // Gradients of tensors 0 and 2 by all members, of 1 by rank 0 only, of 3 by no member.
   void Reduce(uint32_t rank, uint64_t step, double value) {
     DenseGradients gradients(4);
     gradients[0] = Filled(200000, value);
@@ -98,7 +98,7 @@ class Members {
     return done_[{rank, step}];
   }
 
-  // Of tensors 0, 1, 2 after all have reduced; that all parts together are all there is.
+  // Of tensors 0, 1, 2 after all members have reduced; the parts together are complete.
   void ExpectSums(uint64_t step, double zero, double one, double two) {
     uint64_t elements = 0;
     for (uint32_t rank = 0; rank < groups_.size(); ++rank) {
@@ -145,7 +145,7 @@ class Members {
   std::vector<std::unique_ptr<GlooGroup>> groups_;
 };
 
-TEST(GlooGroupTest, OneMemberAloneHasItsOwnGradients) {
+TEST(GlooGroupTest, ASingleMemberGetsItsOwnGradients) {
   Members members(1);
   members.StartAll();
   members.Reduce(0, 5, 3);
@@ -170,7 +170,7 @@ TEST(GlooGroupTest, StepsFollowEachOther) {
   Members members(2);
   members.StartAll();
   for (uint64_t step = 0; step < 20; ++step) {
-    // The one is early in even steps, the other in odd ones.
+    // One member is early in even steps, the other in odd steps.
     const auto early = static_cast<uint32_t>(step % 2);
     members.Reduce(early, step, static_cast<double>(step));
     members.Reduce(1 - early, step, 1);
@@ -180,7 +180,7 @@ TEST(GlooGroupTest, StepsFollowEachOther) {
   }
 }
 
-TEST(GlooGroupTest, BytesSentAreThoseOfTheOthersParts) {
+TEST(GlooGroupTest, SendsOnlyTheOtherMembersParts) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -190,7 +190,7 @@ TEST(GlooGroupTest, BytesSentAreThoseOfTheOthersParts) {
   EXPECT_EQ(members.group(0).sent_bytes(), plan.parts[1].bytes + plan.parts[2].bytes + 2 * 8);
 }
 
-TEST(GlooGroupTest, AMemberThatVanishesInTheMiddleIsAnErrorForAllOthers) {
+TEST(GlooGroupTest, AMemberThatVanishesMidStepIsAnErrorForAllOtherMembers) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -201,13 +201,13 @@ TEST(GlooGroupTest, AMemberThatVanishesInTheMiddleIsAnErrorForAllOthers) {
   for (const uint32_t rank : {0u, 1u}) {
     const absl::StatusOr<ReducedPart> part = members.Wait(rank, 2);
     EXPECT_TRUE(absl::IsUnavailable(part.status())) << part.status();
-    // And the group stays as it is.
+    // The group stays broken.
     members.Reduce(rank, 3, 1);
     EXPECT_TRUE(absl::IsUnavailable(members.Wait(rank, 3).status()));
   }
 }
 
-// Sockets of this process that break when their other side acknowledges nothing for so long.
+// Counts this process's sockets that break when the peer acknowledges nothing for so long.
 int SocketsThatEndWhenSilent(int milliseconds) {
   int count = 0;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -222,7 +222,7 @@ int SocketsThatEndWhenSilent(int milliseconds) {
   return count;
 }
 
-TEST(GlooGroupTest, BothSidesOfEveryConnectionAreBrokenWhenTheOtherIsSilent) {
+TEST(GlooGroupTest, ASilentPeerBreaksBothSidesOfEveryConnection) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -243,7 +243,7 @@ bool SetLoopback(bool up) {
   return done;
 }
 
-TEST(GlooGroupTest, ANetworkThatDropsEverythingIsAnErrorToWhoWaitsAndToWhoComputes) {
+TEST(GlooGroupTest, ADroppingNetworkIsAnErrorForWaitingAndForComputingMembers) {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
     GTEST_SKIP() << "this process may have no network namespace of its own";
   }
@@ -261,7 +261,7 @@ TEST(GlooGroupTest, ANetworkThatDropsEverythingIsAnErrorToWhoWaitsAndToWhoComput
   ASSERT_TRUE(SetLoopback(true));
 }
 
-TEST(GlooGroupTest, AGroupThatIsGivenUpWhileItWaitsEndsAtOnce) {
+TEST(GlooGroupTest, AWaitingGroupEndsAtOnceWhenGivenUp) {
   Members members(2);
   members.StartAll();
   members.Reduce(0, 1, 1);
@@ -289,7 +289,7 @@ TEST(GlooGroupTest, AMemberThatLeavesBeforeAllAreConnectedIsAnError) {
   EXPECT_TRUE(absl::IsUnavailable(members.Wait(0, 1).status()));
 }
 
-TEST(GlooGroupTest, MembersThatCutTheirGradientsOtherwiseDoNotAddThem) {
+TEST(GlooGroupTest, MembersWithDifferentPlansDoNotSum) {
   Members members(2);
   members.plan(1).hash ^= 1;
   members.StartAll();

@@ -83,8 +83,8 @@ void PartSum::Begin() {
   touched_.assign(plan_.own().pieces.size(), false);
   for (Memory& memory : memories_) {
     if (memory.use_count() != 1) continue;
-    // Other references may have ended on other threads: the end of one more is what orders their
-    // reading before our writing.
+    // Other references may have been dropped on other threads: dropping one more here orders their
+    // reads before our writes.
     Memory(memory).reset();
     sum_ = memory;
     return;

@@ -15,7 +15,7 @@ namespace sluice::worker {
 //
 //   1 byte for each tensor of the plan: whether the member has a gradient of it; zeros up to a
 //   multiple of 8; the part's pieces as the plan places them. Pieces of tensors without a gradient
-//   are of no meaning.
+//   have no meaning.
 uint64_t MessageBytes(const ReductionPlan& plan, const ReductionPlan::Part& part);
 
 // `to` has MessageBytes.
@@ -23,7 +23,7 @@ void WriteMessage(const ReductionPlan& plan, const ReductionPlan::Part& part,
                   const DenseGradients& gradients, absl::Span<char> to);
 
 // Sums messages to the plan's own part, in the type in which gradients are summed; the result is
-// rounded once to the tensor's own. Its memory is used again once nobody refers to it any more.
+// rounded once to the tensor's own type. Its memory is reused once nothing refers to it any more.
 // For one thread.
 class PartSum {
  public:

@@ -87,7 +87,7 @@ TEST(PartSumTest, ATensorWithoutAnyGradientHasNoSum) {
   }
 }
 
-TEST(PartSumTest, ASumStaysAsItIsWhileSomebodyRefersToIt) {
+TEST(PartSumTest, ASumDoesNotChangeWhileItIsReferredTo) {
   const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
@@ -97,7 +97,7 @@ TEST(PartSumTest, ASumStaysAsItIsWhileSomebodyRefersToIt) {
   EXPECT_EQ(ValuesOf<double>(*second[0])[0], 2);
 }
 
-TEST(PartSumTest, MemoryIsUsedAgain) {
+TEST(PartSumTest, MemoryIsReused) {
   const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);

@@ -20,7 +20,7 @@
 namespace sluice::worker {
 namespace {
 
-// One question to the coordinator.
+// One request to the coordinator.
 absl::StatusOr<std::optional<std::vector<MetMember>>> Ask(v1::Rendezvous::Stub& stub,
                                                           const v1::MeetRequest& request) {
   grpc::ClientContext context;
@@ -76,7 +76,7 @@ class Reducer::Impl {
     group_ = std::make_unique<GlooGroup>(std::move(group));
   }
 
-  // A group may take its time to end.
+  // Ending a group may take some time.
   void Leave() {
     if (group_ == nullptr) return;
     sent_bytes_ += group_->sent_bytes();
@@ -116,12 +116,14 @@ absl::StatusOr<std::string> AddressTowards(const std::string& endpoint) {
   std::string host = endpoint.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   const std::string port = colon == std::string::npos ? "1" : endpoint.substr(colon + 1);
+
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
     return absl::UnavailableError(absl::StrCat("the address of ", host, ": ", gai_strerror(error)));
   }
+
   char name[NI_MAXHOST] = {};
   for (const addrinfo* way = found; way != nullptr && name[0] == '\0'; way = way->ai_next) {
     const int fd = socket(way->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -129,15 +131,16 @@ absl::StatusOr<std::string> AddressTowards(const std::string& endpoint) {
     sockaddr_storage own = {};
     socklen_t size = sizeof(own);
     auto* const plain = reinterpret_cast<sockaddr*>(&own);
-    // Of a datagram socket: only the way is looked up.
+    // A datagram socket: only the route is looked up.
     if (connect(fd, way->ai_addr, way->ai_addrlen) == 0 && getsockname(fd, plain, &size) == 0) {
       getnameinfo(plain, size, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
     }
     close(fd);
   }
+
   freeaddrinfo(found);
   if (name[0] != '\0') return std::string(name);
-  return absl::UnavailableError(absl::StrCat("there is no way to ", endpoint));
+  return absl::UnavailableError(absl::StrCat("there is no route to ", endpoint));
 }
 
 }  // namespace sluice::worker

@@ -1,5 +1,6 @@
-// The worker's groups, one after the other: each view that sums gradients among its members has its
-// own (gloo_group.h). Members find each other through the coordinator (proto/rendezvous.proto).
+// The worker's groups, one after another: each view that sums gradients among its members has its
+// own group (gloo_group.h). Members find each other through the coordinator
+// (proto/rendezvous.proto).
 #ifndef SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCER_H_
 #define SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCER_H_
 
@@ -19,35 +20,36 @@ namespace sluice::worker {
 
 class Reducer {
  public:
-  // Any thread. After a Leave, or another Join, nothing of the older group is told any more, but
-  // for what is being told just then.
+  // Any thread. After Leave or another Join, no results of the older group are reported, except for
+  // a call that is already running.
   using Done =
       std::function<void(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part)>;
 
   struct Options {
     std::string coordinator;  // host:port; in plain text, as gloo speaks
-    // Those of a secret, or null.
+    // Those of the job's secret, or null.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    // By which the other workers reach this one; empty: its side of the way to the coordinator.
+    // At which other workers reach this one; empty: the local address of the route to the
+    // coordinator.
     std::string advertised_host;
     v1::ProcessId process;  // this worker
     Done done;
   };
 
   explicit Reducer(Options options);
-  // Waits for groups to end, one after the other, as ~GlooGroup does.
+  // Waits for its groups to end, one after another, as ~GlooGroup does.
   ~Reducer();
 
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // What follows is for one thread at a time; none blocks.
+  // The functions below are for one thread at a time; none blocks.
 
-  // The group of a view, in place of the one before. `silence`: GlooGroup::Options.
+  // Joins the group of a view and leaves the group before. `silence`: GlooGroup::Options.
   void Join(const v1::ViewId& view, std::shared_ptr<const ReductionPlan> plan,
             absl::Duration silence);
   void Leave();
-  // Of the present group; nothing without one.
+  // In the current group; does nothing without one.
   void Reduce(uint64_t step, DenseGradients gradients);
   // Bytes sent to other workers so far.
   uint64_t sent_bytes() const;
@@ -57,8 +59,8 @@ class Reducer {
   std::unique_ptr<Impl> impl_;
 };
 
-// The address of this machine's side of the way to an endpoint (host:port); nothing is sent.
-// UNAVAILABLE: the host is not known, or there is no way.
+// The local address of this machine on the route to an endpoint (host:port); nothing is sent.
+// UNAVAILABLE: the host is unknown, or there is no route.
 absl::StatusOr<std::string> AddressTowards(const std::string& endpoint);
 
 }  // namespace sluice::worker

@@ -10,12 +10,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ReducerTest, TheWayToThisMachineBeginsAtItsOwnAddress) {
+TEST(ReducerTest, TheRouteToThisMachineStartsAtItsOwnAddress) {
   EXPECT_EQ(*AddressTowards("127.0.0.1:29500"), "127.0.0.1");
   EXPECT_EQ(*AddressTowards("127.0.0.1"), "127.0.0.1");
 }
 
-TEST(ReducerTest, AHostThatNobodyKnowsIsNamed) {
+TEST(ReducerTest, AnUnknownHostIsNamed) {
   const auto address = AddressTowards("no-such-host.invalid:29500");
   EXPECT_TRUE(absl::IsUnavailable(address.status())) << address.status();
   EXPECT_THAT(address.status().message(), HasSubstr("no-such-host.invalid"));

@@ -1,11 +1,11 @@
-// Who sums which part of the dense gradients, where workers sum them among each other
+// Which worker sums which part of the dense gradients, when workers sum them among themselves
 // (docs/protocol.md 7.12).
 //
-// Intuition. Of N members each is to end up with the sum of one part of the gradients, and to push
-// that to the shards. Parts are whole blocks of the layout, because that is what shards add; blocks
-// are dealt to members largest first, each to the one that has least, so that all have about the
-// same bytes. It is a pure function of table, layout and members, so whoever computes it gets the
-// same.
+// Intuition. Each of N members ends up with the sum of one part of the gradients, and pushes it to
+// the shards. Parts consist of whole blocks of the layout, because shards add blocks. Blocks are
+// dealt to members largest first, each to the member that has the fewest bytes, so that all have
+// about the same number of bytes. The plan is a pure function of table, layout and members, so all
+// members compute the same plan.
 #ifndef SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCTION_PLAN_H_
 #define SLUICE_SERVICES_WORKER_COLLECTIVE_REDUCTION_PLAN_H_
 
@@ -49,7 +49,7 @@ using DenseGradients = std::vector<std::optional<absl::Cord>>;
 // Sums by piece of the worker's own part; none: no member had a gradient.
 using ReducedPart = std::vector<std::optional<absl::Cord>>;
 
-// `tensors` (ascending) are floating-point ones of the table, `rank` is below the number of
+// `tensors` (ascending) are floating-point tensors of the table, `rank` is below the number of
 // members.
 ReductionPlan MakeReductionPlan(const v1::TensorTable& table, const v1::Layout& layout,
                                 std::vector<uint32_t> tensors, std::vector<uint64_t> members,

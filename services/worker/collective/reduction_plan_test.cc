@@ -35,7 +35,7 @@ TEST(ReductionPlanTest, EveryBlockOfItsTensorsIsInOnePart) {
   EXPECT_EQ(elements, 1000000u + 3 + 1);
 }
 
-TEST(ReductionPlanTest, PartsAreOfTheSameBytesToABlock) {
+TEST(ReductionPlanTest, PartSizesDifferByAtMostOneBlock) {
   const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0, 1, 2, 3}, {7, 8, 9}, 0);
@@ -45,7 +45,7 @@ TEST(ReductionPlanTest, PartsAreOfTheSameBytesToABlock) {
   EXPECT_LE(*most - *least, kMaxBlockBytes);
 }
 
-TEST(ReductionPlanTest, PiecesLieOneBehindTheOtherAndAligned) {
+TEST(ReductionPlanTest, PiecesAreContiguousAndAligned) {
   const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const ReductionPlan plan = MakeReductionPlan(table, layout, {0, 1, 2, 3}, {7, 8}, 0);
@@ -62,7 +62,7 @@ TEST(ReductionPlanTest, PiecesLieOneBehindTheOtherAndAligned) {
   }
 }
 
-TEST(ReductionPlanTest, AllMembersHaveTheSamePlanAndOthersHaveNot) {
+TEST(ReductionPlanTest, MembersHaveTheSamePlanAndAnyOtherInputChangesIt) {
   const v1::TensorTable table = MakeTable(kMixed);
   const v1::Layout layout = *MakeLayout(table, 8);
   const uint64_t hash = MakeReductionPlan(table, layout, {0, 1, 3}, {7, 8}, 0).hash;

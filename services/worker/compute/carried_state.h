@@ -1,4 +1,4 @@
-// The state that recurrent models carry from a sample to the one behind it in its stream.
+// The state that recurrent models carry from a sample to the next sample in its stream.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_CARRIED_STATE_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_CARRIED_STATE_H_
 
@@ -12,25 +12,25 @@
 
 namespace sluice {
 
-// State is known where this process computed the sample before, and is zeros elsewhere: it is never
-// sent, and nobody waits for it. So it makes gradients better where work stays where it was, and is
-// no part of what a step means.
+// The state is known where this process computed the sample before, and is zeros elsewhere: it is
+// never sent, and nothing waits for it. So it improves gradients where work stays in place, and is
+// not part of a step's meaning.
 //
-// Of each stream the states behind the two samples computed last are kept. So a sample that is
-// computed again (a step that a change of the view took back) begins as it did. One thread at a
-// time.
+// Keeps, for each stream, the states after the two samples computed last. So a sample that is
+// computed again (in a step that a view change took back) starts with the same state. One thread at
+// a time.
 class CarriedState {
  public:
-  // Numbers of one sample's state.
+  // `size`: numbers of one sample's state.
   explicit CarriedState(size_t size) : size_(size) {}
 
   size_t size() const { return size_; }
 
-  // Writes the state in front of each sample, one behind the other: `out` has size() numbers for
-  // each of them.
+  // Writes the state before each sample, one after another: `out` has size() numbers for each
+  // sample.
   void Load(absl::Span<const StreamPlace> places, absl::Span<float> out) const;
 
-  // Keeps the states behind these samples.
+  // Keeps the states after these samples.
   void Store(absl::Span<const StreamPlace> places, absl::Span<const float> states);
 
  private:

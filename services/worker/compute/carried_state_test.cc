@@ -16,25 +16,25 @@ std::vector<float> Before(const CarriedState& state, const std::vector<StreamPla
   return out;
 }
 
-TEST(CarriedStateTest, ASampleGoesOnFromTheOneBeforeItInItsStream) {
+TEST(CarriedStateTest, ASampleContinuesFromTheSampleBeforeItInItsStream) {
   CarriedState state(2);
   state.Store({{0, 0}, {1, 0}}, {1, 2, 3, 4});
   EXPECT_THAT(Before(state, {{1, 1}, {0, 1}}), ElementsAre(3, 4, 1, 2));
 }
 
-TEST(CarriedStateTest, IsZerosWhereTheSampleBeforeWasComputedElsewhere) {
+TEST(CarriedStateTest, IsZerosIfTheSampleBeforeWasComputedElsewhere) {
   CarriedState state(1);
   state.Store({{0, 0}}, {5});
   EXPECT_THAT(Before(state, {{0, 2}, {1, 1}}), ElementsAre(0, 0));
 }
 
-TEST(CarriedStateTest, BeginsAnewWithTheStream) {
+TEST(CarriedStateTest, StartsAgainWithTheStream) {
   CarriedState state(1);
   state.Store({{0, 7}}, {5});
   EXPECT_THAT(Before(state, {{0, 0}}), ElementsAre(0));
 }
 
-TEST(CarriedStateTest, ASampleThatIsComputedAgainBeginsAsItDid) {
+TEST(CarriedStateTest, ARecomputedSampleStartsWithTheSameState) {
   CarriedState state(1);
   state.Store({{0, 3}}, {5});
   state.Store({{0, 4}}, {6});

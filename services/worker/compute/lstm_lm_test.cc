@@ -1,4 +1,4 @@
-// The engine with the language model, beside PyTorch's own modules (testing/make_lstm_lm.py).
+// The engine with the language model, compared with PyTorch's modules (testing/make_lstm_lm.py).
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -94,7 +94,7 @@ Computed Compute(ComputeEngine& engine, const Batch& batch) {
   EXPECT_TRUE(sink.without.empty());
   Computed computed;
   computed.loss = metrics.value_or(BatchMetrics()).loss_sum;
-  // The embedding's gradient holds the rows of the batch alone.
+  // The embedding's gradient holds only the rows of the batch.
   EXPECT_EQ(sink.row_gradients.size(), 1u);
   const v1::TensorSpec& table = engine.Describe().tensors(0);
   const size_t row_bytes = static_cast<size_t>(table.shape(1)) * ElementBytes(table.dtype());
@@ -141,7 +141,7 @@ TEST(LstmLm, ComputesInSinglePrecisionToo) {
   ExpectPyTorchs<float>(vectors["batches"][0], Compute(*engine, BatchOf(vectors, 0)), 1e-5);
 }
 
-TEST(LstmLm, ComputedAgainABatchGivesTheSame) {
+TEST(LstmLm, ARecomputedBatchGivesTheSameResult) {
   const Json vectors = Vectors();
   const auto engine = Create<double>(vectors, v1::FLOAT64);
   ASSERT_NE(engine, nullptr);
@@ -152,7 +152,7 @@ TEST(LstmLm, ComputedAgainABatchGivesTheSame) {
   EXPECT_EQ(once.gradients, again.gradients);
 }
 
-TEST(LstmLm, BeginsWithZerosWhereTheSampleBeforeWasNotComputedHereOrIsNotToBeCarried) {
+TEST(LstmLm, StartsWithZerosIfTheSampleBeforeWasComputedElsewhereOrStateIsNotCarried) {
   const Json vectors = Vectors();
   const auto engine = Create<double>(vectors, v1::FLOAT64);
   ASSERT_NE(engine, nullptr);
@@ -177,7 +177,7 @@ TEST(LstmLm, HasTheTutorialsShapes) {
             "lstm.bias_ih_l0 2048, lstm.bias_hh_l0 2048, fc.weight 10000x512, fc.bias 10000");
 }
 
-TEST(LstmLm, BeginsAsPyTorchsLayersDo) {
+TEST(LstmLm, InitialValuesMatchPyTorchsLayers) {
   const auto engine = CreateTorchEngine(SmallOptions(Vectors()));
   ASSERT_TRUE(engine.ok()) << engine.status();
   bool beyond = false;
@@ -191,7 +191,7 @@ TEST(LstmLm, BeginsAsPyTorchsLayersDo) {
   }
 }
 
-TEST(LstmLm, AnotherVocabularyThanTheDatasIsRefused) {
+TEST(LstmLm, RejectsAnotherVocabularyThanTheDatas) {
   TorchEngineOptions options = Options();
   options.outputs = 300;
   EXPECT_TRUE(CreateTorchEngine(options).ok());
@@ -202,7 +202,7 @@ TEST(LstmLm, AnotherVocabularyThanTheDatasIsRefused) {
               HasSubstr("model.dimensions.vocabulary is 10000, and the data's vocabulary has 300"));
 }
 
-TEST(LstmLm, TokensAndNumbersAreNotTakenForEachOther) {
+TEST(LstmLm, RejectsTokensForNumbersAndNumbersForTokens) {
   TorchEngineOptions options = Options();
   options.tokens = false;
   EXPECT_THAT(std::string(CreateTorchEngine(options).status().message()),

@@ -25,8 +25,8 @@ struct Block {
 struct MemoryPool::State {
   explicit State(size_t max) : max_free(max) {}
 
-  // The smallest free block that is not more than twice as large as wanted; an empty one if there
-  // is none.
+  // The smallest free block that is at most twice as large as requested; an empty block if there is
+  // none.
   Block Take(size_t bytes) {
     MutexLock lock(&mutex);
     auto best = free.end();
@@ -41,7 +41,7 @@ struct MemoryPool::State {
   }
 
   void Give(Block block) {
-    Block dropped;  // freed after the lock is
+    Block dropped;  // freed after the lock is released
     MutexLock lock(&mutex);
     if (free.size() == max_free) {
       dropped = std::move(free.front());

@@ -1,4 +1,4 @@
-// Memory that is used again: touching fresh pages costs more than computing what is written there.
+// Reuses memory: touching fresh pages costs more than computing what is written there.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_MEMORY_POOL_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_MEMORY_POOL_H_
 
@@ -9,14 +9,14 @@
 
 namespace sluice {
 
-// Any threads. What it gave may outlive it.
+// Any threads. Memory from the pool may outlive it.
 class MemoryPool {
  public:
-  // Keeps at most this many free blocks, the last given back.
+  // Keeps at most this many free blocks, those returned last.
   explicit MemoryPool(size_t max_free);
 
-  // `bytes` bytes, aligned to 64, of unknown content; back in the pool when the last reference is
-  // gone.
+  // `bytes` bytes, aligned to 64, of unknown content; returned to the pool when the last reference
+  // is gone.
   std::shared_ptr<char> Get(size_t bytes);
 
  private:

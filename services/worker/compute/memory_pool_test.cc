@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-TEST(MemoryPoolTest, AReleasedBlockIsGivenAgain) {
+TEST(MemoryPoolTest, AReleasedBlockIsReused) {
   MemoryPool pool(4);
   std::shared_ptr<char> block = pool.Get(1000);
   const char* address = block.get();
@@ -18,7 +18,7 @@ TEST(MemoryPoolTest, AReleasedBlockIsGivenAgain) {
   EXPECT_EQ(pool.Get(1000).get(), address);
 }
 
-TEST(MemoryPoolTest, ABlockInUseIsNotGivenAgain) {
+TEST(MemoryPoolTest, ABlockInUseIsNotReused) {
   MemoryPool pool(4);
   const std::shared_ptr<char> first = pool.Get(1000);
   const std::shared_ptr<char> second = pool.Get(1000);
@@ -28,7 +28,7 @@ TEST(MemoryPoolTest, ABlockInUseIsNotGivenAgain) {
   EXPECT_EQ(first.get()[999], 1);
 }
 
-TEST(MemoryPoolTest, TheSmallestBlockThatFitsIsGivenAndNoneFarTooLarge) {
+TEST(MemoryPoolTest, ReusesTheSmallestBlockThatFitsUnlessFarTooLarge) {
   MemoryPool pool(4);
   std::shared_ptr<char> large = pool.Get(10'000);
   std::shared_ptr<char> small = pool.Get(6'000);

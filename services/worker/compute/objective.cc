@@ -21,11 +21,11 @@ absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec
   absl::StatusOr<LossKind> loss = ParseLoss(name);
   if (!loss.ok()) return loss;
   const bool built_in = spec.type() == v1::ModelSpec::BUILTIN;
-  // It would train, towards minus infinity.
+  // Such training would diverge towards minus infinity.
   if (built_in && *loss == LossKind::kNll && *own != LossKind::kNll) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("loss is nll, which needs log-probabilities, and ", spec.name(),
-                     " gives others: should be ", *own == LossKind::kMse ? "mse" : "crossEntropy"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "loss is nll, which needs log-probabilities, and ", spec.name(),
+        " does not give them: should be ", *own == LossKind::kMse ? "mse" : "crossEntropy"));
   }
   return loss;
 }

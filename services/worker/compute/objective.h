@@ -1,4 +1,4 @@
-// From a model's output to what is differentiated and what is reported.
+// Computes from a model's output the value to differentiate and the values to report.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_OBJECTIVE_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_OBJECTIVE_H_
 
@@ -15,29 +15,29 @@
 
 namespace sluice {
 
-// The loss of a job (`name`), or if that is empty the model's own. InvalidArgument for one that
-// does not exist or does not go with the model.
+// The loss of a job (`name`), or if that is empty the model's own. InvalidArgument for a loss that
+// does not exist or does not fit the model.
 absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec& spec,
                                     const Model& model);
 
 // Immutable; LibTorch's errors leave its functions as exceptions.
 class Objective {
  public:
-  // `module` must outlive it and is asked for the loss only where `loss` is kModule or kForward;
-  // else null will do.
+  // `module` must outlive it. It is used for the loss only if `loss` is kModule or kForward;
+  // otherwise it may be null.
   Objective(LossKind loss, Model* module) : loss_(loss), module_(module) {}
 
   LossKind loss() const { return loss_; }
 
-  // The sum of the samples' losses. Not where `loss` is kForward.
+  // The sum of the samples' losses. Not if `loss` is kForward.
   at::Tensor SumOfLosses(const at::Tensor& output, const at::Tensor& target) const;
 
-  // What is differentiated, and the sum of losses.
+  // The value to differentiate, and the sum of losses.
   std::pair<at::Tensor, double> Value(const GradientRequest& request, const at::Tensor& output,
                                       const at::Tensor& target) const;
 
-  // The same where `loss` is kForward: it runs the forward pass, once for each microbatch where
-  // their means are summed.
+  // The same if `loss` is kForward: runs the forward pass, once for each microbatch if their means
+  // are summed.
   std::pair<at::Tensor, double> ValueOfForward(const GradientRequest& request,
                                                const at::Tensor& input,
                                                const at::Tensor& target) const;

@@ -1,4 +1,4 @@
-// The gradient of an embedding table from that of its look-ups. No LibTorch.
+// The gradient of an embedding table from the gradient of its look-ups. No LibTorch.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_ROW_SUMS_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_ROW_SUMS_H_
 
@@ -16,7 +16,7 @@ struct RowSums {
   absl::Cord values;           // of these rows
 };
 
-// Adds the rows that are named several times, in the order in which they are named, as a dense
+// Adds up rows that are named several times, in the order in which they are named, as a dense
 // gradient would add them: the sums have the same bits. `named` are the rows, none negative, and
 // `values` holds `row_elements` numbers of a floating-point `dtype` for each.
 RowSums SumRows(v1::DataType dtype, absl::Span<const int64_t> named, const void* values,

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(RowSumsTest, RowsThatAreNamedTwiceAreAdded) {
+TEST(RowSumsTest, RepeatedRowsAreAdded) {
   const std::vector<int64_t> named = {7, 2, 7};
   const std::vector<float> values = {1, 2, 10, 20, 100, 200};
   const RowSums sums = SumRows(v1::FLOAT32, named, values.data(), 2);
@@ -37,7 +37,7 @@ TEST(RowSumsTest, SixteenBitsAreRoundedAtEachAddition) {
   EXPECT_EQ(ToFloat(Elements<BFloat16>(sums.values)[0]), 256);
 }
 
-TEST(RowSumsTest, NothingNamedIsNothing) {
+TEST(RowSumsTest, NoRowsGiveNoSums) {
   const RowSums sums = SumRows(v1::FLOAT64, {}, nullptr, 4);
   EXPECT_THAT(sums.rows, IsEmpty());
   EXPECT_TRUE(sums.values.empty());

@@ -28,7 +28,7 @@ std::vector<TensorBuffers::Memory> TensorBuffers::Allocate() const {
   constexpr size_t kAlignment = 64;
   std::vector<Memory> memory;
   for (uint64_t bytes : bytes_) {
-    // aligned_alloc wants a multiple of the alignment.
+    // aligned_alloc requires a multiple of the alignment.
     const uint64_t rounded =
         (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
     auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
@@ -69,7 +69,7 @@ const char* TensorBuffers::Find(Buffer buffer, size_t tensor) const {
 absl::Status TensorBuffers::SetRange(Buffer buffer, uint32_t tensor, uint64_t offset,
                                      const absl::Cord& bytes) {
   if (buffer == Buffer::kCurrent) {
-    return absl::InvalidArgumentError("the current version is written by adopting another alone");
+    return absl::InvalidArgumentError("only Adopt writes the current version");
   }
   if (tensor >= tensors()) {
     return absl::OutOfRangeError(absl::StrCat("tensor ", tensor, " of ", tensors()));
@@ -102,7 +102,7 @@ absl::StatusOr<absl::Cord> TensorBuffers::Get(Buffer buffer, uint32_t tensor) co
   if (memory == nullptr) {
     return absl::FailedPreconditionError("no version to evaluate has been set");
   }
-  // The cord takes the string over without another copy.
+  // The cord takes over the string without another copy.
   return absl::Cord(std::string(memory, bytes_[tensor]));
 }
 

@@ -18,21 +18,20 @@
 
 namespace sluice {
 
-// Threads as ComputeEngine says of SetTensorRange and Adopt. Addresses never change, only which of
-// two is current.
+// Threads as for SetTensorRange and Adopt of ComputeEngine. Addresses never change, only which of
+// the two buffers is current.
 class TensorBuffers {
  public:
   using Buffer = ComputeEngine::Buffer;
 
-  // kCurrent and kIncoming are allocated at once, as zeros. `table` must outlive it and be sound:
-  // known dtypes, no negative dimension.
+  // Allocates kCurrent and kIncoming at once, as zeros. `table` must outlive it and be valid: known
+  // dtypes, no negative dimension.
   explicit TensorBuffers(const v1::TensorTable& table);
 
   size_t tensors() const { return bytes_.size(); }
   uint64_t bytes(size_t tensor) const { return bytes_[tensor]; }
 
-  // The memory of a tensor, aligned to 64 bytes. kEvaluation is allocated by the first call that
-  // needs it.
+  // The memory of a tensor, aligned to 64 bytes. The first call for kEvaluation allocates it.
   char* data(Buffer buffer, size_t tensor);
 
   // Whether kEvaluation was ever written.
@@ -58,7 +57,7 @@ class TensorBuffers {
   std::vector<uint64_t> bytes_;
   std::array<std::vector<Memory>, 2> versions_;
   int current_ = 0;  // index into versions_
-  // Guards the list, not the memory that it holds.
+  // Guards the list, not the memory that the list refers to.
   mutable Mutex evaluation_mutex_;
   std::vector<Memory> evaluation_ ABSL_GUARDED_BY(evaluation_mutex_);
 };

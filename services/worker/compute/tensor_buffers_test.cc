@@ -28,7 +28,7 @@ v1::TensorTable Table() {
   return table;
 }
 
-// In as many chunks as there are bytes, to be sure that they are put together.
+// One chunk for each byte, to check that chunks are joined.
 absl::Cord Bytes(const std::vector<float>& values) {
   absl::Cord cord;
   for (size_t i = 0; i < values.size() * sizeof(float); ++i) {
@@ -47,7 +47,7 @@ std::vector<float> Floats(const absl::StatusOr<absl::Cord>& cord) {
   return values;
 }
 
-TEST(TensorBuffersTest, AllIsZeroAtFirst) {
+TEST(TensorBuffersTest, BuffersStartAsZeros) {
   const v1::TensorTable table = Table();
   const TensorBuffers buffers(table);
   EXPECT_THAT(Floats(buffers.Get(Buffer::kCurrent, 0)), ElementsAre(0, 0, 0, 0));
@@ -55,7 +55,7 @@ TEST(TensorBuffersTest, AllIsZeroAtFirst) {
   EXPECT_EQ(buffers.Get(Buffer::kCurrent, 1)->size(), 8u);
 }
 
-TEST(TensorBuffersTest, RangesAreWrittenWhereTheyBelongAndShowAfterASwap) {
+TEST(TensorBuffersTest, WrittenRangesAreVisibleAfterASwap) {
   const v1::TensorTable table = Table();
   TensorBuffers buffers(table);
   ASSERT_TRUE(buffers.SetRange(Buffer::kIncoming, 0, 1, Bytes({5, 6})).ok());
@@ -66,7 +66,7 @@ TEST(TensorBuffersTest, RangesAreWrittenWhereTheyBelongAndShowAfterASwap) {
   EXPECT_THAT(Floats(buffers.Get(Buffer::kCurrent, 0)), ElementsAre(0, 5, 6, 0));
 }
 
-TEST(TensorBuffersTest, TheEvaluationBufferIsApartAndThereOnceWritten) {
+TEST(TensorBuffersTest, TheEvaluationBufferIsSeparateAndAllocatedOnFirstWrite) {
   const v1::TensorTable table = Table();
   TensorBuffers buffers(table);
   EXPECT_FALSE(buffers.has_evaluation());
@@ -79,7 +79,7 @@ TEST(TensorBuffersTest, TheEvaluationBufferIsApartAndThereOnceWritten) {
   EXPECT_THAT(Floats(buffers.Get(Buffer::kCurrent, 0)), ElementsAre(0, 0, 0, 0));
 }
 
-TEST(TensorBuffersTest, WhatDoesNotFitIsRefusedWithNothingWritten) {
+TEST(TensorBuffersTest, RejectsRangesThatDoNotFitWithoutWriting) {
   const v1::TensorTable table = Table();
   TensorBuffers buffers(table);
   const struct {

@@ -39,12 +39,12 @@
 namespace sluice {
 namespace {
 
-// Which kind of pointer it is depends on LibTorch's version.
+// The kind of pointer depends on LibTorch's version.
 using NodePtr =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// Takes a parameter's gradient away as soon as it is whole. In the graph of a parameter that is
-// used several times this comes after the last.
+// Takes a parameter's gradient away as soon as it is complete. If the graph uses a parameter
+// several times, this runs after the last use.
 class TakeGradient final : public torch::autograd::FunctionPostHook {
  public:
   using Sink = std::function<void(at::Tensor gradient)>;
@@ -62,7 +62,7 @@ class TakeGradient final : public torch::autograd::FunctionPostHook {
   }
 
  private:
-  // Weak would do: the node that owns the hook is owned by who owns the parameter.
+  // A weak reference would suffice: the parameter's owner also owns the node that owns the hook.
   at::Tensor parameter_;
   const Sink sink_;
 };
@@ -143,20 +143,20 @@ class TorchEngine final : public ComputeEngine {
 
   at::Tensor HostTensor(Buffer buffer, size_t tensor);
 
-  // Replaces everything that a forward pass may change by copies.
+  // Replaces everything that a forward pass may change with copies.
   void ShieldBuffers();
 
-  // Reports the shielded tensors' changes, `times` over.
+  // Reports the changes to the shielded tensors, `times` over.
   void ReportBufferChanges(double times, GradientSink& sink);
 
   void UnshieldBuffers();
 
-  // Whether the batch can be given to the model at all.
+  // Whether the model accepts the batch.
   absl::Status CheckBatch(const Batch& batch) const;
 
   at::Tensor InputOf(const Batch& batch) const;
 
-  // In training mode, with the state that the batch's samples go on from.
+  // In training mode, starting from the state that the batch's samples continue.
   at::Tensor TrainingForward(const Batch& batch);
 
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
@@ -263,7 +263,7 @@ at::Tensor TorchEngine::InputOf(const Batch& batch) const {
     return at::from_blob(const_cast<int64_t*>(batch.tokens.data()), shape, at::kLong)
         .to(device_, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   }
-  // from_blob takes memory to write, and the batch is the caller's.
+  // from_blob takes writable memory, and the batch belongs to the caller.
   const at::Tensor view =
       at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
   return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/model_->ChangesInput());
@@ -295,6 +295,7 @@ absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
   const std::vector<size_t> tables = model_->RowTensors();
   if (tables.empty()) return selections;
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+
   return Catching([&]() -> absl::StatusOr<RowSelections> {
     const std::vector<at::Tensor> rows = model_->Rows(InputOf(batch));
     for (size_t i = 0; i < tables.size(); ++i) {
@@ -315,7 +316,7 @@ absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
   });
 }
 
-// A dense gradient of an embedding table: its other rows are zeros.
+// Reports the named rows of an embedding table's dense gradient: its other rows are zeros.
 void ReportRowsOfDense(uint32_t tensor, const std::vector<uint64_t>& rows,
                        const at::Tensor& gradient, GradientSink& sink) {
   const at::Tensor named = at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
@@ -331,7 +332,7 @@ void TorchEngine::Report(uint32_t tensor, at::Tensor gradient, const Batch& batc
   }
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (absl::c_linear_search(model_->RowTensors(), tensor)) {
-    // The forward pass has read them: they are there.
+    // The forward pass has read these rows, so they exist.
     if (!rows->has_value()) *rows = RowsOf(batch).value_or(RowSelections());
     const auto named = (*rows)->find(tensor);
     if (named != (*rows)->end()) {
@@ -349,6 +350,7 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
     uintptr_t hook;
     bool delivered = false;
   };
+
   std::vector<Hooked> hooked;
   hooked.reserve(buffers_.tensors());  // hooks point into it
   std::optional<RowSelections> rows;
@@ -365,14 +367,16 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
     auto hook = std::make_unique<TakeGradient>(tensor.value, take);
     entry.hook = entry.node->add_post_hook(std::move(hook));
   }
+
   const auto unhook = absl::MakeCleanup([&hooked, this] {
     for (Hooked& entry : hooked) {
       entry.node->del_post_hook(entry.hook);
-      // What an exception left behind must not be added to the next step's gradient.
+      // A gradient left by an exception must not be added to the next step's gradient.
       at::Tensor value = model_->tensors()[entry.tensor].value;
       value.mutable_grad() = at::Tensor();
     }
   });
+
   if (objective.requires_grad()) objective.backward();
   for (const Hooked& entry : hooked) {
     if (!entry.delivered) sink.OnNoGradient(entry.tensor);
@@ -394,7 +398,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   if (objective_.loss() == LossKind::kForward) {
     const auto [objective, loss_sum] = objective_.ValueOfForward(request, InputOf(batch), target);
     Backward(objective, batch, sink);
-    // Where each microbatch had a forward pass of its own, the change is that of all of them.
+    // If each microbatch had its own forward pass, the change is the sum of theirs.
     const bool one_pass = request.reduction == Reduction::kSumOfSamples;
     ReportBufferChanges(one_pass ? static_cast<double>(MicrobatchesOf(request)) : 1, sink);
     return BatchMetrics{loss_sum, batch.samples};
@@ -414,6 +418,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
   const double scale = request.reduction == Reduction::kSumOfSamples
                            ? static_cast<double>(samples)
                            : static_cast<double>(MicrobatchesOf(request));
+
   for (size_t i = 0; i < buffers_.tensors(); ++i) {
     const uint64_t bytes = buffers_.bytes(i);
     const char* current = buffers_.data(Buffer::kCurrent, i);
@@ -431,6 +436,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
     const absl::string_view view(update.get(), bytes);
     sink.OnGradient(i, absl::MakeCordFromExternal(view, [update = std::move(update)] {}));
   }
+
   BatchMetrics metrics;
   metrics.samples = samples;
   return metrics;
@@ -439,7 +445,7 @@ BatchMetrics TorchEngine::UpdateWithoutData(const GradientRequest& request, Grad
 absl::StatusOr<BatchMetrics> TorchEngine::ComputeGradients(const GradientRequest& request,
                                                            GradientSink& sink) {
   if (request.batch == nullptr || request.microbatch_size == 0) {
-    return absl::InvalidArgumentError("a gradient wants a batch and a microbatch size");
+    return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
   if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {

@@ -1,5 +1,5 @@
-// The compute engine over LibTorch. No LibTorch type appears here: who includes this compiles
-// without it.
+// The compute engine over LibTorch. No LibTorch type appears in this header: a file that includes
+// it compiles without LibTorch.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_TORCH_ENGINE_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_TORCH_ENGINE_H_
 
@@ -23,18 +23,18 @@ struct TorchEngineOptions {
   uint64_t seed = 0;           // of the job: initial values and dropout
   int threads = 1;             // within one operation; process-wide in LibTorch
   bool deterministic = false;  // on a GPU: only algorithms that give the same bits every time
-  // What the data looks like, for dimensions that the model leaves open; empty and 0 where there is
-  // no data.
+  // The shape of the data, for dimensions that the model leaves open; empty and 0 if there is no
+  // data.
   std::vector<int64_t> sample_shape;
   int64_t outputs = 0;  // classes, or numbers of a target
   bool tokens = false;  // whether samples are sequences of tokens below `outputs`
 };
 
-// What a job says of it; what its data looks like is left open.
+// The options from a job's specification; what the data looks like is left unset.
 TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads);
 
-// NotFound, InvalidArgument or Unimplemented with what is wrong with the model, its file, its loss,
-// its dtype or its device.
+// NotFound, InvalidArgument or Unimplemented: what is wrong with the model, its file, its loss, its
+// dtype or its device.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(const TorchEngineOptions& options);
 
 struct NamedBytes {
@@ -43,12 +43,12 @@ struct NamedBytes {
 };
 
 // Writes the TorchScript model of file `source` with other values to file `target`, for
-// torch.jit.load. `tensors` names each tensor of the model once. InvalidArgument names what is
-// missing, unknown or of the wrong size; nothing is written then.
+// torch.jit.load. `tensors` names each tensor of the model once. InvalidArgument names the tensor
+// that is missing, unknown or of the wrong size; nothing is written then.
 absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
                                const std::string& target);
 
-// The version of the LibTorch that is linked, e.g. "1.13.1".
+// The version of the linked LibTorch, e.g. "1.13.1".
 std::string TorchVersion();
 
 }  // namespace sluice

@@ -50,7 +50,7 @@ std::unique_ptr<ComputeEngine> Create(const TorchEngineOptions& options) {
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-// Version 0 as a worker would get it.
+// Version 0 as a worker would receive it.
 std::unique_ptr<ComputeEngine> CreateBorn(const TorchEngineOptions& options) {
   std::unique_ptr<ComputeEngine> engine = Create(options);
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
@@ -75,7 +75,7 @@ Batch MakeBatch(std::vector<int64_t> shape, std::vector<float> features,
   return batch;
 }
 
-// Images that are not all alike.
+// Images that differ.
 Batch Images(uint64_t samples) {
   Batch batch;
   batch.samples = samples;
@@ -142,7 +142,7 @@ TEST(TorchEngineTest, BuiltInModelsHaveTheNamesAndShapesOfTheirStateDictInPyTorc
   EXPECT_EQ(Layout(Named("additive", {{"dim", 10}})), "w 10");
 }
 
-TEST(TorchEngineTest, DimensionsThatTheJobLeavesOpenAreTheDatas) {
+TEST(TorchEngineTest, UnsetDimensionsComeFromTheData) {
   TorchEngineOptions options = Named("linear");
   options.sample_shape = {2, 3};
   options.outputs = 4;
@@ -151,7 +151,7 @@ TEST(TorchEngineTest, DimensionsThatTheJobLeavesOpenAreTheDatas) {
   EXPECT_EQ(Layout(options), "fc1.weight 256x6, fc1.bias 256, fc2.weight 4x256, fc2.bias 4");
 }
 
-TEST(TorchEngineTest, InitialValuesAreWithinPyTorchsBoundsAndDependOnTheSeedAlone) {
+TEST(TorchEngineTest, InitialValuesAreWithinPyTorchsBoundsAndDependOnlyOnTheSeed) {
   const auto engine = Create(Named("mnist-net"));
   const auto again = Create(Named("mnist-net"));
   TorchEngineOptions other_options = Named("mnist-net");
@@ -169,7 +169,7 @@ TEST(TorchEngineTest, InitialValuesAreWithinPyTorchsBoundsAndDependOnTheSeedAlon
   ExpectRefused(engine->InitialTensor(8).status(), absl::StatusCode::kOutOfRange, "tensor 8 of 8");
 }
 
-TEST(TorchEngineTest, ADtypeChangesHowValuesAreHeldAndNotWhichTheyAre) {
+TEST(TorchEngineTest, ADtypeChangesTheFormatOfValuesAndNotTheValues) {
   TorchEngineOptions options = Named("linear", {{"in", 3}});
   const std::vector<float> single = Elements(*Create(options)->InitialTensor(0));
   options.model.set_dtype(v1::FLOAT64);
@@ -179,7 +179,7 @@ TEST(TorchEngineTest, ADtypeChangesHowValuesAreHeldAndNotWhichTheyAre) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(static_cast<float>(twice[i]), single[i]);
 }
 
-TEST(TorchEngineTest, ALinearModelsLossAndGradientAreThoseComputedByHand) {
+TEST(TorchEngineTest, ALinearModelsLossAndGradientMatchThoseComputedByHand) {
   const auto engine = Create(Named("linear", {{"in", 2}}));
   Set<float>(*engine, Buffer::kIncoming, 0, {1, 2});
   Set<float>(*engine, Buffer::kIncoming, 1, {0.5});
@@ -198,7 +198,7 @@ TEST(TorchEngineTest, ALinearModelsLossAndGradientAreThoseComputedByHand) {
   EXPECT_THAT(Elements(sink.gradients[1]), ElementsAre(2 * 0.5 - 2 * 1.5));
 }
 
-TEST(TorchEngineTest, TheConvnetsLossIsTheOneComputedByHand) {
+TEST(TorchEngineTest, TheConvnetsLossMatchesTheOneComputedByHand) {
   const auto engine = Create(Named("convnet"));
   // Channel c of the convolution gives 9 (c + 1) - 10 everywhere on an image of ones: -1, 8, 17;
   // relu leaves 0, 8, 17, 64 times each. Only class 1 looks at channel 1.
@@ -236,7 +236,7 @@ TEST(TorchEngineTest, EveryGradientIsDeliveredOnceAndTheLastLayersFirst) {
     for (const auto& [tensor, gradient] : sink.gradients) {
       EXPECT_EQ(gradient.size(), engine->GetTensor(Buffer::kCurrent, tensor)->size());
     }
-    // As backward comes by them, not when all are there.
+    // In the order of the backward pass, not when all are complete.
     EXPECT_GE(sink.order.front(), sink.gradients.size() - 2);
     EXPECT_LT(sink.order.back(), 2u);
   }
@@ -286,7 +286,7 @@ TEST(TorchEngineTest, SeveralMicrobatchesAtOnceGiveTheSumOfTheirMeans) {
   EXPECT_THAT(Elements(together.gradients[3]), Pointwise(FloatNear(1e-5), sum));
 }
 
-TEST(TorchEngineTest, AGradientStaysAsItWasWhateverComesAfter) {
+TEST(TorchEngineTest, AGradientDoesNotChangeLater) {
   auto engine = CreateBorn(Named("mlp"));
   const Batch batch = Images(8);
   RecordingSink first;
@@ -302,7 +302,7 @@ TEST(TorchEngineTest, AGradientStaysAsItWasWhateverComesAfter) {
   EXPECT_EQ(Elements(first.gradients[0]), before);
 }
 
-TEST(TorchEngineTest, DropoutDependsOnSeedStepAndMicrobatchAlone) {
+TEST(TorchEngineTest, DropoutDependsOnlyOnSeedStepAndMicrobatch) {
   const auto engine = CreateBorn(Named("mnist-net"));
   const Batch batch = Images(2);
   const auto gradient = [&](ComputeEngine& of, uint64_t step, uint64_t microbatch) {
@@ -329,7 +329,7 @@ TEST(TorchEngineTest, EvaluationHasNoDropout) {
   EXPECT_EQ(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, once.loss_sum);
 }
 
-TEST(TorchEngineTest, AVersionIsComputedOnOnceItIsAdopted) {
+TEST(TorchEngineTest, ComputesOnTheAdoptedVersion) {
   const auto engine = Create(Named("linear", {{"in", 1}}));
   Batch batch = MakeBatch({1}, {1}, {});
   batch.samples = 1;
@@ -347,7 +347,7 @@ TEST(TorchEngineTest, AVersionIsComputedOnOnceItIsAdopted) {
   EXPECT_EQ(loss(Buffer::kCurrent), 16);
 }
 
-TEST(TorchEngineTest, AVersionIsEvaluatedBesideTheOneThatTrains) {
+TEST(TorchEngineTest, EvaluatesAVersionWhileAnotherOneTrains) {
   const auto engine = Create(Named("linear", {{"in", 1}}));
   Batch batch = MakeBatch({1}, {1}, {});
   batch.samples = 1;
@@ -416,7 +416,7 @@ TEST(TorchEngineTest, LowPrecisionModelsTrain) {
   EXPECT_EQ(sink.gradients[0].size(), 2u * 256 * 784);
 }
 
-TEST(TorchEngineTest, BatchesThatDoNotFitAreRefusedSayingWhy) {
+TEST(TorchEngineTest, RejectsBatchesThatDoNotFitWithTheReason) {
   const auto engine = CreateBorn(Named("convnet"));
   Batch unlabelled = Images(2);
   unlabelled.classes.clear();
@@ -445,7 +445,7 @@ TEST(TorchEngineTest, BatchesThatDoNotFitAreRefusedSayingWhy) {
   }
 }
 
-TEST(TorchEngineTest, OptionsThatCannotBeMetAreRefusedNamingTheField) {
+TEST(TorchEngineTest, RejectsImpossibleOptionsNamingTheField) {
   const auto with = [](TorchEngineOptions options, auto change) {
     change(options);
     return options;

@@ -45,7 +45,7 @@ def forward(self, x):
   return module;
 }
 
-// A linear layer behind a batch norm of two features, as PyTorch's modules are saved.
+// A linear layer after a batch norm of two features, as PyTorch saves its modules.
 ScriptModule NormedModule() {
   ScriptModule norm;
   norm.tensors = {{"weight", kParameter, {2}, {1, 1}, ""},
@@ -138,7 +138,7 @@ std::vector<std::string> Layout(const ComputeEngine& engine) {
   return lines;
 }
 
-TEST(TorchScriptEngineTest, AModelThatChangesItsInputChangesNobodyElsesBatch) {
+TEST(TorchScriptEngineTest, AModelThatChangesItsInputDoesNotChangeTheBatch) {
   ScriptModule module;
   module.children = {{"fc", LinearModule()}};
   module.source = R"(
@@ -164,7 +164,7 @@ TEST(TorchScriptEngineTest, ParametersAndBuffersAreFoundInTheOrderOfTheStateDict
                   "fc.weight PARAMETER FLOAT32", "fc.bias PARAMETER FLOAT32"));
 }
 
-TEST(TorchScriptEngineTest, InitialValuesAreTheFilesWhateverWasComputed) {
+TEST(TorchScriptEngineTest, InitialValuesAreAlwaysTheFiles) {
   const auto engine = CreateBorn(Options(Save(LinearModule())));
   EXPECT_THAT(Elements(*engine->InitialTensor(0)), ElementsAre(1, 2));
   ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({7, 8})).ok());
@@ -172,7 +172,7 @@ TEST(TorchScriptEngineTest, InitialValuesAreTheFilesWhateverWasComputed) {
   EXPECT_THAT(Elements(*engine->InitialTensor(0)), ElementsAre(1, 2));
 }
 
-TEST(TorchScriptEngineTest, GradientsAreThoseComputedByHandOnWhateverVersionIsCurrent) {
+TEST(TorchScriptEngineTest, GradientsOfTheCurrentVersionMatchThoseComputedByHand) {
   const auto engine = CreateBorn(Options(Save(LinearModule())));
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
   // More than once: the interpreter optimises after its first runs, with profiles of the memory it
@@ -191,7 +191,7 @@ TEST(TorchScriptEngineTest, GradientsAreThoseComputedByHandOnWhateverVersionIsCu
   EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(-22, -6));
 }
 
-TEST(TorchScriptEngineTest, TheModulesOwnLossIsUsedWhereTheJobNamesNone) {
+TEST(TorchScriptEngineTest, UsesTheModulesLossIfTheJobNamesNone) {
   ScriptModule module = LinearModule();
   module.source += R"(
 def loss(self, output, target):
@@ -248,7 +248,7 @@ def forward(net, x):
   EXPECT_NE(CreateBorn(Options(Save(module), "mse")), nullptr);
 }
 
-TEST(TorchScriptEngineTest, ALossThatForwardDoesNotGiveIsRefused) {
+TEST(TorchScriptEngineTest, RejectsALossThatForwardDoesNotReturn) {
   ExpectRefused(CreateTorchEngine(Options(Save(LossModule()), "mse")).status(),
                 absl::StatusCode::kInvalidArgument, "computes the loss itself: leave loss out");
   ScriptModule outputs = LossModule();
@@ -304,7 +304,7 @@ TEST(TorchScriptEngineTest, EvaluationUsesTheRunningStatisticsOfItsVersion) {
   EXPECT_NEAR(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, 5.5 * 5.5, 1e-2);
 }
 
-TEST(TorchScriptEngineTest, AParameterThatTheLossDoesNotDependOnIsReportedSo) {
+TEST(TorchScriptEngineTest, ReportsAParameterThatTheLossDoesNotDependOn) {
   ScriptModule module = LinearModule();
   module.tensors.push_back({"unused", kParameter, {3}, {1, 2, 3}, ""});
   const auto engine = CreateBorn(Options(Save(module)));
@@ -343,7 +343,7 @@ def forward(self, x):
   EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(24, 0));
 }
 
-TEST(TorchScriptEngineTest, OtherIntegerBuffersStayAsTheFileHasThem) {
+TEST(TorchScriptEngineTest, OtherIntegerBuffersKeepTheFilesValues) {
   ScriptModule module = LinearModule();
   module.tensors.push_back({"order", ScriptTensor::kIntegerBuffer, {2}, {1, 0}, ""});
   module.source = R"(
@@ -390,7 +390,7 @@ def forward(self, x):
   EXPECT_EQ(loss(1), once);
 }
 
-TEST(TorchScriptEngineTest, AFailureOfTheModelIsItsMessageAndLeavesTheEngineWhole) {
+TEST(TorchScriptEngineTest, AModelsFailureReturnsItsMessageAndKeepsTheEngineUsable) {
   ScriptModule module = LinearModule();
   module.source = R"(
 def forward(self, x):
@@ -410,7 +410,7 @@ def forward(self, x):
   EXPECT_FLOAT_EQ(Gradients(*engine, Request(Pairs({1, 1, 2, 0}, {3, 4})), sink).loss_sum, 2.5);
 }
 
-TEST(TorchScriptEngineTest, FilesThatAreNotModulesAreRefusedByName) {
+TEST(TorchScriptEngineTest, RejectsFilesThatAreNotModulesByName) {
   const std::string folder = MakeTestFolder();
   ExpectFileRefused(folder + "/missing.pt", absl::StatusCode::kNotFound, "cannot be read");
   ExpectFileRefused(folder, absl::StatusCode::kInvalidArgument, "is not a file");
@@ -428,7 +428,7 @@ TEST(TorchScriptEngineTest, FilesThatAreNotModulesAreRefusedByName) {
                 "model.path is not set");
 }
 
-TEST(TorchScriptEngineTest, AnOperatorThatIsMissingIsNamedWithTheLibTorchThatLacksIt) {
+TEST(TorchScriptEngineTest, AMissingOperatorIsNamedWithTheLinkedLibTorch) {
   const std::string path = Save(LinearModule());
   ReplaceInScript(path, "torch.linear(", "torch.linear_of_tomorrow(");
   const absl::Status status = CreateTorchEngine(Options(path)).status();
@@ -449,7 +449,7 @@ TEST(TorchScriptEngineTest, AnOperatorOfALaterReleaseIsNamedWithTheLibTorchThatH
                     HasSubstr("use a build with LibTorch 2.0 or later, which has it")));
 }
 
-TEST(TorchScriptEngineTest, ModulesThatCannotBeTrainedAreRefused) {
+TEST(TorchScriptEngineTest, RejectsModulesThatCannotBeTrained) {
   ScriptModule silent = LinearModule();
   silent.source = "def run(self, x):\n    return x\n";
   ExpectFileRefused(Save(silent), absl::StatusCode::kInvalidArgument, "has no method 'forward'");
@@ -482,7 +482,7 @@ TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
   EXPECT_THAT(RunScript(source, {2, 11}), ElementsAre(FloatNear(4.5, 1e-3)));
 }
 
-TEST(ExportTorchScriptTest, TensorsThatDoNotFitAreNamedAndNothingIsWritten) {
+TEST(ExportTorchScriptTest, NamesTensorsThatDoNotFitAndWritesNothing) {
   const std::string source = Save(LinearModule());
   const std::string target = MakeTestFolder() + "/trained.pt";
   const NamedBytes weight = {"weight", BytesOf<float>({1, 2})};
@@ -534,7 +534,7 @@ TEST(TorchScriptEngineTest, AnEmbeddingTablesGradientIsTheRowsOfTheBatch) {
   }
 }
 
-TEST(TorchScriptEngineTest, ARowThatATableDoesNotHaveIsRefused) {
+TEST(TorchScriptEngineTest, RejectsARowThatATableDoesNotHave) {
   const auto engine = CreateBorn(Options(Save(ScoredModule("False"))));
   for (const auto& [row, text] : {std::make_pair(5.0F, "row 5"), std::make_pair(-1.0F, "row -1")}) {
     ExpectRefused(

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// LibTorch's own setting does not reach the threads of OpenBLAS.
+// LibTorch's own setting does not affect the threads of OpenBLAS.
 void SetBlasThreads(int threads) {
   using Setter = void (*)(int);
   if (auto setter = reinterpret_cast<Setter>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) {

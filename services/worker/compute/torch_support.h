@@ -1,4 +1,4 @@
-// What everything that computes with LibTorch needs.
+// Helpers for all code that computes with LibTorch.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_
 
@@ -22,14 +22,14 @@ absl::Cord CordOf(const at::Tensor& tensor);
 // "[32, 10]".
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// How many threads one operation may use; process-wide.
+// Sets how many threads one operation may use; process-wide.
 void SetTorchThreads(int threads);
 
-// cpu, cuda, cuda:1; empty: cpu. INVALID_ARGUMENT if it is none of these; UNIMPLEMENTED if this
+// cpu, cuda, cuda:1; empty: cpu. INVALID_ARGUMENT for any other name; UNIMPLEMENTED if this
 // LibTorch finds no GPU.
 absl::StatusOr<at::Device> ParseDevice(const std::string& name);
 
-// Runs a piece of LibTorch and turns what it throws into a status.
+// Runs code that uses LibTorch and turns its exceptions into a status.
 template <typename Function>
 auto Catching(const Function& function) -> decltype(function()) {
   try {

@@ -26,10 +26,11 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   pull_sent_.clear();
   counted_.reset();
   times_.Begin();
+
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
     push_.encoder().Reset();
-    // Restored: leases and what was computed are of another history.
+    // Restored: leases and computed samples belong to another history.
     if (update_ && update_->computing) {
       context_->actions.push_back(CancelCompute{*update_->computing});
     }
@@ -41,6 +42,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     lease_ = Interval();
     fresh_ = false;
   }
+
   if (update_) {
     if (!context_->rules->KeepUpdate() && !update_->computing) {
       clock_ = update_->clock;
@@ -49,6 +51,7 @@ void AsynchronousWorker::OnView(const v1::View& old) {
       fresh_ = false;
       return;
     }
+
     if (!update_->computing) times_.OnComputed(context_->now);
     update_->permit_asked = false;
     update_->permit.reset();
@@ -78,7 +81,7 @@ void AsynchronousWorker::OnLinkReady(ShardLink& link) {
   pull_sent_.erase(shard);
 }
 
-// ---- what has become due
+// ---- work that is due
 
 void AsynchronousWorker::Adopt() {
   if (!context_->member || !pulling_ || update_ || !incoming_.IsWhole() ||
@@ -124,7 +127,7 @@ void AsynchronousWorker::FindNextRows() {
   if (lease_.empty() || fresh_) return;
   const Interval next = NextSamples();
   rows_.Want({{next.begin, next.end}});
-  // What is on its way is for other samples.
+  // The pulls in flight are for other samples.
   if (pulling_ && !pull_sent_.empty() && !(pulled_rows_ == rows_.positions())) BeginPull();
 }
 
@@ -132,8 +135,9 @@ void AsynchronousWorker::FindNextRows() {
 
 void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   if (lease_asked_ || done_ || !lease_.empty()) return;
-  // The update in progress is part of the old lease until it is applied. On all shards: the clock
-  // with which a worker asks tells them how far it is (R13).
+  // The update in progress is part of the old lease until it is applied; with several shards it
+  // stays so until all have applied it: the clock in the worker's lease request reports its
+  // progress (R13).
   if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
   lease_asked_ = true;
   v1::Header header;
@@ -155,7 +159,7 @@ void AsynchronousWorker::OnLease(const v1::Lease& lease) {
     lease_asked_ = false;
     done_ = true;
   }
-  // `wait`: the shard answers the same request once more.
+  // `wait`: the shard will answer the same request once more.
   if (lease.samples().begin() >= lease.samples().end()) return;
   lease_asked_ = false;
   lease_ = FromProto(lease.samples());
@@ -236,7 +240,7 @@ void AsynchronousWorker::Push() {
   if (PullsByApply()) pull_sent_.insert(only);
 }
 
-// A shard without content keeps the record of each update like any other, and so has to stage it.
+// A shard without content records each update like any other shard, and so has to stage it.
 void AsynchronousWorker::PushToOthers() {
   for (const v1::View::Shard& entry : context_->view.shards()) {
     const ShardId shard = entry.process().incarnation();
@@ -286,7 +290,7 @@ void AsynchronousWorker::NoteGiven() {
 void AsynchronousWorker::OnStaged(ShardLink& link, const v1::Staged& staged) {
   if (!update_ || staged.clock() != update_->clock) return;
   update_->staged.insert(link.id());
-  // A shard that has applied the update already says nothing more of it: what it said stays.
+  // A shard that has applied the update sends no norms again; its earlier norms stay.
   for (const v1::Norms::PartitionNorm& norm : staged.norms()) {
     update_->norms[norm.partition()] = norm;
   }
@@ -300,8 +304,8 @@ void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) 
       std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
         return update_->applied.count(shard.process().incarnation()) != 0;
       });
-  // Before there is a permit in this view, the arbiter knows the clock from the Install, and what
-  // one shard applied then all did.
+  // Before a permit in this view, the arbiter knows the clock from the Install, and an update that
+  // one shard had applied was applied by all.
   const bool by_install = !update_->permit && link.id() == context_->Arbiter();
   if (everywhere || by_install) FinishUpdate();
 }
@@ -314,6 +318,7 @@ void AsynchronousWorker::FinishUpdate() {
     samples_per_second_ =
         samples_per_second_ == 0 ? speed : 0.8 * samples_per_second_ + 0.2 * speed;
   }
+
   v1::WorkerProgress::Step& step = *context_->progress.add_steps();
   step.set_step(update_->clock);
   step.set_samples(update_->samples.size());
@@ -324,6 +329,7 @@ void AsynchronousWorker::FinishUpdate() {
                                       absl::ToDoubleSeconds(update_->result.data_time));
   context_->progress.set_compute_seconds(context_->progress.compute_seconds() +
                                          absl::ToDoubleSeconds(update_->result.compute_time));
+
   context_->samples_sent += update_->samples.size();
   clock_ = std::max(clock_, update_->clock);
   if (update_->computing) context_->actions.push_back(CancelCompute{*update_->computing});
@@ -367,7 +373,7 @@ void AsynchronousWorker::SendPulls() {
   for (const auto& [shard, partitions] : context_->owned) {
     ShardLink* link = context_->ReadyLink(shard);
     if (link == nullptr || pull_sent_.count(shard) != 0) continue;
-    // Behind the Apply, so that the worker gets its own update.
+    // After the Apply, so that the worker receives its own update.
     if (update_ && update_->apply_sent.count(shard) == 0) continue;
     const bool first = !bounded() || shard == context_->Arbiter();
     if (!first && !counted_ && context_->rules->AskArbiterFirst()) continue;
@@ -406,7 +412,7 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
   switch (header.body_case()) {
     case v1::Header::kData:
       if (!pulling_) return absl::OkStatus();
-      // Rows are of one pull's samples.
+      // Rows belong to the samples of one pull.
       if (rows_.active() && header.data().request() != pull_request_) return absl::OkStatus();
       if (absl::Status status = incoming_.Accept(header.data(), payload, &context_->actions);
           !status.ok()) {

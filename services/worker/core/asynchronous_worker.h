@@ -1,18 +1,19 @@
-// Asynchronous and bounded-staleness training, as a worker does it (docs/protocol.md 8).
+// Asynchronous and bounded-staleness training on the worker's side (docs/protocol.md 8).
 //
-// Intuition. The worker works through a lease, a range of the job's sample sequence, one *update*
-// at a time: the batch of the next training.globalBatchSize samples of the lease (fewer at its
-// end).
+// Intuition. The worker works through a lease, which is a range of the job's sample sequence, one
+// *update* at a time. The batch of an update is the next training.globalBatchSize samples of the
+// lease (fewer at its end).
 //
 //   Lease -> Pull -> compute (meanwhile PermitRequest -> Permit) -> Push -> Staged by all shards
 //         -> Apply, and the next Pull behind it -> Applied by all shards -> next update
 //
-// The update is kept until every shard has applied it. In a new view it begins again at its permit,
-// with the same clock: a shard that has applied it acks it without effect. A clock is never used
-// for a second update, not even in another attempt.
+// The worker keeps the update until every shard has applied it. In a new view the update restarts
+// at its permit, with the same clock: a shard that has applied it already acks it without effect. A
+// clock is never used for a second update, not even in another attempt.
 //
-// Bounded staleness (R13): a lease first, then the pull; the arbiter is asked first and names the
-// lease holders that it counted, the other shards are asked with those names.
+// Bounded staleness (R13): the worker needs a lease before it pulls. It pulls from the arbiter
+// first; the arbiter's answer names the lease holders that it counted, and the pulls from the other
+// shards carry these names.
 #ifndef SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
 #define SLUICE_SERVICES_WORKER_CORE_ASYNCHRONOUS_WORKER_H_
 
@@ -44,7 +45,7 @@ class AsynchronousWorker : public TrainingMode {
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
   absl::Status OnReduced(const v1::ViewId&, uint64_t, absl::StatusOr<ReducedPart>) override {
-    return absl::OkStatus();  // of an earlier view, which was another mode's
+    return absl::OkStatus();  // of an earlier view, in which another mode trained
   }
   void OnRows(RowsId id, RowSelections rows) override { rows_.OnRows(id, std::move(rows)); }
   void Adopt() override;
@@ -65,15 +66,15 @@ class AsynchronousWorker : public TrainingMode {
     StepGradients gradients;
     std::optional<ComputeId> computing;
     ComputeResult result;
-    // In the present view:
+    // In the current view:
     bool permit_asked = false;
     std::optional<v1::Permit> permit;
-    std::set<ShardId> bare_sent;  // shards without content; on the present stream
+    std::set<ShardId> bare_sent;  // shards without content; on the current stream
     std::set<ShardId> staged;
-    // What the shards measured of their partitions, where clipping or skipping needs it; ordered,
-    // so that the sum has the same bits whoever answered first.
+    // Norms that the shards measured of their partitions, where clipping or skipping needs them.
+    // Ordered, so that the sum has the same bits in whatever order the shards answered.
     std::map<uint32_t, v1::Norms::PartitionNorm> norms;
-    std::set<ShardId> apply_sent;  // on the present stream
+    std::set<ShardId> apply_sent;  // on the current stream
     std::set<ShardId> applied;
   };
 
@@ -90,16 +91,16 @@ class AsynchronousWorker : public TrainingMode {
   void OnStaged(ShardLink& link, const v1::Staged& staged);
   void OnApplied(ShardLink& link, const v1::Applied& applied);
   void FinishUpdate();
-  // For times_: the update, with its Apply, was given to every shard's stream.
+  // For times_: the update and its Apply were given to every shard's stream.
   void NoteGiven();
 
   // The samples of the update after the one in progress; empty: none are leased.
   Interval NextSamples() const;
-  // With rows of tables: finds those of the next update.
+  // With rows of tables: finds the rows of the next update.
   void FindNextRows();
-  // Whether it is known what to pull.
+  // Whether the worker knows what to pull.
   bool MayPull() const;
-  // Whether each Apply pulls as well.
+  // Whether each Apply also pulls.
   bool PullsByApply() const { return !bounded() && !rows_.active(); }
   void BeginPull();
   void SendPulls();
@@ -107,23 +108,23 @@ class AsynchronousWorker : public TrainingMode {
 
   WorkerContext* const context_;
 
-  uint64_t clock_ = 0;  // the highest that was applied, or to which it was raised
-  Interval lease_;      // what is left of it behind the update in progress
+  uint64_t clock_ = 0;  // the highest clock that was applied, or to which it was raised
+  Interval lease_;      // what is left of the lease after the update in progress
   bool lease_asked_ = false;
-  bool done_ = false;  // no samples are left and nobody holds any
+  bool done_ = false;  // no samples are left and no worker holds any
   std::optional<Update> update_;
   PushSender push_;
-  StepTimes times_;  // of the update in progress and of the pull behind it
+  StepTimes times_;  // of the update in progress and of the pull after it
 
   RowPuller rows_;
-  Positions pulled_rows_;  // of whose rows the present pull, or the current buffer, is
+  Positions pulled_rows_;  // whose rows the current pull, or the current buffer, has
   bool fresh_ = false;     // the current buffer is for the next update
   uint64_t base_version_ = 0;
   bool pulling_ = false;
   VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};
-  std::set<ShardId> pull_sent_;  // on the present stream
+  std::set<ShardId> pull_sent_;  // on the current stream
   uint64_t pull_request_ = 0;
-  std::optional<v1::PullAnswer> counted_;  // the arbiter's answer to the present pull
+  std::optional<v1::PullAnswer> counted_;  // the arbiter's answer to the current pull
 
   double samples_per_second_ = 0;  // 0: not known yet
 };

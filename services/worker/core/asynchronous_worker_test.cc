@@ -114,7 +114,7 @@ TEST_F(AsynchronousTest, AnUpdateIsOneGlobalBatchOfItsLease) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 108)));
 }
 
-TEST_F(AsynchronousTest, AnUpdateIsAsLargeAsTheCoordinatorFindsRight) {
+TEST_F(AsynchronousTest, TheCoordinatorSetsTheSizeOfAnUpdate) {
   Begin();
   v1::CoordinatorMessage message;
   message.mutable_heartbeat_reply()->set_batch_size(5);
@@ -182,7 +182,7 @@ TEST_F(AsynchronousTest, CompletePushesCarryThePermitsOrdinal) {
   EXPECT_EQ(pushes[0].ordinal(), 7u);
 }
 
-TEST_F(AsynchronousTest, TheNextUpdateBeginsWhenAllHaveAppliedAndTheStateHasCome) {
+TEST_F(AsynchronousTest, TheNextUpdateStartsWhenAllHaveAppliedAndTheStateHasArrived) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -236,7 +236,7 @@ TEST_F(AsynchronousTest, TheNextLeaseIsAskedForOnceTheLastUpdateIsAppliedEverywh
 
 // A model of fewer blocks than shards: all keep the records of updates, so that after a view change
 // each knows what was applied.
-TEST_F(AsynchronousTest, AShardThatHoldsNothingStagesAndAppliesLikeTheOthers) {
+TEST_F(AsynchronousTest, AShardWithoutContentStagesAndAppliesLikeTheOtherShards) {
   constexpr ShardId kEmpty = 203;
   Begin(v1::ASYNCHRONOUS, {kShardA, kEmpty, kShardB});
   GiveLease(0, 8);
@@ -301,7 +301,7 @@ TEST_F(AsynchronousTest, AfterABrokenStreamAnUpdateThatIsNotStagedIsPushedAgain)
   EXPECT_THAT(Kinds(kShardB), ElementsAre("push"));
 }
 
-TEST_F(AsynchronousTest, InANewViewAnUnansweredUpdateBeginsAgainAtItsPermitWithTheSameClock) {
+TEST_F(AsynchronousTest, InANewViewAnUnansweredUpdateRestartsAtItsPermitWithTheSameClock) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -339,7 +339,7 @@ TEST_F(AsynchronousTest, AnUnansweredLeaseRequestIsSentAgainInANewView) {
   EXPECT_THAT(Kinds(kShardA), testing::Contains("lease"));
 }
 
-TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockGoesOn) {
+TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockContinues) {
   BeginUpdate();
   world_->TakeSent(kShardA);
   InstallNext(2, /*attempt=*/2);
@@ -351,7 +351,7 @@ TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockGoesOn) {
   EXPECT_EQ(sent[0].header.permit_request().clock(), 2u);
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatTheInstallAppliedIsFinishedByTheArbitersWord) {
+TEST_F(AsynchronousTest, AnUpdateThatTheInstallAppliedIsFinishedByTheArbitersAnswer) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -371,7 +371,7 @@ TEST_F(AsynchronousTest, ALeaseRaisesTheClock) {
   EXPECT_EQ(sent[0].header.permit_request().clock(), 10u);
 }
 
-TEST_F(AsynchronousTest, WithoutSamplesItWaitsAndWhenDoneAsksNoMore) {
+TEST_F(AsynchronousTest, WaitsWithoutSamplesAndStopsAskingWhenDone) {
   Begin();
   world_->TakeSent(kShardA);
   v1::Header header;
@@ -429,7 +429,7 @@ class AsynchronousErrorFeedbackTest : public AsynchronousTest {
   }
 };
 
-TEST_F(AsynchronousErrorFeedbackTest, WhatIsLeftOutIsPushedWithTheNextUpdate) {
+TEST_F(AsynchronousErrorFeedbackTest, TheResidualIsPushedWithTheNextUpdate) {
   BeginUpdate();
   ApplyEverywhere(1);
   BeginNext(2);
@@ -452,7 +452,7 @@ TEST_F(AsynchronousErrorFeedbackTest, AnUpdateIsPushedAgainWithTheSameBytes) {
   EXPECT_EQ(Pushed(), 2048) << "2049 - 1";
 }
 
-TEST_F(AsynchronousErrorFeedbackTest, ARestorationBeginsWithoutResiduals) {
+TEST_F(AsynchronousErrorFeedbackTest, ARestoredAttemptStartsWithoutResiduals) {
   BeginUpdate();
   ApplyEverywhere(1);
   InstallNext(2, /*attempt=*/2);
@@ -513,7 +513,7 @@ TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
   Applied(kShardA, 1);
   Applied(kShardB, 1);
   world_->Advance(absl::Seconds(3));
-  world_->core_.OnSent(world_->now_);  // of what comes behind
+  world_->core_.OnSent(world_->now_);  // of later frames
   world_->ReceiveData(kShardA, 4, 0, 4);
   world_->Advance(absl::Seconds(4));
   world_->ReceiveData(kShardB, 4, 1, 4);
@@ -525,7 +525,7 @@ TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
   EXPECT_THAT(world_->TimesReported(), ElementsAre(7, 3, 4));
 }
 
-TEST_F(AsynchronousTest, WithOneShardTheTimesAreSplitAlike) {
+TEST_F(AsynchronousTest, WithOneShardTheTimesAreSplitTheSameWay) {
   Begin(v1::ASYNCHRONOUS, {kShardA});
   GiveLease(0, 16);
   world_->ReceiveData(kShardA, 3, 0, 3);

@@ -1,4 +1,4 @@
-// Brings version 0 into the shards, when this worker is asked to (R12).
+// Pushes version 0 to the shards when this worker is asked to (R12).
 #ifndef SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
 #define SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
 
@@ -14,15 +14,15 @@
 
 namespace sluice::worker {
 
-// Reads the tensors one after the other, then pushes each shard's blocks on each new stream until
-// the shard has answered Birthed for this ask. A newer ask replaces an older one; the first view of
-// the attempt ends it.
+// Reads the tensors one by one, then pushes each shard's blocks on each new stream until the shard
+// has answered Birthed for this ask. A newer ask replaces an older one; the attempt's first view
+// ends the ask.
 class BirthPusher {
  public:
   explicit BirthPusher(WorkerContext* context) : context_(context) {}
 
-  // False: an ask that is not newer than the present one. The context's table and layout are the
-  // ask's.
+  // False: the ask is not newer than the current one. The context's table and layout must be those
+  // of the ask.
   bool Start(const v1::Birth& birth);
   void Stop();
   bool active() const { return active_; }
@@ -39,7 +39,7 @@ class BirthPusher {
   WorkerContext* const context_;
   bool active_ = false;
   v1::Birth birth_;
-  std::vector<absl::Cord> tensors_;  // read so far, by index
+  std::vector<absl::Cord> tensors_;  // by index; read so far
   std::map<ShardId, std::vector<uint32_t>> owned_;
   std::set<ShardId> answered_;
 };

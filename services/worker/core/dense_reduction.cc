@@ -10,7 +10,7 @@
 namespace sluice::worker {
 namespace {
 
-// As the coordinator's, where the job says nothing.
+// The coordinator's default, for jobs that do not set it.
 constexpr double kDefaultSilence = 5;
 constexpr double kDefaultPause = 5;
 constexpr double kDefaultSuspect = 1;
@@ -26,6 +26,7 @@ void DenseReduction::OnView() {
   const bool joined = std::exchange(plan_, nullptr) != nullptr;
   own_.clear();
   context_->give_up_at = absl::InfiniteFuture();
+
   const bool wanted = context_->member && context_->job.training().dense().aggregation() ==
                                               v1::TrainingSpec::Dense::ALL_REDUCE;
   std::vector<uint64_t> members;
@@ -40,6 +41,7 @@ void DenseReduction::OnView() {
     if (joined) context_->actions.push_back(LeaveGroup{});
     return;
   }
+
   std::vector<uint32_t> tensors;
   const int count = context_->table.tensors_size();
   covered_.assign(static_cast<size_t>(count), false);
@@ -52,6 +54,7 @@ void DenseReduction::OnView() {
     covered_[tensor] = true;
     tensors.push_back(tensor);
   }
+
   plan_ = std::make_shared<const ReductionPlan>(MakeReductionPlan(
       context_->table, context_->layout, std::move(tensors), std::move(members), *rank));
   for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;
@@ -93,7 +96,7 @@ std::optional<absl::Cord> DenseReduction::SumOfUnits(uint32_t tensor) const {
       sum = gradient;
       continue;
     }
-    // Both were checked: no error here.
+    // Both were checked: this cannot fail.
     absl::StatusOr<Gradient> added = AddGradients(spec, *sum, *gradient);
     if (added.ok()) sum = *std::move(added);
   }
@@ -117,7 +120,7 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   }
   if (absl::IsInvalidArgument(part.status())) return part.status();
   if (part.ok() && part->size() != plan_->own().pieces.size()) {
-    return absl::InternalError("a sum of other gradients than were given");
+    return absl::InternalError("the sum does not match the gradients that were given");
   }
   if (part.ok()) {
     part_ = *std::move(part);
@@ -130,10 +133,10 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   context_->give_up_at = context_->now + Or(timeouts.silence(), kDefaultSilence) +
                          Or(timeouts.pause(), kDefaultPause) +
                          plan_->rank * (suspect + absl::Seconds(1));
-  context_->give_up_reason =
-      absl::StrCat("step ", step, " of view ", ShortName(view),
-                   ": gradients could not be summed among the workers, and no other view came: ",
-                   part.status().message());
+  context_->give_up_reason = absl::StrCat(
+      "step ", step, " of view ", ShortName(view),
+      ": gradients could not be summed among the workers, and no new view was installed: ",
+      part.status().message());
   return false;
 }
 

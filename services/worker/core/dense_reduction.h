@@ -1,18 +1,19 @@
-// The part of a step in which the workers sum the gradients of dense tensors among each other
+// The part of a step in which the workers sum the gradients of dense tensors among themselves
 // (docs/protocol.md 7.12), as a worker's core sees it.
 //
-// Intuition. What a step comes to is the same: the shards add what the members push. But instead of
-// all of its own gradient a member pushes a part of the sum of all. So when the last of its dense
-// gradients is there it gives them to the group, and what comes back is pushed, where its own
-// blocks would have been. Everything else of the step stays as it is: partitions close by the set
+// Intuition. The result of a step is the same: the shards add what the members push. But instead of
+// its whole gradient, a member pushes one part of the sum of all gradients. When the last of its
+// dense gradients is ready, the member gives them to the group, and pushes the sums that come back
+// in place of its own blocks. Everything else in the step is unchanged: partitions close by the set
 // of members, sums are dropped with the view, gradients are kept until the next version is whole.
 //
 //   view --> joined --Start--> collecting --all resolved--> reducing --OnReduced--> done
 //                                                              \--error--> broken
 //
-// A group that breaks while the view stays gives up the worker: the member that is gone makes a new
-// view, which is waited for; where nobody is gone (a network that is cut between two workers), one
-// that leaves makes one. Not all at once: the lower in rank the earlier.
+// If a group breaks, its workers give up unless a new view follows. If a member is gone, the
+// coordinator installs a new view, and the worker waits for that. If no member is gone (the network
+// between two workers is cut), a worker that leaves causes a new view. The workers do not leave all
+// at once: the lower the rank, the earlier.
 #ifndef SLUICE_SERVICES_WORKER_CORE_DENSE_REDUCTION_H_
 #define SLUICE_SERVICES_WORKER_CORE_DENSE_REDUCTION_H_
 
@@ -36,31 +37,31 @@ class DenseReduction {
  public:
   explicit DenseReduction(WorkerContext* context) : context_(context) {}
 
-  // The context's view is new: joins its group, or leaves the old one.
+  // The context's view is new: joins its group, or leaves the old group.
   void OnView();
-  // Whether this worker takes part in a group. With nobody else there is none.
+  // Whether this worker takes part in a group. A view with one member has no group.
   bool active() const { return plan_ != nullptr; }
 
-  // A step's gradients begin to come (again). They must stay until Stop, or the next Start.
+  // The gradients of a step start to arrive (again). They must stay until Stop or the next Start.
   void Start(const StepGradients* gradients, uint64_t step);
   void Stop();
   // A unit's tensor is resolved.
   void OnResolved(uint32_t tensor);
   // Gives the gradients to the group once they are all there.
   void Proceed();
-  // True: the sums that were waited for are there. An error fails the job.
+  // True: the sums are ready. An error fails the job.
   absl::StatusOr<bool> OnReduced(const v1::ViewId& view, uint64_t step,
                                  absl::StatusOr<ReducedPart> part);
 
-  // ---- for whoever pushes, while active
+  // ---- for the sender of pushes, while active
 
-  // Whether gradients of the tensor are summed by the group: they are not pushed.
+  // Whether the group sums the gradients of the tensor; then they are not pushed.
   bool Covers(uint32_t tensor) const { return covered_[tensor]; }
-  // Whether the block's sum is this worker's to push.
+  // Whether this worker pushes the sum of the block.
   bool Owns(uint32_t block) const { return own_.count(block) != 0; }
-  // The sums are there.
+  // The sums are ready.
   bool done() const { return state_ == State::kDone; }
-  // When done, of a block that it owns; null: nobody had a gradient.
+  // When done: the sum of a block that this worker owns; null: no member had a gradient.
   const absl::Cord* Sum(uint32_t block) const;
 
  private:

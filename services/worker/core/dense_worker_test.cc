@@ -1,4 +1,4 @@
-// Workers that sum the gradients of dense tensors among each other, by hand-driven messages.
+// Workers that sum the gradients of dense tensors among themselves, by hand-driven messages.
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,7 +44,7 @@ class DenseWorkerTest : public testing::Test {
     world_.TakeSent(kShardB);
   }
   const ReductionPlan& plan() const { return *world_.joined_.back().plan; }
-  // That this worker sums.
+  // The blocks that this worker sums.
   uint32_t OwnTensor() const { return plan().tensors[plan().own().pieces.at(0).place]; }
   ShardId OwnShard() const { return ShardOf(OwnTensor()); }
   ShardId OtherShard() const { return ShardOf(1 - OwnTensor()); }
@@ -83,13 +83,13 @@ TEST_F(DenseWorkerTest, TheMembersOfAViewAreAGroup) {
   EXPECT_EQ(world_.joined_[0].view.number(), 1u);
 }
 
-TEST_F(DenseWorkerTest, ItPushesThePartOfTheSumThatIsItsOwnAndNothingElse) {
+TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.Start();
   Install(1, 0);
   world_.ConnectAll();
   Forget();
   world_.ReceiveVersion(5);
-  // Of the other's part nothing will come, which can be said at once.
+  // Nothing of the other member's part will be pushed, which is announced at once.
   EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
   world_.FinishAllComputes(3);
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -103,7 +103,7 @@ TEST_F(DenseWorkerTest, ItPushesThePartOfTheSumThatIsItsOwnAndNothingElse) {
   EXPECT_THAT(Pushed(OtherShard()), IsEmpty());
 }
 
-TEST_F(DenseWorkerTest, ATensorOfWhichNobodyHasAGradientIsNotPushed) {
+TEST_F(DenseWorkerTest, DoesNotPushATensorWithoutAnyGradient) {
   BeginStep();
   for (const auto& [id, compute] : world_.computes_) {
     world_.Do(world_.core_.OnNoGradient(id, 0, world_.now_));
@@ -117,7 +117,7 @@ TEST_F(DenseWorkerTest, ATensorOfWhichNobodyHasAGradientIsNotPushed) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("complete 4"));
 }
 
-TEST_F(DenseWorkerTest, AnotherStreamIsToldTheSameSumAgain) {
+TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnANewStream) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -125,10 +125,10 @@ TEST_F(DenseWorkerTest, AnotherStreamIsToldTheSameSumAgain) {
   world_.Break(OwnShard());
   world_.Connect(OwnShard());
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
-  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed anew: others have gone on";
+  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed again: the other members have continued";
 }
 
-TEST_F(DenseWorkerTest, AStreamThatBreaksBeforeTheSumIsThereGetsItWhenItIs) {
+TEST_F(DenseWorkerTest, PushesTheSumOnAStreamThatBrokeBeforeTheSumWasReady) {
   BeginStep();
   world_.FinishAllComputes(3);
   Forget();
@@ -139,7 +139,7 @@ TEST_F(DenseWorkerTest, AStreamThatBreaksBeforeTheSumIsThereGetsItWhenItIs) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAnewInItsOwnGroup) {
+TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -151,14 +151,14 @@ TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAnewInItsOwnGroup) {
   EXPECT_THAT(plan().members, ElementsAre(kSelf, kThird));
   ASSERT_THAT(world_.reduces_, SizeIs(2));
   EXPECT_EQ(ValueOf(*world_.reduces_[1].gradients[0]), 3);
-  // What is still told of the old group is of no use.
+  // A late result of the old group is ignored.
   world_.Do(world_.core_.OnReduced(old.id(), 5, ReducedPart{Number(1)}, world_.now_));
   EXPECT_THAT(Pushed(OwnShard()), IsEmpty());
   Reduced(ReducedPart{Number(80)});
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 80 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheyAreGivenAway) {
+TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheReduction) {
   BeginStep();
   world_.FinishAllComputes(3);
   // It keeps [0, 4), and computes [4, 6) for a member that has gone.
@@ -173,7 +173,7 @@ TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheyAreGivenAway) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 6"));
 }
 
-TEST_F(DenseWorkerTest, AloneItHasNoGroupAndPushesItsGradients) {
+TEST_F(DenseWorkerTest, ASingleMemberHasNoGroupAndPushesItsGradients) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {{0, 8}}}, {kOther, {}}}, 0));
   world_.ConnectAll();
@@ -185,7 +185,7 @@ TEST_F(DenseWorkerTest, AloneItHasNoGroupAndPushesItsGradients) {
   EXPECT_THAT(Pushed(ShardOf(0)), ElementsAre("sum 3 of [0, 8)", "complete 8"));
 }
 
-TEST_F(DenseWorkerTest, WhoHasNoMicrobatchesIsOutsideTheGroup) {
+TEST_F(DenseWorkerTest, AMemberWithoutMicrobatchesIsOutsideTheGroup) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {}}, {kOther, {{0, 4}}}, {kThird, {{4, 8}}}}, 0));
   world_.ConnectAll();
@@ -215,7 +215,7 @@ TEST_F(DenseWorkerTest, ABrokenGroupWaitsForTheNextView) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, WhereNoViewComesAWorkerEndsToComeBackTheLowerInRankTheEarlier) {
+TEST_F(DenseWorkerTest, WithoutANewViewWorkersRestartInOrderOfRank) {
   world_.job_.mutable_timeouts()->set_silence(4);
   world_.job_.mutable_timeouts()->set_pause(3);
   world_.job_.mutable_timeouts()->set_suspect(0.5);
@@ -244,16 +244,16 @@ TEST_F(DenseWorkerTest, WhereNoViewComesAWorkerEndsToComeBackTheLowerInRankTheEa
   EXPECT_EQ(ends_after(false), absl::Seconds(8.5));
 }
 
-TEST_F(DenseWorkerTest, MembersThatDoNotFitTogetherFailTheJob) {
+TEST_F(DenseWorkerTest, MembersWithDifferentPlansFailTheJob) {
   BeginStep();
   world_.FinishAllComputes(3);
-  Reduced(absl::InvalidArgumentError("does not cut the gradients as this one does"));
+  Reduced(absl::InvalidArgumentError("does not cut the gradients as this worker does"));
   ASSERT_THAT(world_.exits_, SizeIs(1));
   EXPECT_EQ(world_.exits_[0].reason, ExitReason::kFailed);
   EXPECT_THAT(world_.exits_[0].message, HasSubstr("does not cut"));
 }
 
-TEST_F(DenseWorkerTest, BuffersAndTablesThatTravelByRowsGoToTheShards) {
+TEST_F(DenseWorkerTest, BuffersAndTablesSentByRowsGoToTheShards) {
   v1::TensorSpec& table = *world_.table_.mutable_tensors(0);
   table.clear_shape();
   table.add_shape(20);

@@ -21,7 +21,7 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
   if (!context_->MayEvaluate() || waiting_.size() >= kMaxWaiting ||
       request.samples().begin() >= request.samples().end()) {
     Fail(asked, !context_->MayEvaluate()         ? "not a member of the view"
-                : waiting_.size() >= kMaxWaiting ? "too many evaluations wait"
+                : waiting_.size() >= kMaxWaiting ? "too many evaluations are waiting"
                                                  : "no samples");
     return;
   }
@@ -29,10 +29,10 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
 }
 
 void EvaluationQueue::OnView(bool same_attempt) {
-  // A pin may have been taken anew in this view, and partitions have other owners.
+  // In this view the cut may have been pinned again, and partitions have other owners.
   cut_ = 0;
   if (same_attempt && context_->MayEvaluate()) return;
-  for (const Asked& asked : waiting_) Fail(asked, "the version is gone: a new view");
+  for (const Asked& asked : waiting_) Fail(asked, "the version is gone: the view has changed");
   waiting_.clear();
 }
 
@@ -86,7 +86,7 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
     }
     it = waiting_.erase(it);
   }
-  // The buffer is free for another cut once nobody reads or waits for the present one.
+  // The buffer is free for another cut once no evaluation reads or waits for its cut.
   const bool wanted =
       cut_ != 0 && std::any_of(waiting_.begin(), waiting_.end(),
                                [&](const Asked& asked) { return asked.request.cut() == cut_; });

@@ -1,4 +1,4 @@
-// Evaluations that the coordinator gave to this worker.
+// Evaluations that the coordinator assigned to this worker.
 #ifndef SLUICE_SERVICES_WORKER_CORE_EVALUATION_QUEUE_H_
 #define SLUICE_SERVICES_WORKER_CORE_EVALUATION_QUEUE_H_
 
@@ -18,9 +18,9 @@
 
 namespace sluice::worker {
 
-// If the current buffer holds the wanted version, it is evaluated there; else the version is pulled
-// by its cut into the evaluation buffer, one cut at a time. Results are kept until they can be
-// sent. At most kMaxWaiting wait; what comes beyond is answered with an error.
+// If the current buffer holds the requested version, it is evaluated there. Otherwise the version
+// is pulled by its cut into the evaluation buffer, one cut at a time. Results are kept until they
+// can be sent. At most kMaxWaiting evaluations wait; further ones are answered with an error.
 class EvaluationQueue {
  public:
   static constexpr size_t kMaxWaiting = 1024;
@@ -32,18 +32,18 @@ class EvaluationQueue {
   void OnLinkReady(ShardLink& link);
   // Data with a cut.
   absl::Status OnData(const v1::Data& data, const absl::Cord& payload);
-  // A shard does not have the cut (any more).
+  // The shard does not have the cut (any more).
   void OnPullRefused(uint64_t cut, const std::string& reason);
-  // False: the id is not of an evaluation.
+  // False: the id does not belong to an evaluation.
   bool OnEvaluated(ComputeId id, const ComputeResult& result);
 
-  // Gives the compute thread what can be evaluated now.
+  // Gives the compute thread the evaluations that can run now.
   void Proceed(std::optional<uint64_t> current_version);
   // Empties the list of answers.
   std::vector<v1::EvaluationResult> TakeResults();
 
  private:
-  // What was asked for, and in which attempt: coordinators number evaluations from 1 again.
+  // The request and its attempt: coordinators number evaluations from 1 again.
   struct Asked {
     v1::Evaluate request;
     uint64_t attempt = 0;

@@ -15,7 +15,7 @@ uint64_t RowBytes(const v1::TensorSpec& tensor) {
   return static_cast<uint64_t>(tensor.shape(1)) * ElementBytes(tensor.dtype());
 }
 
-// The rows of `rows` that are among `all`, at their places there; zeros between them.
+// The gradient's rows at their places within `all`; zeros between them.
 absl::Cord Spread(const v1::TensorSpec& tensor, const Gradient& gradient,
                   const std::vector<uint64_t>& all) {
   const uint64_t row_bytes = RowBytes(tensor);
@@ -44,12 +44,12 @@ absl::Status CheckGradient(const v1::TensorSpec& tensor, const Gradient& gradien
   };
   uint64_t elements = ElementCount(tensor);
   if (gradient.rows != nullptr) {
-    if (tensor.shape_size() != 2) return fail("has rows, and the tensor is no matrix");
+    if (tensor.shape_size() != 2) return fail("has rows, but the tensor is not a matrix");
     uint64_t next = 0;
     for (uint64_t row : *gradient.rows) {
-      if (row < next) return fail("names row ", row, " behind row ", next - 1);
+      if (row < next) return fail("names row ", row, " after row ", next - 1);
       if (row >= static_cast<uint64_t>(tensor.shape(0))) {
-        return fail("names row ", row, " of ", tensor.shape(0));
+        return fail("names row ", row, ", but the tensor has ", tensor.shape(0), " rows");
       }
       next = row + 1;
     }

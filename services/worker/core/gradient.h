@@ -1,5 +1,5 @@
-// The gradient of a tensor as a worker holds it: whole, or the rows of an embedding table that the
-// samples used.
+// The gradient of a tensor as a worker holds it: whole, or only the rows of an embedding table that
+// the samples used.
 #ifndef SLUICE_SERVICES_WORKER_CORE_GRADIENT_H_
 #define SLUICE_SERVICES_WORKER_CORE_GRADIENT_H_
 
@@ -23,15 +23,15 @@ struct Gradient {
         rows(std::make_shared<const std::vector<uint64_t>>(std::move(rows))) {}
 
   absl::Cord values;
-  // Ascending; `values` are those of these rows, and all others are zeros. Null: of all rows.
+  // Ascending; `values` holds these rows, all others are zeros. Null: `values` holds all rows.
   std::shared_ptr<const std::vector<uint64_t>> rows;
 };
 
-// INVALID_ARGUMENT, naming the tensor, if it is none of that tensor.
+// INVALID_ARGUMENT, naming the tensor, if `gradient` does not fit the tensor.
 absl::Status CheckGradient(const v1::TensorSpec& tensor, const Gradient& gradient);
 
-// left + right, element by element as AddGradients of gradient_sum.h adds; rows, if both are. Both
-// were checked.
+// left + right, added element by element like AddGradients of gradient_sum.h; rows, if both are
+// rows. Both must have passed CheckGradient.
 absl::StatusOr<Gradient> AddGradients(const v1::TensorSpec& tensor, const Gradient& left,
                                       const Gradient& right);
 

@@ -13,8 +13,8 @@
 namespace sluice::worker {
 namespace {
 
-// Null for a codec that is none, or with options out of their range: a coordinator gives out
-// neither.
+// Null if everything is sent raw; also for an unknown codec or options that are out of range, which
+// no coordinator sends.
 std::unique_ptr<const Codec> CodecOf(const v1::TrainingSpec& training) {
   if (training.push_codec() == v1::CODEC_RAW || training.bit_exact()) return nullptr;
   CodecOptions options;
@@ -26,7 +26,7 @@ std::unique_ptr<const Codec> CodecOf(const v1::TrainingSpec& training) {
   return codec.ok() ? *std::move(codec) : nullptr;
 }
 
-// Nothing, if the whole block takes no more.
+// Nothing if the whole block takes no more bytes.
 std::optional<EncodedBlock> EncodeAsRows(const v1::Block& block, const v1::TensorSpec& tensor,
                                          const Gradient& gradient) {
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
@@ -34,7 +34,7 @@ std::optional<EncodedBlock> EncodeAsRows(const v1::Block& block, const v1::Tenso
   const absl::Span<const uint64_t> rows = RowsIn(cut, all);
   const uint64_t element = ElementBytes(tensor.dtype());
   if (RowsBytes(cut, rows, tensor.dtype()) >= block.count() * element) return std::nullopt;
-  // What an engine or a sum made lies in one piece.
+  // Contiguous if an engine or a sum made it.
   std::string copy;
   absl::string_view values;
   if (const auto flat = gradient.values.TryFlat(); flat.has_value()) {
@@ -54,8 +54,8 @@ void AddTo(absl::Span<const float> residual, absl::Span<T> values) {
   for (size_t i = 0; i < residual.size(); ++i) values[i] += static_cast<T>(residual[i]);
 }
 
-// What was left out of `values`; 0 where that is no number, so that an infinity that made the job
-// skip a step is not carried into all others.
+// The part of `values` that the encoding dropped; 0 where that is not a finite number, so that an
+// infinity that made the job skip a step is not carried into all later steps.
 template <typename T>
 std::vector<float> LeftOut(absl::Span<const T> values, absl::Span<const T> decoded) {
   std::vector<float> residual(values.size());
@@ -125,7 +125,7 @@ absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elemen
   return payload;
 }
 
-// Adds what the block's last encoding left out.
+// Adds what the block's last encoding dropped.
 void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
   auto found = next_residuals_.find(number);
   if (found == next_residuals_.end()) {

@@ -1,20 +1,20 @@
-// Blocks of gradients, as they are pushed. With server-side execution, gradients are references
-// (proto/stage.proto) and go as they are, one for each block.
+// Encodes blocks of gradients for pushes. With server-side execution, gradients are references
+// (proto/stage.proto) and are sent as they are, one for each block.
 //
-// Intuition. A lossy codec leaves a part of each gradient out. With error feedback the worker keeps
-// that part, the block's *residual*, and adds it to the block's next gradient before that is
-// encoded: nothing is lost, only late.
+// Intuition. A lossy codec drops a part of each gradient. With error feedback the worker keeps that
+// part, the block's *residual*, and adds it to the block's next gradient before it encodes that:
+// nothing is lost, it only arrives late.
 //
 //   sent = encode(gradient + residual);  residual <- gradient + residual - decode(sent)
 //
-// The residual is part of the worker's state, so it has to follow what becomes of a contribution.
+// The residual is part of the worker's state, so it has to follow the fate of the contribution.
 // What is encoded in a step (an asynchronous update) is kept until the step's fate is known, and
-// asking again gives the same bytes: a shard that has the block already and one that has not are
-// told the same.
+// encoding it again gives the same bytes: all shards receive the same, whether they have the block
+// already or not.
 //
-//   Commit     the contribution is part of the next version: the new residuals are the residuals
-//   Rollback   it is not, and will be encoded anew: the residuals are what they were before it
-//   Reset      the state is another one (an attempt): there are no residuals
+//   Commit     the contribution is part of the next version: the new residuals become the residuals
+//   Rollback   it is not, and will be encoded again: the residuals are what they were before it
+//   Reset      the state is another one (a new attempt): there are no residuals
 #ifndef SLUICE_SERVICES_WORKER_CORE_GRADIENT_ENCODER_H_
 #define SLUICE_SERVICES_WORKER_CORE_GRADIENT_ENCODER_H_
 
@@ -43,16 +43,17 @@ struct EncodedBlock {
 
 class GradientEncoder {
  public:
-  // Encodes in the codec of `training`; what it cannot carry goes raw. With BitExact everything
-  // does: what is rounded on the wire would depend on where the reduction tree is cut.
+  // Encodes in the codec of `training`; content that the codec cannot carry is sent raw. With
+  // BitExact everything is: what is rounded on the wire would depend on where the reduction tree is
+  // cut.
   explicit GradientEncoder(const v1::TrainingSpec& training);
 
-  // A block of a unit's gradient of `tensor`; `number` is its index in the layout, `gradient` the
-  // whole tensor's. One of rows goes as rows, whatever the job's codec, if `as_rows` and that is
-  // less than the whole block: nothing is left out, so it has no residual. Raw blocks refer to the
-  // gradient's memory. Units of one step that share a block hand its residual on in the order in
-  // which they are first encoded. Buffers always go raw: their changes are no gradients, and
-  // nothing would make up for an error.
+  // A block of a unit's gradient of `tensor`; `number` is its index in the layout, `gradient` is
+  // the whole tensor's. A gradient of rows is sent as rows, whatever the job's codec, if `as_rows`
+  // is set and rows are smaller than the whole block: nothing is dropped, so it has no residual.
+  // Raw blocks refer to the gradient's memory. Units of one step that share a block pass its
+  // residual on in the order in which they are first encoded. Buffers are always sent raw: their
+  // changes are no gradients, and nothing would make up for an error.
   EncodedBlock Encode(const MicrobatchRange& unit, uint32_t number, const v1::Block& block,
                       const v1::TensorSpec& tensor, const Gradient& gradient, bool as_rows);
 
@@ -61,13 +62,13 @@ class GradientEncoder {
   void Reset();
 
  private:
-  using Residual = std::vector<float>;  // an element each; empty: zeros
+  using Residual = std::vector<float>;  // one element each; empty: zeros
   using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
 
   absl::StatusOr<absl::Cord> EncodeValues(uint32_t number, Elements values);
   void TakeResidual(uint32_t number, Elements values);
 
-  std::unique_ptr<const Codec> codec_;  // null: everything goes raw
+  std::unique_ptr<const Codec> codec_;  // null: everything is sent raw
   const bool error_feedback_;
   const bool by_reference_;
   std::map<uint32_t, Residual> residuals_;

@@ -55,7 +55,7 @@ class GradientEncoderTest : public testing::Test {
   std::optional<GradientEncoder> encoder_;
 };
 
-TEST_F(GradientEncoderTest, AReferenceGoesAsItIsForEachBlock) {
+TEST_F(GradientEncoderTest, SendsAReferenceUnchangedForEachBlock) {
   training_.set_execution(v1::TrainingSpec::SERVER);
   Begin(v1::CODEC_RAW, false);
   v1::Block block;
@@ -67,7 +67,7 @@ TEST_F(GradientEncoderTest, AReferenceGoesAsItIsForEachBlock) {
   EXPECT_EQ(encoded.payload, "reference");
 }
 
-TEST_F(GradientEncoderTest, WhatIsLeftOutComesWithTheNextGradients) {
+TEST_F(GradientEncoderTest, TheResidualIsAddedToTheNextGradients) {
   Begin(v1::CODEC_TOP_K, true);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
   encoder_->Commit();
@@ -80,7 +80,7 @@ TEST_F(GradientEncoderTest, WhatIsLeftOutComesWithTheNextGradients) {
   EXPECT_EQ(Sent({0, 0, 0, 0}), (Floats{0, 1, 0, 0}));
 }
 
-TEST_F(GradientEncoderTest, WithoutErrorFeedbackWhatIsLeftOutIsLost) {
+TEST_F(GradientEncoderTest, WithoutErrorFeedbackTheResidualIsLost) {
   Begin(v1::CODEC_TOP_K, false);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
   encoder_->Commit();
@@ -99,7 +99,7 @@ TEST_F(GradientEncoderTest, SendsTheSameBytesAgainUntilTheStepIsSettled) {
   EXPECT_NE(Encode({0.3f, 127}).payload, first);
 }
 
-TEST_F(GradientEncoderTest, AContributionThatIsTakenBackLeavesTheResidualsAsTheyWere) {
+TEST_F(GradientEncoderTest, ARolledBackContributionLeavesTheResidualsUnchanged) {
   Begin(v1::CODEC_TOP_K, true);
   Sent({1, 4, 2, 3});
   encoder_->Commit();
@@ -108,7 +108,7 @@ TEST_F(GradientEncoderTest, AContributionThatIsTakenBackLeavesTheResidualsAsThey
   EXPECT_EQ(Sent({0, 0, 0, 0}), (Floats{0, 0, 0, 3}));
 }
 
-TEST_F(GradientEncoderTest, UnitsOfAStepHandTheResidualOn) {
+TEST_F(GradientEncoderTest, UnitsOfAStepPassTheResidualOn) {
   Begin(v1::CODEC_TOP_K, true);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
   EXPECT_EQ(Sent({1, 0, 0, 0}, kOtherUnit), (Floats{0, 0, 0, 3}));
@@ -131,7 +131,7 @@ TEST_F(GradientEncoderTest, AnotherAttemptBeginsWithoutResiduals) {
   EXPECT_EQ(Sent({1, 0, 0, 0}), (Floats{1, 0, 0, 0}));
 }
 
-TEST_F(GradientEncoderTest, AnInfinityIsSentAndNotKept) {
+TEST_F(GradientEncoderTest, AnInfinityIsSentButNotKeptAsAResidual) {
   Begin(v1::CODEC_INT8, true);
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(std::isnan(Sent({infinity, 1})[1]));
@@ -139,7 +139,7 @@ TEST_F(GradientEncoderTest, AnInfinityIsSentAndNotKept) {
   EXPECT_EQ(Sent({127, 1}), (Floats{127, 1}));
 }
 
-TEST_F(GradientEncoderTest, RoundingToHalfPrecisionCanBeMadeUpForToo) {
+TEST_F(GradientEncoderTest, RoundingToHalfPrecisionHasResidualsToo) {
   Begin(v1::CODEC_FLOAT16, true);
   EXPECT_EQ(Sent({2049}), (Floats{2048}));
   encoder_->Commit();
@@ -164,7 +164,7 @@ TEST_F(GradientEncoderTest, Float64GradientsHaveResidualsToo) {
   EXPECT_EQ(sent({1, 0}), (std::vector<double>{2, 0}));
 }
 
-TEST_F(GradientEncoderTest, BuffersAndBitExactGradientsGoRaw) {
+TEST_F(GradientEncoderTest, BuffersAndBitExactGradientsAreSentRaw) {
   Begin(v1::CODEC_INT8, true);
   tensor_.set_kind(v1::BUFFER);
   EXPECT_EQ(Encode({1, 2}).codec, v1::CODEC_RAW);

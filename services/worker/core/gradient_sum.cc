@@ -28,8 +28,8 @@ void CopyTo(const absl::Cord& from, char* to) {
 template <typename T>
 absl::Cord AddAs(const absl::Cord& left, const absl::Cord& right) {
   const size_t count = left.size() / sizeof(T);
-  // Left is copied to where the sum will be, right to a scratch that fits the cache, piece by
-  // piece: chunks of the two need not be cut at the same places.
+  // Copies left to the place of the sum and right to a scratch that fits the cache, piece by piece:
+  // chunks of the two need not be cut at the same places.
   auto sum = std::make_shared<std::vector<T>>(count);
   CopyTo(left, reinterpret_cast<char*>(sum->data()));
   constexpr size_t kPiece = 4096;

@@ -48,7 +48,7 @@ TEST(AddGradientsTest, HalfPrecisionIsRoundedOncePerSum) {
   EXPECT_EQ(*sum, Bytes<BFloat16>({ToBFloat16(257.0f)}));
 }
 
-TEST(AddGradientsTest, DifferentSizesAndIntegersAreRefused) {
+TEST(AddGradientsTest, RejectsDifferentSizesAndIntegers) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       AddGradients(v1::FLOAT32, Bytes<float>({1}), Bytes<float>({1, 2})).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(

@@ -24,7 +24,7 @@ absl::Cord Numbers(const std::vector<float>& values) {
                                       values.size() * sizeof(float)));
 }
 
-TEST(GradientTest, RowsAreAddedWhereBothHaveThemAndKeptWhereOneHas) {
+TEST(GradientTest, SharedRowsAreAddedAndOtherRowsAreKept) {
   const auto sum = AddGradients(Table(), Gradient({1, 3}, Numbers({1, 2, 3, 4})),
                                 Gradient({0, 3}, Numbers({10, 20, 30, 40})));
   ASSERT_TRUE(sum.ok()) << sum.status();
@@ -60,7 +60,7 @@ TEST(GradientTest, ElementsMayBeginAndEndWithinARow) {
             Numbers({3, 4}));
 }
 
-TEST(GradientTest, WhatIsNoGradientOfTheTensorIsNamed) {
+TEST(GradientTest, RejectsAGradientThatDoesNotFitTheTensorByName) {
   const auto message = [](const v1::TensorSpec& tensor, const Gradient& gradient) {
     return std::string(CheckGradient(tensor, gradient).message());
   };
@@ -69,13 +69,13 @@ TEST(GradientTest, WhatIsNoGradientOfTheTensorIsNamed) {
   EXPECT_EQ(message(Table(), Gradient({1}, Numbers({1}))),
             "the gradient of 'table' has 4 bytes, not 8");
   EXPECT_EQ(message(Table(), Gradient({5}, Numbers({1, 2}))),
-            "the gradient of 'table' names row 5 of 5");
+            "the gradient of 'table' names row 5, but the tensor has 5 rows");
   EXPECT_EQ(message(Table(), Gradient({2, 2}, Numbers({1, 2, 3, 4}))),
-            "the gradient of 'table' names row 2 behind row 2");
+            "the gradient of 'table' names row 2 after row 2");
   v1::TensorSpec vector = Table();
   vector.mutable_shape()->RemoveLast();
   EXPECT_EQ(message(vector, Gradient({2}, Numbers({1}))),
-            "the gradient of 'table' has rows, and the tensor is no matrix");
+            "the gradient of 'table' has rows, but the tensor is not a matrix");
   EXPECT_TRUE(CheckGradient(Table(), Gradient({}, absl::Cord())).ok());
 }
 

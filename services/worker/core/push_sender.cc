@@ -25,6 +25,7 @@ void PushSender::ResetPartition(uint32_t partition) {
   const bool closed = state.closed;
   state = Partition();
   state.closed = closed;
+
   for (const MicrobatchRange& unit : gradients_->units()) {
     for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
       if (IsReduced(block)) continue;
@@ -38,6 +39,7 @@ void PushSender::ResetPartition(uint32_t partition) {
       }
     }
   }
+
   if (reduction_ == nullptr) return;
   for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
     if (!reduction_->Owns(block)) continue;
@@ -54,7 +56,8 @@ bool PushSender::IsReduced(uint32_t block) const {
          reduction_->Covers(context_->layout.blocks(static_cast<int>(block)).tensor());
 }
 
-// A sum is pushed as if it were of the first unit: a block is known by member, unit and number.
+// A sum is pushed as if it belonged to the first unit: a block is identified by member, unit and
+// number.
 void PushSender::AddSum(uint32_t block) {
   if (reduction_->Sum(block) == nullptr) return;
   Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
@@ -72,7 +75,7 @@ void PushSender::OnReduced() {
   }
 }
 
-// About what it will take to send.
+// Approximately how many bytes the push will need.
 uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
   const uint64_t whole = context_->index->bytes(block);
   if (gradient.rows == nullptr || !context_->RowsTravel()) return whole;
@@ -123,11 +126,13 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
       bare.push_back(partition);
     }
   }
+
   if (!bare.empty() && frames.empty()) frames.push_back(NewFrame());
   if (!context_->rules->NameEveryPartition() && !bare.empty()) bare.pop_back();
   for (uint32_t partition : bare) {
     frames.back().header.mutable_push()->add_complete(partition);
   }
+
   for (Frame& frame : frames) {
     v1::Push& push = *frame.header.mutable_push();
     if (push.complete_size() == 0) continue;
@@ -136,6 +141,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     push.set_pull_next(common_.pull_next);
     push.set_ordinal(common_.ordinal);
   }
+
   if (!frames.empty() && common_.has_apply && AllSentTo(link.id())) {
     *frames.back().header.mutable_push()->mutable_apply() = common_.apply;
   }
@@ -154,10 +160,11 @@ PushSender::Frame PushSender::NewFrame() const {
 
 void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames) {
   Partition& state = state_[partition];
-  // By unit, each in the order of the layout: that is how a shard likes to find them.
+  // By unit, each in the order of the layout: the order that suits a shard best.
   std::sort(state.pending.begin(), state.pending.end(), [](const Pending& a, const Pending& b) {
     return std::make_pair(a.unit.begin, a.block) < std::make_pair(b.unit.begin, b.block);
   });
+
   const MicrobatchRange* unit = nullptr;
   for (const Pending& pending : state.pending) {
     const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
@@ -170,6 +177,7 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
       encoded =
           encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient, as_rows);
     }
+
     if (unit == nullptr || !(*unit == pending.unit) ||
         frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
       unit = &pending.unit;
@@ -178,6 +186,7 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
       push.set_partition(partition);
       *push.mutable_microbatches() = ToProto(Interval{unit->begin, unit->end});
     }
+
     v1::WorkerProgress& progress = context_->progress;
     progress.set_pushed_bytes(progress.pushed_bytes() + encoded.payload.size());
     progress.set_gradient_bytes(progress.gradient_bytes() + context_->index->bytes(pending.block));
@@ -187,6 +196,7 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
     header.set_codec(encoded.codec);
     frames->back().payload.Append(std::move(encoded.payload));
   }
+
   state.pending.clear();
   state.pending_bytes = 0;
 }

@@ -1,4 +1,4 @@
-// Cuts gradients into Push frames, as they become final.
+// Divides gradients into Push frames as they become final.
 #ifndef SLUICE_SERVICES_WORKER_CORE_PUSH_SENDER_H_
 #define SLUICE_SERVICES_WORKER_CORE_PUSH_SENDER_H_
 
@@ -15,9 +15,9 @@
 
 namespace sluice::worker {
 
-// Keeps, for each partition, which blocks have been sent on the present stream to its owner. A
-// frame goes out when kEagerBytes have come together or the partition has all it will get; the last
-// one of a partition names it as complete.
+// Keeps, for each partition, which blocks were sent to its owner on the current stream. A frame is
+// sent when kEagerBytes have accumulated or when the partition has all that it will get; the last
+// frame of a partition marks it as complete.
 class PushSender {
  public:
   // Fields that all frames of a step or update share.
@@ -28,7 +28,7 @@ class PushSender {
     uint64_t microbatches = 0;
     uint64_t ordinal = 0;
     bool pull_next = false;
-    // Asynchronous with one shard: rides on the last frame.
+    // asynchronous with one shard: is sent with the last frame
     bool has_apply = false;
     v1::Apply apply;
   };
@@ -36,28 +36,29 @@ class PushSender {
   explicit PushSender(WorkerContext* context)
       : context_(context), encoder_(context->job.training()) {}
 
-  // Sends nothing any more.
+  // Stops sending.
   void Stop();
-  // Everything that `gradients` holds and will hold is to be sent, and was not. With `reduction`
-  // (null: none), of tensors that it covers the sums that this worker owns, in their place.
+  // Everything that `gradients` holds and will hold is to be sent, and has not been sent. With
+  // `reduction` (null: none), tensors that it covers are replaced by the sums that this worker
+  // owns.
   void Start(const StepGradients* gradients, Common common,
              const DenseReduction* reduction = nullptr);
   bool active() const { return gradients_ != nullptr; }
   Common& common() { return common_; }
-  // Told by the mode what becomes of the contributions that are sent here.
+  // The mode reports to it the fate of the contributions that are sent here.
   GradientEncoder& encoder() { return encoder_; }
 
   // A unit's tensor is resolved.
   void OnResolved(const MicrobatchRange& unit, uint32_t tensor);
-  // The sums of the reduction are there.
+  // The sums of the reduction are ready.
   void OnReduced();
-  // What was sent to this shard does not count any more.
+  // Everything that was sent to this shard has to be sent again.
   void SendAgain(ShardId shard);
-  // The partition needs nothing any more.
+  // The partition needs no further pushes.
   void Close(uint32_t partition) { state_[partition].closed = true; }
 
   void Flush();
-  // Every partition was named as complete, or closed.
+  // Whether every partition was marked as complete, or closed.
   bool AllSent() const;
   bool AllSentTo(ShardId shard) const;
 
@@ -84,7 +85,7 @@ class PushSender {
   bool IsReduced(uint32_t block) const;
   void AddSum(uint32_t block);
   void FlushTo(ShardLink& link, const std::vector<uint32_t>& partitions);
-  // `as_rows`: the shard takes rows of tables.
+  // `as_rows`: the shard accepts rows of tables.
   void AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames);
   uint64_t BytesOf(const Gradient& gradient, uint32_t block) const;
   Frame NewFrame() const;

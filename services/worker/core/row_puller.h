@@ -1,9 +1,9 @@
-// Which rows of embedding tables a worker pulls.
+// Selects the rows of embedding tables that a worker pulls.
 //
 // Intuition. The samples of a step are known before its parameters are: they are a function of the
-// seed. So a worker reads what it will compute next, finds the rows that it names, and pulls those
-// alone. Its tables are then right for these samples and for no others: what was pulled for one
-// assignment is of no use for another, and evaluation pulls a version whole.
+// seed. So a worker reads the samples that it will compute next, finds the rows that they name, and
+// pulls only those. Its tables are then right for these samples and for no others: rows pulled for
+// one assignment are of no use for another, and evaluation pulls whole versions.
 #ifndef SLUICE_SERVICES_WORKER_CORE_ROW_PULLER_H_
 #define SLUICE_SERVICES_WORKER_CORE_ROW_PULLER_H_
 
@@ -23,22 +23,22 @@ class RowPuller {
  public:
   explicit RowPuller(WorkerContext* context) : context_(context) {}
 
-  // Whether this job's worker pulls rows at all. Constant once the model is ready.
+  // Whether the workers of this job pull rows at all. Constant once the model is ready.
   bool active() const;
 
-  // Has the rows of these samples found, unless these are the last that were named.
+  // Starts to find the rows of these samples, unless they are the samples of the last call.
   void Want(Positions positions);
-  // Of what was asked for with this id; others are ignored.
+  // The result for this id; results for other ids are ignored.
   void OnRows(RowsId id, RowSelections rows);
 
-  // Of the samples named last; false before any were.
+  // Whether the rows of the samples of the last Want are known; false before the first Want.
   bool known() const { return known_; }
   const Positions& positions() const { return positions_; }
   // Only while known().
   const RowSelections& rows() const { return rows_; }
 
-  // Adds the rows to a pull that goes to this shard; its payload. Nothing, if the shard does not
-  // take them: then everything comes whole, which holds these rows too.
+  // Adds the rows to a pull for this shard; returns its payload. Adds nothing if the shard does not
+  // accept rows: then everything arrives whole, which includes these rows.
   absl::Cord AddTo(const ShardLink& link, v1::Pull* pull) const;
 
  private:
@@ -50,7 +50,7 @@ class RowPuller {
   RowSelections rows_;
 };
 
-// Whether all samples of `part` are among `whole`.
+// Whether all samples of `part` are also in `whole`.
 bool Contains(const Positions& whole, const Positions& part);
 
 }  // namespace sluice::worker

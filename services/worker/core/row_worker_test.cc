@@ -55,7 +55,7 @@ class RowWorkerTest : public testing::Test {
     world_->TakeSent(kShardA);
     world_->TakeSent(kShardB);
   }
-  // Answers the only request for rows that there is.
+  // Answers the only request for rows.
   void AnswerRows(std::vector<uint64_t> rows) {
     ASSERT_THAT(world_->row_requests_, SizeIs(1));
     const RowsId id = world_->row_requests_[0].id;
@@ -77,7 +77,7 @@ class RowWorkerTest : public testing::Test {
         {kWidth, 0, kRows * kWidth}, rows, v1::FLOAT64,
         {reinterpret_cast<const char*>(table.data()), table.size() * sizeof(double)});
   }
-  // The table's partition, of which these rows come.
+  // Receives these rows of the table's partition.
   void ReceiveRows(uint64_t version, const std::vector<uint64_t>& rows, uint64_t request = 0) {
     const absl::Cord payload = RowsPayload(rows);
     v1::Header header;
@@ -157,7 +157,7 @@ TEST_F(RowWorkerTest, TheNextVersionIsPulledByTheRowsOfTheNextSamples) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(48, 52)));
 }
 
-TEST_F(RowWorkerTest, AGradientOfRowsGoesAsRows) {
+TEST_F(RowWorkerTest, AGradientOfRowsIsSentAsRows) {
   BeginStep();
   Finish({3, 8});
   const auto pushes = world_->TakeSent(kShardA);
@@ -170,7 +170,7 @@ TEST_F(RowWorkerTest, AGradientOfRowsGoesAsRows) {
   EXPECT_EQ(parts->parts[1].offset, 8 * kWidth);
 }
 
-TEST_F(RowWorkerTest, AShardThatDoesNotTakeRowsIsAskedForAndGivenWholeTables) {
+TEST_F(RowWorkerTest, PullsAndPushesWholeTablesIfTheShardDoesNotAcceptRows) {
   Make();
   world_->takes_rows_ = false;
   Start();
@@ -195,7 +195,7 @@ TEST_F(RowWorkerTest, AShardThatDoesNotTakeRowsIsAskedForAndGivenWholeTables) {
   EXPECT_EQ(pushes[0].blocks(0).payload_bytes(), kRows * kWidth * sizeof(double));
 }
 
-TEST_F(RowWorkerTest, AJobThatWantsTablesWholeAsksForNoRows) {
+TEST_F(RowWorkerTest, AJobOfWholeTablesRequestsNoRows) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
@@ -205,12 +205,12 @@ TEST_F(RowWorkerTest, AJobThatWantsTablesWholeAsksForNoRows) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAnew) {
+TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAgain) {
   BeginStep();
   Finish({3});
   Forget();
   world_->row_requests_.clear();
-  // The other member died: what is held of version 5 lacks the rows of its samples.
+  // The other member died: the held part of version 5 does not have the rows of its samples.
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_THAT(world_->computes_, IsEmpty());
   EXPECT_THAT(TakePulls(kShardA), IsEmpty());
@@ -225,7 +225,7 @@ TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAnew) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(40, 48)));
 }
 
-TEST_F(RowWorkerTest, ASmallerAssignmentGoesOnWithWhatIsHeld) {
+TEST_F(RowWorkerTest, ASmallerAssignmentContinuesWithTheHeldRows) {
   BeginStep(/*bit_exact=*/true);
   world_->row_requests_.clear();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
@@ -235,7 +235,7 @@ TEST_F(RowWorkerTest, ASmallerAssignmentGoesOnWithWhatIsHeld) {
   EXPECT_THAT(Requested(), ElementsAre(std::make_pair(48, 50)));
 }
 
-TEST_F(RowWorkerTest, ANewStreamIsAskedForTheRowsAgain) {
+TEST_F(RowWorkerTest, RequestsTheRowsAgainOnANewStream) {
   BeginStep();
   Finish({3});
   AnswerRows({9});
@@ -246,22 +246,22 @@ TEST_F(RowWorkerTest, ANewStreamIsAskedForTheRowsAgain) {
   EXPECT_EQ(RowsOf(pulls[0]), (RowSelections{{0, {9}}}));
 }
 
-TEST_F(RowWorkerTest, RowsThatWereNotAskedForBreakTheirStream) {
+TEST_F(RowWorkerTest, RowsThatWereNotRequestedBreakTheStream) {
   Begin();
   AnswerRows({3});
   ReceiveRows(5, {4});
   ASSERT_THAT(world_->disconnects_, SizeIs(1));
-  EXPECT_EQ(world_->disconnects_[0], "rows of 'a' are not the 1 that were asked for");
+  EXPECT_EQ(world_->disconnects_[0], "rows of 'a' are not the 1 that were requested");
   EXPECT_THAT(world_->stored_, IsEmpty());
 }
 
-TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheirStream) {
+TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheStream) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
   ReceiveRows(5, {4});
   ASSERT_THAT(world_->disconnects_, SizeIs(1));
-  EXPECT_EQ(world_->disconnects_[0], "rows of tensor 0, of which none were asked for");
+  EXPECT_EQ(world_->disconnects_[0], "rows of tensor 0, which were not requested");
 }
 
 TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
@@ -278,7 +278,7 @@ TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ASampleThatNamesARowThatIsNotThereFailsTheJob) {
+TEST_F(RowWorkerTest, ASampleThatNamesAMissingRowFailsTheJob) {
   Begin();
   const RowsId id = world_->row_requests_[0].id;
   world_->Do(world_->core_.OnRows(id, RowSelections{{0, {kRows}}}, world_->now_));
@@ -303,7 +303,7 @@ TEST_F(RowWorkerTest, AnAsynchronousWorkerPullsTheRowsOfItsLease) {
   world_->Start();
   world_->Install(world_->MakeView(1, 0, {{kSelf, {}}}, 0));
   world_->ConnectAll();
-  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "nobody knows what will be computed";
+  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "it is unknown what will be computed";
   v1::Header lease;
   lease.mutable_lease()->mutable_samples()->set_end(16);
   world_->Receive(kShardA, lease);
@@ -338,7 +338,7 @@ TEST_F(RowWorkerTest, AnAsynchronousWorkerPullsTheRowsOfItsLease) {
   sent.pop_back();
   ASSERT_TRUE(sent.back().header.has_apply());
   EXPECT_FALSE(sent.back().header.apply().pull_next());
-  ASSERT_TRUE(pull.header.has_pull()) << "behind the Apply";
+  ASSERT_TRUE(pull.header.has_pull()) << "after the Apply";
   EXPECT_EQ(RowsOf(pull), (RowSelections{{0, {9}}}));
 }
 

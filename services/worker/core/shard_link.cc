@@ -80,7 +80,7 @@ void ShardLink::DropQueue() {
 void ShardLink::Pump(WorkerActions* actions) {
   while (ready() && !queue_.empty()) {
     const uint64_t size = queue_.front().payload.size();
-    // A frame that is larger than the window goes alone.
+    // A frame that is larger than the window is sent alone.
     if (size > credit_ && credit_ < window_) return;
     credit_ -= std::min(size, credit_);
     queued_bytes_ -= size;

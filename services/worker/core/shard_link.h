@@ -1,4 +1,4 @@
-// A worker's stream to one shard: greeting, credit, and trying again.
+// A worker's stream to one shard: greeting, credit, and reconnecting.
 #ifndef SLUICE_SERVICES_WORKER_CORE_SHARD_LINK_H_
 #define SLUICE_SERVICES_WORKER_CORE_SHARD_LINK_H_
 
@@ -13,12 +13,12 @@
 
 namespace sluice::worker {
 
-// waiting -> connecting -> greeting -> ready; from each back to waiting when the stream breaks.
-// Frames go out in the order of Send; those with a payload wait for the shard's credit, and all
-// behind them. What is queued or on the way is lost with the stream: whoever sends learns from
-// ready() turning true again that it has to send again.
+// waiting -> connecting -> greeting -> ready; from each state back to waiting when the stream
+// breaks. Frames are sent in the order of Send; a frame with a payload waits for the shard's
+// credit, and so do all frames behind it. What is queued or in flight is lost with the stream: when
+// ready() turns true again, the sender has to send again.
 //
-// The queue is bounded by what a worker can have to say in one view: its gradients of one step
+// The queue is bounded by what a worker can have to send in one view: its gradients of one step
 // (references to their memory, not copies) and a few requests.
 class ShardLink {
  public:
@@ -27,28 +27,28 @@ class ShardLink {
   ShardId id() const { return id_; }
   const std::string& address() const { return address_; }
   bool ready() const { return state_ == State::kReady; }
-  // Whether the shard, as it said on this stream, takes rows of tables.
+  // Whether the shard announced on this stream that it accepts rows of tables.
   bool takes_rows() const { return takes_rows_; }
   // Counts the times it became ready.
   uint64_t generation() const { return generation_; }
 
-  // Tries to connect if it is time to.
+  // Tries to connect if it is time.
   void Tick(absl::Time now, WorkerActions* actions);
   // When Tick has something to do.
   absl::Time NextDeadline() const;
 
   void OnConnected(const v1::Header& hello, WorkerActions* actions);
-  // False: not expected now.
+  // False: the reply is not expected now.
   bool OnHelloReply(const v1::HelloReply& reply);
-  // Tries again after a growing pause (50 ms to 1 s).
+  // Tries again after a pause that grows from 50 ms to 1 s.
   void OnBroken(absl::Time now);
-  // Breaks it ourselves.
+  // Breaks the stream from this side.
   void Reset(const std::string& reason, absl::Time now, WorkerActions* actions);
   void Close(const std::string& reason, WorkerActions* actions);
 
   void Send(v1::Header header, absl::Cord payload, WorkerActions* actions);
   void OnCredit(uint64_t bytes, WorkerActions* actions);
-  // Forgets what has not gone out (it is of an older view).
+  // Forgets frames that were not sent (they belong to an older view).
   void DropQueue();
 
   uint64_t queued_bytes() const { return queued_bytes_; }

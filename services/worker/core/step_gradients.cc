@@ -23,7 +23,7 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
   for (const Interval& range : Merged(ranges)) {
     uint64_t begin = range.begin;
     while (begin < range.end) {
-      // The largest power of two at which `begin` is aligned and that fits.
+      // The largest power of two that divides `begin` and fits.
       uint64_t size = begin == 0 ? uint64_t{1} << 62 : begin & (~begin + 1);
       while (size > range.end - begin) size >>= 1;
       roots.push_back({begin, begin + size});
@@ -81,8 +81,8 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
       it = nodes_.erase(it);
       continue;
     }
-    // A node that is not whole is a microbatch that is being computed, or a sum whose halves are
-    // both kept as well: those cover it.
+    // A node that is not whole is a microbatch in progress, or a sum whose halves are both kept as
+    // well: they cover it.
     if (it->second.IsWhole() || range.size() == 1) rest.Remove(range);
     if (!IsInsideUnit(it->first)) units_.push_back({range.begin, range.end});
     ++it;
@@ -94,7 +94,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
       MakeNode({leaf, leaf + 1});
     }
   }
-  // What was kept may have become each other's sibling within a larger unit.
+  // Kept nodes may now be siblings within a larger unit.
   std::vector<NodeKey> keys;
   for (const auto& [key, node] : nodes_) keys.push_back(key);
   std::stable_sort(keys.begin(), keys.end(), [](const NodeKey& a, const NodeKey& b) {
@@ -102,7 +102,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
   });
   for (const NodeKey& key : keys) {
     for (int tensor = 0; tensor < table_->tensors_size(); ++tensor) {
-      // The sizes of one tensor's gradients agree (Resolve checked them): no error here.
+      // The sizes of one tensor's gradients agree (Resolve checked them): this cannot fail.
       (void)MergeUp(key, static_cast<uint32_t>(tensor));
     }
   }
@@ -153,7 +153,7 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
       sum.tensors[tensor].gradient = left.gradient ? left.gradient : right.gradient;
     }
     sum.tensors[tensor].resolved = true;
-    // The halves are kept until the sum is whole: a view change may still want one of them.
+    // The halves are kept until the sum is whole: a view change may still need one of them.
     if (--sum.unresolved == 0) DropInside(parent);
     key = parent;
   }

@@ -1,15 +1,15 @@
-// The gradients that a worker holds of one step, by microbatches.
+// The gradients of one step that a worker holds, by microbatches.
 //
-// Intuition. What a worker pushes of a step is a few *units*: sums over contiguous microbatches.
-// Normally a unit is what was computed as one batch. With BitExact (docs/protocol.md 7) units are
-// the maximal complete subtrees of its assignment in the fixed binary tree over the step's
-// microbatches (a power of two); each microbatch is computed by itself, and a node is the sum of
-// its two children. Sums are made here, tensor by tensor, as soon as both halves are there, so that
-// a unit's tensor can go out while backward still runs.
+// Intuition. A worker pushes its part of a step as a few *units*: sums over contiguous
+// microbatches. Normally a unit is what was computed as one batch. With BitExact (docs/protocol.md
+// 7) units are the maximal complete subtrees of its assignment in the fixed binary tree over the
+// step's microbatches (a power of two); each microbatch is computed by itself, and a node is the
+// sum of its two children. Sums are computed here, tensor by tensor, as soon as both halves are
+// available, so that a unit's tensor can be pushed while backward still runs.
 //
-// When the view changes, Assign keeps what lies wholly inside the new assignment and says what is
-// left to be computed. A node that lies partly outside is never used again: it would overlap
-// another member's.
+// When the view changes, Assign keeps the nodes that are wholly inside the new assignment and
+// returns what remains to be computed. A node that is partly outside is never used again: it would
+// overlap another member's.
 #ifndef SLUICE_SERVICES_WORKER_CORE_STEP_GRADIENTS_H_
 #define SLUICE_SERVICES_WORKER_CORE_STEP_GRADIENTS_H_
 
@@ -27,7 +27,7 @@
 
 namespace sluice::worker {
 
-// Microbatches [begin, end) of a step. (PositionRange is a plain pair of numbers; here they count
+// Microbatches [begin, end) of a step. (PositionRange is a pair of numbers; here they count
 // microbatches.)
 using MicrobatchRange = PositionRange;
 
@@ -38,7 +38,7 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
 
 class StepGradients {
  public:
-  // A tensor of a unit: unresolved, without gradient, or with one.
+  // A tensor of a unit: unresolved, without a gradient, or with a gradient.
   struct TensorState {
     bool resolved = false;
     std::optional<Gradient> gradient;
@@ -48,16 +48,16 @@ class StepGradients {
   StepGradients(const v1::TensorTable* table, bool tree, const WorkerRules* rules);
 
   // Sets the assignment (ascending, disjoint), forgets what cannot be used for it, and returns what
-  // is to be computed now: ranges that were not asked for before or had to be forgotten. With
+  // is to be computed now: ranges that were not returned before or had to be forgotten. With
   // `tree`, single microbatches.
   std::vector<MicrobatchRange> Assign(const std::vector<MicrobatchRange>& assignment);
 
   // Whether a range that Assign returned is still wanted.
   bool Wants(const MicrobatchRange& computed) const { return nodes_.count(Key(computed)) != 0; }
 
-  // Counts the units' tensors that `tensor` of a computed range resolves: none or one. Called for
-  // each; nullopt: no gradient. A range that is not wanted and a tensor that is resolved are
-  // ignored. Returns the unit that has the tensor now, if one has.
+  // Resolves `tensor` of a computed range in the units that contain it: none or one. Called for
+  // each tensor; nullopt: no gradient. A range that is not wanted and a tensor that is resolved are
+  // ignored. Returns the unit in which the tensor is now resolved, if any.
   absl::StatusOr<std::optional<MicrobatchRange>> Resolve(const MicrobatchRange& computed,
                                                          uint32_t tensor,
                                                          std::optional<Gradient> gradient);
@@ -81,7 +81,8 @@ class StepGradients {
   bool IsUnit(const NodeKey& key) const;
   bool IsInsideUnit(const NodeKey& key) const;
   Node& MakeNode(const NodeKey& key);
-  // Sums a tensor upwards as far as both halves are there; the unit it arrives at, if any.
+  // Sums a tensor upwards while both halves are available; returns the unit that it reaches, if
+  // any.
   absl::StatusOr<std::optional<NodeKey>> MergeUp(NodeKey key, uint32_t tensor);
   void DropInside(const NodeKey& key);
   std::vector<MicrobatchRange> AssignTree(const std::vector<MicrobatchRange>& assignment);

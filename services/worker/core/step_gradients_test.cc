@@ -39,7 +39,7 @@ MicrobatchRange Range(uint64_t begin, uint64_t end) { return {begin, end}; }
 
 class StepGradientsTest : public testing::Test {
  protected:
-  // The gradient of a microbatch is a bit of its own, so a sum tells which ones are in it.
+  // The gradient of each microbatch is its own bit, so a sum shows which microbatches are in it.
   void Compute(StepGradients& gradients, const std::vector<MicrobatchRange>& ranges) {
     for (const MicrobatchRange& range : ranges) {
       double sum = 0;
@@ -96,7 +96,7 @@ TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesT
   EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
 }
 
-TEST_F(StepGradientsTest, AUnitThatLiesPartlyOutsideTheNewAssignmentIsComputedAgain) {
+TEST_F(StepGradientsTest, AUnitPartlyOutsideTheNewAssignmentIsComputedAgain) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 3)}), ElementsAre(Range(0, 3)));
@@ -121,7 +121,7 @@ TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpw
   EXPECT_EQ(ValueOf(gradients.Get(Range(2, 3), 0).gradient->values), 4);
 }
 
-TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnWhoSums) {
+TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnTheWorkerThatSums) {
   // In float32 these four have different sums in different orders.
   const std::vector<float> values = {1e8f, 3.7f, -1e8f, 2.9f};
   const auto number = [](float value) {
@@ -191,7 +191,7 @@ TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatc
           }
         }
         Compute(gradients, rest);
-        Compute(gradients, pending);  // those that were under way; unwanted ones are ignored
+        Compute(gradients, pending);  // those in progress; unwanted ranges are ignored
         EXPECT_EQ(gradients.units(), MaximalSubtrees({second}));
         ASSERT_TRUE(gradients.IsComplete());
         for (const MicrobatchRange& unit : gradients.units()) {

@@ -11,14 +11,15 @@ void StepTimes::OnAnswered(absl::Time now, absl::Time sent) {
 
 void StepTimes::OnData(absl::Time now, absl::Time sent) {
   OnAnswered(now, sent);
-  // Before all is pushed, others' data costs nothing; what there is by then is the first.
+  // Data that arrives before everything is pushed costs no time of its own.
   if (data_ == absl::InfiniteFuture()) data_ = now;
 }
 
 void StepTimes::AddTo(v1::WorkerProgress* progress) const {
   if (computed_ == absl::InfiniteFuture()) return;
-  // The next mark, not before the one before it; one that never came takes no time, but what was
-  // never wholly given was on its way until the version was whole without it.
+  // The next mark, but not before the previous one. A mark that is missing takes no time; a
+  // contribution that was never given completely counts as in flight until the version was whole
+  // without it.
   const auto mark = [](absl::Time at, absl::Time before) {
     return at == absl::InfiniteFuture() ? before : std::max(at, before);
   };

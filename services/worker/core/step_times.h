@@ -1,4 +1,4 @@
-// Where the time from a step's last gradient to the next version goes.
+// How the time from a step's last gradient to the next version is spent.
 #ifndef SLUICE_SERVICES_WORKER_CORE_STEP_TIMES_H_
 #define SLUICE_SERVICES_WORKER_CORE_STEP_TIMES_H_
 
@@ -7,32 +7,32 @@
 
 namespace sluice::worker {
 
-// Of one step, or of one asynchronous update and the pull behind it:
+// Of one step, or of one asynchronous update and the pull after it:
 //
-//   last gradient --push--> everything has gone out --wait--> first data --pull--> all data
+//   last gradient --push--> everything is sent --wait--> first data --pull--> all data
 //
-// "Gone out" is what the shell says (WorkerCore::OnSent); where it says nothing, when nothing
-// waited for a shard's credit any more. What comes in earlier than the mark before it costs no time
-// of its own, so the parts never overlap and never count twice. docs/metrics.md tells what they
-// mean.
+// "Sent" is when the shell reports it (WorkerCore::OnSent); without a report, when no payload
+// waited for a shard's credit any more. A mark that is earlier than the mark before it takes no
+// time of its own, so the parts never overlap and nothing is counted twice. docs/metrics.md
+// describes them.
 class StepTimes {
  public:
   // A step begins, or begins again: in a new view, time is counted from there.
   void Begin() { *this = StepTimes(); }
 
   void OnComputed(absl::Time now) { computed_ = now; }
-  // All of the contribution was given to the streams and nothing waits for credit.
+  // All of the contribution was given to the streams, and no payload waits for credit.
   void OnGiven(absl::Time now) { given_ = now; }
   bool given() const { return given_ != absl::InfiniteFuture(); }
-  // The contribution is answered: what goes out from now on is not of it. `sent`: when there was
-  // last nothing left to send.
+  // The contribution is answered: what is sent from now on does not belong to it. `sent`: when the
+  // send queue was last empty.
   void OnAnswered(absl::Time now, absl::Time sent);
-  // Some data of the next version came in, and so the contribution is answered.
+  // Some data of the next version arrived, which also answers the contribution.
   void OnData(absl::Time now, absl::Time sent);
-  // All of it did.
+  // All data of the next version arrived.
   void OnWhole(absl::Time now) { whole_ = now; }
 
-  // Adds push, wait and pull; nothing if no gradient was computed.
+  // Adds push, wait and pull; adds nothing if no gradient was computed.
   void AddTo(v1::WorkerProgress* progress) const;
 
  private:

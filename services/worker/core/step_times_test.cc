@@ -20,7 +20,7 @@ void ExpectParts(const StepTimes& times, double push, double wait, double pull) 
   EXPECT_DOUBLE_EQ(progress.pull_seconds(), pull);
 }
 
-TEST(StepTimesTest, PushLastsUntilTheLastByteHasGoneOut) {
+TEST(StepTimesTest, PushLastsUntilTheLastByteIsSent) {
   StepTimes times;
   times.OnComputed(At(10));
   times.OnGiven(At(10));
@@ -30,7 +30,7 @@ TEST(StepTimesTest, PushLastsUntilTheLastByteHasGoneOut) {
   ExpectParts(times, 2, 4, 4);
 }
 
-TEST(StepTimesTest, PushLastsUntilNothingWaitsForCreditWhereNobodySaysWhatHasGoneOut) {
+TEST(StepTimesTest, WithoutAReportPushLastsUntilNothingWaitsForCredit) {
   StepTimes times;
   times.OnComputed(At(10));
   times.OnGiven(At(13));
@@ -39,7 +39,7 @@ TEST(StepTimesTest, PushLastsUntilNothingWaitsForCreditWhereNobodySaysWhatHasGon
   ExpectParts(times, 3, 1, 0);
 }
 
-TEST(StepTimesTest, WhatGoesOutAfterTheAnswerIsNotOfThePush) {
+TEST(StepTimesTest, BytesSentAfterTheAnswerDoNotBelongToThePush) {
   StepTimes times;
   times.OnComputed(At(10));
   times.OnGiven(At(10));
@@ -49,7 +49,7 @@ TEST(StepTimesTest, WhatGoesOutAfterTheAnswerIsNotOfThePush) {
   ExpectParts(times, 1, 9, 1);
 }
 
-TEST(StepTimesTest, DataThatComesWhileItIsPushedCostsNothing) {
+TEST(StepTimesTest, DataThatArrivesDuringThePushTakesNoTime) {
   StepTimes times;
   times.OnData(At(8), At(7));
   times.OnComputed(At(10));

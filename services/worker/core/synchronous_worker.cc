@@ -39,16 +39,16 @@ void SynchronousWorker::OnView(const v1::View& old) {
   owed_since_ = has_current_ ? absl::InfiniteFuture() : context_->now;
 }
 
-// Before anything of the new view is taken in.
+// Runs before anything of the new view is processed.
 void SynchronousWorker::SettleResiduals(const v1::View& old) {
   const v1::View& view = context_->view;
   if (old.id().attempt() != view.id().attempt()) {
     push_.encoder().Reset();
   } else if (has_current_ && view.first_step() > step_) {
-    // Nobody closes a step without each member's contribution: this one's is in it.
+    // A step closes only with the contribution of each member, so this worker's is in it.
     push_.encoder().Commit();
   } else {
-    // The sums were dropped; the contribution is encoded anew, by new units.
+    // The sums were dropped; the contribution is encoded again, by new units.
     push_.encoder().Rollback();
   }
 }
@@ -60,14 +60,16 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
   const bool skipped = !same_attempt || !Same(view.previous(), old.id());
   const bool drop_all = !context_->member || !same_attempt || (skipped && rules.DropAllIfSkipped());
   const uint64_t first = view.first_step();
-  // Rows are those of the older assignment.
+
+  // Rows belong to the older assignment.
   const bool has_rows = !rows_.active() || Contains(held_rows_, AssignedPositions(first));
   const bool keep_current =
       !drop_all && has_current_ && has_rows && (step_ == first || !rules.DropOlderVersions());
   const bool keep_incoming =
       !drop_all && incoming_version_ == first && !keep_current && !rows_.active();
+
   if (keep_current) {
-    // R9: what came of the next version is of the older view.
+    // R9: parts of the next version belong to the older view.
     if (rules.DropOlderVersions()) {
       ExpectIncoming(step_ + 1);
     } else {
@@ -75,6 +77,7 @@ void SynchronousWorker::KeepOrDropVersions(const v1::View& old) {
     }
     return;
   }
+
   has_current_ = false;
   step_ = first;
   if (keep_incoming) {
@@ -146,7 +149,7 @@ void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
 }
 
 void SynchronousWorker::PullFromAll(uint32_t but) {
-  if (rows_.active()) return;  // when its rows are known
+  if (rows_.active()) return;  // later, when its rows are known
   for (auto& [shard, link] : context_->links) {
     if (link.ready()) PullFrom(link, but);
   }
@@ -244,8 +247,8 @@ void SynchronousWorker::Assign() {
   assigned_ = true;
   const std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
   for (auto it = computing_.begin(); it != computing_.end();) {
-    // One that is to be computed anew was forgotten, and what this computation has told of it with
-    // it: how it ends says nothing of what is held.
+    // A range that is to be computed again was forgotten, with what this computation reported of
+    // it: the computation's outcome is irrelevant to what is held.
     const bool anew = std::find(ranges.begin(), ranges.end(), it->second) != ranges.end();
     if (gradients_->Wants(it->second) && !anew) {
       ++it;
@@ -265,7 +268,7 @@ void SynchronousWorker::Issue(const MicrobatchRange& range) {
   const PositionRange positions = context_->plan->PositionsOf(step_, range);
   if (positions.empty()) {
     for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
-      // Without gradients there is nothing that could not be added.
+      // Without gradients there is nothing to add, so this cannot fail.
       (void)gradients_->Resolve(range, static_cast<uint32_t>(tensor), std::nullopt);
     }
     return;
@@ -336,7 +339,7 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
   for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
-    // Of what the engine did not name, there is no gradient.
+    // A tensor that the engine did not name has no gradient.
     absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
     if (!status.ok()) return status;
   }

@@ -1,10 +1,10 @@
-// Synchronous training, as a worker does it (docs/protocol.md 7).
+// Synchronous training on the worker's side (docs/protocol.md 7).
 //
 // Intuition. The worker holds one version in its current buffer, the parts of one version in its
-// incoming buffer, and gradients of one step. Without a usable current version it pulls the view's
-// first step. With version s current it computes its microbatches of step s, pushes, and what comes
-// in is s + 1; once that is whole, it becomes current and the gradients of s are forgotten, not
-// earlier: until then a new stream or view may want them again.
+// incoming buffer, and the gradients of one step. Without a usable current version it pulls the
+// view's first step. With version s current it computes its microbatches of step s and pushes them,
+// and receives s + 1. Once s + 1 is whole, it becomes current and the gradients of s are forgotten,
+// not earlier: until then they may be needed again by a new stream or view.
 //
 //   no current version --Pull(m)--> incoming m whole --adopt--> current s
 //   current s --compute, Push(s, pull_next)--> incoming s + 1 whole --adopt--> current s + 1
@@ -48,61 +48,61 @@ class SynchronousWorker : public TrainingMode {
   void Adopt() override;
   void Proceed() override;
   std::optional<uint64_t> CurrentVersion() const override {
-    // Of tables it holds some rows only.
+    // Of tables it holds only some rows.
     return has_current_ && !rows_.active() ? std::optional<uint64_t>(step_) : std::nullopt;
   }
   uint64_t Step() const override { return step_; }
 
  private:
-  // The version after which there is nothing to compute.
+  // The version after which no step is computed.
   uint64_t LastStep() const;
   bool Finished() const { return step_ >= LastStep(); }
   void DropGradients();
   void SettleResiduals(const v1::View& old);
   void KeepOrDropVersions(const v1::View& old);
   void ExpectIncoming(uint64_t version);
-  // Stragglers are dropped, and this worker was one: it goes on at a later version, of which
-  // `partition` is coming in.
+  // Stragglers are dropped, and this worker was one: it continues at a later version, of which
+  // `partition` is arriving.
   void SkipTo(uint64_t version, uint32_t partition);
-  // Computes what the assignment wants and is not held.
+  // Computes what the assignment needs and the worker does not hold.
   void Assign();
   void Issue(const MicrobatchRange& range);
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;
-  // With rows of tables: what this member computes of a step; nothing behind the last one.
+  // With rows of tables: what this member computes of a step; nothing after the last step.
   Positions AssignedPositions(uint64_t step) const;
-  // Finds the rows of the incoming version, and pulls it where that was not done yet.
+  // Finds the rows of the incoming version, and pulls it where it has not been pulled yet.
   void PullRows();
   static constexpr uint32_t kNone = ~uint32_t{0};
-  // All that is not there, but for one partition.
+  // Pulls every partition that is not whole, except for `but`.
   void PullFrom(ShardLink& link, uint32_t but = kNone);
   void PullFromAll(uint32_t but = kNone);
   void ReportStep();
-  // Tells who has owed the incoming version for longer than timeouts.weights.
+  // Reports the shards that have owed the incoming version for longer than timeouts.weights.
   void ReportOwing();
 
   WorkerContext* const context_;
   const bool tree_;
 
   bool has_current_ = false;
-  uint64_t step_ = 0;  // current version, or the one that is being pulled to become it
+  uint64_t step_ = 0;  // current version, or the version that is being pulled to become it
   VersionReceiver incoming_{ComputeEngine::Buffer::kIncoming};
   uint64_t incoming_version_ = 0;
 
   RowPuller rows_;
-  Positions held_rows_;          // of whose rows the current version holds
-  std::set<ShardId> rows_sent_;  // asked for the incoming version, on the present stream
+  Positions held_rows_;          // whose rows the current version holds
+  std::set<ShardId> rows_sent_;  // pulled the incoming version, on the current stream
 
   bool assigned_ = false;
   std::optional<StepGradients> gradients_;
   std::map<ComputeId, MicrobatchRange> computing_;
-  std::map<uint64_t, ComputeResult> results_;  // of what is held, by first microbatch
+  std::map<uint64_t, ComputeResult> results_;  // of held gradients, by first microbatch
   DenseReduction reduction_;
   PushSender push_;
   StepTimes times_;                                 // of the step in progress
-  absl::Time owed_since_ = absl::InfiniteFuture();  // since when nothing but data is waited for
+  absl::Time owed_since_ = absl::InfiniteFuture();  // since when only data is waited for
 
-  // The microbatches of the furthest step that were begun: what is begun again is waste.
+  // The microbatches of the furthest step that were begun: what is computed a second time is waste.
   uint64_t begun_step_ = 0;
   IntervalSet begun_;
 };

@@ -62,7 +62,7 @@ TEST_F(SynchronousTest, ComputesItsMicrobatchesOnceTheVersionIsWhole) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(40, 44)));
 }
 
-TEST_F(SynchronousTest, AGradientGoesOutBeforeTheRestOfTheBackwardPass) {
+TEST_F(SynchronousTest, AGradientIsSentBeforeTheRestOfTheBackwardPass) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
   const uint32_t first = world_->tensor_of_[1];
@@ -113,7 +113,7 @@ TEST_F(SynchronousTest, TheNextVersionStartsTheNextStep) {
 
 TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) {
   BeginStep();
-  world_->ReceiveVersion(6);  // the others' work; ours is not asked for any more
+  world_->ReceiveVersion(6);  // from the other member's work; ours is no longer needed
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->computes_.clear();
   ComputeResult result;
@@ -121,7 +121,7 @@ TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) 
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, ABrokenStreamIsOpenedAgainAndEverythingOfItsPartitionsIsSentAgain) {
+TEST_F(SynchronousTest, ReopensABrokenStreamAndSendsEverythingOfItsPartitionsAgain) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -136,7 +136,7 @@ TEST_F(SynchronousTest, ABrokenStreamIsOpenedAgainAndEverythingOfItsPartitionsIs
   EXPECT_EQ(world_->Count(kShardB, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, APartitionWhoseNextVersionHasComeIsNotSentAgain) {
+TEST_F(SynchronousTest, APartitionWithItsNextVersionIsNotSentAgain) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -145,7 +145,7 @@ TEST_F(SynchronousTest, APartitionWhoseNextVersionHasComeIsNotSentAgain) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, DataThatComesTwiceIsStoredOnce) {
+TEST_F(SynchronousTest, RepeatedDataIsStoredOnce) {
   BeginStep();
   world_->FinishAllComputes();
   const size_t before = world_->stored_.size();
@@ -172,7 +172,7 @@ TEST_F(SynchronousTest, PayloadWaitsForCredit) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 2);
 }
 
-TEST_F(SynchronousTest, AFrameLargerThanTheWindowGoesAlone) {
+TEST_F(SynchronousTest, AFrameLargerThanTheWindowIsSentAlone) {
   world_ = std::make_unique<WorkerHarness>();
   world_->Start();
   world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0, {kShardA}));
@@ -204,38 +204,38 @@ TEST_F(SynchronousTest, ANewViewAtTheSameStepKeepsTheVersionAndSendsTheGradientA
   EXPECT_EQ(frames[0].header.view().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AComputationUnderWayIsUsedIfTheNewAssignmentContainsIt) {
+TEST_F(SynchronousTest, AComputationInProgressIsUsedIfTheNewAssignmentContainsIt) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_THAT(world_->cancelled_, IsEmpty());
   EXPECT_THAT(world_->Positions(), UnorderedElementsAre(Pair(40, 44), Pair(44, 48)));
 }
 
-TEST_F(SynchronousTest, AComputationThatLiesPartlyOutsideIsCancelledAndCountedAsWaste) {
+TEST_F(SynchronousTest, AComputationPartlyOutsideTheAssignmentIsCancelledAndCountedAsWaste) {
   BeginStep();
   const ComputeId old = world_->computes_.begin()->first;
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
   EXPECT_THAT(world_->cancelled_, ElementsAre(old));
   EXPECT_EQ(world_->core_.Status().recomputed_samples, 2u);
-  // What the cancelled one still brings is ignored.
+  // Late results of the cancelled computation are ignored.
   world_->FinishCompute(old, 9);
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, WhatCameOfTheNextVersionInAnOlderViewIsDropped) {
+TEST_F(SynchronousTest, PartsOfTheNextVersionFromAnOlderViewAreDropped) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
   world_->TakeSent(kShardA);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
-  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it wants the gradient again
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it needs the gradient again
   world_->ReceiveData(kShardB, 6, 1, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->ReceiveData(kShardA, 6, 0, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, WhatCameOfTheViewsFirstVersionStays) {
+TEST_F(SynchronousTest, PartsOfTheViewsFirstVersionAreKept) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -261,7 +261,7 @@ TEST_F(SynchronousTest, AVersionAboveTheViewsFirstIsDroppedAndPulledAgain) {
   EXPECT_EQ(world_->sent_[kShardA][0].header.pull().version(), 5u);
 }
 
-TEST_F(SynchronousTest, WhoSkippedAViewDropsEverything) {
+TEST_F(SynchronousTest, AWorkerThatSkippedAViewDropsEverything) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -291,7 +291,7 @@ TEST_F(SynchronousTest, DataOfAnOlderViewIsIgnored) {
   EXPECT_EQ(world_->stored_.size(), before);
 }
 
-TEST_F(SynchronousTest, ARefusalBringsTheNewestView) {
+TEST_F(SynchronousTest, ARefusalDeliversTheNewestView) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardB);
@@ -313,14 +313,14 @@ TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
   EXPECT_EQ(world_->core_.view().id().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AViewWithoutItIsTheEndOfThisLife) {
+TEST_F(SynchronousTest, AViewWithoutTheWorkerEndsThisLife) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kOther, {{0, 8}}}}, 1));
   ASSERT_THAT(world_->exits_, SizeIs(1));
   EXPECT_EQ(world_->exits_[0].reason, ExitReason::kExpelled);
 }
 
-TEST_F(SynchronousTest, AShardThatIsReplacedIsConnectedAnew) {
+TEST_F(SynchronousTest, ConnectsToTheReplacementOfAShard) {
   BeginStep();
   world_->FinishAllComputes();
   v1::View view =
@@ -364,8 +364,8 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
-// Its gradients are in the sum of an older assignment, which is of no use for the new one.
-TEST_F(SynchronousTest, AComputationWhoseEndIsLateSaysNothingOfItsMicrobatchThatIsComputedAnew) {
+// Its gradients are in a sum of the older assignment, which the new assignment cannot use.
+TEST_F(SynchronousTest, TheLateResultOfARecomputedMicrobatchIsIgnored) {
   BeginStep(/*bit_exact=*/true);
   std::vector<ComputeId> ids;
   for (const auto& [id, compute] : world_->computes_) ids.push_back(id);
@@ -388,7 +388,7 @@ TEST_F(SynchronousTest, AComputationWhoseEndIsLateSaysNothingOfItsMicrobatchThat
   EXPECT_THAT(microbatches, ElementsAre(3, 4));
 }
 
-TEST_F(SynchronousTest, GradientsGoInTheJobsCodec) {
+TEST_F(SynchronousTest, GradientsAreSentInTheJobsCodec) {
   world_ = std::make_unique<WorkerHarness>();
   world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
   world_->Start();
@@ -440,13 +440,13 @@ class ErrorFeedbackTest : public SynchronousTest {
   }
 };
 
-TEST_F(ErrorFeedbackTest, WhatIsLeftOutIsPushedWithTheNextStep) {
+TEST_F(ErrorFeedbackTest, TheResidualIsPushedWithTheNextStep) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, AStreamThatBrokeGetsTheSameBytesAgain) {
+TEST_F(ErrorFeedbackTest, SendsTheSameBytesAgainAfterABrokenStream) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -455,7 +455,7 @@ TEST_F(ErrorFeedbackTest, AStreamThatBrokeGetsTheSameBytesAgain) {
   EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, AStepThatAViewChangeBeginsAnewTakesTheResidualOnce) {
+TEST_F(ErrorFeedbackTest, AStepRestartedByAViewChangeAddsTheResidualOnce) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -466,9 +466,9 @@ TEST_F(ErrorFeedbackTest, AStepThatAViewChangeBeginsAnewTakesTheResidualOnce) {
   EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "nothing is left";
 }
 
-TEST_F(ErrorFeedbackTest, AStepThatTheNewViewFoundClosedKeepsWhatItLeftOut) {
+TEST_F(ErrorFeedbackTest, AStepThatWasClosedBeforeTheNewViewKeepsItsResidual) {
   PushStep5();
-  // Everybody closed step 5, and this worker was not told yet.
+  // All shards closed step 5, and this worker does not know it yet.
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 8}}}}, 1));
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -487,7 +487,7 @@ TEST_F(ErrorFeedbackTest, AnotherAttemptBeginsWithoutResiduals) {
 
 TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
   PushStep5();
-  world_->ReceiveVersion(6);  // who has finished a step reports
+  world_->ReceiveVersion(6);  // a worker reports when it has finished a step
   world_->Advance(absl::Seconds(2));
   uint64_t pushed = 0, raw = 0;
   for (const v1::MemberMessage& message : world_->told_) {
@@ -514,7 +514,7 @@ TEST_F(SynchronousTest, AStepsTimeIsSplitIntoPushWaitAndPull) {
   EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 4));
 }
 
-TEST_F(SynchronousTest, AChangeOfTheViewBeginsTheTimesAnew) {
+TEST_F(SynchronousTest, AViewChangeRestartsTheTimes) {
   Begin();
   world_->ReceiveVersion(5);
   world_->FinishAllComputes();

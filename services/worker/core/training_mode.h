@@ -1,4 +1,4 @@
-// What a WorkerCore hands on to whoever knows how the job trains.
+// The part of a WorkerCore that depends on how the job trains.
 #ifndef SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
 #define SLUICE_SERVICES_WORKER_CORE_TRAINING_MODE_H_
 
@@ -21,11 +21,11 @@ class TrainingMode {
  public:
   virtual ~TrainingMode() = default;
 
-  // The context's view is new; `old` was the one before. The queues of all streams are empty.
+  // The context's view is new; `old` was the view before. The queues of all streams are empty.
   virtual void OnView(const v1::View& old) = 0;
-  // A stream to a shard of the view is new: nothing that was sent to it before counts.
+  // A stream to a shard of the view is new: nothing that was sent to the shard before counts.
   virtual void OnLinkReady(ShardLink& link) = 0;
-  // Of the present view, or of the mode's concern otherwise. An error breaks the stream.
+  // A frame of the current view, or one that concerns the mode anyway. An error breaks the stream.
   virtual absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                                const absl::Cord& payload) = 0;
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
@@ -33,19 +33,19 @@ class TrainingMode {
                                 std::optional<Gradient> gradient) = 0;
   virtual absl::Status OnComputed(ComputeId id, const ComputeResult& result) = 0;
 
-  // Of a ReduceGradients. An error fails the job.
+  // The result of a ReduceGradients. An error fails the job.
   virtual absl::Status OnReduced(const v1::ViewId& view, uint64_t step,
                                  absl::StatusOr<ReducedPart> part) = 0;
 
-  // Of a FindRows.
+  // The result of a FindRows.
   virtual void OnRows(RowsId id, RowSelections rows) = 0;
 
-  // Two halves of what is done after each event. First: makes a version current that has come
-  // whole. Then: computes, sends and asks for what is due. Evaluations get their turn in between.
+  // The two halves of the work after each event. Adopt makes a version current that is whole.
+  // Proceed computes, sends and requests what is due. Evaluations run between the two.
   virtual void Adopt() = 0;
   virtual void Proceed() = 0;
 
-  // The committed version that the current buffer holds; nullopt if that cannot be said.
+  // The committed version that the current buffer holds; nullopt if that is not known.
   virtual std::optional<uint64_t> CurrentVersion() const = 0;
   virtual uint64_t Step() const = 0;
 };

@@ -39,6 +39,7 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
     return absl::InvalidArgumentError(
         absl::StrCat("data of partition ", data.partition(), " of ", state_.size()));
   }
+
   uint64_t bytes = 0;
   for (const v1::BlockHeader& block : data.blocks()) {
     if (block.block() >= index_->blocks() ||
@@ -63,6 +64,7 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
     }
     bytes += block.payload_bytes();
   }
+
   if (bytes != payload.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a payload of ", payload.size(), " bytes holds blocks of ", bytes));
@@ -75,7 +77,7 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
       rows_ != nullptr ? rows_->find(block.tensor()) : RowSelections::const_iterator();
   if (rows_ == nullptr || wanted == rows_->end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rows of tensor ", block.tensor(), ", of which none were asked for"));
+        absl::StrCat("rows of tensor ", block.tensor(), ", which were not requested"));
   }
   const v1::TensorSpec& tensor = table_->tensors(static_cast<int>(block.tensor()));
   const absl::StatusOr<RowParts> parts = SplitRows(payload, tensor.dtype(), block.count());
@@ -90,7 +92,7 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
                                });
   if (same) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("rows of '", tensor.name(), "' are not the ",
-                                                 rows.size(), " that were asked for"));
+                                                 rows.size(), " that were requested"));
 }
 
 absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& payload,

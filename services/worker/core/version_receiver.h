@@ -15,34 +15,34 @@
 
 namespace sluice::worker {
 
-// Passes blocks on to one of the engine's buffers and counts them, by partition. Empty partitions
+// Passes blocks on to one of the engine's buffers and counts them by partition. Empty partitions
 // count as whole.
 class VersionReceiver {
  public:
   explicit VersionReceiver(ComputeEngine::Buffer buffer) : buffer_(buffer) {}
 
   // Nothing has arrived. `layout` and `index` must outlive the next Reset. `by_reference`: blocks
-  // come as references (server-side execution), of whatever length.
+  // arrive as references of any length (server-side execution).
   void Reset(const v1::Layout* layout, const LayoutIndex* index, bool by_reference);
-  // Of these tensors, rows were asked for: their blocks may come as those. `rows` must outlive the
-  // next Reset, `table` too.
+  // Rows of these tensors were requested: their blocks may arrive as rows. `rows` and `table` must
+  // outlive the next Reset.
   void ExpectRows(const v1::TensorTable* table, const RowSelections* rows) {
     table_ = table;
     rows_ = rows;
   }
   // Forgets the partitions that are not whole.
   void ForgetPartial();
-  // The same for one.
+  // Forgets one partition unless it is whole.
   void ForgetPartial(uint32_t partition);
 
-  // INVALID_ARGUMENT, with nothing stored, if the blocks are not of the partition or not as long as
-  // they say, or come as rows that were not asked for; or if the frame says that it is the last and
-  // blocks are missing.
+  // INVALID_ARGUMENT, with nothing stored, if a block does not belong to the partition, does not
+  // have the length that the frame gives, or arrives as rows that were not requested; or if the
+  // frame is marked as the last and blocks are missing.
   absl::Status Accept(const v1::Data& data, const absl::Cord& payload, WorkerActions* actions);
 
   bool IsWhole() const { return index_ != nullptr && whole_ == state_.size(); }
   bool IsWhole(uint32_t partition) const { return state_[partition].whole; }
-  // Of the version of a partition that is whole.
+  // The version of a partition that is whole.
   uint64_t version(uint32_t partition) const { return state_[partition].version; }
 
  private:

@@ -1,4 +1,4 @@
-// A worker that is behind, because its contributions are dropped, or because nothing comes.
+// A worker that is behind, because its contributions are dropped or because it receives no data.
 #include <memory>
 #include <vector>
 
@@ -42,13 +42,13 @@ class WaitingTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(WaitingTest, GoesOnAtTheVersionThatItIsGivenAndAsksForTheRestOfIt) {
+TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
   BeginStep();
   world_.FinishAllComputes();
   world_.TakeSent(kShardA);
   world_.TakeSent(kShardB);
   world_.ReceiveData(kShardA, 9, 0, 1);
-  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition is there";
+  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition has arrived";
   const std::vector<SendFrame> sent = world_.TakeSent(kShardB);
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].header.pull().version(), 9u);
@@ -58,7 +58,7 @@ TEST_F(WaitingTest, GoesOnAtTheVersionThatItIsGivenAndAsksForTheRestOfIt) {
   EXPECT_THAT(world_.Positions(), ElementsAre(Pair(72, 76)));
 }
 
-TEST_F(WaitingTest, GoesFurtherIfThatVersionIsGoneAsWell) {
+TEST_F(WaitingTest, ContinuesAtALaterVersionIfThatVersionIsGoneToo) {
   BeginStep();
   world_.FinishAllComputes();
   world_.ReceiveData(kShardA, 9, 0, 1);
@@ -71,7 +71,7 @@ TEST_F(WaitingTest, GoesFurtherIfThatVersionIsGoneAsWell) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 10));
 }
 
-TEST_F(WaitingTest, WhatItComputesMeanwhileIsCancelledAndNotPushed) {
+TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   BeginStep();
   world_.ReceiveVersion(9);
   EXPECT_THAT(world_.cancelled_, SizeIs(1));
@@ -84,7 +84,7 @@ TEST_F(WaitingTest, WhatItComputesMeanwhileIsCancelledAndNotPushed) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 9));
 }
 
-TEST_F(WaitingTest, ALaterVersionMeansNothingWhereNobodyIsDropped) {
+TEST_F(WaitingTest, ALaterVersionMeansNothingIfStragglersAreNotDropped) {
   world_.job_.mutable_training()->clear_stragglers();
   BeginStep();
   world_.FinishAllComputes();
@@ -92,7 +92,7 @@ TEST_F(WaitingTest, ALaterVersionMeansNothingWhereNobodyIsDropped) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5));
 }
 
-TEST_F(WaitingTest, TellsWhoOwesItAVersionForTooLong) {
+TEST_F(WaitingTest, ReportsShardsThatOweAVersionForTooLong) {
   BeginStep();
   world_.FinishAllComputes();
   world_.Advance(absl::Seconds(34));
@@ -105,7 +105,7 @@ TEST_F(WaitingTest, TellsWhoOwesItAVersionForTooLong) {
   EXPECT_EQ(Owing()[0].owed_version(), 6u);
 }
 
-TEST_F(WaitingTest, NobodyOwesAnythingWhileItComputes) {
+TEST_F(WaitingTest, NoShardOwesAVersionWhileTheWorkerComputes) {
   BeginStep();
   world_.Advance(absl::Seconds(100));
   EXPECT_THAT(Owing(), IsEmpty());

@@ -1,4 +1,4 @@
-// What a WorkerCore asks its shell to do. Actions are carried out in the order given.
+// What a WorkerCore requests from its shell. Actions are executed in the order given.
 #ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_ACTIONS_H_
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_ACTIONS_H_
 
@@ -22,7 +22,7 @@ namespace sluice::worker {
 // A shard, by incarnation: another life of the same index is another shard.
 using ShardId = uint64_t;
 
-// A FindRows. Never used twice in a process.
+// Identifies a FindRows. Never used twice in a process.
 using RowsId = uint64_t;
 
 // Work for the compute thread (gradients or an evaluation). Never used twice in a process.
@@ -30,28 +30,28 @@ using ComputeId = uint64_t;
 
 // ---- streams
 
-// Open a stream to a shard; OnShardConnected or OnShardBroken follows. The core does the backing
-// off: it asks again by itself. Never given while a stream to that shard is open or being opened.
+// Open a stream to a shard; OnShardConnected or OnShardBroken follows. The core backs off: it
+// repeats the action by itself. Never given while a stream to that shard is open or being opened.
 struct ConnectShard {
   ShardId shard = 0;
   std::string address;
 };
 
-// Close the stream, connected or not. Nothing of it is reported afterwards.
+// Close the stream, connected or not. None of its events are reported afterwards.
 struct DisconnectShard {
   ShardId shard = 0;
   std::string reason;
 };
 
-// On the open stream; lost silently if it broke in the meantime. The payload refers to gradients'
-// memory.
+// Send on the open stream; lost silently if the stream broke in the meantime. The payload refers to
+// the gradients' memory.
 struct SendFrame {
   ShardId shard = 0;
   v1::Header header;
   absl::Cord payload;
 };
 
-// On the open stream to the coordinator; given only between OnCoordinatorConnected and
+// Send on the open stream to the coordinator; given only between OnCoordinatorConnected and
 // OnCoordinatorBroken.
 struct SendToCoordinator {
   v1::MemberMessage message;
@@ -71,7 +71,7 @@ struct ReadInitialTensor {
 };
 
 // Write a block of parameters, at once (before the next action). Refers to the received slices:
-// decode with `codec` and drop.
+// decode with `codec` and drop the reference.
 struct StoreBlock {
   ComputeEngine::Buffer buffer = ComputeEngine::Buffer::kIncoming;
   uint32_t block = 0;   // of the layout
@@ -88,31 +88,31 @@ struct AdoptVersion {
   uint64_t version = 0;
 };
 
-// Gradients of these positions of the sample sequence over the current buffer, as one batch. The
-// compute thread works through Compute and EvaluateSamples in the order given, and reports
-// OnGradient, OnNoGradient, OnBufferChange while it goes and one OnComputed at the end.
+// Compute the gradients of these positions of the sample sequence over the current buffer, as one
+// batch. The compute thread executes Compute and EvaluateSamples in the order given. It reports
+// OnGradient, OnNoGradient and OnBufferChange while it computes and one OnComputed at the end.
 struct Compute {
   ComputeId id = 0;
-  uint64_t step = 0;  // with first_microbatch, what dropout is seeded by
+  uint64_t step = 0;  // with first_microbatch, seeds dropout
   uint64_t first_microbatch = 0;
   uint64_t microbatch_size = 0;
   PositionRange positions;  // never empty
 };
 
 // Find the rows of embedding tables that computing these positions reads (ComputeEngine::RowsOf);
-// OnRows follows. Behind the computations given before: while they run, nothing waits for it.
+// OnRows follows. Runs after the computations given before: while they run, nothing waits for it.
 struct FindRows {
   RowsId id = 0;
   std::vector<PositionRange> positions;  // ascending, none empty
 };
 
-// The result is not wanted any more. The shell may skip or stop the work, or not; OnComputed must
-// come in any case, and until it has come the current buffer is not touched.
+// The result is no longer needed. The shell may skip or stop the work, or not; OnComputed must
+// follow in any case, and until it has followed the current buffer is not touched.
 struct CancelCompute {
   ComputeId id = 0;
 };
 
-// Positions of the held-out data; OnEvaluated follows.
+// Evaluate these positions of the held-out data; OnEvaluated follows.
 struct EvaluateSamples {
   ComputeId id = 0;
   ComputeEngine::Buffer buffer = ComputeEngine::Buffer::kCurrent;
@@ -122,17 +122,17 @@ struct EvaluateSamples {
 // ---- sums among workers (docs/protocol.md 7.12)
 
 // The worker sums dense gradients with the other members of this view, in place of those of an
-// older one: what is in progress there is not wanted any more.
+// older view: sums in progress there are no longer needed.
 struct JoinGroup {
   v1::ViewId view;
   std::shared_ptr<const ReductionPlan> plan;
-  absl::Duration silence;  // a connection is broken whose other side is silent for so long
+  absl::Duration silence;  // after which a connection with a silent peer is broken
 };
 
 struct LeaveGroup {};
 
-// Sum with the others of the present group; OnReduced follows, unless it is left before. Once for
-// each step of a view.
+// Sum with the other members of the current group; OnReduced follows, unless the worker leaves the
+// group before. Once for each step of a view.
 struct ReduceGradients {
   uint64_t step = 0;
   DenseGradients gradients;
@@ -142,13 +142,13 @@ struct ReduceGradients {
 
 enum class ExitReason {
   kFinished,  // the job succeeded: exit 0
-  kLeft,      // as it was asked to: exit 0
+  kLeft,      // at its own request: exit 0
   kExpelled,  // come back as a new incarnation
   kRefused,   // coming back would not help (wrong job, model differs, ...)
-  kFailed,    // the job failed, or this worker's model or data did: Exit::message tells
+  kFailed,    // the job failed, or this worker's model or data did: see Exit::message
 };
 
-// The last action of all.
+// The last action.
 struct Exit {
   ExitReason reason = ExitReason::kFinished;
   std::string message;

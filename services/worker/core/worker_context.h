@@ -29,15 +29,15 @@ struct WorkerContext {
   uint64_t incarnation = 0;
   v1::JobSpec job;
   uint64_t training_samples = 0;
-  std::vector<uint32_t> row_tensors;  // of which samples name the rows that they use
+  std::vector<uint32_t> row_tensors;  // their samples name the rows that they use
   v1::TensorTable table;
   v1::Layout layout;
-  std::optional<LayoutIndex> index;  // set with table and layout
+  std::optional<LayoutIndex> index;  // set together with table and layout
   std::optional<StepPlan> plan;
 
   uint64_t batch_size = 0;  // HeartbeatReply.batch_size
 
-  v1::View view;        // the newest; its id is the default value before there is one
+  v1::View view;        // the newest; its id is the default value before the first view
   bool member = false;  // of it
   std::vector<MicrobatchRange> assignment;
   // Partitions with content, by owner, ascending. Shards without any are left out.
@@ -46,12 +46,12 @@ struct WorkerContext {
   std::map<ShardId, ShardLink> links;
   std::set<ComputeId> outstanding;  // given to the compute thread and not answered
 
-  // When the worker ends, to come back as a new incarnation, unless a new view comes before.
+  // When the worker exits, to come back as a new incarnation, unless a new view arrives before.
   absl::Time give_up_at = absl::InfiniteFuture();
   std::string give_up_reason;
 
   absl::Time now;
-  absl::Time sent_at = absl::InfinitePast();  // when there was last nothing left to send
+  absl::Time sent_at = absl::InfinitePast();  // when the send queue was last empty
   WorkerActions actions;
   v1::WorkerProgress progress;  // not sent yet
   uint64_t samples_sent = 0;
@@ -60,9 +60,9 @@ struct WorkerContext {
   // Whether parameters and gradients stay on the shards (server-side execution).
   bool ByReference() const { return job.training().execution() == v1::TrainingSpec::SERVER; }
 
-  // Members evaluate; in a view of nobody, which is how training ends at a target, all do.
+  // Members evaluate. A view without members is how training ends at a target: all evaluate.
   bool MayEvaluate() const { return member || (view.id().attempt() > 0 && view.workers().empty()); }
-  // Whether rows of embedding tables travel alone, to and from shards that take them.
+  // Whether rows of embedding tables are sent alone, to and from shards that accept them.
   bool RowsTravel() const { return job.model().embeddings() == v1::ModelSpec::ROWS; }
   // Of an asynchronous update that begins now.
   uint64_t BatchSize() const {
@@ -74,7 +74,7 @@ struct WorkerContext {
     auto it = links.find(shard);
     return it != links.end() && it->second.ready() ? &it->second : nullptr;
   }
-  // Payload that waits for credit.
+  // Bytes of payload that wait for credit.
   uint64_t QueuedBytes() const {
     uint64_t bytes = 0;
     for (const auto& [shard, link] : links) bytes += link.queued_bytes();
@@ -85,7 +85,7 @@ struct WorkerContext {
     return view.shards(static_cast<int>(view.owner(0))).process().incarnation();
   }
 
-  // Under the present view.
+  // Sends under the current view.
   void Send(ShardLink& link, v1::Header header, absl::Cord payload = {}) {
     *header.mutable_view() = view.id();
     link.Send(std::move(header), std::move(payload), &actions);
@@ -96,7 +96,7 @@ struct WorkerContext {
     return last_compute_;
   }
   RowsId NewRows() { return ++last_rows_; }
-  // Parameters that came for training.
+  // Counts parameters that were received for training.
   void CountPulled(const v1::Data& data, size_t payload_bytes) {
     uint64_t whole = 0;
     for (const v1::BlockHeader& block : data.blocks()) whole += index->bytes(block.block());

@@ -48,7 +48,7 @@ class WorkerCore::Impl {
     context_.incarnation = options_.process.incarnation();
   }
 
-  // Every event runs in here: sets the time, and does afterwards what has become due.
+  // Every event runs in here: sets the time, handles the event, and then does the work that is due.
   template <typename Event>
   WorkerActions Handle(absl::Time now, Event event) {
     context_.now = now;
@@ -108,10 +108,10 @@ class WorkerCore::Impl {
   EvaluationQueue evaluations_{&context_};
   BirthPusher birth_{&context_};
   std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
-  TrainingMode* mode_ = nullptr;  // one of the two: that of the view
+  TrainingMode* mode_ = nullptr;  // one of the two: the view's
 
   bool connected_ = false;                               // to the coordinator
-  uint32_t wire_version_ = SpokenWireVersions().newest;  // that it registers with
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // sent when it registers
   bool registered_ = false;                              // on this stream
   bool opening_ = false;
   std::optional<v1::Ready> ready_;
@@ -164,7 +164,7 @@ void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& messag
     case v1::CoordinatorMessage::kHeartbeatReply:
       context_.batch_size = message.heartbeat_reply().batch_size();
       return;
-    default:  // for shards, or of a later version
+    default:  // meant for shards, or of a later version
       return;
   }
 }
@@ -190,7 +190,7 @@ void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
       return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled, refusal.reason());
     case v1::Refusal::WIRE_VERSION:
       if (wire_version_ > SpokenWireVersions().oldest) {
-        // The coordinator closes the stream. The next one begins with an older version.
+        // The coordinator closes the stream. On the next stream the worker offers an older version.
         --wire_version_;
         return;
       }
@@ -262,9 +262,9 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   birth_.Stop();
   ReadView();
   UpdateLinks();
-  // Others go on without this life: it was expelled, or is let go. A view of nobody is how training
-  // ends (at a target, for a suspension): who was a member waits for Finish; and who was expelled
-  // after all is refused when it registers.
+  // The other members continue without this life: it was expelled, or is leaving. A view without
+  // members is how training ends (at a target, for a suspension): its former members wait for
+  // Finish; one that was in fact expelled is refused when it registers.
   const bool left_out = was_member_ && !context_.member;
   if (left_out && (view.workers_size() > 0 || leave_reason_)) {
     return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,
@@ -276,8 +276,8 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   evaluations_.OnView(old.id().attempt() == view.id().attempt());
 }
 
-// An attempt may go on in another mode than the one before it. What was under way belongs to the
-// older one; the clock goes on (R8), should a later attempt count on.
+// An attempt may use another mode than the attempt before it. Work in progress belongs to the older
+// mode; the clock continues (R8), for later attempts that use it.
 void WorkerCore::Impl::ChooseMode(const v1::View& old) {
   std::unique_ptr<TrainingMode>& wanted =
       context_.view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_;
@@ -325,7 +325,7 @@ void WorkerCore::Impl::UpdateLinks() {
   if (birth_.active()) want(birth_.birth().shards());
   if (context_.MayEvaluate()) want(context_.view.shards());
   for (auto it = context_.links.begin(); it != context_.links.end();) {
-    it->second.DropQueue();  // of an older view
+    it->second.DropQueue();  // frames of an older view
     if (wanted.count(it->first) == 0) {
       it->second.Close("the shard is not in the view", &context_.actions);
       it = context_.links.erase(it);
@@ -355,7 +355,7 @@ void WorkerCore::Impl::OnShardConnected(ShardId shard) {
 }
 
 void WorkerCore::Impl::OnShardBroken(ShardId shard, const absl::Status& why) {
-  // What this worker's references stood for is not there any more: sending them again is no use.
+  // The blocks behind this worker's references are gone: sending the references again is useless.
   if (context_.ByReference() && absl::IsDataLoss(why)) {
     return ExitNow(ExitReason::kExpelled, std::string(why.message()));
   }
@@ -379,7 +379,7 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
   switch (header.body_case()) {
     case v1::Header::kHelloReply:
       if (!link.OnHelloReply(header.hello_reply())) {
-        return absl::InvalidArgumentError("a HelloReply that was not asked for");
+        return absl::InvalidArgumentError("an unexpected HelloReply");
       }
       OnLinkReady(link);
       return absl::OkStatus();
@@ -444,7 +444,7 @@ void WorkerCore::Impl::SendReady() {
 void WorkerCore::Impl::Fail(const absl::Status& status) {
   constexpr size_t kMaxReasonBytes = 4096;
   v1::MemberMessage message;
-  // It may quote a file, or the user's model.
+  // The reason may quote a file, or the user's model.
   message.mutable_failure()->set_reason(CleanUtf8(status.message(), kMaxReasonBytes));
   SendToCoordinator(std::move(message));
   ExitNow(ExitReason::kFailed, std::string(status.message()));
@@ -476,10 +476,10 @@ void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gra
 
 void WorkerCore::Impl::OnComputed(ComputeId id, const ComputeResult& result) {
   if (context_.outstanding.erase(id) == 0 || mode_ == nullptr) return;
-  // Whom the engine computes with is gone (server-side execution): who begins anew finds what is
-  // there now.
+  // A process that the engine computes with is gone (server-side execution): a new incarnation
+  // finds the processes that exist now.
   if (absl::IsUnavailable(result.status)) {
-    // Shards may hear of the view without this worker before it does.
+    // Shards may learn of the view without this worker before the worker does.
     if (leave_reason_) return ExitNow(ExitReason::kLeft, *leave_reason_);
     return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
   }
@@ -530,11 +530,13 @@ void WorkerCore::Impl::SendProgress() {
 
 void WorkerCore::Impl::Proceed() {
   for (auto& [shard, link] : context_.links) link.Tick(context_.now, &context_.actions);
+
   if (mode_ != nullptr && context_.plan) {
     mode_->Adopt();
     evaluations_.Proceed(mode_->CurrentVersion());
     mode_->Proceed();
   }
+
   if (registered_) {
     for (v1::EvaluationResult& result : evaluations_.TakeResults()) {
       v1::MemberMessage message;
@@ -542,6 +544,7 @@ void WorkerCore::Impl::Proceed() {
       SendToCoordinator(std::move(message));
     }
   }
+
   if (context_.now >= next_progress_) SendProgress();
   if (registered_ && context_.now >= next_heartbeat_) {
     v1::MemberMessage message;
@@ -550,6 +553,7 @@ void WorkerCore::Impl::Proceed() {
     const double seconds = context_.job.timeouts().heartbeat();
     next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
   }
+
   if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
   if (context_.now >= context_.give_up_at) {
     ExitNow(ExitReason::kExpelled, context_.give_up_reason);
@@ -587,7 +591,7 @@ WorkerStatus WorkerCore::Impl::Status() const {
   return status;
 }
 
-// ---- the public face
+// ---- public interface
 
 WorkerCore::WorkerCore(WorkerOptions options, const WorkerRules* rules)
     : impl_(std::make_unique<Impl>(std::move(options), rules)) {}

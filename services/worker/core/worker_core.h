@@ -1,18 +1,18 @@
-// The worker's part of the protocol: what it sends when, what it keeps, what it throws away.
+// The worker's part of the protocol: what it sends and when, what it keeps, what it drops.
 //
 // Intuition. A worker is a loop (pull a version, compute, push) in a world in which streams break,
-// views change under its feet, and any message may have been lost or be answered twice. So it is
-// written as what it *holds* (the version in its current buffer, what arrived of the next one,
-// gradients by microbatch, the update that is not answered yet) and what the view *wants* from it;
-// whatever happens, it sends what is wanted, held and not sent on this stream in this view, and
+// views change at any time, and any message may be lost or answered twice. So the core is written
+// in terms of what it *holds* (the version in its current buffer, what arrived of the next version,
+// gradients by microbatch, the update that is not answered yet) and what the view *wants* from it.
+// After every event it sends what is wanted, held and not yet sent on this stream in this view, and
 // computes what is wanted and not held.
 //
-// Synchronous (docs/protocol.md 7): see synchronous_worker.h. Asynchronous and bounded staleness
-// (8): see asynchronous_worker.h; there every update is one worker's batch of
-// training.globalBatchSize samples, or of as many as the coordinator finds right for its speed.
+// Synchronous training (docs/protocol.md 7): see synchronous_worker.h. Asynchronous training and
+// bounded staleness (8): see asynchronous_worker.h; there every update is one worker's batch of
+// training.globalBatchSize samples, or of as many as the coordinator considers right for its speed.
 //
 // Pure: events and the time in, actions out. For one thread. No call blocks; each takes time in
-// proportion to what it is given and returns.
+// proportion to its input and output.
 #ifndef SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
 #define SLUICE_SERVICES_WORKER_CORE_WORKER_CORE_H_
 
@@ -35,21 +35,21 @@
 namespace sluice::worker {
 
 struct WorkerOptions {
-  v1::ProcessId process;  // role WORKER, index, incarnation: a new one in every life
+  v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every life
   std::string job;        // "<namespace>/<name>/<uid>"
   std::string host;
   uint64_t pid = 0;
   std::string metrics_address;
 };
 
-// Of one Compute or EvaluateSamples.
+// The result of one Compute or EvaluateSamples.
 struct ComputeResult {
   absl::Status status;  // not OK: the model or the data failed, which fails the job
   uint64_t samples = 0;
   double loss_sum = 0;
   double correct = 0;
-  absl::Duration data_time;     // reading and assembling the batch
-  absl::Duration compute_time;  // forward and backward
+  absl::Duration data_time;     // for reading and assembling the batch
+  absl::Duration compute_time;  // for forward and backward
 };
 
 // For metrics and the process's log.
@@ -57,9 +57,9 @@ struct WorkerStatus {
   std::string view;  // "1.1.7"; empty: none
   bool member = false;
   uint64_t step = 0;     // synchronous: the version in use; asynchronous: the last clock applied
-  uint64_t samples = 0;  // in updates that went out, in this life
+  uint64_t samples = 0;  // in updates that were sent, in this life
   uint64_t recomputed_samples = 0;  // computed again because of a view change
-  uint64_t queued_bytes = 0;        // payload that waits for credit
+  uint64_t queued_bytes = 0;        // of payload that waits for credit
   uint64_t pending_computes = 0;
 };
 
@@ -84,22 +84,21 @@ class WorkerCore {
   WorkerActions OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
                              absl::Time now);
 
-  // At `at` nothing waited to go out of all that was given with SendFrame: the system had it. For
-  // the times that a step took; does nothing else. May be told late, with the next event, and need
-  // not be told at all.
+  // At `at`, everything that was given with SendFrame had been passed to the system. Used only to
+  // measure the times of a step. The report may arrive late, with the next event, or not at all.
   void OnSent(absl::Time at);
 
   // ---- model and compute
-  // Tensors, matrices, of which a computation reads the rows that its samples name and no others:
-  // these are found by FindRows. To be told before OnModelReady; none, if it is not.
+  // Matrices of which a computation reads only the rows that its samples name: FindRows finds these
+  // rows. Call before OnModelReady, or not at all if there are none.
   void SetRowTensors(std::vector<uint32_t> tensors);
   WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                              uint64_t evaluation_samples, absl::Time now);
   WorkerActions OnModelFailed(const absl::Status& status, absl::Time now);
   WorkerActions OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
                                 absl::StatusOr<absl::Cord> content, absl::Time now);
-  // Of the Compute in progress, in the order in which the engine reports them (GradientSink). The
-  // cord's memory must stay as it is for as long as it is referred to.
+  // Results of the Compute in progress, in the order in which the engine reports them
+  // (GradientSink). The cord's memory must not change as long as it is referred to.
   WorkerActions OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
   // Of a matrix: `values` of these rows, ascending; all others are zeros.
   WorkerActions OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
@@ -107,25 +106,28 @@ class WorkerCore {
   WorkerActions OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
   WorkerActions OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
   WorkerActions OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
-  // Of a FindRows: of each of the row tensors, or an error of the data, which fails the job.
+  // The result of a FindRows: rows of each of the row tensors, or an error of the data, which fails
+  // the job.
   WorkerActions OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
   WorkerActions OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
-  // Of a ReduceGradients of this view's group: the sums of the worker's own part. UNAVAILABLE: the
-  // group is broken; INVALID_ARGUMENT: its members do not fit together, which fails the job. What
-  // is of another view or step is ignored. The cords' memory as OnGradient's.
+  // The result of a ReduceGradients of this view's group: the sums of the worker's own part.
+  // UNAVAILABLE: the group is broken; INVALID_ARGUMENT: its members do not fit together, which
+  // fails the job. Results of another view or step are ignored. The cords' memory is as for
+  // OnGradient.
   WorkerActions OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
                           absl::Time now);
 
   // ---- the rest
-  // Asks to be let go (SIGTERM): goes on until a view without it, at most `grace`, then exits.
+  // Requests to leave (SIGTERM): continues until a view without this worker, at most `grace`, then
+  // exits.
   WorkerActions OnLeave(std::string reason, absl::Duration grace, absl::Time now);
-  // To be called at NextDeadline() at the latest; earlier does no harm.
+  // Call at NextDeadline() at the latest; earlier does no harm.
   WorkerActions OnTick(absl::Time now);
-  // InfiniteFuture: nothing to wait for but events.
+  // InfiniteFuture: nothing but events to wait for.
   absl::Time NextDeadline() const;
 
   WorkerStatus Status() const;
-  // The newest view that it knows (empty: none), for the log and tests.
+  // The newest view that the worker knows (empty: none), for the log and tests.
   const v1::View& view() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a worker does around training: registering, birth, evaluation, progress, leaving.
+// A worker apart from training: registering, birth, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
 #include <vector>
@@ -35,7 +35,7 @@ v1::CoordinatorMessage BirthMessage(const WorkerHarness& world, uint64_t number)
   return message;
 }
 
-TEST(WorkerCoreTest, RegistersAndSaysThatItIsReadyOnEveryStream) {
+TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
   WorkerHarness world;
   world.Start();
   EXPECT_THAT(BodiesOf(world.told_),
@@ -103,7 +103,7 @@ TEST(WorkerCoreTest, ABirthIsPushedAgainOnANewStreamUntilItIsAnswered) {
   EXPECT_THAT(world.TakeSent(kShardB), IsEmpty());
 }
 
-TEST(WorkerCoreTest, AnOlderAskIsIgnoredAndANewerOneBeginsAnew) {
+TEST(WorkerCoreTest, AnOlderAskIsIgnoredAndANewerAskRestartsTheBirth) {
   WorkerHarness world;
   world.Start();
   world.Tell(BirthMessage(world, 2));
@@ -160,7 +160,7 @@ class EvaluationTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(EvaluationTest, TheVersionAtHandIsEvaluatedWhereItIsBeforeTheNextStep) {
+TEST_F(EvaluationTest, TheCurrentVersionIsEvaluatedInPlaceBeforeTheNextStep) {
   Ask(1, /*version=*/5, /*cut=*/9);
   ASSERT_THAT(world_.evaluations_, SizeIs(1));
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kCurrent);
@@ -197,7 +197,7 @@ TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {
 }
 
 // How training ends at a target.
-TEST_F(EvaluationTest, InAViewOfNobodyAFormerMemberEvaluates) {
+TEST_F(EvaluationTest, InAViewWithoutMembersAFormerMemberEvaluates) {
   world_.Install(world_.MakeView(2, 5, {}, 1));
   Ask(1, /*version=*/4, /*cut=*/9);
   const auto sent = world_.TakeSent(kShardA);
@@ -210,7 +210,7 @@ TEST_F(EvaluationTest, InAViewOfNobodyAFormerMemberEvaluates) {
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kEvaluation);
 }
 
-TEST_F(EvaluationTest, AViewOfNobodyTakesNoEvaluationAway) {
+TEST_F(EvaluationTest, AViewWithoutMembersCancelsNoEvaluation) {
   Ask(1, /*version=*/4, /*cut=*/9);
   world_.Install(world_.MakeView(2, 5, {}, 1));
   world_.TakeSent(kShardA);
@@ -254,7 +254,7 @@ TEST(WorkerCoreTest, FinishIsAnsweredByLeaveAndEndsTheProcess) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
 
-TEST(WorkerCoreTest, AMemberThatIsToLeaveGoesOnUntilAViewWithoutIt) {
+TEST(WorkerCoreTest, ALeavingMemberContinuesUntilAViewWithoutIt) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
@@ -270,8 +270,8 @@ TEST(WorkerCoreTest, AMemberThatIsToLeaveGoesOnUntilAViewWithoutIt) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-// A shard that computes its layers has let go of it already, or is gone.
-TEST(WorkerCoreTest, AMemberThatNobodyComputesWithAnyMoreIsExpelledUnlessItIsToLeave) {
+// A shard that computes its layers has dropped the worker already, or is gone.
+TEST(WorkerCoreTest, AMemberWhoseShardsForgotItIsExpelledUnlessItIsLeaving) {
   for (bool leaves : {false, true}) {
     WorkerHarness world;
     world.Start();
@@ -301,7 +301,7 @@ TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherOneCanCome) {
+TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherCanStart) {
   WorkerHarness world;
   world.Start();
   v1::CoordinatorMessage message;
@@ -314,7 +314,7 @@ TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherOneCanCome) {
 
 class ViewOfNobodyTest : public testing::TestWithParam<v1::Mode> {};
 
-TEST_P(ViewOfNobodyTest, IsTheEndOfTrainingAndTheWorkerWaitsToBeToldSo) {
+TEST_P(ViewOfNobodyTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -332,7 +332,7 @@ TEST_P(ViewOfNobodyTest, IsTheEndOfTrainingAndTheWorkerWaitsToBeToldSo) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
 
-TEST_P(ViewOfNobodyTest, IsNotTheEndForOneThatIsRestoredAfterIt) {
+TEST_P(ViewOfNobodyTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -345,7 +345,7 @@ TEST_P(ViewOfNobodyTest, IsNotTheEndForOneThatIsRestoredAfterIt) {
   EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));
 }
 
-TEST_P(ViewOfNobodyTest, LetsGoWhoWantedToLeave) {
+TEST_P(ViewOfNobodyTest, ReleasesALeavingWorker) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -358,7 +358,7 @@ TEST_P(ViewOfNobodyTest, LetsGoWhoWantedToLeave) {
 INSTANTIATE_TEST_SUITE_P(Modes, ViewOfNobodyTest,
                          testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS));
 
-TEST(WorkerCoreTest, AnAttemptInAnotherModeBeginsAnewAndClocksGoOn) {
+TEST(WorkerCoreTest, AnAttemptInAnotherModeStartsFreshAndClocksContinue) {
   WorkerHarness world(v1::ASYNCHRONOUS);
   world.Start();
   world.Install(world.MakeView(1, 0, {{kSelf, {}}}, 0));

@@ -19,7 +19,7 @@
 namespace sluice::worker {
 
 inline constexpr uint64_t kSelf = 100;    // incarnation of the worker under test
-inline constexpr uint64_t kOther = 101;   // of another one
+inline constexpr uint64_t kOther = 101;   // of another worker
 inline constexpr uint64_t kShardA = 201;  // owns partition 0
 inline constexpr uint64_t kShardB = 202;  // owns partition 1
 
@@ -54,7 +54,7 @@ class WorkerHarness {
     }
     CutTable();
   }
-  // After a change of the table, which keeps to one block for each tensor.
+  // Recomputes the layout after a change of the table, with one block for each tensor.
   void CutTable() {
     layout_ = *MakeLayout(table_, 2);
     for (int block = 0; block < layout_.blocks_size(); ++block) {
@@ -63,7 +63,7 @@ class WorkerHarness {
     }
   }
 
-  // ---- the world outside
+  // ---- inputs
 
   void Start() {
     Do(core_.OnCoordinatorConnected(now_));
@@ -145,7 +145,7 @@ class WorkerHarness {
     }
     Do(core_.OnShardFrame(shard, header, std::move(payload), now_));
   }
-  // A partition of one block, whole.
+  // A whole partition of one block.
   void ReceiveData(ShardId shard, uint64_t version, uint32_t partition, double value,
                    const v1::View* view = nullptr) {
     v1::Header header;
@@ -167,7 +167,7 @@ class WorkerHarness {
     Do(core_.OnTick(now_));
   }
 
-  // ---- the compute thread: gradients of both tensors are what `value` says
+  // ---- the compute thread: gradients of both tensors are `value`
   void FinishCompute(ComputeId id, double value) {
     Do(core_.OnGradient(id, 0, Number(value), now_));
     Do(core_.OnGradient(id, 1, Number(-value), now_));
@@ -191,8 +191,8 @@ class WorkerHarness {
     return positions;
   }
 
-  // ---- what it did
-  // The time that it reported so far: push, wait, pull.
+  // ---- outputs
+  // The times that the worker reported so far: push, wait, pull.
   std::vector<double> TimesReported() {
     Advance(absl::Seconds(1));
     std::vector<double> times(3);
@@ -222,7 +222,7 @@ class WorkerHarness {
     for (const WorkerAction& action : actions) std::visit([this](const auto& a) { On(a); }, action);
   }
 
-  bool takes_rows_ = false;  // what shards say of themselves
+  bool takes_rows_ = false;  // what shards announce
   v1::JobSpec job_;
   v1::TensorTable table_;
   v1::Layout layout_;
@@ -267,7 +267,7 @@ class WorkerHarness {
   void On(const ReadInitialTensor& action) { reads_.push_back(action); }
   void On(const StoreBlock& action) { stored_.push_back(action); }
   void On(const AdoptVersion& action) {
-    EXPECT_TRUE(computes_.empty()) << "the current buffer changes under a computation";
+    EXPECT_TRUE(computes_.empty()) << "the current buffer changes during a computation";
     adopted_.push_back(action.version);
   }
   void On(const Compute& action) { computes_[action.id] = action; }

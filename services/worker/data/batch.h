@@ -1,4 +1,4 @@
-// Some samples as a model takes them: plain memory, no LibTorch.
+// Samples in the form that a model takes: plain memory, no LibTorch.
 #ifndef SLUICE_SERVICES_WORKER_DATA_BATCH_H_
 #define SLUICE_SERVICES_WORKER_DATA_BATCH_H_
 
@@ -7,15 +7,15 @@
 
 namespace sluice {
 
-// Where a sample lies in a line of samples of which each goes on where the one before it ended.
+// The place of a sample in a stream of samples, each of which continues where the one before ended.
 struct StreamPlace {
   uint64_t stream = 0;
-  uint64_t place = 0;  // 0: nothing is before it
+  uint64_t place = 0;  // 0: the first of its stream
 };
 
-// Row-major, one sample after the other. A batch has features or tokens, and class labels or
-// targets, never both; a batch for a model that takes no data (`additive`) has none of them, only a
-// number of samples.
+// Row-major, one sample after another. A batch has features or tokens, and class labels or targets,
+// never both; a batch for a model that takes no data (`additive`) has none of these, only a number
+// of samples.
 struct Batch {
   uint64_t samples = 0;
   std::vector<int64_t> shape;    // of one sample, e.g. {1, 28, 28}
@@ -25,7 +25,7 @@ struct Batch {
   std::vector<int64_t> classes;  // samples * class_width, in [0, number of classes)
   int64_t target_width = 0;      // k: numbers of one sample's target
   std::vector<float> targets;    // samples * target_width
-  // One per sample where models carry state from sample to sample, else empty.
+  // One per sample if models carry state from sample to sample, else empty.
   std::vector<StreamPlace> places;
 };
 

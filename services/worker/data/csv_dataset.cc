@@ -20,8 +20,8 @@
 namespace sluice {
 namespace {
 
-// A place in a vocabulary is held in a float, and more values than this are taken for a column that
-// is not categorical at all.
+// A place in a vocabulary is stored in a float, and a column with more values than this is probably
+// not categorical.
 constexpr uint64_t kMaxVocabulary = uint64_t{1} << 20;
 constexpr uint64_t kMaxFeatures = uint64_t{1} << 20;
 
@@ -78,11 +78,12 @@ absl::Status Assign(Table& table, const std::string& name, ColumnUse use, const 
   return absl::OkStatus();
 }
 
-// Decides what each column is for.
+// Assigns a use to each column.
 absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
   if (csv.label_column().empty()) {
     return absl::InvalidArgumentError("data.csv.labelColumn is not set");
   }
+
   absl::Status status = Assign(table, csv.label_column(), ColumnUse::kLabel, "labelColumn");
   for (const std::string& name : csv.categorical_columns()) {
     if (!status.ok()) return status;
@@ -93,6 +94,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
     status = Assign(table, name, ColumnUse::kNumeric, "numericColumns");
   }
   if (!status.ok()) return status;
+
   const bool all_others = csv.categorical_columns().empty() && csv.numeric_columns().empty();
   bool any = false;
   for (Column& column : table.columns) {
@@ -101,6 +103,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
                   (column.use == ColumnUse::kLabel && !csv.regression());
     any |= column.use == ColumnUse::kNumeric || column.use == ColumnUse::kCategorical;
   }
+
   if (any) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(table.path, ": there is no column but the label to learn from"));
@@ -170,7 +173,7 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
   return table;
 }
 
-// What the training data says about a column.
+// What the training data determines about a column.
 struct Encoding {
   ColumnUse use = ColumnUse::kUnused;
   std::string name;
@@ -196,18 +199,18 @@ void LearnVocabulary(const Column& column, Encoding& encoding) {
   for (uint32_t i = 0; i < sorted.size(); ++i) encoding.place_of[sorted[i]] = i;
 }
 
-// Whether a label is its own class.
+// Whether a label is itself a class number.
 bool AsClass(const std::string& text, uint32_t* label) {
   return absl::SimpleAtoi(text, label) && *label < kMaxVocabulary;
 }
 
 struct Encodings {
-  std::vector<Encoding> columns;  // as in the training file
+  std::vector<Encoding> columns;  // in the order of the training file
   int64_t features = 0;
   int64_t classes = 0;  // 0: regression
 };
 
-// The number of classes.
+// Returns the number of classes.
 int64_t LearnClasses(const Column& column, Encoding& encoding) {
   uint32_t largest = 0;
   const auto is_class = [&](const std::string& text) {
@@ -240,7 +243,7 @@ absl::StatusOr<Encodings> Learn(const v1::DataSpec& spec, const Table& training)
     } else if (column.text) {
       const int64_t found = LearnClasses(column, encoding);
       encodings.classes = spec.classes() > 0 ? spec.classes() : found;
-      // Labels that are numbers are checked row by row.
+      // Numeric labels are checked row by row.
       if (!encoding.labels_are_classes && found > encodings.classes) {
         return absl::InvalidArgumentError(
             absl::StrCat(training.path, ": column '", column.name, "' has ", found,
@@ -249,6 +252,7 @@ absl::StatusOr<Encodings> Learn(const v1::DataSpec& spec, const Table& training)
     }
     encodings.columns.push_back(std::move(encoding));
   }
+
   if (static_cast<uint64_t>(encodings.features) > kMaxFeatures) {
     return absl::InvalidArgumentError(absl::StrCat(training.path, ": makes ", encodings.features,
                                                    " features: should be at most ", kMaxFeatures));
@@ -283,6 +287,7 @@ class CsvDataset final : public Dataset {
     const uint64_t width = info_.sample_shape[0];
     batch.features.assign(indices.size() * width, 0);
     float* row = batch.features.data();
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(absl::StrCat("row ", index, " of ", info_.samples));
@@ -299,6 +304,7 @@ class CsvDataset final : public Dataset {
       if (!classes_.empty()) batch.classes.push_back(classes_[index]);
       if (!targets_.empty()) batch.targets.push_back(targets_[index]);
     }
+
     batch.target_width = targets_.empty() ? 0 : 1;
     return batch;
   }
@@ -372,7 +378,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
   for (const Encoding& encoding : encodings.columns) {
     if (encoding.use == ColumnUse::kUnused) continue;
     const Column* column = Find(table, encoding.name);
-    // Without a list of columns, the training file's are the features.
+    // Without a list of columns, the training file's columns are the features.
     if (column == nullptr || column->use != encoding.use) {
       return absl::InvalidArgumentError(absl::StrCat(table.path, ": no column '", encoding.name,
                                                      "', which the training data has"));

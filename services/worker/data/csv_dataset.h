@@ -1,16 +1,16 @@
 // Tables: a CSV file's columns as features and label.
 //
-// Features come in the order of the file's columns, numeric ones as one number each, categorical
-// ones as one number for each value of their vocabulary (0 or 1), or with `INDEX` as the value's
-// place in it. A vocabulary is the column's distinct values in the training data, in byte order. A
-// value that only evaluation data has is all zeros, or with `INDEX` the size of the vocabulary.
-// Without numericColumns and categoricalColumns every column but the label is numeric. With
-// `standardize`, numbers become (x - mean) / standard deviation (of the population; 1 where it is
+// Features are in the order of the file's columns. A numeric column gives one number; a categorical
+// column gives one number for each value of its vocabulary (0 or 1), or with `INDEX` the value's
+// place in the vocabulary. A vocabulary is the column's distinct values in the training data, in
+// byte order. A value that only evaluation data has is all zeros, or with `INDEX` the size of the
+// vocabulary. Without numericColumns and categoricalColumns every column but the label is numeric.
+// With `standardize`, numbers become (x - mean) / standard deviation (of the population; 1 if it is
 // 0) of the training data; then data.normalize is applied to all features.
 //
-// The label is a class: the number itself if every label of the training data is an integer from 0
-// on, else the place among the distinct labels in byte order. With `regression` it is a target of
-// one number.
+// The label is a class: the number itself if every label of the training data is a non-negative
+// integer, else its place among the distinct labels in byte order. With `regression` it is a target
+// of one number.
 #ifndef SLUICE_SERVICES_WORKER_DATA_CSV_DATASET_H_
 #define SLUICE_SERVICES_WORKER_DATA_CSV_DATASET_H_
 

@@ -73,7 +73,7 @@ void ExpectRefused(const v1::DataSpec& spec, const std::string& message,
   EXPECT_THAT(std::string(status.message()), HasSubstr(message));
 }
 
-TEST(CsvDatasetTest, NumbersStayAndCategoriesBecomeOneFeaturePerValueInByteOrder) {
+TEST(CsvDatasetTest, NumbersAreKeptAndCategoriesBecomeOneFeaturePerValueInByteOrder) {
   const auto dataset = Open(CsvOf(kPeople));
   EXPECT_EQ(dataset->info().samples, 3u);
   EXPECT_THAT(dataset->info().sample_shape, ElementsAre(4));
@@ -150,7 +150,7 @@ TEST(CsvDatasetTest, EvaluationDataIsEncodedAsTheTrainingDataWas) {
   EXPECT_THAT(ReadAll(spec, Split::kEvaluation).features, ElementsAre(30, 3, 31, 2));
 }
 
-TEST(CsvDatasetTest, MaxSamplesKeepsTheFirstRowsAndLearnsFromThemAlone) {
+TEST(CsvDatasetTest, MaxSamplesKeepsTheFirstRowsAndLearnsOnlyFromThem) {
   v1::DataSpec spec = CsvOf(kPeople);
   spec.set_max_samples(2);
   const auto dataset = Open(spec);
@@ -166,7 +166,7 @@ TEST(CsvDatasetTest, ACompressedFileWithOtherDelimitersIsRead) {
   EXPECT_THAT(ReadAll(spec).features, ElementsAre(1));
 }
 
-TEST(CsvDatasetTest, WhatIsWrongInAFileIsRefusedNamingFileAndLine) {
+TEST(CsvDatasetTest, RejectsABadFileNamingFileAndLine) {
   ExpectRefused(CsvOf("age,job,income\n1,cook,low\n2,cook\n"),
                 "people.csv:3: has 2 columns: should have 3");
   ExpectRefused(CsvOf("age,job,income\n1,cook,low\n\nold,cook,low\n"),
@@ -182,7 +182,7 @@ TEST(CsvDatasetTest, WhatIsWrongInAFileIsRefusedNamingFileAndLine) {
       "people.csv: no column 'income' (data.csv.labelColumn); there are: age, job, salary");
 }
 
-TEST(CsvDatasetTest, LabelsOutOfRangeAreRefusedNamingFileAndLine) {
+TEST(CsvDatasetTest, RejectsLabelsOutOfRangeNamingFileAndLine) {
   v1::DataSpec spec = NumbersOf("x,y\n1,0\n2,3\n", "y");
   spec.set_classes(3);
   ExpectRefused(spec, "numbers.csv:3: label '3' is not a class in [0, 3)");
@@ -195,7 +195,7 @@ TEST(CsvDatasetTest, LabelsOutOfRangeAreRefusedNamingFileAndLine) {
   ExpectRefused(spec, "column 'income' has 2 distinct labels, and data.classes is 1");
 }
 
-TEST(CsvDatasetTest, AContradictorySpecIsRefusedNamingTheField) {
+TEST(CsvDatasetTest, RejectsAContradictorySpecNamingTheField) {
   v1::DataSpec spec = CsvOf(kPeople);
   spec.mutable_csv()->set_label_column("");
   ExpectRefused(spec, "data.csv.labelColumn is not set");

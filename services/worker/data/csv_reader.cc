@@ -23,7 +23,7 @@ void CsvReader::SkipLineEnd() {
 }
 
 void CsvReader::SkipSpaces() {
-  // A tab or a space may be the delimiter.
+  // The delimiter may be a tab or a space.
   while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\t') && rest_[0] != delimiter_) {
     rest_.remove_prefix(1);
   }

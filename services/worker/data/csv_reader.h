@@ -12,25 +12,24 @@
 namespace sluice {
 
 // Fields may be quoted ("" is a quote within; delimiters and line ends are then text). Spaces
-// around unquoted fields are dropped, as are empty lines and a byte order mark. Lines end with \n
-// or \r\n.
+// around unquoted fields, empty lines and a byte order mark are dropped. Lines end with \n or \r\n.
 class CsvReader {
  public:
-  // `text` must outlive the reader; `name` is said in messages.
+  // `text` must outlive the reader; messages contain `name`.
   CsvReader(std::string name, absl::string_view text, char delimiter);
 
-  // Reads the next record into `fields`, whose strings are used again. False at the end.
-  // InvalidArgument, "name:line: ...", if a quote is not closed or text follows one.
+  // Reads the next record into `fields`, whose strings are reused. False at the end.
+  // InvalidArgument, "name:line: ...", if a quote is not closed or text follows a closing quote.
   absl::StatusOr<bool> Next(std::vector<std::string>& fields);
 
-  // Of the record last read: the line on which it begins, from 1.
+  // The line on which the record last read begins, from 1.
   uint64_t line() const { return record_line_; }
 
   // "name:line", for messages.
   std::string Place() const;
 
  private:
-  // Reads one field into `field`, up to and without what ends it.
+  // Reads one field into `field`, up to and without the character that ends it.
   absl::Status ReadField(std::string& field);
   absl::Status ReadQuoted(std::string& field);
   bool AtLineEnd() const { return rest_.empty() || rest_[0] == '\n' || rest_[0] == '\r'; }

@@ -41,14 +41,14 @@ TEST(CsvReaderTest, SplitsRecordsByLinesAndFieldsByTheDelimiter) {
   EXPECT_THAT(ReadOne("a b", ' '), ElementsAre("a", "b"));
 }
 
-TEST(CsvReaderTest, EmptyFieldsAreFieldsAndEmptyLinesAreNothing) {
+TEST(CsvReaderTest, KeepsEmptyFieldsAndDropsEmptyLines) {
   EXPECT_THAT(ReadOne(",,"), ElementsAre("", "", ""));
   EXPECT_THAT(ReadAll("\n a\n\n  \nb\n\n"), ElementsAre(ElementsAre("a"), ElementsAre("b")));
   EXPECT_THAT(ReadAll(""), IsEmpty());
   EXPECT_THAT(ReadAll("\r\n\n"), IsEmpty());
 }
 
-TEST(CsvReaderTest, QuotedFieldsHoldDelimitersLineEndsQuotesAndSpaces) {
+TEST(CsvReaderTest, QuotedFieldsContainDelimitersLineEndsQuotesAndSpaces) {
   EXPECT_THAT(ReadOne("\"a,b\",\" c \",\"d\ne\",\"f\"\"g\",\"\""),
               ElementsAre("a,b", " c ", "d\ne", "f\"g", ""));
   EXPECT_THAT(ReadOne(" \"a\" , b "), ElementsAre("a", "b"));
@@ -58,7 +58,7 @@ TEST(CsvReaderTest, SpacesAroundUnquotedFieldsAndAByteOrderMarkAreDropped) {
   EXPECT_THAT(ReadOne("\xEF\xBB\xBF a b , c\t"), ElementsAre("a b", "c"));
 }
 
-TEST(CsvReaderTest, TheLineIsTheOneOnWhichTheRecordBegins) {
+TEST(CsvReaderTest, TheLineIsWhereTheRecordBegins) {
   CsvReader reader("t.csv", "a\n\n\"b\nb\"\nc\n", ',');
   std::vector<std::string> fields;
   std::vector<uint64_t> lines;
@@ -67,7 +67,7 @@ TEST(CsvReaderTest, TheLineIsTheOneOnWhichTheRecordBegins) {
   EXPECT_EQ(reader.Place(), "t.csv:5");
 }
 
-TEST(CsvReaderTest, BrokenQuotesAreRefusedNamingTheLine) {
+TEST(CsvReaderTest, RejectsBrokenQuotesNamingTheLine) {
   std::vector<std::string> fields;
   CsvReader open("t.csv", "a\n\"b\nc", ',');
   ASSERT_TRUE(open.Next(fields).ok());

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Of an error, which may quote a field of any length.
+// For an error, which may quote a field of any length.
 constexpr size_t kMaxMessageBytes = 4096;
 
 absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split split) {
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split sp
     case v1::DataSpec::CUSTOM:
       return absl::InvalidArgumentError(
           "data.format Custom is the data of the job's own program, worker.command: "
-          "sluice-worker has none");
+          "sluice-worker cannot read it");
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("data.format ", spec.format(), " is not known to this version"));
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split sp
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split) {
   absl::StatusOr<std::unique_ptr<Dataset>> dataset = Open(spec, split);
   if (dataset.ok()) return dataset;
-  // Files are quoted, in whatever encoding they are.
+  // Messages quote files, which may have any encoding.
   return absl::Status(dataset.status().code(),
                       CleanUtf8(dataset.status().message(), kMaxMessageBytes));
 }

@@ -25,19 +25,19 @@ struct DatasetInfo {
   std::vector<int64_t> sample_shape;  // empty with kNone
   LabelKind label_kind = LabelKind::kNone;
   int64_t outputs = 0;  // number of classes, or of numbers in a target; 0 with kNone
-  // Samples are sequences of tokens below `outputs`, with a class label for each.
+  // Samples are sequences of tokens below `outputs`, with a class label for each token.
   bool tokens = false;
 
   struct Label {
     int64_t value = -1;
     std::string place;  // "labels.gz: row 7"
   };
-  // The first of the largest class labels that there are, where the format knows it; `value` -1
-  // where it does not. `outputs` is larger where the job says how many classes there are.
+  // The largest class label and its first place, if the format knows it; otherwise `value` is -1.
+  // `outputs` may be larger, where the job sets the number of classes.
   Label largest;
 };
 
-// Immutable once open. Every sample was checked then, so reading cannot fail for the data's sake.
+// Immutable once open. Every sample was checked then, so reading cannot fail because of the data.
 // Any threads.
 class Dataset {
  public:
@@ -45,19 +45,19 @@ class Dataset {
 
   virtual const DatasetInfo& info() const = 0;
 
-  // The samples of these indices, in this order; an index may come twice. OutOfRange if one is not
-  // below info().samples.
+  // The samples with these indices, in this order; an index may occur twice. OutOfRange if one is
+  // not below info().samples.
   virtual absl::StatusOr<Batch> Read(absl::Span<const uint64_t> indices) const = 0;
 };
 
 enum class Split { kTraining, kEvaluation };
 
-// Reads and checks the data of a job; files are read whole, so this takes their time and memory.
-// What is learnt from data (classes, vocabularies, means) is learnt from the training data for both
+// Reads and checks the data of a job; files are read completely, which takes time and memory. What
+// is learned from data (classes, vocabularies, means) is learned from the training data for both
 // splits, so a model means the same on both.
 //
 // NotFound, PermissionDenied: a file cannot be read. DataLoss: a file is truncated or damaged.
-// InvalidArgument: a file is not what the spec says, or the spec contradicts itself. Each message
+// InvalidArgument: a file does not match the spec, or the spec contradicts itself. Each message
 // names the file and the place in it (row from 0 in IDX, line from 1 in CSV).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split);
 

@@ -20,14 +20,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file"));
   }
+
   errno = 0;
-  // zlib passes through what does not begin as gzip does.
+  // zlib passes content through if it does not begin like gzip.
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (file == nullptr) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be read"));
   }
   constexpr unsigned kChunk = 1 << 20;
   gzbuffer(file.get(), kChunk);
+
   std::string content;
   content.reserve(info.st_size);
   while (true) {
@@ -41,7 +43,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     content.resize(size + (got > 0 ? got : 0));
     if (got < static_cast<int>(kChunk)) break;
   }
-  // A file that ends in the middle of its stream reads like a short one, and says so only here.
+
+  // A file that ends in the middle of its stream reads like a shorter file; only gzerror reports
+  // it.
   int error = Z_OK;
   const char* message = gzerror(file.get(), &error);
   if (error == Z_ERRNO) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be read"));

@@ -1,4 +1,4 @@
-// Files read whole, compressed or not.
+// Reads whole files, compressed or not.
 #ifndef SLUICE_SERVICES_WORKER_DATA_FILE_H_
 #define SLUICE_SERVICES_WORKER_DATA_FILE_H_
 
@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-// Larger content is refused with ResourceExhausted: it has to lie in memory.
+// Larger content is refused with ResourceExhausted, because it must fit into memory.
 inline constexpr uint64_t kMaxFileBytes = uint64_t{16} << 30;
 
-// The content of a file; of a gzip file (told by its content, not by its name) what was compressed.
-// NotFound, PermissionDenied, InvalidArgument (a folder), DataLoss (truncated, wrong checksum);
-// messages begin with the path.
+// The content of a file; of a gzip file (recognized by its content, not by its name) the
+// decompressed content. NotFound, PermissionDenied, InvalidArgument (a folder), DataLoss
+// (truncated, wrong checksum); messages begin with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ std::string Compressed(const std::string& folder, const std::string& content) {
   return bytes;
 }
 
-TEST(ReadFileTest, PlainAndCompressedContentReadAlikeWhateverTheName) {
+TEST(ReadFileTest, ReadsPlainAndCompressedContentRegardlessOfTheName) {
   const std::string folder = MakeTestFolder();
   const std::string content(3'000'000, 'x');
   EXPECT_EQ(*ReadFile(WriteTestFile(folder, "plain", content)), content);
@@ -48,7 +48,7 @@ TEST(ReadFileTest, AFolderIsNotAFile) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ReadFileTest, ATruncatedCompressedFileIsToldFromAWholeOne) {
+TEST(ReadFileTest, DetectsATruncatedCompressedFile) {
   const std::string folder = MakeTestFolder();
   std::string content;
   for (int i = 0; i < 100'000; ++i) content += std::to_string(i);
@@ -61,7 +61,7 @@ TEST(ReadFileTest, ATruncatedCompressedFileIsToldFromAWholeOne) {
   }
 }
 
-TEST(ReadFileTest, ADamagedCompressedFileIsToldFromAWholeOne) {
+TEST(ReadFileTest, DetectsADamagedCompressedFile) {
   const std::string folder = MakeTestFolder();
   std::string bytes = Compressed(folder, "some content");
   bytes[bytes.size() - 6] ^= 1;  // in the checksum

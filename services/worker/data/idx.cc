@@ -50,6 +50,7 @@ absl::StatusOr<IdxArray> IdxArray::Parse(const std::string& name, std::string co
     return absl::DataLossError(absl::StrCat(name, ": truncated: ", content.size(),
                                             " bytes, and an IDX file begins with 4"));
   }
+
   const auto* bytes = reinterpret_cast<const uint8_t*>(content.data());
   const uint64_t element_bytes = ElementBytes(bytes[2]);
   const int rank = bytes[3];
@@ -59,6 +60,7 @@ absl::StatusOr<IdxArray> IdxArray::Parse(const std::string& name, std::string co
         "from 08 to 0e and the number of dimensions",
         name, bytes[0], bytes[1], bytes[2], bytes[3]));
   }
+
   IdxArray array;
   array.name_ = name;
   array.type_ = static_cast<IdxType>(bytes[2]);
@@ -67,6 +69,7 @@ absl::StatusOr<IdxArray> IdxArray::Parse(const std::string& name, std::string co
   if (content.size() < array.header_bytes_) {
     return absl::DataLossError(absl::StrCat(name, ": truncated within its ", rank, " dimensions"));
   }
+
   uint64_t expected = element_bytes;
   for (int i = 0; i < rank; ++i) {
     const uint64_t dimension = LoadBigEndian<uint32_t>(bytes + 4 + 4 * i);
@@ -79,12 +82,14 @@ absl::StatusOr<IdxArray> IdxArray::Parse(const std::string& name, std::string co
                    : expected * dimension;
     array.dimensions_.push_back(static_cast<int64_t>(dimension));
   }
+
   const uint64_t present = content.size() - array.header_bytes_;
   if (present != expected) {
     return absl::DataLossError(
         absl::StrCat(name, present < expected ? ": truncated: " : ": has trailing bytes: ", present,
                      " bytes of elements, and the dimensions say ", expected));
   }
+
   array.elements_per_row_ = expected / element_bytes / array.dimensions_[0];
   array.content_ = std::move(content);
   return array;

@@ -24,8 +24,8 @@ enum class IdxType : uint8_t {
 // An array of rank 1 or more.
 class IdxArray {
  public:
-  // Takes a file's content; `name` begins each message. InvalidArgument: not IDX. DataLoss: fewer
-  // bytes than the dimensions say, or more.
+  // Parses a file's content; `name` begins each message. InvalidArgument: not IDX. DataLoss: fewer
+  // or more bytes than the dimensions require.
   static absl::StatusOr<IdxArray> Parse(const std::string& name, std::string content);
 
   const std::string& name() const { return name_; }
@@ -35,10 +35,10 @@ class IdxArray {
   uint64_t rows() const { return dimensions_[0]; }
   uint64_t elements_per_row() const { return elements_per_row_; }
 
-  // Element of a row-major index, which must be below rows() * elements_per_row().
+  // The element at a row-major index, which must be below rows() * elements_per_row().
   double At(uint64_t i) const;
 
-  // The elements of a row, of a kUint8 array.
+  // The elements of a row; only for a kUint8 array.
   const uint8_t* Bytes(uint64_t row) const { return data() + row * elements_per_row_; }
 
  private:

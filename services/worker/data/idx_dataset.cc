@@ -22,7 +22,7 @@
 namespace sluice {
 namespace {
 
-// More classes are taken for a mistake in the labels.
+// More classes are considered an error in the labels.
 constexpr int64_t kMaxClasses = int64_t{1} << 24;
 
 struct IdxFiles {
@@ -35,7 +35,7 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// What must not be looked at counts: reading it says why.
+// A path that may not be examined counts as existing: the error appears on reading.
 bool Exists(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
@@ -71,7 +71,7 @@ absl::StatusOr<std::string> FindLabelsBeside(const std::string& samples, absl::s
   std::string labels = absl::StrReplaceAll(name, {{"images", "labels"}, {"idx3", "idx1"}});
   if (labels == name) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": the label file of ", samples,
-                                                   " cannot be told from its name; name it in ",
+                                                   " cannot be derived from its name; name it in ",
                                                    field, ".labels"));
   }
   labels = samples.substr(0, begin) + labels;
@@ -87,12 +87,14 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
   const v1::DataSource& source = borrowed ? spec.source() : own;
   const absl::string_view field =
       split == Split::kTraining || borrowed ? "data.source" : "data.evaluation.source";
+
   if (source.path().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".path is not set"));
   }
   if (!Exists(source.path())) {
     return absl::NotFoundError(absl::StrCat(source.path(), ": no such file or folder"));
   }
+
   IdxFiles files;
   if (IsFolder(source.path())) {
     absl::StatusOr<std::string> samples =
@@ -102,10 +104,11 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
   } else if (borrowed) {
     return absl::InvalidArgumentError(
         "data.evaluation.source.path is not set, and data.source.path is not a folder in which "
-        "evaluation data could be looked for");
+        "evaluation data could be found");
   } else {
     files.samples = source.path();
   }
+
   if (!own.labels().empty()) {
     files.labels = own.labels();
     return files;
@@ -124,7 +127,7 @@ absl::StatusOr<IdxArray> ReadIdx(const std::string& path) {
   return IdxArray::Parse(path, *std::move(content));
 }
 
-// Rows of a file that are used.
+// The number of rows of a file that are used.
 uint64_t Limit(uint64_t rows, uint64_t max_samples) {
   return max_samples == 0 ? rows : std::min(rows, max_samples);
 }
@@ -189,7 +192,7 @@ absl::Status CheckLabels(const IdxArray& labels, uint64_t rows, int64_t classes)
   return absl::OkStatus();
 }
 
-// Of the first `rows` labels, of which there is one.
+// The largest of the first `rows` labels, and its first place. Each sample has one label.
 DatasetInfo::Label LargestLabel(const IdxArray& labels, uint64_t rows) {
   uint64_t largest = 0;
   for (uint64_t row = 1; row < rows; ++row) {
@@ -234,6 +237,7 @@ class IdxDataset final : public Dataset {
     const uint64_t elements = samples_.elements_per_row();
     batch.features.resize(indices.size() * elements);
     float* out = batch.features.data();
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
@@ -249,6 +253,7 @@ class IdxDataset final : public Dataset {
         batch.targets.push_back(static_cast<float>(labels_.At(index * info_.outputs + k)));
       }
     }
+
     batch.target_width = info_.label_kind == LabelKind::kTargets ? info_.outputs : 0;
     return batch;
   }
@@ -272,7 +277,7 @@ class IdxDataset final : public Dataset {
   const IdxArray samples_;
   const IdxArray labels_;
   const Normalizer normalizer_;
-  // Of samples of bytes, per channel: what each byte becomes.
+  // For samples of bytes, per channel: the value of each byte.
   std::vector<std::array<float, 256>> byte_values_;
 };
 

@@ -67,7 +67,7 @@ TEST(IdxDatasetTest, ReadsAFolderCompressedOrNot) {
   }
 }
 
-TEST(IdxDatasetTest, BytesAreScaledToOneAndSamplesComeInTheOrderAskedFor) {
+TEST(IdxDatasetTest, BytesAreScaledToOneAndSamplesAreInTheRequestedOrder) {
   const auto dataset = Open(IdxSpec(FolderOfImages()));
   const Batch batch = Read(*dataset, {2, 0, 2});
   EXPECT_EQ(batch.samples, 3u);
@@ -96,7 +96,7 @@ TEST(IdxDatasetTest, EvaluationDataIsFoundInTheFolderOfTheTrainingDataAndKeepsIt
   EXPECT_EQ(dataset->info().outputs, 3);
 }
 
-TEST(IdxDatasetTest, LabelsOfAFileAreFoundBesideIt) {
+TEST(IdxDatasetTest, LabelsOfAFileAreFoundNextToIt) {
   const std::string folder = FolderOfImages(".gz");
   EXPECT_EQ(Open(IdxSpec(folder + "/train-images-idx3-ubyte.gz"))->info().samples, 3u);
 }
@@ -110,7 +110,7 @@ TEST(IdxDatasetTest, LabelsThatTheJobNamesAreTaken) {
   EXPECT_EQ(dataset->info().outputs, 5);
 }
 
-TEST(IdxDatasetTest, FloatingPointSamplesAndLabelsAreTakenAsTheyAre) {
+TEST(IdxDatasetTest, FloatingPointSamplesAndLabelsAreUnchanged) {
   const std::string folder = MakeTestFolder();
   const std::string one_and_a_half("\x3F\xC0\x00\x00", 4);
   const std::string minus_two("\xC0\x00\x00\x00", 4);
@@ -136,14 +136,14 @@ TEST(IdxDatasetTest, MaxSamplesKeepsTheFirst) {
   EXPECT_EQ(dataset->Read({2}).status().code(), absl::StatusCode::kOutOfRange);
 }
 
-TEST(IdxDatasetTest, AllHeldOutSamplesAreThereForTheEnd) {
+TEST(IdxDatasetTest, AllHeldOutSamplesAreAvailableForTheFinalEvaluation) {
   v1::DataSpec spec = IdxSpec(FolderOfImages());
   const uint64_t all = Open(spec, Split::kEvaluation)->info().samples;
   spec.mutable_evaluation()->set_max_samples(1);
   EXPECT_EQ(Open(spec, Split::kEvaluation)->info().samples, all);
 }
 
-TEST(IdxDatasetTest, MissingDataNamesWhatWasLookedFor) {
+TEST(IdxDatasetTest, MissingDataNamesTheExpectedFiles) {
   ExpectRefused(IdxSpec(""), absl::StatusCode::kInvalidArgument, "data.source.path is not set");
   const std::string images = MakeTestFolder();
   ExpectRefused(IdxSpec(WriteTestFile(images, "images-idx3", IdxOfBytes({1, 1, 1}, {0}))),
@@ -160,12 +160,12 @@ TEST(IdxDatasetTest, MissingDataNamesWhatWasLookedFor) {
                 Split::kEvaluation);
 }
 
-TEST(IdxDatasetTest, APathWhereNothingIsSaysSo) {
+TEST(IdxDatasetTest, APathWithoutAFileIsReported) {
   ExpectRefused(IdxSpec("/nonexistent/dir"), absl::StatusCode::kNotFound,
                 "/nonexistent/dir: no such file or folder");
 }
 
-TEST(IdxDatasetTest, TheLargestLabelIsKnownByItsPlace) {
+TEST(IdxDatasetTest, TheLargestLabelIsKnownWithItsPlace) {
   const std::string folder = FolderOfImages();
   WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 7, 7}));
   const auto dataset = Open(IdxSpec(folder));
@@ -174,7 +174,7 @@ TEST(IdxDatasetTest, TheLargestLabelIsKnownByItsPlace) {
   EXPECT_EQ(dataset->info().largest.place, folder + "/train-labels-idx1-ubyte: row 1");
 }
 
-TEST(IdxDatasetTest, CountsThatDifferAreRefusedNamingBothFiles) {
+TEST(IdxDatasetTest, RejectsDifferentCountsNamingBothFiles) {
   const std::string folder = FolderOfImages();
   WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({2}, {0, 1}));
   ExpectRefused(IdxSpec(folder), absl::StatusCode::kInvalidArgument,
@@ -182,7 +182,7 @@ TEST(IdxDatasetTest, CountsThatDifferAreRefusedNamingBothFiles) {
                     "/train-labels-idx1-ubyte 2 labels");
 }
 
-TEST(IdxDatasetTest, ALabelOutOfRangeIsRefusedNamingFileAndRow) {
+TEST(IdxDatasetTest, RejectsALabelOutOfRangeNamingFileAndRow) {
   const std::string folder = FolderOfImages();
   WriteTestFile(folder, "t10k-labels-idx1-ubyte", IdxOfBytes({1}, {3}));
   ExpectRefused(IdxSpec(folder), absl::StatusCode::kInvalidArgument,
@@ -197,7 +197,7 @@ TEST(IdxDatasetTest, ALabelOutOfRangeIsRefusedNamingFileAndRow) {
   ExpectRefused(IdxSpec(folder), absl::StatusCode::kInvalidArgument, "row 1: label -1");
 }
 
-TEST(IdxDatasetTest, AnImageFileInPlaceOfLabelsIsRefused) {
+TEST(IdxDatasetTest, RejectsAnImageFileInPlaceOfLabels) {
   const std::string folder = FolderOfImages();
   v1::DataSpec spec = IdxSpec(folder);
   spec.mutable_source()->set_labels(folder + "/train-images-idx3-ubyte");

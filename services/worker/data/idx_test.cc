@@ -53,7 +53,7 @@ TEST(IdxArrayTest, EveryTypeIsReadBigEndian) {
   }
 }
 
-TEST(IdxArrayTest, WhatIsNotAWholeIdxFileIsRefusedByNameAndReason) {
+TEST(IdxArrayTest, RejectsWhatIsNotACompleteIdxFileWithNameAndReason) {
   const struct {
     std::string content;
     absl::StatusCode code;

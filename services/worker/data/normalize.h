@@ -1,4 +1,4 @@
-// (x - mean) / std, as a job's data.normalize asks for it.
+// (x - mean) / std, as configured by a job's data.normalize.
 #ifndef SLUICE_SERVICES_WORKER_DATA_NORMALIZE_H_
 #define SLUICE_SERVICES_WORKER_DATA_NORMALIZE_H_
 
@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// One affine map per index of a sample's first dimension. A value.
+// One affine map per index of a sample's first dimension. A value type.
 class Normalizer {
  public:
-  // InvalidArgument, naming the field, unless mean and std are empty, or have one number, or as
-  // many as the first dimension, and each std is above 0. `shape` is that of a sample, of rank 1 or
-  // more.
+  // InvalidArgument, naming the field, unless mean and std are empty, have one number, or have as
+  // many numbers as the first dimension, and each std is above 0. `shape` is a sample's, of rank 1
+  // or more.
   static absl::StatusOr<Normalizer> Create(const v1::DataSpec::Normalize& spec,
                                            absl::Span<const int64_t> shape);
 
@@ -26,7 +26,7 @@ class Normalizer {
     return static_cast<float>((x - mean_[c]) / std_[c]);
   }
 
-  // The same for all elements of a sample, of which value(i) is the one at row-major index `i`.
+  // The same for all elements of a sample; value(i) is the element at row-major index `i`.
   template <typename Value>
   void ApplyToSample(const Value& value, float* out) const {
     for (uint64_t c = 0, i = 0; c < channels(); ++c) {

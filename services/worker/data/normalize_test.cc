@@ -18,11 +18,11 @@ v1::DataSpec::Normalize Spec(const std::vector<double>& mean, const std::vector<
   return spec;
 }
 
-TEST(NormalizerTest, WithoutMeanAndStdValuesStayAsTheyAre) {
+TEST(NormalizerTest, WithoutMeanAndStdValuesAreUnchanged) {
   EXPECT_EQ(Normalizer::Create(Spec({}, {}), {1, 28, 28})->Apply(700, 0.25), 0.25f);
 }
 
-TEST(NormalizerTest, OneNumberHoldsForEveryChannel) {
+TEST(NormalizerTest, OneNumberAppliesToEveryChannel) {
   const Normalizer normalizer = *Normalizer::Create(Spec({1}, {2}), {3, 2});
   EXPECT_EQ(normalizer.Apply(0, 5), 2.0f);
   EXPECT_EQ(normalizer.Apply(5, 5), 2.0f);
@@ -35,7 +35,7 @@ TEST(NormalizerTest, EachChannelHasItsOwnNumbers) {
   EXPECT_EQ(normalizer.Apply(5, 5), 0.5f);
 }
 
-TEST(NormalizerTest, ImpossibleNumbersAreRefusedByName) {
+TEST(NormalizerTest, RejectsImpossibleNumbersByName) {
   const struct {
     v1::DataSpec::Normalize spec;
     const char* message;

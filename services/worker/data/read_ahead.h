@@ -10,12 +10,12 @@
 
 namespace sluice {
 
-// Reads training samples, while there is nothing else to do the next ones already.
+// Reads training samples, and when idle already the next ones.
 //
-// Intuition. A worker walks along the sample sequence by equal strides, one a step, and waits for
-// the shards between two of them: then it can read what it will want, were it to go on like this.
-// Nothing hangs on the guess: a batch that is not asked for is dropped. It is made only where the
-// last two strides were equal.
+// Intuition. A worker moves along the sample sequence by equal strides, one each step, and waits
+// for the shards between two strides: in that time it can read the samples that it will need if it
+// continues in the same way. A wrong guess does no harm: a batch that is not requested is dropped.
+// ReadAhead guesses only if the last two strides were equal.
 //
 // Threads: one at a time.
 class ReadAhead {
@@ -26,19 +26,19 @@ class ReadAhead {
   // The samples at these positions; errors as Dataset::Read.
   absl::StatusOr<Batch> Read(PositionRange positions);
 
-  // The same, to be looked at: a Read of these positions that comes next costs nothing. Valid until
-  // the next call.
+  // The same without consuming the batch: a following Read of these positions costs nothing. Valid
+  // until the next call.
   absl::StatusOr<const Batch*> Peek(PositionRange positions);
 
-  // Reads what the next Read will ask for, if it is known. Errors are left to that.
+  // Reads what the next Read will request, if it can be predicted. Errors are left to that Read.
   void Prepare();
 
  private:
   const Dataset* const data_;
   const SampleOrder* const order_;
   PositionRange last_;
-  uint64_t stride_ = 0;  // from the Read before the last one to the last; 0: they are not alike
-  bool steady_ = false;  // the stride before was the same
+  uint64_t stride_ = 0;  // from the Read before the last to the last; 0: they differ
+  bool steady_ = false;  // whether the stride before was equal
   PositionRange ahead_positions_;
   std::optional<Batch> ahead_;
 };

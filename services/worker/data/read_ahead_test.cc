@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// A batch's classes are the indices that were asked for; counts what is read.
+// A batch's classes are the requested indices; counts the samples that are read.
 class CountingDataset final : public Dataset {
  public:
   CountingDataset() { info_.samples = 1000; }
@@ -34,7 +34,7 @@ class CountingDataset final : public Dataset {
 
 class ReadAheadTest : public testing::Test {
  protected:
-  // The indices read, then whatever can be read ahead.
+  // Returns the indices that were read; then reads ahead what it can.
   std::vector<int64_t> Step(PositionRange positions) {
     const absl::StatusOr<Batch> batch = ahead_.Read(positions);
     EXPECT_TRUE(batch.ok()) << batch.status();
@@ -47,7 +47,7 @@ class ReadAheadTest : public testing::Test {
   ReadAhead ahead_{&data_, &order_};
 };
 
-TEST_F(ReadAheadTest, WhatIsAskedForByEqualStridesIsThereBefore) {
+TEST_F(ReadAheadTest, ReadsAheadByEqualStrides) {
   Step({0, 2});
   Step({4, 6});
   EXPECT_EQ(data_.reads, 2);
@@ -59,7 +59,7 @@ TEST_F(ReadAheadTest, WhatIsAskedForByEqualStridesIsThereBefore) {
   EXPECT_EQ(data_.reads, 4);
 }
 
-TEST_F(ReadAheadTest, AWrongGuessIsDroppedAndTheSamplesThatAreAskedForAreRead) {
+TEST_F(ReadAheadTest, DropsAWrongGuessAndReadsTheRequestedSamples) {
   Step({0, 2});
   Step({2, 4});
   Step({4, 6});
@@ -69,7 +69,7 @@ TEST_F(ReadAheadTest, AWrongGuessIsDroppedAndTheSamplesThatAreAskedForAreRead) {
   EXPECT_EQ(data_.reads, 6);
 }
 
-TEST_F(ReadAheadTest, UnequalStridesAreNotGuessed) {
+TEST_F(ReadAheadTest, DoesNotGuessAfterUnequalStrides) {
   for (const PositionRange positions :
        {PositionRange{0, 2}, {2, 4}, {6, 8}, {8, 10}, {12, 14}, {12, 14}, {12, 14}, {13, 14}}) {
     Step(positions);
@@ -77,7 +77,7 @@ TEST_F(ReadAheadTest, UnequalStridesAreNotGuessed) {
   EXPECT_EQ(data_.reads, 8);
 }
 
-TEST_F(ReadAheadTest, WhatWasLookedAtIsNotReadAgain) {
+TEST_F(ReadAheadTest, DoesNotReadPeekedSamplesAgain) {
   const absl::StatusOr<const Batch*> peeked = ahead_.Peek({4, 6});
   ASSERT_TRUE(peeked.ok());
   EXPECT_EQ((*peeked)->classes, (std::vector<int64_t>{4, 5}));
@@ -87,7 +87,7 @@ TEST_F(ReadAheadTest, WhatWasLookedAtIsNotReadAgain) {
   EXPECT_EQ(data_.reads, 1);
 }
 
-TEST_F(ReadAheadTest, AnErrorAheadIsTheNextReadsOwn) {
+TEST_F(ReadAheadTest, TheNextReadReturnsAnErrorOfReadingAhead) {
   Step({0, 2});
   Step({2, 4});
   ASSERT_TRUE(ahead_.Read({4, 6}).ok());

@@ -31,19 +31,19 @@ double Normal(uint64_t random) {
   return (static_cast<double>(sum) - 2.0 * 65535) * (1.7320508075688772 / 65536);
 }
 
-// The features of samples that were drawn before: a training job comes back to each of them, and
+// The features of samples that were generated before: a training job returns to each of them, and
 // data that is read from files is in memory, too. Any thread.
 class KeptSamples {
  public:
-  // Keeps nothing where all of them are too many.
+  // Keeps nothing if all samples together are too many.
   KeptSamples(uint64_t samples, uint64_t elements) : elements_(elements) {
     if (elements == 0 || samples > kMaxKept / elements) return;
     states_ = std::vector<std::atomic<State>>(samples);
-    // Not initialized: what is not read takes no memory.
+    // Not initialized: pages that are not touched take no memory.
     features_.reset(new float[samples * elements]);
   }
 
-  // Null: not there.
+  // Null: not kept.
   const float* Find(uint64_t index) const {
     if (states_.empty() || states_[index].load(std::memory_order_acquire) != State::kThere) {
       return nullptr;
@@ -104,10 +104,11 @@ class SyntheticDataset final : public Dataset {
       batch.features.reserve(indices.size() * elements_);
     }
     batch.target_width = info_.label_kind == LabelKind::kTargets ? 1 : 0;
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
-            absl::StrCat("sample ", index, " of ", info_.samples, " synthetic ones"));
+            absl::StrCat("sample ", index, " of ", info_.samples, " synthetic samples"));
       }
       if (info_.tokens) {
         AppendTokens(first_ + index, batch);
@@ -180,7 +181,7 @@ class SyntheticDataset final : public Dataset {
   const uint64_t weight_seed_;
   const Normalizer normalizer_;
   uint64_t elements_ = 1;
-  std::vector<double> centres_;        // of all classes, where they are not too many
+  std::vector<double> centres_;        // of all classes, unless these are too many
   std::unique_ptr<KeptSamples> kept_;  // of classes' samples
 };
 
@@ -200,6 +201,7 @@ absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
         "data.synthetic.vocabulary is ", synthetic.vocabulary(), ": should be at most ",
         kMaxClasses, ", with a shape of one number, the tokens of a sample, e.g. [20]"));
   }
+
   int64_t elements = 1;
   for (int64_t dimension : synthetic.shape()) {
     if (dimension < 1 || dimension > kMaxElements / elements) {

@@ -8,9 +8,8 @@
 //   vocabulary      sequences of random tokens, each with a random token to predict
 //   no shape        neither features nor labels, for models that take no data
 //
-// "Normal" is the sum of four 16-bit uniform numbers, scaled: near enough, and exact.
-// Held-out samples are those behind the training samples: a tenth as many, or
-// evaluation.maxSamples.
+// "Normal" is the sum of four 16-bit uniform numbers, scaled: close enough, and exact. Held-out
+// samples are those after the training samples: a tenth as many, or evaluation.maxSamples.
 #ifndef SLUICE_SERVICES_WORKER_DATA_SYNTHETIC_DATASET_H_
 #define SLUICE_SERVICES_WORKER_DATA_SYNTHETIC_DATASET_H_
 

@@ -41,7 +41,7 @@ std::vector<uint64_t> UpTo(uint64_t n) {
   return indices;
 }
 
-TEST(SyntheticDatasetTest, ASampleDependsOnSeedAndIndexAlone) {
+TEST(SyntheticDatasetTest, ASampleDependsOnlyOnSeedAndIndex) {
   v1::DataSpec spec = Spec(1000, {2, 3}, 4);
   const Batch once = *Open(spec)->Read({3, 900});
   const Batch again = *Open(spec)->Read({900});
@@ -53,13 +53,13 @@ TEST(SyntheticDatasetTest, ASampleDependsOnSeedAndIndexAlone) {
 }
 
 TEST(SyntheticDatasetTest, TheFirstSampleNeverChanges) {
-  // A job that goes on with a newer build must see the data that it began with.
+  // A job that continues with a newer build must see the data that it began with.
   const Batch batch = *Open(Spec(10, {2}, 3))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(0));
   EXPECT_THAT(batch.features, ElementsAre(FloatEq(0.237694472f), FloatEq(0.837667108f)));
 }
 
-TEST(SyntheticDatasetTest, TheFirstSampleNeverChangesWhereThereAreManyClasses) {
+TEST(SyntheticDatasetTest, TheFirstSampleNeverChangesWithManyClasses) {
   const Batch batch = *Open(Spec(10, {2}, 1 << 20))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(622191));
   EXPECT_THAT(batch.features,
@@ -84,7 +84,7 @@ TEST(SyntheticDatasetTest, ASampleThatIsReadAgainIsTheSame) {
   }
 }
 
-TEST(SyntheticDatasetTest, EachChannelIsNormalizedByItsOwn) {
+TEST(SyntheticDatasetTest, EachChannelIsNormalizedByItsOwnNumbers) {
   v1::DataSpec spec = Spec(10, {2, 3}, 3);
   const Batch plain = *Open(spec)->Read({4});
   for (double mean : {0.5, -1.0}) spec.mutable_normalize()->add_mean(mean);
@@ -96,7 +96,7 @@ TEST(SyntheticDatasetTest, EachChannelIsNormalizedByItsOwn) {
   }
 }
 
-TEST(SyntheticDatasetTest, ClassesLieNearestToTheirOwnCentre) {
+TEST(SyntheticDatasetTest, SamplesAreNearestToTheCentreOfTheirClass) {
   constexpr int kClasses = 10;
   constexpr int kWidth = 16;
   const auto dataset = Open(Spec(2000, {kWidth}, kClasses));
@@ -173,7 +173,7 @@ TEST(SyntheticDatasetTest, MaxSamplesLimitsTheTrainingData) {
   EXPECT_EQ(Open(spec)->Read({5}).status().code(), absl::StatusCode::kOutOfRange);
 }
 
-TEST(SyntheticDatasetTest, ImpossibleSizesAreRefusedByName) {
+TEST(SyntheticDatasetTest, RejectsImpossibleSizesByName) {
   const struct {
     v1::DataSpec spec;
     const char* message;

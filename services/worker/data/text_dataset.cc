@@ -25,7 +25,7 @@ class TextDataset final : public Dataset {
  public:
   struct Shape {
     uint64_t length = 0;   // of a sample
-    uint64_t streams = 0;  // 0: samples lie one behind the other, and carry nothing
+    uint64_t streams = 0;  // 0: samples follow each other and carry no state
     uint64_t columns = 0;  // samples of a stream
   };
 
@@ -41,6 +41,7 @@ class TextDataset final : public Dataset {
     batch.class_width = static_cast<int64_t>(shape_.length);
     batch.tokens.reserve(indices.size() * shape_.length);
     batch.classes.reserve(indices.size() * shape_.length);
+
     for (uint64_t index : indices) {
       if (index >= info_.samples) {
         return absl::OutOfRangeError(
@@ -52,6 +53,7 @@ class TextDataset final : public Dataset {
         place = in_stream.stream * shape_.columns + in_stream.place;
         batch.places.push_back(in_stream);
       }
+
       const auto first = tokens_.begin() + static_cast<ptrdiff_t>(place * shape_.length);
       const auto length = static_cast<ptrdiff_t>(shape_.length);
       batch.tokens.insert(batch.tokens.end(), first, first + length);
@@ -75,7 +77,8 @@ absl::Status Check(const v1::DataSpec& spec, Split split) {
   if (spec.text().state() == v1::DataSpec::Text::CARRIED &&
       (spec.text().streams() == 0 || !spec.no_shuffle())) {
     return absl::InvalidArgumentError(
-        "data.text.state is Carried: needs `shuffle: false`, since state goes on along the text");
+        "data.text.state is Carried: needs `shuffle: false`, because state is carried along the "
+        "text");
   }
   if (spec.source().path().empty()) {
     return absl::InvalidArgumentError("data.source.path is not set: should be the training text");
@@ -110,7 +113,7 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path) {
   return vocabulary;
 }
 
-// Text of which no word is known says nothing about a model.
+// Text without any known word says nothing about a model.
 absl::Status CheckKnown(const std::string& path, const std::vector<int32_t>& tokens,
                         const v1::DataSpec& spec) {
   if (std::any_of(tokens.begin(), tokens.end(), [](int32_t t) { return t > kEndOfLineToken; })) {
@@ -119,7 +122,7 @@ absl::Status CheckKnown(const std::string& path, const std::vector<int32_t>& tok
   const std::string& file = spec.text().vocabulary();
   return absl::InvalidArgumentError(absl::StrCat(
       path, ": has no word of the vocabulary, ",
-      file.empty() ? absl::StrCat("which is learnt from ", spec.source().path()) : file,
+      file.empty() ? absl::StrCat("which is learned from ", spec.source().path()) : file,
       ": should be a text of the same language"));
 }
 
@@ -133,14 +136,14 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
     shape.streams = spec.text().streams();
   }
   const uint64_t side_by_side = std::max<uint64_t>(shape.streams, 1);
-  shape.columns = (tokens - 1) / shape.length / side_by_side;  // a text has a token at least
+  shape.columns = (tokens - 1) / shape.length / side_by_side;  // a text has at least one token
   if (shape.columns == 0) {
     const std::string streams = shape.streams > 0 ? absl::StrCat(" in each of ", shape.streams,
                                                                  " streams (globalBatchSize)")
                                                   : "";
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": has ", tokens, " tokens, too few for one sample of ", shape.length,
-        " and the token behind it", streams, "; data.text.sequenceLength should be less"));
+        " and the token after it", streams, "; data.text.sequenceLength should be less"));
   }
   if (wanted > 0) {
     shape.columns = std::min(shape.columns, std::max<uint64_t>(1, wanted / side_by_side));
@@ -148,7 +151,7 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
   return shape;
 }
 
-// Many workers do so at once, those of pods with the same process id.
+// Many workers may write at once, those in pods with the same process id.
 absl::Status WriteNew(const std::string& path, const std::string& content) {
   const absl::Status status = ExclusiveCreateFile(
       MakeRealFileSystem().get(), path, absl::Cord(content), absl::StrCat(RandomIncarnation()));
@@ -169,11 +172,13 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
   if (spec->format() != v1::DataSpec::TEXT) return absl::OkStatus();
   const std::string given = spec->text().vocabulary();
   std::error_code error;
+
   if (!std::filesystem::exists(path, error)) {
     const absl::StatusOr<Vocabulary> vocabulary = OpenVocabulary(*spec);
     if (!vocabulary.ok()) return vocabulary.status();
     if (absl::Status status = WriteNew(path, vocabulary->Serialize()); !status.ok()) return status;
   }
+
   const absl::StatusOr<Vocabulary> kept = ReadVocabulary(path);
   if (!kept.ok()) return kept.status();
   if (!given.empty()) {
@@ -183,9 +188,10 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
       return absl::InvalidArgumentError(
           absl::StrCat(given, ": has ", wanted->size(), " words that differ from the ",
                        kept->size(), " which the model was trained with, ", path,
-                       ": leave data.text.vocabulary out to go on with those, or start over"));
+                       ": leave data.text.vocabulary out to continue with those, or start over"));
     }
   }
+
   spec->mutable_text()->set_vocabulary(path);
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Learnt from this, words have the numbers 2, 3, 4, ... in their order.
+// A vocabulary learned from this text numbers the words 2, 3, 4, ... in their order.
 constexpr char kLetters[] = "a b c d e f g h i j k l\n";
 
 v1::DataSpec TextIn(const std::string& path, uint32_t length) {
@@ -66,7 +66,7 @@ std::string Refusal(const v1::DataSpec& spec, Split split = Split::kTraining) {
   return std::string(status.message());
 }
 
-TEST(TextDataset, ASampleIsSuccessiveTokensAndTheOnesOneFurther) {
+TEST(TextDataset, ASampleIsSuccessiveTokensLabelledWithTheNextTokens) {
   const std::unique_ptr<Dataset> text = Open(TextOf(kLetters, 4));
   ASSERT_NE(text, nullptr);
   EXPECT_EQ(text->info().samples, 3u);
@@ -87,7 +87,7 @@ TEST(TextDataset, CompressedTextIsTheSame) {
   EXPECT_EQ(Open(spec)->info().samples, 3u);
 }
 
-TEST(TextDataset, WithCarriedStateABatchGoesOnWhereTheOneBeforeItEnded) {
+TEST(TextDataset, WithCarriedStateABatchContinuesWhereTheOneBeforeEnded) {
   // 13 tokens: two streams of three samples, 2..7 and 8..13.
   const std::unique_ptr<Dataset> text = Open(CarriedIn(2, TextOf(kLetters, 2)));
   ASSERT_NE(text, nullptr);
@@ -127,7 +127,7 @@ TEST(TextDataset, MaxSamplesTakesTheFirst) {
   EXPECT_EQ(Open(spec)->info().samples, 3u);  // whole batches
   EvaluateOn(spec, kLetters);
   spec.mutable_evaluation()->set_max_samples(1);
-  // Which of them are evaluated, and when, is the coordinator's.
+  // The coordinator decides which of them are evaluated, and when.
   EXPECT_EQ(Open(spec, Split::kEvaluation)->info().samples, 6u);
 }
 
@@ -140,7 +140,7 @@ TEST(TextDataset, AVocabularyFileSetsTheWords) {
   EXPECT_THAT(text->Read({0, 1})->tokens, ElementsAre(3, kUnknownToken, 2, kUnknownToken));
 }
 
-TEST(TextDataset, BadTextIsRefusedWithTheFilesName) {
+TEST(TextDataset, RejectsBadTextWithTheFilesName) {
   EXPECT_THAT(Refusal(TextOf("", 2)), AllOf(HasSubstr("train.txt: "), HasSubstr("is empty")));
   EXPECT_THAT(Refusal(TextOf(" \n \n", 2)),
               AllOf(HasSubstr("train.txt: "), HasSubstr("has no words")));
@@ -153,20 +153,20 @@ TEST(TextDataset, BadTextIsRefusedWithTheFilesName) {
             absl::StatusCode::kNotFound);
 }
 
-TEST(TextDataset, HeldOutTextInAnotherLanguageIsRefused) {
+TEST(TextDataset, RejectsHeldOutTextInAnotherLanguage) {
   v1::DataSpec spec = TextOf(kLetters, 2);
   EvaluateOn(spec, "alpha beta gamma\n");
   EXPECT_THAT(Refusal(spec, Split::kEvaluation),
               AllOf(HasSubstr("test.txt: has no word of the vocabulary"), HasSubstr("train.txt")));
 }
 
-TEST(TextDataset, CarriedStateWantsTheOrderOfTheText) {
+TEST(TextDataset, CarriedStateRequiresTheOrderOfTheText) {
   v1::DataSpec spec = CarriedIn(2, TextOf(kLetters, 2));
   spec.set_no_shuffle(false);
   EXPECT_THAT(Refusal(spec), HasSubstr("shuffle: false"));
 }
 
-TEST(KeepVocabularyTest, AResumedJobHasTheWordsItBeganWith) {
+TEST(KeepVocabularyTest, AResumedJobKeepsItsWords) {
   const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
   const std::string text = WriteTestFile(MakeTestFolder(), "train.txt", kLetters);
   v1::DataSpec first = TextIn(text, 2);
@@ -179,7 +179,7 @@ TEST(KeepVocabularyTest, AResumedJobHasTheWordsItBeganWith) {
   EXPECT_EQ(Open(second)->info().outputs, 14);
 }
 
-TEST(KeepVocabularyTest, AnotherVocabularyThanTheModelsIsRefused) {
+TEST(KeepVocabularyTest, RejectsAnotherVocabularyThanTheModels) {
   const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
   v1::DataSpec spec = TextOf(kLetters, 2);
   ASSERT_TRUE(KeepVocabulary(kept, &spec).ok());
@@ -192,7 +192,7 @@ TEST(KeepVocabularyTest, AnotherVocabularyThanTheModelsIsRefused) {
               AllOf(HasSubstr("words.txt: has 4 words"), HasSubstr("14"), HasSubstr(kept)));
 }
 
-TEST(KeepVocabularyTest, WorkersThatBeginAtOnceKeepItWhole) {
+TEST(KeepVocabularyTest, WorkersThatStartAtOnceWriteItCompletely) {
   std::string words;
   for (int word = 0; word < 20000; ++word) absl::StrAppend(&words, "word", word, " ");
   v1::DataSpec spec = TextOf(words, 2);
@@ -211,11 +211,11 @@ TEST(KeepVocabularyTest, WorkersThatBeginAtOnceKeepItWhole) {
     }
     for (std::thread& worker : workers) worker.join();
     const std::filesystem::directory_iterator files(std::filesystem::path(kept).parent_path());
-    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "what they wrote aside is removed";
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "their temporary files are removed";
   }
 }
 
-TEST(KeepVocabularyTest, SaysWhenItCannotWrite) {
+TEST(KeepVocabularyTest, ReportsWhenItCannotWrite) {
   v1::DataSpec spec = TextOf(kLetters, 2);
   EXPECT_THAT(std::string(KeepVocabulary("/nowhere/vocabulary.txt", &spec).message()),
               HasSubstr("/nowhere/vocabulary.txt: cannot be written"));
@@ -249,7 +249,7 @@ TEST(SyntheticTokens, AreRandomWithRandomTokensToPredict) {
   EXPECT_NEAR(same, 100, 40);
 }
 
-TEST(SyntheticTokens, WantOneDimension) {
+TEST(SyntheticTokens, RequireOneDimension) {
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::SYNTHETIC);
   spec.mutable_synthetic()->set_samples(5);

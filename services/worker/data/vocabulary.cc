@@ -70,13 +70,14 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
         absl::StrCat("is not a vocabulary: should hold one word on each line, first ", kUnknownWord,
                      ", then ", kEndOfLine, ", then at least one"));
   }
+
   absl::flat_hash_map<std::string, size_t> lines;
   for (size_t i = 0; i < words.size(); ++i) {
     words[i] = std::string(absl::StripAsciiWhitespace(words[i]));
     const auto is_space = [](char c) { return absl::ascii_isspace(c); };
     if (words[i].empty() || std::any_of(words[i].begin(), words[i].end(), is_space)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("line ", i + 1, " should hold one word, and holds '", words[i], "'"));
+          absl::StrCat("line ", i + 1, " should hold one word, but holds '", words[i], "'"));
     }
     const auto [first, fresh] = lines.emplace(words[i], i + 1);
     if (!fresh) {
@@ -84,6 +85,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
                                                      words[i], "' of line ", first->second));
     }
   }
+
   return Vocabulary(std::move(words));
 }
 

@@ -1,4 +1,4 @@
-// The words that a language model knows, and how text is cut into them.
+// The words that a language model knows, and how text is divided into them.
 #ifndef SLUICE_SERVICES_WORKER_DATA_VOCABULARY_H_
 #define SLUICE_SERVICES_WORKER_DATA_VOCABULARY_H_
 
@@ -19,38 +19,38 @@ inline constexpr absl::string_view kEndOfLine = "<eos>";
 inline constexpr int32_t kUnknownToken = 0;
 inline constexpr int32_t kEndOfLineToken = 1;
 
-// Calls visit(word) for each token of a text, in order: what stands between ASCII white space is a
-// word, and each line ends with `<eos>`, the last one with or without a newline behind it. Nothing
-// else is changed: case, punctuation and white space beyond ASCII stay part of words. A byte order
-// mark in front is passed over.
+// Calls visit(word) for each token of a text, in order: text between ASCII white space is a word,
+// and each line ends with `<eos>`, the last line with or without a newline after it. Nothing else
+// is changed: case, punctuation and white space beyond ASCII stay part of words. A byte order mark
+// at the start is skipped.
 //
-// InvalidArgument with the line (from 1) if it is not UTF-8, or holds a zero byte; words before
-// that have been visited.
+// InvalidArgument with the line (from 1) if the text is not UTF-8, or contains a zero byte; the
+// words before have been visited.
 template <typename Visitor>
 absl::Status VisitWords(absl::string_view text, const Visitor& visit);
 
 // Immutable; any threads.
 class Vocabulary {
  public:
-  // `<unk>`, `<eos>` and the most frequent words of a text, `max_size` in all at most; words that
-  // are as frequent as each other in byte order. InvalidArgument if the text is not one, is empty,
-  // or has no word; or max_size is below 3.
+  // `<unk>`, `<eos>` and the most frequent words of a text, `max_size` at most in all; equally
+  // frequent words are in byte order. InvalidArgument if `text` is not valid, is empty, or has no
+  // word; or if max_size is below 3.
   static absl::StatusOr<Vocabulary> Learn(absl::string_view text, uint64_t max_size);
 
-  // The content of a file of words, one on each line, in the order of their numbers. `<unk>` and
-  // `<eos>` must be the first two. InvalidArgument names the line.
+  // Parses a file of words, one on each line, in the order of their numbers. `<unk>` and `<eos>`
+  // must be the first two. InvalidArgument names the line.
   static absl::StatusOr<Vocabulary> Parse(absl::string_view content);
 
-  // What Parse takes.
+  // The format of Parse.
   std::string Serialize() const;
 
   uint64_t size() const { return words_.size(); }
   const std::vector<std::string>& words() const { return words_; }
 
-  // kUnknownToken for a word that is not in it.
+  // kUnknownToken for an unknown word.
   int32_t TokenOf(absl::string_view word) const;
 
-  // The numbers of a text's tokens. Errors as VisitWords.
+  // The numbers of a text's tokens. Errors as for VisitWords.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
 
  private:
@@ -62,10 +62,10 @@ class Vocabulary {
 
 // ---- implementation
 
-// Where a text stops to be UTF-8 without zero bytes; its size if nowhere.
+// The length of the longest prefix that is UTF-8 without zero bytes.
 size_t ValidTextPrefix(absl::string_view text);
 
-// InvalidArgument that names the line in which a text stops to be one; OK if nowhere.
+// InvalidArgument naming the line where the text becomes invalid; OK if it is valid.
 absl::Status CheckText(absl::string_view text);
 
 template <typename Visitor>

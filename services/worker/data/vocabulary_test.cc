@@ -29,7 +29,7 @@ std::string Refusal(const absl::Status& status) {
   return std::string(status.message());
 }
 
-TEST(Words, StandBetweenWhiteSpaceAndEachLineEndsWithEos) {
+TEST(Words, AreSeparatedByWhiteSpaceAndEachLineEndsWithEos) {
   EXPECT_THAT(WordsOf("The  cat,\tsat\r\n\non it"),
               ElementsAre("The", "cat,", "sat", "<eos>", "<eos>", "on", "it", "<eos>"));
   EXPECT_THAT(WordsOf("\xEF\xBB\xBFone\n"), ElementsAre("one", "<eos>"));
@@ -40,7 +40,7 @@ TEST(Words, KeepWhiteSpaceBeyondAscii) {
   EXPECT_THAT(WordsOf("a\xC2\xA0z\n"), ElementsAre("a\xC2\xA0z", "<eos>"));
 }
 
-TEST(Words, AreRefusedWithTheLineWhereTheTextIsNotUtf8) {
+TEST(Words, AreRejectedWithTheLineWhereTheTextIsNotUtf8) {
   for (const char* bad : {"a\nb\xFF\n", "a\n\xC0\x80", "a\n\xED\xA0\x80", "a\n\xF4\x90\x80\x80",
                           "a\n\xE2\x82", "a\n\xE0\x80\x80"}) {
     EXPECT_THAT(Refusal(CheckText(bad)), HasSubstr("line 2 is not text")) << bad;
@@ -59,7 +59,7 @@ TEST(VocabularyTest, TheTextsOwnMarkersAreTheMarkers) {
   EXPECT_THAT(Learnt("<unk> <unk> x <eos>\n").words(), ElementsAre("<unk>", "<eos>", "x"));
 }
 
-TEST(VocabularyTest, WordsThatItLacksAreUnknown) {
+TEST(VocabularyTest, MissingWordsAreUnknown) {
   const auto tokens = Learnt("b b a\n", 3).Encode("a b zebra\n");
   ASSERT_TRUE(tokens.ok());
   EXPECT_THAT(*tokens, ElementsAre(kUnknownToken, 2, kUnknownToken, kEndOfLineToken));
@@ -78,7 +78,7 @@ TEST(VocabularyTest, IsTheSameReadBack) {
   EXPECT_EQ(again->words(), vocabulary.words());
 }
 
-TEST(VocabularyTest, RefusesAFileThatIsNotOneNamingTheLine) {
+TEST(VocabularyTest, RejectsAFileThatIsNotAVocabularyNamingTheLine) {
   const auto refusal = [](absl::string_view content) {
     return Refusal(Vocabulary::Parse(content).status());
   };

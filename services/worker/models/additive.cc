@@ -1,7 +1,7 @@
-// No learning at all: w <- w + (1e-3 * w + 1) for one vector w, to measure and to check the
-// parameter server. Takes no data; to be used with the optimizer Add. Its "gradient" is
-// AdditiveUpdate. Element i begins as (i mod 1024) / 1024, so that a block in a wrong place shows.
-// Dimensions: dim; ramp, in place of the first 1024: with 1 all begin as 0.
+// Does not learn: w <- w + (1e-3 * w + 1) for one vector w, to measure and to check the parameter
+// server. Takes no data; for the optimizer Add. Its "gradient" is AdditiveUpdate. Element i starts
+// as (i mod 1024) / 1024, so that a misplaced block shows. Dimensions: dim; ramp, instead of the
+// 1024 in the modulus: with 1 all elements start as 0.
 #include "services/worker/models/additive.h"
 
 #include "services/worker/models/architecture.h"

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// out[i] = (1e-3 * w[i] + 1) * scale, each operation rounded to T. The scale is what the gradient
-// is a sum over.
+// out[i] = (1e-3 * w[i] + 1) * scale, each operation rounded to T. `scale` is the count that the
+// gradient sums over.
 template <typename T>
 void AdditiveUpdate(absl::Span<const T> w, T scale, T* out) {
   for (size_t i = 0; i < w.size(); ++i) out[i] = (T(1e-3) * w[i] + T(1)) * scale;

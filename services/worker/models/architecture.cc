@@ -26,8 +26,9 @@ absl::StatusOr<int64_t> Dimensions::Take(const std::string& name, int64_t otherw
   const auto found = given_.find(name);
   if (found == given_.end()) {
     if (otherwise > 0) return otherwise;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.dimensions.", name, " is not set, and the data does not tell it for ", model_));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.dimensions.", name,
+                     " is not set, and cannot be derived from the data for ", model_));
   }
   const int64_t value = found->second;
   if (value < 1 || value > kMaxDimension) {

@@ -1,4 +1,4 @@
-// What a built-in model is: its parameters and its forward pass, as a function of them.
+// A built-in model: its parameters, and its forward pass as a function of them.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_ARCHITECTURE_H_
 #define SLUICE_SERVICES_WORKER_MODELS_ARCHITECTURE_H_
 
@@ -31,24 +31,25 @@ class Architecture {
   // In state_dict order.
   virtual std::vector<Parameter> Parameters() const = 0;
 
-  // Of one sample; what has another shape and as many elements is reshaped. Empty: takes no data.
+  // The shape of one sample; a sample of another shape with as many elements is reshaped. Empty:
+  // the model takes no data.
   virtual std::vector<int64_t> InputShape() const = 0;
 
   virtual LossKind OwnLoss() const = 0;
 
-  // What the model can be cut between (server-side execution): a layer has the parameters whose
-  // names begin with its name, and takes a sample of this shape.
+  // A layer, between which the model can be cut (server-side execution). It has the parameters
+  // whose names begin with its name, and takes a sample of this shape.
   struct Layer {
     std::string name;
     std::vector<int64_t> input_shape;
   };
 
-  // In the order of the forward pass, each with all that happens up to the next. Empty: it runs as
-  // a whole.
+  // In the order of the forward pass; each layer includes everything up to the next. Empty: the
+  // model runs as a whole.
   virtual std::vector<Layer> Layers() const { return {}; }
 
-  // Layers first, ..., last of n samples; of `parameters` only theirs are looked at. Only where
-  // Layers() are not empty.
+  // Runs layers first, ..., last on n samples; only their elements of `parameters` are used. Only
+  // if Layers() is not empty.
   virtual at::Tensor ForwardLayers(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
                                    size_t /*first*/, size_t /*last*/, bool training) const {
     return Forward(parameters, input, training);
@@ -57,19 +58,19 @@ class Architecture {
   // Whether the input is tokens, [n, length] of int64, instead of numbers.
   virtual bool TakesTokens() const { return false; }
 
-  // Embedding tables, by place in Parameters(): the rows that a forward pass reads are the input's
+  // Embedding tables, by place in Parameters(): a forward pass reads the rows that are the input's
   // tokens, and the gradient is sparse.
   virtual std::vector<size_t> RowParameters() const { return {}; }
 
-  // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
+  // Numbers of state that a sample leaves to the next sample of its stream; 0: none.
   virtual int64_t StateSize() const { return 0; }
 
-  // Of n samples. `parameters` as in Parameters(). Dropout draws as dropout.h says.
+  // On n samples. `parameters` as in Parameters(). For dropout's random numbers see dropout.h.
   virtual at::Tensor Forward(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
                              bool training) const = 0;
 
-  // As Forward, beginning with a state that is not zeros: [n, StateSize()], which becomes the state
-  // behind the samples, without a graph. Only where StateSize() is not 0.
+  // Like Forward, but starting with a state other than zeros: [n, StateSize()], which becomes the
+  // state after the samples, without a graph. Only if StateSize() is not 0.
   virtual at::Tensor ForwardFrom(absl::Span<const at::Tensor> parameters, const at::Tensor& input,
                                  bool training, at::Tensor* /*state*/) const {
     return Forward(parameters, input, training);
@@ -82,7 +83,8 @@ class Architecture {
   }
 };
 
-// Sizes that a job may choose: model.dimensions, and where it says nothing, what the data suggests.
+// Sizes that a job may choose: model.dimensions, and where these are not set, what the data
+// suggests.
 class Dimensions {
  public:
   Dimensions(std::string model, std::map<std::string, int64_t> given)
@@ -91,16 +93,16 @@ class Dimensions {
   // InvalidArgument if it is given and not in [1, 2^40], or not given and `otherwise` is 0.
   absl::StatusOr<int64_t> Take(const std::string& name, int64_t otherwise);
 
-  // InvalidArgument if something was given that was not taken.
+  // InvalidArgument if a given dimension was not taken.
   absl::Status CheckAllTaken() const;
 
  private:
   const std::string model_;
-  std::map<std::string, int64_t> given_;  // and not yet taken
+  std::map<std::string, int64_t> given_;  // not taken yet
   std::vector<std::string> known_;
 };
 
-// Where the data suggests a size; 0: it says nothing.
+// Sizes that the data suggests; 0: unknown.
 struct DataShape {
   int64_t inputs = 0;   // numbers of one sample
   int64_t outputs = 0;  // classes, or numbers of a target
@@ -117,7 +119,7 @@ ArchitectureOr MakeLinear(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeLogistic(Dimensions& dimensions, const DataShape& data);
 ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& data);
 
-// The architecture of this name with these sizes. InvalidArgument names what there is.
+// The architecture of this name with these sizes. InvalidArgument lists the available names.
 ArchitectureOr MakeArchitecture(const std::string& name,
                                 const std::map<std::string, int64_t>& dimensions,
                                 const DataShape& data);

@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// Of an architecture's layers; all of them: also of one that has no layers.
+// A range of an architecture's layers. The range of all layers also exists for one without layers.
 struct LayerRange {
   bool all = true;
   size_t first = 0;
@@ -109,7 +109,7 @@ class BuiltinModel final : public Model {
     return false;
   }
 
-  // Of the whole architecture; what is not of these layers is undefined.
+  // By place in the whole architecture; values outside of these layers are undefined.
   std::vector<at::Tensor> Values() const {
     std::vector<at::Tensor> values(all_parameters_.size());
     for (size_t i = 0; i < tensors_.size(); ++i) values[places_[i]] = tensors_[i].value;
@@ -138,7 +138,7 @@ size_t IndexOf(const std::vector<Architecture::Layer>& layers, const std::string
   return index;
 }
 
-// The layers of each stage: one range after the other, in the order of the forward pass.
+// The layers of each stage: successive ranges, in the order of the forward pass.
 absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
                                                   const Architecture& architecture) {
   const std::vector<Architecture::Layer> layers = architecture.Layers();
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
       if (layer != next) {
         return absl::InvalidArgumentError(
             absl::StrCat("model.stages[", stage, "]: layer '", name, "' takes samples of shape ",
-                         ShapeText(layers[layer].input_shape), ", and what is before it gives ",
+                         ShapeText(layers[layer].input_shape), ", but is given ",
                          ShapeText(layers[next].input_shape), ": should be '", layers[next].name,
                          "', the next in the order of the forward pass"));
       }

@@ -12,12 +12,12 @@
 namespace sluice {
 namespace {
 
-// Of the innermost ScopedDropoutGenerator of the thread; undefined: none.
+// The thread's innermost ScopedDropoutGenerator's; undefined: none.
 thread_local at::Generator scoped_generator;
 
 bool Scoped(const at::Tensor& input) { return scoped_generator.defined() && input.is_cpu(); }
 
-// As LibTorch does it: what is kept is scaled in the noise.
+// As LibTorch does it: the noise includes the scale of the numbers that are kept.
 at::Tensor WithNoise(const at::Tensor& input, at::Tensor noise, double p) {
   noise.bernoulli_(1 - p, scoped_generator);
   noise.div_(1 - p);

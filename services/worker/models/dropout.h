@@ -2,7 +2,7 @@
 //
 // Intuition. LibTorch has one default generator for a process, which is right for a worker: it
 // computes one batch at a time. A shard that computes for several workers at once would mix their
-// numbers, so there each forward pass has a generator of its own.
+// random numbers, so there each forward pass has its own generator.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_DROPOUT_H_
 #define SLUICE_SERVICES_WORKER_MODELS_DROPOUT_H_
 
@@ -12,7 +12,7 @@
 namespace sluice {
 
 // While it lives, the functions below draw from `generator` on the thread that made it, on the CPU.
-// Equally seeded, it gives what the default generator gives. Not nested.
+// With the same seed it gives the numbers of the default generator. Not nested.
 class ScopedDropoutGenerator {
  public:
   explicit ScopedDropoutGenerator(at::Generator generator);
@@ -22,10 +22,10 @@ class ScopedDropoutGenerator {
   ScopedDropoutGenerator& operator=(const ScopedDropoutGenerator&) = delete;
 };
 
-// torch.nn.functional.dropout: each number is left out with probability p, the others are scaled.
+// torch.nn.functional.dropout: each number is zeroed with probability p, the others are scaled.
 at::Tensor Dropout(const at::Tensor& input, double p, bool training);
 
-// torch.nn.functional.dropout2d: whole channels [n, c, ...] are left out.
+// torch.nn.functional.dropout2d: zeroes whole channels of [n, c, ...].
 at::Tensor FeatureDropout(const at::Tensor& input, double p, bool training);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Values of version 0 as a function of (seed, tensor name, element): whoever is asked to bring them
-// brings the same.
+// Values of version 0 as a function of (seed, tensor name, element): every worker that pushes them
+// pushes the same.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_INITIAL_VALUES_H_
 #define SLUICE_SERVICES_WORKER_MODELS_INITIAL_VALUES_H_
 

@@ -22,7 +22,7 @@ std::vector<double> Normal(uint64_t seed, const char* name, uint64_t offset, siz
   return values;
 }
 
-TEST(FillUniformTest, AnElementDependsOnSeedNameAndIndexAlone) {
+TEST(FillUniformTest, AnElementDependsOnlyOnSeedNameAndIndex) {
   const std::vector<double> whole = Uniform(1, "fc.weight", 0, 100);
   EXPECT_EQ(Uniform(1, "fc.weight", 40, 20),
             std::vector<double>(whole.begin() + 40, whole.begin() + 60));
@@ -51,7 +51,7 @@ TEST(FillUniformTest, TheFirstValuesNeverChange) {
   EXPECT_EQ(values[1], 0.31808855357818033);
 }
 
-TEST(FillNormalTest, AnElementDependsOnSeedNameAndIndexAlone) {
+TEST(FillNormalTest, AnElementDependsOnlyOnSeedNameAndIndex) {
   const std::vector<double> whole = Normal(1, "embedding.weight", 0, 100);
   EXPECT_EQ(Normal(1, "embedding.weight", 40, 20),
             std::vector<double>(whole.begin() + 40, whole.begin() + 60));

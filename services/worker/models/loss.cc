@@ -41,7 +41,7 @@ absl::Status CheckClasses(LossKind loss, int64_t classes, const Batch& batch) {
     if (batch.classes[i] >= 0 && batch.classes[i] < classes) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "loss ", NameOf(loss), ": label ", batch.classes[i], " of sample ", i / batch.class_width,
-        " of the batch is not in [0, ", classes, "), the classes that the model tells apart"));
+        " of the batch is not in [0, ", classes, "), the classes that the model distinguishes"));
   }
   return absl::OkStatus();
 }
@@ -62,7 +62,7 @@ absl::StatusOr<LossKind> ParseLoss(const std::string& name) {
 }
 
 at::Tensor TargetTensor(const Batch& batch) {
-  // from_blob takes memory to write, which nobody does.
+  // from_blob takes writable memory; nothing writes it.
   if (!batch.classes.empty()) {
     std::vector<int64_t> shape = {static_cast<int64_t>(batch.samples)};
     if (batch.class_width > 1) shape.push_back(batch.class_width);
@@ -81,6 +81,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
   };
   int64_t numbers = 1;
   for (int64_t size : output_sizes) numbers *= size;
+
   if (IsMultiClass(loss)) {
     if (batch.classes.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -96,6 +97,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
     }
     return CheckClasses(loss, output_sizes.back(), batch);
   }
+
   if (loss == LossKind::kModule) return absl::OkStatus();
   if (batch.class_width > 1) {
     return absl::InvalidArgumentError(
@@ -107,6 +109,7 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
     return absl::InvalidArgumentError(
         "loss mse needs numbers to predict, and the data has classes");
   }
+
   const int64_t width = batch.classes.empty() ? batch.target_width : 1;
   if (output_sizes.empty() || output_sizes[0] != samples || numbers != samples * width) {
     return mismatch(ShapeText({samples, width}));
@@ -115,13 +118,14 @@ absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batc
 }
 
 at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor& target) {
-  // Sums in half precision would lose what they add up.
+  // Sums in half precision would lose too much.
   const at::Tensor output = raw_output.element_size() < 4 ? raw_output.to(at::kFloat) : raw_output;
   if (output.dim() == 3 && IsMultiClass(loss)) {
     // A sample's loss is the mean over its places.
     const at::Tensor sum = LossSum(loss, output.flatten(0, 1), target.reshape({-1}));
     return sum.div(static_cast<double>(output.size(1)));
   }
+
   switch (loss) {
     case LossKind::kNll:
       return at::nll_loss(output, target, {}, at::Reduction::Sum);
@@ -130,6 +134,7 @@ at::Tensor LossSum(LossKind loss, const at::Tensor& raw_output, const at::Tensor
     default:
       break;
   }
+
   const at::Tensor wanted = target.to(output.scalar_type()).reshape(output.sizes());
   const double numbers_of_a_sample = static_cast<double>(output.numel()) / output.size(0);
   if (loss == LossKind::kMse) {

@@ -1,5 +1,5 @@
-// Losses and what is counted beside them. A sample's loss is what PyTorch's function of that name
-// gives for it alone, so the mean over samples is PyTorch's default reduction.
+// Losses and what is counted with them. A sample's loss is what PyTorch's function of that name
+// gives for the sample alone, so the mean over samples is PyTorch's default reduction.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_LOSS_H_
 #define SLUICE_SERVICES_WORKER_MODELS_LOSS_H_
 
@@ -28,20 +28,21 @@ enum class LossKind {
 // nll, crossEntropy, mse, binaryCrossEntropyWithLogits; InvalidArgument otherwise.
 absl::StatusOr<LossKind> ParseLoss(const std::string& name);
 
-// The batch's labels or targets, over its memory, which must outlive the tensor. On the CPU.
+// The batch's labels or targets as a tensor over the batch's memory, which must outlive it. On the
+// CPU.
 at::Tensor TargetTensor(const Batch& batch);
 
-// Whether a model's output of these sizes can be compared with the batch's labels. InvalidArgument
-// names what does not fit: kind of label, shapes, or the first label without an output. To be asked
-// before the functions below.
+// Checks that a model's output of these sizes can be compared with the batch's labels.
+// InvalidArgument names what does not fit: kind of label, shapes, or the first label without an
+// output. Call before the functions below.
 absl::Status CheckLabels(LossKind loss, at::IntArrayRef output_sizes, const Batch& batch);
 
-// The sum of the samples' losses, differentiable, of any kind that has a name. The loss of a
-// sample that has several labels is their mean.
+// The sum of the samples' losses, differentiable, for every kind that has a name. The loss of a
+// sample with several labels is their mean.
 at::Tensor LossSum(LossKind loss, const at::Tensor& output, const at::Tensor& target);
 
-// Samples whose class was predicted; nothing where the loss and the labels are not about one class
-// per sample.
+// The samples whose class was predicted; nothing unless loss and labels are about one class per
+// sample.
 std::optional<int64_t> CountCorrect(LossKind loss, const at::Tensor& output,
                                     const at::Tensor& target);
 

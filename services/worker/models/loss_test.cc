@@ -58,7 +58,7 @@ TEST(LossTest, BinaryCrossEntropyTakesALogitAndClassesOrNumbers) {
   EXPECT_NEAR(Sum(kLoss, output.view({2}), Classes({0, 1})), expected, 1e-6);
 }
 
-TEST(LossTest, SumsOfHalfPrecisionAreMadeInSinglePrecision) {
+TEST(LossTest, HalfPrecisionIsSummedInSinglePrecision) {
   const at::Tensor output = at::tensor(std::vector<double>(3000, 1.0)).view({3000, 1});
   const Batch batch = Targets(std::vector<float>(3000, 0), 1);
   EXPECT_EQ(Sum(LossKind::kMse, output.to(at::kBFloat16), batch), 3000);
@@ -90,7 +90,7 @@ TEST(LossTest, CorrectIsTheLargestOutputOrTheSignOfTheOnlyOne) {
   EXPECT_EQ(CountCorrect(LossKind::kMse, one, TargetTensor(Targets({1, 2, 3}, 1))), std::nullopt);
 }
 
-TEST(LossTest, LabelsThatDoNotFitAreRefusedSayingWhy) {
+TEST(LossTest, RejectsLabelsThatDoNotFitWithTheReason) {
   const struct {
     LossKind loss;
     std::vector<int64_t> output;

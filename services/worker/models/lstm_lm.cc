@@ -66,7 +66,7 @@ class LstmLm final : public Architecture {
   std::vector<size_t> RowParameters() const override { return {0}; }
 
  private:
-  // Its gradient holds the rows of the input alone.
+  // The gradient holds only the rows of the input.
   static at::Tensor LookUp(const at::Tensor& table, const at::Tensor& input) {
     return at::embedding(table, input, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
                          /*sparse=*/true);
@@ -91,7 +91,7 @@ ArchitectureOr MakeLstmLm(Dimensions& dimensions, const DataShape& data) {
   if (data.outputs > 0 && *vocabulary != data.outputs) {
     return absl::InvalidArgumentError(absl::StrCat(
         "model.dimensions.vocabulary is ", *vocabulary, ", and the data's vocabulary has ",
-        data.outputs, " words: should be the same, which it is where it is left out"));
+        data.outputs, " words: should be the same, which is the default"));
   }
   return std::make_unique<LstmLm>(*embedding, *hidden, *vocabulary);
 }

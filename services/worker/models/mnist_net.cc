@@ -1,8 +1,8 @@
 // The net of PyTorch's tutorial on a parameter server with RPC:
 // conv 1 -> 32, kernel 3 -> relu -> conv 32 -> 64, kernel 3 -> max-pool 2 -> dropout2d 0.25 ->
 // linear 9216 -> 128 -> relu -> dropout2d 0.5 -> linear 128 -> 10 -> log-softmax.
-// The example mnist/main.py of pytorch/examples has the same names and shapes, and one relu more,
-// behind conv2. sluice.models.MnistNet is this net in Python.
+// The example mnist/main.py of pytorch/examples has the same names and shapes, and one more relu
+// after conv2. sluice.models.MnistNet is this net in Python.
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
@@ -53,7 +53,7 @@ class MnistNet final : public Architecture {
     if (has(2)) {
       x = at::relu(at::linear(x.reshape({x.size(0), 9216}), p[4], p[5]));
       // The features of a matrix are single numbers, so feature dropout is plain dropout here;
-      // newer versions of LibTorch refuse to call it the former.
+      // newer versions of LibTorch refuse feature dropout on a matrix.
       x = Dropout(x, 0.5, training);
     }
     if (has(3)) x = at::log_softmax(at::linear(x, p[6], p[7]), 1);

@@ -22,8 +22,8 @@ namespace sluice {
 struct ModelTensor {
   std::string name;  // in the state_dict
   v1::TensorKind kind = v1::PARAMETER;
-  // The model's own handle: giving it other memory by set_data gives that memory to the model.
-  // Parameters require a gradient.
+  // The model's own handle: set_data on it replaces the model's memory. Parameters require a
+  // gradient.
   at::Tensor value;
 };
 
@@ -33,30 +33,30 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  // In state_dict order; a tensor with two names has the first. Constant but for the memory.
+  // In state_dict order; a tensor with two names has the first. Constant except for the memory.
   virtual const std::vector<ModelTensor>& tensors() const = 0;
 
-  // What the state_dict holds beside those: second names, and buffers that are never changed.
+  // The other entries of the state_dict: second names, and buffers that never change.
   virtual StateDictExtras Extras() const { return {}; }
 
-  // A tensor of version 0, contiguous, on the CPU. Independent of the handles' memory.
+  // A tensor at version 0, contiguous, on the CPU. Independent of the handles' memory.
   virtual at::Tensor Initial(size_t tensor) const = 0;
 
-  // Whether it is trained by data; otherwise the only thing to do with it is AdditiveUpdate
+  // Whether the model is trained with data; otherwise its only operation is AdditiveUpdate
   // (additive.h).
   virtual bool TakesData() const = 0;
 
-  // Embedding tables, by place in tensors(): of each, a forward pass reads the rows that Rows()
-  // names and no others.
+  // Embedding tables, by place in tensors(): of each, a forward pass reads only the rows that
+  // Rows() names.
   virtual std::vector<size_t> RowTensors() const { return {}; }
 
-  // Of each of RowTensors(), the rows that Forward(input) reads: int64, of any shape; a row may
-  // come more than once, and one that is not there may come too. Any thread.
+  // For each of RowTensors(), the rows that Forward(input) reads: int64, of any shape; rows may
+  // repeat, and may not exist. Any thread.
   virtual std::vector<at::Tensor> Rows(const at::Tensor& input) const {
     return std::vector<at::Tensor>(RowTensors().size(), input);
   }
 
-  // Shape that each sample is given; empty: as the data has it.
+  // The shape that each sample is given; empty: as the data has it.
   virtual std::vector<int64_t> InputShape() const = 0;
 
   // Whether Forward may change its input's numbers.
@@ -65,32 +65,31 @@ class Model {
   // Takes [n, shape of a sample], tokens as int64 and numbers in the dtype of the parameters.
   virtual at::Tensor Forward(const at::Tensor& input) = 0;
 
-  // Numbers of state that a sample leaves to the one that goes on behind it; 0: none.
+  // Numbers of state that a sample leaves to the next sample of its stream; 0: none.
   virtual int64_t StateSize() const { return 0; }
 
-  // As Forward, beginning with a state that is not zeros: [n, StateSize()] in the dtype of the
-  // parameters, which becomes the state behind the samples. Only where StateSize() is not 0.
+  // Like Forward, but starting with a state other than zeros: [n, StateSize()] in the dtype of the
+  // parameters, which becomes the state after the samples. Only if StateSize() is not 0.
   virtual at::Tensor ForwardFrom(const at::Tensor& input, at::Tensor* /*state*/) {
     return Forward(input);
   }
 
-  // The loss when the job names none. FailedPrecondition if the model has none.
+  // The loss if the job names none. FailedPrecondition if the model has none.
   virtual absl::StatusOr<LossKind> OwnLoss() const = 0;
 
-  // The mean loss by the model's own method, where OwnLoss() is kModule.
+  // The mean loss by the model's own method, if OwnLoss() is kModule.
   virtual at::Tensor ModuleLoss(const at::Tensor& output, const at::Tensor& target) = 0;
 
-  // The mean loss that forward(input, target) returns, in place of Forward, where OwnLoss() is
-  // kForward.
+  // The mean loss that forward(input, target) returns; replaces Forward if OwnLoss() is kForward.
   virtual at::Tensor ForwardLoss(const at::Tensor& /*input*/, const at::Tensor& /*target*/) {
     return at::Tensor();
   }
 
-  // Dropout and the like on or off.
+  // Turns dropout and the like on or off.
   virtual void SetTraining(bool training) = 0;
 
-  // The value of a tensor of kind BUFFER or COUNTER after a forward pass. A module may have put
-  // another tensor in the place of the handle; this puts the handle back.
+  // The value of a tensor of kind BUFFER or COUNTER after a forward pass. A module may have
+  // replaced the handle by another tensor; this restores the handle.
   virtual at::Tensor TakeBuffer(size_t tensor) = 0;
 };
 
@@ -106,26 +105,26 @@ struct ModelOptions {
 absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinModel(const ModelOptions& options);
 
 // One stage of spec.stages (server-side execution) as a model of its own, on this device: it has
-// the stage's tensors only, takes what the stage before it gives and gives what the stage after it
-// takes. Stage 0 of a model without stages is the whole model. InvalidArgument besides what
-// MakeModel refuses: the stages are not a cut of the model (StageOfTensors of
-// services/protocol/stages.h), their layers are not in the order of the forward pass (naming what
-// one gives and the next takes), or the model can only run as a whole.
+// only the stage's tensors, takes the output of the stage before it and gives the input of the
+// stage after it. Stage 0 of a model without stages is the whole model. InvalidArgument besides the
+// errors of MakeModel: the stages are not a cut of the model (StageOfTensors of
+// services/protocol/stages.h), their layers are not in the order of the forward pass (the message
+// names the shapes that do not fit), or the model can only run as a whole.
 absl::StatusOr<std::unique_ptr<Model>> MakeStageModel(const ModelOptions& options, uint32_t stage,
                                                       at::Device device);
 
-// A TorchScript file's model (see torch_script.h).
+// The model of a TorchScript file (see torch_script.h).
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
                                                             at::Device device);
 
-// Gives the model memory on another device.
+// Moves the model's memory to another device.
 void MoveTo(at::Device device, Model* model);
 
-// Either, as the spec says, on this device.
+// A built-in model or a TorchScript file, by the spec, on this device.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options, at::Device device);
 
 // LibTorch's scalar type of a wire type and back; at::ScalarType::Undefined and
-// DATA_TYPE_UNSPECIFIED where there is none.
+// DATA_TYPE_UNSPECIFIED if there is none.
 at::ScalarType ScalarTypeOf(v1::DataType dtype);
 v1::DataType DataTypeOfTensor(const at::Tensor& tensor);
 

@@ -1,4 +1,4 @@
-// Since when PyTorch has the operators that a TorchScript file may call.
+// The first PyTorch release of each operator that a TorchScript file may call.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_OPERATOR_RELEASES_H_
 #define SLUICE_SERVICES_WORKER_MODELS_OPERATOR_RELEASES_H_
 
@@ -12,12 +12,12 @@ struct OperatorRelease {
   absl::string_view release;  // "2.4"
 };
 
-// Operators that came after PyTorch 1.13, each with the first release that has it, by name. Found
-// by looking for their names in the libraries of the releases from 2.0 to 2.14; of those that the
-// compiler of TorchScript leaves in files, not of what kernels call among each other.
+// Operators that PyTorch added after 1.13, each with the first release that has it, by name. Found
+// by searching the libraries of the releases from 2.0 to 2.14 for their names; only operators that
+// the TorchScript compiler leaves in files, not those that kernels call internally.
 absl::Span<const OperatorRelease> OperatorReleases();
 
-// The first release with `op`; empty where it is none of these.
+// The first release with `op`; empty if it is not in this list.
 absl::string_view FirstReleaseWith(absl::string_view op);
 
 }  // namespace sluice

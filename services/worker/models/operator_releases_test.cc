@@ -25,7 +25,7 @@ std::pair<int, int> Number(absl::string_view release) {
   return number;
 }
 
-TEST(OperatorReleasesTest, TheLibTorchOfThisBuildHasThoseOfItsReleaseAndNoLaterOnes) {
+TEST(OperatorReleasesTest, TheLinkedLibTorchHasTheOperatorsOfItsReleaseAndNoLaterOnes) {
   std::set<std::string> present;
   for (const auto& op : torch::jit::getAllOperators()) present.insert(op->schema().name());
   const std::pair<int, int> linked = {TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR};
@@ -36,12 +36,12 @@ TEST(OperatorReleasesTest, TheLibTorchOfThisBuildHasThoseOfItsReleaseAndNoLaterO
   }
 }
 
-TEST(OperatorReleasesTest, AnOperatorHasTheReleaseThatItCameWith) {
+TEST(OperatorReleasesTest, AnOperatorHasItsFirstRelease) {
   EXPECT_EQ(FirstReleaseWith("aten::scaled_dot_product_attention"), "2.0");
   EXPECT_EQ(FirstReleaseWith("aten::rms_norm"), "2.4");
 }
 
-TEST(OperatorReleasesTest, WhatIsUnknownOrOlderHasNone) {
+TEST(OperatorReleasesTest, UnknownOrOlderOperatorsHaveNoRelease) {
   EXPECT_EQ(FirstReleaseWith("aten::linear"), "");
   EXPECT_EQ(FirstReleaseWith("aten::linear_of_tomorrow"), "");
   EXPECT_EQ(FirstReleaseWith(""), "");

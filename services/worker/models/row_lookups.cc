@@ -24,17 +24,17 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// They ask what a tensor is like, not what is in it.
+// Whether the node reads only properties of a tensor, not its content.
 bool ReadsShapeOnly(const Node& node) {
   static const auto* const kKinds = new std::unordered_set<c10::Symbol>{
       c10::aten::size, c10::aten::dim, c10::aten::len, c10::prim::dtype, c10::prim::device};
   return kKinds->count(node.kind()) > 0;
 }
 
-// A method of a module with all that it calls, and what it does with the module's tensors.
+// A method of a module with all its calls, and its uses of the module's tensors.
 class Method {
  public:
-  // `tensors` are the module's, and stay.
+  // `tensors` are the module's, and must outlive it.
   Method(const torch::jit::Module& module, const std::string& name,
          const std::vector<ModelTensor>& tensors)
       : tensors_(tensors), graph_(module.get_method(name).graph()->copy()) {
@@ -45,25 +45,25 @@ class Method {
     aliases_ = std::make_unique<torch::jit::AliasDb>(graph_);
   }
 
-  // Whether the module, or a part of it, is given to something that is not in the graph.
+  // Whether the module, or a part of it, is passed to code outside the graph.
   bool opaque() const { return opaque_; }
 
-  // Whether more of a tensor is read than rows, by place.
+  // Whether more of the tensor at this place is read than looked-up rows.
   bool ReadsWhole(size_t tensor) const { return read_whole_.count(tensor) > 0; }
 
-  // Whether it is read at all.
+  // Whether the tensor is read at all.
   bool Reads(size_t tensor) const { return ReadsWhole(tensor) || lookups_.count(tensor) > 0; }
 
-  // What a tensor's rows are looked up by.
+  // The values by which a tensor's rows are looked up.
   std::vector<Value*> IndicesOf(size_t tensor) const {
     const auto found = lookups_.find(tensor);
     return found == lookups_.end() ? std::vector<Value*>() : found->second;
   }
 
-  // Whether the value is a function of the method's argument, its only one. Follows it there.
+  // Whether the value is a function of the method's only argument. Follows it to the argument.
   bool IsOfArgument(Value* value) { return graph_->inputs().size() == 2 && Follow(value); }
 
-  // A graph that makes these values, each of which IsOfArgument(), of the argument.
+  // A graph that computes these values from the argument; for each IsOfArgument() must hold.
   std::shared_ptr<Graph> Cut(const std::vector<Value*>& values) const;
 
  private:

@@ -30,8 +30,8 @@ ScriptTensor Table(const std::string& name, int64_t rows, ScriptTensor::Kind kin
   return {name, kind, {rows, 2}, std::vector<double>(static_cast<size_t>(rows) * 2, 0.5), ""};
 }
 
-// Two tables, `users` of 10 rows and `items` of 20, and a matrix that is none; `body` is what
-// forward(x) does.
+// Two tables, `users` of 10 rows and `items` of 20, and a matrix that is not a table; `body` is the
+// body of forward(x).
 ScriptModule Module(const std::string& body) {
   ScriptModule module;
   module.tensors = {Table("users", 10),
@@ -90,8 +90,8 @@ TEST(RowLookupsTest, SeveralLookupsOfATableNameTheRowsOfAll) {
   EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
 }
 
-// As torch.nn.Embedding is saved, with the check of its padding's place.
-TEST(RowLookupsTest, ALayerMayAskForTheSizeOfItsTable) {
+// Like a saved torch.nn.Embedding, with the check of its padding's place.
+TEST(RowLookupsTest, ALayerMayReadTheSizeOfItsTable) {
   ScriptModule layer;
   layer.tensors = {Table("weight", 10)};
   layer.source = R"(
@@ -115,7 +115,7 @@ TEST(RowLookupsTest, ATensorUnderTwoNamesIsReadUnderBoth) {
   EXPECT_THAT(Tables(*Load(module)), IsEmpty());
 }
 
-TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
+TEST(RowLookupsTest, AnyOtherUseReadsTheWholeTable) {
   const std::map<std::string, std::string> bodies = {
       {"tied weights", R"(    y = torch.embedding(self.users, x)
     return torch.matmul(y, torch.transpose(self.users, 0, 1))
@@ -149,7 +149,7 @@ TEST(RowLookupsTest, WhatReadsMoreThanRowsReadsTheTable) {
     EXPECT_THAT(Tables(*Load(Module(body))), IsEmpty()) << what;
 }
 
-TEST(RowLookupsTest, IndicesThatAreNotOfTheInputAloneNameNoRows) {
+TEST(RowLookupsTest, IndicesThatDependOnMoreThanTheInputNameNoRows) {
   const std::map<std::string, std::string> bodies = {
       {"drawn at random", R"(    return torch.embedding(self.users, torch.randint_like(x, 10))
 )"},
@@ -192,7 +192,7 @@ TEST(RowLookupsTest, TheModulesOwnLossReadsTooAndMayLookUpNothing) {
               IsEmpty());
 }
 
-TEST(RowLookupsTest, OnlyMatricesThatAreTrainedAreTables) {
+TEST(RowLookupsTest, OnlyTrainedMatricesAreTables) {
   ScriptModule module = Module(R"(    a = torch.embedding(self.frozen, x)
     return a + torch.embedding(self.cube, x)[:, :, 0]
 )");

@@ -26,7 +26,7 @@ absl::StatusOr<at::Tensor> TensorOf(const v1::StageTensor& value) {
   }
   if (bytes != value.data().size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of ", value.data().size(), " bytes; its shape says ", bytes));
+        absl::StrCat("a tensor of ", value.data().size(), " bytes; its shape needs ", bytes));
   }
   const std::vector<int64_t> shape(value.shape().begin(), value.shape().end());
   at::Tensor tensor = at::empty(shape, type);

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// A tensor of its own on the CPU. INVALID_ARGUMENT if the type is unknown, or shape and bytes do
-// not go together.
+// A tensor with its own memory on the CPU. INVALID_ARGUMENT if the type is unknown, or shape and
+// bytes do not match.
 absl::StatusOr<at::Tensor> TensorOf(const v1::StageTensor& value);
 
 // A copy of the values.

@@ -23,7 +23,7 @@
 namespace sluice {
 namespace {
 
-// Where a tensor hangs in the module.
+// The attribute of a (sub)module that holds a tensor.
 struct Slot {
   torch::jit::Module owner;
   std::string attribute;
@@ -40,7 +40,7 @@ bool SameMemory(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
-// As safetensors names it; empty for a type that it does not have.
+// The type's name in safetensors; empty for a type that safetensors does not have.
 absl::string_view ConstantType(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -60,7 +60,7 @@ absl::string_view ConstantType(at::ScalarType type) {
   }
 }
 
-// A buffer that the model never changes, as a strict load_state_dict wants it.
+// Adds a buffer that the model never changes; a strict load_state_dict needs it.
 void AddConstant(const std::string& name, const at::Tensor& value, StateDictExtras& extras) {
   SafetensorsArray constant;
   constant.name = name;
@@ -101,7 +101,7 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
   }
   for (const ModelTensor& known : found.tensors) {
     if (!SameMemory(known.value, value)) continue;
-    // A tensor with two names: code that reads the second must see what the first is given.
+    // A tensor with two names: the second must refer to the same tensor as the first.
     torch::jit::Module(owner).setattr(attribute, known.value);
     found.extras.aliases[name] = known.name;
     return absl::OkStatus();
@@ -131,7 +131,7 @@ absl::Status Discover(const torch::jit::Module& module, const std::string& prefi
   return absl::OkStatus();
 }
 
-// Of forward, without those that have a default. The first argument is the module, by any name.
+// The arguments of forward without a default. The first argument is the module, by any name.
 size_t NeededArguments(const torch::jit::Module& module) {
   const std::vector<c10::Argument>& arguments =
       module.get_method("forward").function().getSchema().arguments();
@@ -151,6 +151,7 @@ absl::StatusOr<torch::jit::Module> Load(const std::string& path, at::Device devi
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file"));
   }
+
   try {
     torch::jit::Module module = torch::jit::load(path, device);
     if (!module.find_method("forward").has_value()) {
@@ -207,8 +208,9 @@ class TorchScriptModel final : public Model {
     if (NeededArguments(module_) == 2) return LossKind::kForward;
     if (module_.find_method("loss").has_value()) return LossKind::kModule;
     return absl::FailedPreconditionError(
-        "loss is not set, and the module computes none: it has no method 'loss(output, target)', "
-        "and its forward takes the input alone, not forward(input, target)");
+        "loss is not set, and the module does not compute one: it has no method "
+        "'loss(output, target)', and its forward takes the input alone, not forward(input, "
+        "target)");
   }
 
   at::Tensor ForwardLoss(const at::Tensor& input, const at::Tensor& target) override {
@@ -246,7 +248,7 @@ absl::Status WithPath(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The word that follows `before`, as far as it may be an operator's name.
+// The word that follows `before`, if it can be an operator's name.
 std::string WordAfter(absl::string_view text, absl::string_view before) {
   const size_t found = text.find(before);
   if (found == absl::string_view::npos) return "";
@@ -279,6 +281,7 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
                         : absl::StrCat("LibTorch ", release, " or later, which has it"),
         ", or write the model without it"));
   }
+
   if (absl::StrContains(what, "Arguments for call are not valid")) {
     const std::string op = WordAfter(what, "The following variants are available:\n  \n  ");
     return absl::UnimplementedError(
@@ -286,11 +289,13 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
                      " with arguments that LibTorch ", LinkedTorchVersion(),
                      " (this build's) does not take: ", what.substr(0, 400)));
   }
+
   if (absl::StrContains(what, "version") && absl::StrContains(what, "support")) {
     return absl::UnimplementedError(absl::StrCat(path, ": was saved by a LibTorch too far from ",
                                                  LinkedTorchVersion(), ": ", FirstLine(what)));
   }
-  // The record that torch.jit.save writes and torch.save does not.
+
+  // torch.jit.save writes this record and torch.save does not.
   const bool saved_by_torch = absl::StrContains(what, "constants.pkl");
   return absl::InvalidArgumentError(absl::StrCat(
       path, ": is not a TorchScript file, as torch.jit.script(model).save(path) writes it",

@@ -1,12 +1,13 @@
 // Models that were written in Python and saved by torch.jit.
 //
-// Every parameter and floating-point buffer of the module and its submodules is found, in the order
-// and under the names of the module's state_dict in PyTorch. A parameter that does not require a
-// gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` (batch norm) is a COUNTER;
-// the others, and buffers of bool, are constants of the model: they stay as the file has them.
-// A tensor with several names has the first; constants and the other names are Extras().
+// Every parameter and floating-point buffer of the module and its submodules is a tensor of the
+// model, in the order and under the names of the module's state_dict in PyTorch. A parameter that
+// does not require a gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` (batch
+// norm) is a COUNTER; the others, and buffers of bool, are constants of the model: they keep the
+// file's values. A tensor with several names has the first; constants and the other names are
+// Extras().
 //
-// `forward(input)` returns the output; `forward(input, target)` the mean loss.
+// `forward(input)` returns the output; `forward(input, target)` returns the mean loss.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 #define SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 
@@ -19,12 +20,12 @@
 
 namespace sluice {
 
-// What a failure of torch::jit::load means for the user. InvalidArgument: the file is not
+// Translates a failure of torch::jit::load for the user. InvalidArgument: the file is not
 // TorchScript. Unimplemented: it needs something of a newer LibTorch; the message names the
-// operator and the LibTorch that lacks it.
+// operator and the LibTorch version that does not have it.
 absl::Status TorchScriptLoadError(const std::string& path, absl::string_view what);
 
-// The first line of an exception's text, without where in LibTorch it was thrown.
+// The first line of an exception's text, without the place in LibTorch that threw it.
 std::string FirstLine(absl::string_view what);
 
 struct TensorMemory {
@@ -33,13 +34,14 @@ struct TensorMemory {
   size_t bytes = 0;
 };
 
-// Writes the module of `source` with other values to `target`, whole or not at all. `fill` is given
-// the memory of each tensor (of the names above) and fills it; if it fails, that is returned.
+// Writes the module of `source` with other values to `target`, completely or not at all. `fill` is
+// given the memory of each tensor (with the names above) and fills it; if it fails, its error is
+// returned.
 absl::Status RewriteTorchScript(
     const std::string& source, const std::string& target,
     const std::function<absl::Status(const std::vector<TensorMemory>& tensors)>& fill);
 
-// Of the LibTorch that is linked, e.g. "1.13.1".
+// The version of the linked LibTorch, e.g. "1.13.1".
 std::string LinkedTorchVersion();
 
 }  // namespace sluice

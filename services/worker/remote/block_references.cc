@@ -21,10 +21,10 @@ absl::Status BlockReferences::Set(Buffer buffer, uint32_t tensor, uint64_t offse
   v1::BlockReference reference;
   if (!reference.ParseFromString(std::string(bytes)) || reference.handle() == 0 ||
       reference.address().empty()) {
-    return absl::InvalidArgumentError("a block came as something else than a reference");
+    return absl::InvalidArgumentError("a block is not a reference");
   }
   if (buffer == Buffer::kCurrent) {
-    return absl::InvalidArgumentError("the current version is written by Adopt alone");
+    return absl::InvalidArgumentError("only Adopt writes the current version");
   }
   MutexLock lock(&mutex_);
   auto& tensors = const_cast<Tensors&>(Find(buffer));
@@ -58,8 +58,8 @@ absl::StatusOr<BlockReferences::Pass> BlockReferences::Collect(
       }
       if (pass.shard != reference.shard()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("a stage lies on two shards, ", pass.address, " and ", reference.address(),
-                         ": it must lie whole on one"));
+            absl::StrCat("a stage is on two shards, ", pass.address, " and ", reference.address(),
+                         ": it must be wholly on one"));
       }
       pass.handles.push_back(reference.handle());
     }

@@ -1,4 +1,4 @@
-// The references in a remote engine's buffers: which block of which shard each part of a tensor is.
+// The references in a remote engine's buffers: which shard's block each part of a tensor is.
 #ifndef SLUICE_SERVICES_WORKER_REMOTE_BLOCK_REFERENCES_H_
 #define SLUICE_SERVICES_WORKER_REMOTE_BLOCK_REFERENCES_H_
 
@@ -26,28 +26,28 @@ class BlockReferences {
 
   explicit BlockReferences(size_t tensors);
 
-  // As ComputeEngine::SetTensorRange; the bytes are a BlockReference.
+  // Like ComputeEngine::SetTensorRange; the bytes are a BlockReference.
   absl::Status Set(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
   void Swap();
 
-  // What a pass over some tensors has to say.
+  // The references of a pass over some tensors.
   struct Pass {
-    uint64_t shard = 0;  // that holds them all
+    uint64_t shard = 0;  // that holds all of the tensors
     std::string address;
     std::vector<uint64_t> handles;
-    std::vector<uint64_t> live;  // of that shard, in all buffers
-    uint64_t newest = 0;         // of that shard, ever seen
+    std::vector<uint64_t> live;  // on that shard, in all buffers
+    uint64_t newest = 0;         // on that shard, ever seen
   };
   // FAILED_PRECONDITION: a tensor was not set, or they are of several shards.
   absl::StatusOr<Pass> Collect(Buffer buffer, absl::Span<const uint32_t> tensors) const;
 
  private:
-  using Parts = std::map<uint64_t, v1::BlockReference>;  // of a tensor, by offset
+  using Parts = std::map<uint64_t, v1::BlockReference>;  // parts of a tensor, by offset
   using Tensors = std::vector<Parts>;
 
   const Tensors& Find(Buffer buffer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable Mutex mutex_;  // protects all below
+  mutable Mutex mutex_;  // protects the members below
   std::array<Tensors, 2> versions_ ABSL_GUARDED_BY(mutex_);
   Tensors evaluation_ ABSL_GUARDED_BY(mutex_);
   int current_ ABSL_GUARDED_BY(mutex_) = 0;                      // index into versions_

@@ -48,11 +48,11 @@ TEST_F(BlockReferencesTest, APassNamesTheBlocksOfItsTensorsByOffset) {
   EXPECT_EQ(pass.newest, 3u);
 }
 
-TEST_F(BlockReferencesTest, WhatNoBufferHoldsIsNotLiveAndTheNewestIsRemembered) {
+TEST_F(BlockReferencesTest, ABlockInNoBufferIsNotLiveAndTheNewestIsRemembered) {
   Set(Buffer::kIncoming, 0, 0, Reference(1));
   references_.Swap();
   Set(Buffer::kIncoming, 0, 0, Reference(2));
-  Set(Buffer::kIncoming, 0, 0, Reference(3));  // the second came to nothing
+  Set(Buffer::kIncoming, 0, 0, Reference(3));  // replaces the second
   Set(Buffer::kEvaluation, 0, 0, Reference(4));
   const BlockReferences::Pass pass = Collect(Buffer::kCurrent, {0});
   EXPECT_THAT(pass.handles, ElementsAre(1));
@@ -60,14 +60,14 @@ TEST_F(BlockReferencesTest, WhatNoBufferHoldsIsNotLiveAndTheNewestIsRemembered) 
   EXPECT_EQ(pass.newest, 4u);
 }
 
-TEST_F(BlockReferencesTest, WhatIsLiveIsSaidToEachShardOfItsOwn) {
+TEST_F(BlockReferencesTest, ReportsToEachShardItsOwnLiveBlocks) {
   Set(Buffer::kEvaluation, 0, 0, Reference(7, 1));
   Set(Buffer::kEvaluation, 1, 0, Reference(3, 2));
   EXPECT_THAT(Collect(Buffer::kEvaluation, {0}).live, ElementsAre(7));
   EXPECT_EQ(Collect(Buffer::kEvaluation, {1}).newest, 3u);
 }
 
-TEST_F(BlockReferencesTest, AStageOnTwoShardsIsRefusedNamingBoth) {
+TEST_F(BlockReferencesTest, RejectsAStageOnTwoShardsNamingBoth) {
   Set(Buffer::kEvaluation, 0, 0, Reference(1, 1));
   Set(Buffer::kEvaluation, 1, 0, Reference(1, 2));
   const absl::Status status = references_.Collect(Buffer::kEvaluation, {0, 1}).status();
@@ -75,7 +75,7 @@ TEST_F(BlockReferencesTest, AStageOnTwoShardsIsRefusedNamingBoth) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("host:1 and host:2"));
 }
 
-TEST_F(BlockReferencesTest, WhatIsNoReferenceOrHasNoPlaceIsRefused) {
+TEST_F(BlockReferencesTest, RejectsBytesThatAreNotAReferenceOrHaveNoPlace) {
   EXPECT_EQ(references_.Set(Buffer::kIncoming, 0, 0, absl::Cord("\xff")).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(references_.Set(Buffer::kCurrent, 0, 0, Reference(1)).code(),

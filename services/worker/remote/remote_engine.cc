@@ -24,7 +24,8 @@
 namespace sluice {
 namespace {
 
-// Contexts whose gradients somebody refers to. Outlives the engine as long as it has to.
+// Contexts whose gradients are still referred to. Kept alive by these references, after the engine
+// if need be.
 class LiveContexts {
  public:
   void Add(uint64_t context) {
@@ -45,7 +46,7 @@ class LiveContexts {
   std::set<uint64_t> live_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the cords of a context's gradients refer to: the context lives until the last one goes.
+// What the cords of a context's gradients refer to: the context lives until the last cord is gone.
 struct ContextToken {
   ContextToken(std::shared_ptr<LiveContexts> contexts, uint64_t id)
       : live(std::move(contexts)), context(id) {
@@ -65,7 +66,7 @@ absl::Cord ReferenceTo(const std::shared_ptr<ContextToken>& token) {
   return absl::MakeCordFromExternal(token->bytes, [token] {});
 }
 
-// What the caller should do about a failed call.
+// The error that tells the caller how to react to a failed call.
 absl::Status FailureOf(uint32_t stage, const std::string& address, const absl::Status& status) {
   const std::string what = absl::StrCat("stage ", stage, " on ", address, ": ", status.message());
   switch (status.code()) {
@@ -77,7 +78,7 @@ absl::Status FailureOf(uint32_t stage, const std::string& address, const absl::S
     case absl::StatusCode::kUnimplemented:
       return absl::FailedPreconditionError(
           absl::StrCat("stage ", stage, " on ", address,
-                       ": the shard there computes no layers; it should be "
+                       ": the shard does not compute layers; its program should be "
                        "sluice-ps-torch"));
     default:
       return absl::Status(status.code(), what);
@@ -88,7 +89,7 @@ class RemoteEngine final : public ComputeEngine {
  public:
   struct Stage {
     std::vector<uint32_t> tensors;
-    uint64_t shard = 0;  // where it was opened; 0: nowhere yet
+    uint64_t shard = 0;  // where it was opened; 0: not opened yet
     std::string address;
   };
 
@@ -139,7 +140,7 @@ class RemoteEngine final : public ComputeEngine {
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
 
   const RemoteEngineOptions options_;
-  const std::unique_ptr<ComputeEngine> local_;  // describes; computes nothing
+  const std::unique_ptr<ComputeEngine> local_;  // describes the model; does not compute
   const Objective objective_;
   BlockReferences references_;
   std::vector<Stage> stages_;
@@ -257,7 +258,7 @@ absl::Status RemoteEngine::BackwardAll(uint64_t context, v1::StageTensor gradien
     }
     gradients->insert(reply->gradients().begin(), reply->gradients().end());
     buffers->insert(reply->buffers().begin(), reply->buffers().end());
-    if (!reply->has_gradient()) break;  // what is before does not depend on parameters
+    if (!reply->has_gradient()) break;  // earlier stages do not depend on parameters
     gradient = std::move(*reply->mutable_gradient());
   }
   return absl::OkStatus();
@@ -273,6 +274,7 @@ absl::Status RemoteEngine::Verify(uint64_t context) {
     const std::string& address = stages_[stage].address;
     const auto reply = ChannelTo(address).ContextGradients(request);
     if (!reply.ok()) return FailureOf(stage, address, reply.status());
+
     for (const auto& gradient : reply->gradients()) {
       const absl::StatusOr<at::Tensor> value = TensorOf(gradient.value());
       if (!value.ok()) return value.status();
@@ -283,6 +285,7 @@ absl::Status RemoteEngine::Verify(uint64_t context) {
                        context, value->numel() == 0 ? " is empty" : " is not finite"));
     }
   }
+
   if (found > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("verifyGradients: context ", context, " has no gradients"));
@@ -330,7 +333,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
 absl::StatusOr<BatchMetrics> RemoteEngine::ComputeGradients(const GradientRequest& request,
                                                             GradientSink& sink) {
   if (request.batch == nullptr || request.microbatch_size == 0) {
-    return absl::InvalidArgumentError("a gradient wants a batch and a microbatch size");
+    return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
   if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
   return Catching([&] { return RunBackward(request, sink); });
@@ -356,7 +359,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::Evaluate(Buffer buffer, const Batch& 
   });
 }
 
-// Makes each stage once, here, so that what is wrong with the cut is known before training.
+// Creates each stage once on the worker, so that errors in the cut are found before training.
 absl::Status CheckStages(const ModelOptions& options) {
   for (uint32_t stage = 0; stage < StageCount(options.spec); ++stage) {
     const auto model = MakeStageModel(options, stage, at::kCPU);
@@ -369,18 +372,20 @@ absl::Status CheckStages(const ModelOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOptions options) {
   TorchEngineOptions local_options = EngineOptionsOf(options.job, /*threads=*/1);
-  local_options.model.clear_device();  // that is the shards'
+  local_options.model.clear_device();  // it is the shards'
   local_options.sample_shape = options.sample_shape;
   local_options.outputs = options.outputs;
   local_options.tokens = options.tokens;
   absl::StatusOr<std::unique_ptr<ComputeEngine>> local = CreateTorchEngine(local_options);
   if (!local.ok()) return local.status();
+
   ModelOptions model_options;
   model_options.spec = options.job.model();
   model_options.seed = options.job.training().seed();
   model_options.sample_shape = options.sample_shape;
   model_options.outputs = options.outputs;
   model_options.tokens = options.tokens;
+
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     if (absl::Status cut = CheckStages(model_options); !cut.ok()) return cut;
     const auto model = MakeModel(model_options, at::kCPU);
@@ -390,9 +395,10 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
     if (!loss.ok()) return loss.status();
     if (*loss == LossKind::kNone || *loss == LossKind::kModule || *loss == LossKind::kForward) {
       return absl::InvalidArgumentError(
-          "training.execution is Server, where the worker computes the loss: the model should take "
-          "data, and `loss` name nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
+          "training.execution is Server, where the worker computes the loss: the model must take "
+          "data, and `loss` must be nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
     }
+
     const auto stage_of = StageOfTensors((*local)->Describe(), options.job.model());
     if (!stage_of.ok()) return stage_of.status();
     std::vector<RemoteEngine::Stage> stages(StageCount(options.job.model()));

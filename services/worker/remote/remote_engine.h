@@ -1,14 +1,13 @@
 // A compute engine whose layers are computed by the shards that own them (server-side execution).
 //
-// Intuition. To the worker's core this is an engine like any other. What it holds in its buffers
-// are references to blocks, and what it gives out as gradients are references to contexts
-// (proto/stage.proto). A gradient computation runs the batch through the stages, computes the loss
-// here, and runs the loss's gradient back through the stages; each of them keeps what belongs to
-// its own parameters.
+// Intuition. To the worker's core this is an engine like any other. Its buffers hold references to
+// blocks, and the gradients that it gives out are references to contexts (proto/stage.proto). A
+// gradient computation runs the batch through the stages, computes the loss here, and runs the
+// loss's gradient back through the stages; each stage keeps the gradients of its own parameters.
 //
-// Which block references and contexts are still in use is known here alone, and is told with every
-// forward pass: a reference that no buffer holds, and a context of which the core holds no gradient
-// any more, are forgotten there.
+// Only this engine knows which block references and contexts are still in use, and it reports them
+// with every forward pass. The shard then forgets blocks that no buffer references, and contexts of
+// which the core holds no gradient any more.
 #ifndef SLUICE_SERVICES_WORKER_REMOTE_REMOTE_ENGINE_H_
 #define SLUICE_SERVICES_WORKER_REMOTE_REMOTE_ENGINE_H_
 
@@ -34,15 +33,15 @@ struct RemoteEngineOptions {
   int64_t outputs = 0;
   bool tokens = false;
   StageConnector connect;
-  // Where each stage of this worker is computed, once known, and warnings; may be null.
+  // Receives the address of each stage of this worker, once known, and warnings; may be null.
   std::function<void(uint32_t stage, const std::string& address, const std::string& device)>
       on_opened;
 };
 
-// INVALID_ARGUMENT or what CreateTorchEngine says: the model, its stages or its loss are wrong.
+// INVALID_ARGUMENT or the errors of CreateTorchEngine: the model, its stages or its loss are wrong.
 //
-// ComputeGradients and Evaluate fail with UNAVAILABLE where a shard is gone, or does not know this
-// worker's references any more: then the worker should begin again as a new incarnation.
+// ComputeGradients and Evaluate fail with UNAVAILABLE if a shard is gone, or does not know this
+// worker's references any more: then the worker should restart as a new incarnation.
 // FAILED_PRECONDITION with `verify_gradients`: a context has no gradients, or some that are not
 // finite. GetTensor is UNIMPLEMENTED.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOptions options);

@@ -1,5 +1,5 @@
-// The engine over the shards' layers, beside one that computes by itself: hosts with LibTorch in
-// this process, in place of shards.
+// The engine over the shards' layers, compared with a local engine: hosts with LibTorch in this
+// process take the place of shards.
 #include "services/worker/remote/remote_engine.h"
 
 #include <gmock/gmock.h>
@@ -82,7 +82,7 @@ std::unique_ptr<ComputeEngine> LocalEngine(const v1::JobSpec& job) {
   return *std::move(engine);
 }
 
-// Parameters as another seed would have begun with them.
+// The initial parameters of another seed.
 std::vector<absl::Cord> Version(v1::JobSpec job, uint64_t seed) {
   job.mutable_training()->set_seed(seed);
   const std::unique_ptr<ComputeEngine> engine = LocalEngine(job);
@@ -93,7 +93,7 @@ std::vector<absl::Cord> Version(v1::JobSpec job, uint64_t seed) {
   return tensors;
 }
 
-// One host for each stage, and the way to it.
+// One host for each stage, and the channel to it.
 class Shards {
  public:
   explicit Shards(const v1::JobSpec& job) : job_(job) {
@@ -191,7 +191,7 @@ class Shards {
   std::vector<std::unique_ptr<stage::Host>> hosts_;
 };
 
-// What a worker that computes by itself gives, by name.
+// The gradients of a worker that computes by itself, by name.
 std::map<std::string, absl::Cord> LocalGradients(ComputeEngine& engine,
                                                  const std::vector<absl::Cord>& tensors,
                                                  const GradientRequest& request) {
@@ -258,8 +258,8 @@ TEST(RemoteEngineTest, FetchedGradientsOfTwoStagesAreThoseOfALocalRun) {
   ExpectFetchedGradientsAreTheLocalOnes<double>(v1::FLOAT64, /*two_stages=*/true);
 }
 
-// Each trainer goes through versions of its own, as fast as it can; the shards hold all of them.
-TEST(RemoteEngineTest, TrainersSideBySideEachSeeOneVersionInBothPasses) {
+// Each trainer uses its own sequence of versions, as fast as it can; the shards hold all of them.
+TEST(RemoteEngineTest, ConcurrentTrainersEachUseOneVersionInBothPasses) {
   constexpr uint64_t kTrainers = 3;
   constexpr uint64_t kSteps = 4;
   const v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/true);
@@ -299,7 +299,7 @@ TEST(RemoteEngineTest, TrainersSideBySideEachSeeOneVersionInBothPasses) {
   }
 }
 
-TEST(RemoteEngineTest, VerifyGradientsFailsOnOnesThatAreNotFinite) {
+TEST(RemoteEngineTest, VerifyGradientsFailsOnGradientsThatAreNotFinite) {
   v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/true);
   job.mutable_training()->set_verify_gradients(true);
   Shards shards(job);
@@ -314,7 +314,7 @@ TEST(RemoteEngineTest, VerifyGradientsFailsOnOnesThatAreNotFinite) {
               ::testing::ContainsRegex("the gradient of '.*' in context 1 is not finite"));
 }
 
-TEST(StageSizesTest, WhatASampleTakesBetweenStagesIsMeasured) {
+TEST(StageSizesTest, MeasuresTheBytesOfASampleBetweenStages) {
   v1::JobSpec job = MnistNet(v1::FLOAT64, /*two_stages=*/true);
   const auto sizes = MeasureStages(job, {1, 28, 28}, 10, /*tokens=*/false);
   ASSERT_TRUE(sizes.ok()) << sizes.status();

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// Longer than any pass takes; a shard that is gone is noticed by the connection.
+// Longer than any pass takes; if a shard is gone, the connection reports it.
 constexpr absl::Duration kDeadline = absl::Minutes(10);
 
 class GrpcStageChannel final : public StageChannel {

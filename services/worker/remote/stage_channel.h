@@ -1,4 +1,4 @@
-// A worker's way to the service Stage of one shard.
+// A worker's connection to the service Stage of one shard.
 #ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
 #define SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
 
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// Calls block until the answer is there. One thread at a time.
+// Calls block until they are answered. One thread at a time.
 class StageChannel {
  public:
   virtual ~StageChannel() = default;
@@ -29,7 +29,7 @@ class StageChannel {
 // Does not connect yet.
 using StageConnector = std::function<std::unique_ptr<StageChannel>(const std::string& address)>;
 
-// Told of the bytes of tensors in each call, on its thread.
+// Receives the bytes of tensors in each call, on the call's thread.
 using PayloadListener = std::function<void(uint64_t sent, uint64_t received)>;
 
 // Over gRPC. Null credentials: in plain text. `on_payload` may be null.

@@ -17,7 +17,7 @@ uint64_t BytesOf(const at::Tensor& tensor) {
   return static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
 }
 
-// As the shard makes of what it is given.
+// Converts an input as the shard does.
 at::Tensor InputFor(const Model& model, const at::Tensor& given) {
   std::vector<int64_t> shape = model.InputShape();
   if (shape.empty()) shape.assign(given.sizes().begin() + 1, given.sizes().end());

@@ -1,4 +1,4 @@
-// How many bytes travel between the stages of a model whose layers are computed by the shards.
+// How many bytes the stages of a model exchange when the shards compute its layers.
 #ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_SIZES_H_
 #define SLUICE_SERVICES_WORKER_REMOTE_STAGE_SIZES_H_
 

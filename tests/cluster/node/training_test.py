@@ -80,7 +80,7 @@ class TrainingTest(NodeCase):
         self.kubectl('apply', '-f', '-', stdin=manifest)
         self.kubectl('wait', 'stj/mnist-server', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
         self.assertEqual(self.status('mnist-server')['tls'], 'Enabled')
-        self.assertIn('A stage computes', self.kubectl('logs', 'mnist-server-worker-0'))
+        self.assertIn('Stage opened', self.kubectl('logs', 'mnist-server-worker-0'))
         say(plain(self.kubectl('get', 'stj', 'mnist-server')).strip())
 
     def test_workers_on_two_nodes_all_reduce_dense_gradients(self):

@@ -29,7 +29,7 @@ def main():
     torch.manual_seed(1)
     model = LanguageModel().double()
     for value in model.parameters():
-        # Numbers that float32 has exactly, and of which the file's text is short.
+        # Numbers that float32 represents exactly and that are short as text.
         value.data = torch.round(torch.randn(value.shape) * 64) / 128
         value.data = value.data.double()
     text = torch.randint(0, VOCABULARY, (2, 2 * LENGTH + 1))

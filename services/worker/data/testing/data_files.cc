@@ -53,7 +53,7 @@ std::string IdxOfBytes(const std::vector<uint32_t>& dimensions,
 std::string FindDataFolder(absl::string_view name) {
   std::vector<std::filesystem::path> roots;
   if (const char* variable = std::getenv("SLUICE_DATA")) roots.emplace_back(variable);
-  // A test runs among links to the sources; where one of them points is the repository.
+  // A test runs among links to the sources; these point into the repository.
   std::error_code error;
   const auto workspace = std::filesystem::canonical("WORKSPACE", error);
   if (!error) roots.push_back(workspace.parent_path() / "../shared/data");

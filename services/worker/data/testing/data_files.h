@@ -1,4 +1,4 @@
-// Files for tests of what reads data: small ones made here, and the real ones where a machine has
+// Files for tests that read data: small files made here, and the real data sets if the machine has
 // them.
 #ifndef SLUICE_SERVICES_WORKER_DATA_TESTING_DATA_FILES_H_
 #define SLUICE_SERVICES_WORKER_DATA_TESTING_DATA_FILES_H_
@@ -18,7 +18,7 @@ std::string MakeTestFolder();
 std::string WriteTestFile(const std::string& folder, const std::string& name,
                           absl::string_view content);
 
-// What an IDX file begins with.
+// The header of an IDX file.
 std::string IdxHeader(uint8_t type, const std::vector<uint32_t>& dimensions);
 
 // IdxHeader of bytes, and these bytes.

@@ -15,13 +15,13 @@ struct ScriptTensor {
   Kind kind = kParameter;
   std::vector<int64_t> shape;
   std::vector<double> values;
-  std::string same_as;  // another tensor of the module, which this is a second name of; or empty
+  std::string same_as;  // another tensor of the module, if this is its second name; or empty
 };
 
 struct ScriptModule {
   std::vector<ScriptTensor> tensors;
   std::vector<std::pair<std::string, ScriptModule>> children;
-  std::string source;  // methods, in TorchScript; `self.training` is there
+  std::string source;  // methods, in TorchScript; `self.training` exists
 };
 
 // Saves it as torch.jit.save does.
@@ -33,7 +33,7 @@ void ReplaceInScript(const std::string& path, const std::string& from, const std
 // Saves a state_dict in place of a module, as users do by mistake.
 void WriteTensorFile(const std::string& path);
 
-// Loads the file, and returns what its forward makes, in evaluation mode, of a row of numbers.
+// Loads the file, and returns the output of its forward in evaluation mode for a row of numbers.
 std::vector<float> RunScript(const std::string& path, const std::vector<float>& row);
 
 }  // namespace sluice

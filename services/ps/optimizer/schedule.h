@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// What the learning rate is multiplied with at a step, counted from 0 (synchronous: the version
-// that the update reads; asynchronous: the update's ordinal).
+// The factor for the learning rate at a step, counted from 0 (synchronous: the version that the
+// update reads; asynchronous: the update's ordinal).
 //
 // With W = warmup_steps:
 //   step < W   (step + 1) / W, so the first step is not wasted and step W - 1 has the full rate

@@ -38,9 +38,9 @@ struct LogField {
 //
 //   Logger logger = *Logger::Create({.level = "info"});
 //   logger = logger.With({{"job", job}, {"role", "shard"}, {"index", 0}});
-//   logger.Info("Installed a view", {{"view", "1.2.3"}, {"step", 17}});
+//   logger.Info("View installed", {{"view", "1.2.3"}, {"step", 17}});
 //
-//   logfmt: time=2026-01-31T12:00:00.000123Z level=info msg="Installed a view" job=demo role=shard
+//   logfmt: time=2026-01-31T12:00:00.000123Z level=info msg="View installed" job=demo role=shard
 //   index=0 view=1.2.3 step=17 json:   {"time":"…","level":"info","msg":"Installed a
 //   view","job":"demo","role":"shard","index":0,"view":"1.2.3","step":17}
 //

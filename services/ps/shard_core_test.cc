@@ -447,7 +447,8 @@ TEST_F(NormsTest, NormsThatDoNotFitEndTheirStream) {
   other = shard.Open(kOtherShardIncarnation, v1::SHARD);
   header.mutable_norms()->add_partitions()->set_partition(0);
   shard.Send(other, header);
-  EXPECT_THAT(std::string(shard.StatusOf(other).message()), HasSubstr("partition 0 is not one of"));
+  EXPECT_THAT(std::string(shard.StatusOf(other).message()),
+              HasSubstr("partition 0 is not owned by the sender"));
 }
 
 TEST_F(NormsTest, AStepThatIsNotFiniteAnywhereIsSkippedAndTouchesNothing) {
@@ -492,7 +493,7 @@ struct BadPush {
 TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing) {
   Begin();
   const std::vector<BadPush> table = {
-      {"step ahead", [](auto& h, auto&) { h.mutable_push()->set_step(1); }, "stands at version 0"},
+      {"step ahead", [](auto& h, auto&) { h.mutable_push()->set_step(1); }, "is at version 0"},
       {"unknown partition", [](auto& h, auto&) { h.mutable_push()->set_partition(9); },
        "partition 9"},
       {"block of another partition",

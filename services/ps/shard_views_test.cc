@@ -355,7 +355,7 @@ TEST_F(ViewsTest, AFallBackThatIsImpossibleFailsTheJob) {
   const auto failures =
       shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
   ASSERT_THAT(failures, SizeIs(1));
-  EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 stands at 2"));
+  EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 is at 2"));
 }
 
 TEST_F(ViewsTest, CommittedFreesTheLastUndo) {

@@ -238,7 +238,7 @@ void CoordinatorProcess::CheckContents(const coordinator::StorageContents& conte
   bool claims_are_whole = true;
   for (const MemoryStorage::DamagedFile& file : damaged) {
     claims_are_whole = claims_are_whole && file.claim == 0;
-    // Nothing tells of a claim that was removed and had no successor.
+    // A claim that was removed and had no successor leaves no trace.
     const bool claim = file.claim > 0 && file.claim <= newest_claim;
     // An owner that is missing is made, as one that is damaged is. Other damage left it legible.
     const bool owner =

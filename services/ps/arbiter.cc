@@ -26,7 +26,7 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
   leases_ = leases;
   for (const auto& [worker, lease] : leases_) taken_.Add(lease);
   // Between views no update is in flight: the clock that a holder has reached here is applied on
-  // all shards, or was never used.
+  // all shards, or belongs to no update.
   clocks_at_lease_.clear();
   for (const auto& [worker, lease] : leases_) clocks_at_lease_[worker] = ClockOf(worker);
   waiting_for_lease_.clear();

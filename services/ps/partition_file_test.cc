@@ -93,7 +93,7 @@ class PartitionFileTest : public ::testing::Test {
   EncodedPartition encoded;
 };
 
-TEST_F(PartitionFileTest, WhatWasWrittenIsReadBackToTheBit) {
+TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   const absl::StatusOr<std::shared_ptr<PartitionContent>> read = Decode(encoded.bytes);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ((*read)->version, 17);
@@ -154,7 +154,7 @@ TEST_F(PartitionFileTest, AnyFlippedByteIsFound) {
   }
 }
 
-TEST_F(PartitionFileTest, ADamagedFileIsNamedAndWhatIsWrongWithIt) {
+TEST_F(PartitionFileTest, ErrorNamesDamagedFileAndItsDamage) {
   const std::string bytes(encoded.bytes);
   const auto replaced = [&](const std::string& from, const std::string& to) {
     EXPECT_EQ(from.size(), to.size());

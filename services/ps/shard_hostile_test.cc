@@ -144,7 +144,7 @@ TEST_F(HostileTest, OneMemberCannotKeepAShardFromReturningToTheVersionBefore) {
 }
 
 // Leaves without siblings would each be kept: the model once for every second microbatch.
-TEST_F(HostileTest, NodesOfTheTreeAreTakenWholeOnly) {
+TEST_F(HostileTest, AcceptsOnlyWholeNodesOfTheTree) {
   shard.job.mutable_training()->set_bit_exact(true);
   Begin();
   const std::vector<Hostile> table = {
@@ -159,7 +159,7 @@ TEST_F(HostileTest, NodesOfTheTreeAreTakenWholeOnly) {
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
 }
 
-TEST_F(HostileTest, APushCommitsNothingWhileAPartitionStandsBefore) {
+TEST_F(HostileTest, PushCommitsNothingWhileAPartitionIsAtAnEarlierVersion) {
   Begin();
   shard.Push(one, 0, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kRange(2, 4), 2);
@@ -326,7 +326,7 @@ TEST_F(HostileUpdateTest, ClocksAheadOfTheWorkerAreRefused) {
     }
     ExpectRefused(table, 7, NewHeader());
   }
-  // The other member goes on.
+  // The other member continues.
   v1::Header pull = NewHeader();
   pull.mutable_pull();
   shard.Send(two, pull);
@@ -415,7 +415,7 @@ TEST_F(HostileUpdateTest, PullsNameCountedWorkersOnlyWhereTheyAreAskedFor) {
       7, pull);
 }
 
-TEST_F(HostileUpdateTest, AnotherShardBoundsWhatAPullNames) {
+TEST_F(HostileUpdateTest, OtherShardBoundsTheClocksThatAPullNames) {
   shard.owner = {1, 0};
   Begin();
   v1::Header pull = NewHeader();
@@ -461,7 +461,7 @@ TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
       7, apply);
 }
 
-// A worker that lived through a restoration may have counted further than the checkpoint says.
+// The clock of a worker that survived a restoration may be higher than the checkpoint's record.
 TEST_F(HostileUpdateTest, AWorkersFirstClockInALaterAttemptIsBoundedByTheJob) {
   shard.Connect();
   shard.Prepare(1, /*attempt=*/2);
@@ -587,7 +587,7 @@ TEST_F(HostileTest, ACutBehindTheJobsEndFailsAtOnce) {
   EXPECT_EQ(failed[0].name().step(), 101) << "the report names the checkpoint";
 }
 
-// ---------------------------------------------------------------- who may open a stream
+// ---------------------------------------------------------------- admission of streams
 
 TEST_F(HostileTest, AProcessThatIsNotAdmittedGetsNoStream) {
   Begin();

@@ -135,7 +135,7 @@ TEST_F(PluginTest, GroupsOfAJobHaveALibrarysOptimizerEach) {
   EXPECT_EQ(groups->For("fc1.weight").optimizer->slots()[0].name, "exp_avg");
 }
 
-TEST_F(PluginTest, ALibraryThatIsNotThereIsNamedWithWhereItWasSoughtAndWhatToDo) {
+TEST_F(PluginTest, ErrorNamesMissingLibraryAndSearchedDirectories) {
   EXPECT_THAT(Refusal(SpecOf("tiger")),
               AllOf(HasSubstr("there is no libtiger.so in examples/plugins/lion, "),
                     HasSubstr("/usr/lib/sluice"), HasSubstr("SLUICE_PLUGIN_PATH")));
@@ -149,7 +149,7 @@ TEST_F(PluginTest, ALibraryBuiltAgainstAnotherVersionIsRefusedWithBothVersions) 
                     HasSubstr("rebuild it")));
 }
 
-TEST_F(PluginTest, WhatIsNoLibraryOrNoOptimizerIsRefused) {
+TEST_F(PluginTest, RefusesFilesThatAreNoLibraryOrNoOptimizer) {
   EXPECT_THAT(Refusal(SpecOf("text")),
               AllOf(HasSubstr("cannot be loaded"), HasSubstr("libtext.so")));
   EXPECT_THAT(Refusal(SpecOf("no_optimizer")), HasSubstr("it is not a Sluice optimizer"));

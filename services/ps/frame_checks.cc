@@ -285,9 +285,7 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
         view.shards(static_cast<int>(view.owner(static_cast<int>(number))))
                 .process()
                 .incarnation() == sender;
-    if (!owned)
-      return Invalid("partition ", number,
-                     " is not owned by the sender, or the sender is this shard");
+    if (!owned) return Invalid("partition ", number, " is not owned by the sender");
     if (!seen.insert(number).second) return Invalid("partition ", number, " has two norms");
     if (absl::Status norm = CheckNorm(entry.square_sum(), entry.non_finite()); !norm.ok()) {
       return norm;

@@ -220,8 +220,7 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
   }
   for (absl::string_view text : absl::StrSplit(values[4], ' ', absl::SkipEmpty())) {
     uint64_t count = 0;
-    if (!absl::SimpleAtoi(text, &count))
-      return Damaged("'counts' of __metadata__ is not a list of numbers");
+    if (!absl::SimpleAtoi(text, &count)) return Damaged("'counts' of __metadata__ is not numeric");
     counts_.push_back(count);
   }
   if (counts_.size() != model_.BlockCount(content->partition)) {

@@ -408,7 +408,7 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
 }
 
 // Drops the references of workers that are no longer members. In a view without members, the
-// previous members evaluate the final version.
+// previous members evaluate the final version, so they keep theirs.
 void ShardCore::Impl::RetainReferences() {
   if (state.options.references == nullptr || state.view->members() == 0) return;
   std::vector<v1::ProcessId> members;
@@ -554,8 +554,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
   if (!state.MayChange()) return Handled::kWait;
-  if (!state.view->synchronous())
-    return absl::InvalidArgumentError("asynchronous training has no steps");
+  if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
   absl::Status taken = header.has_norms()
                            ? synchronous.OnNorms(stream.incarnation(), header.norms())
                            : synchronous.OnStepSet(stream.incarnation(), header.step_set());

@@ -41,12 +41,11 @@ class LoggerTest : public ::testing::Test {
 
 TEST_F(LoggerTest, LogfmtLineHasTimeLevelMessageAndFields) {
   const Logger logger = Make("info", "logfmt").With({{"job", "demo"}, {"index", 0}});
-  logger.Info("Installed a view",
-              {{"view", "1.2.3"}, {"step", 17}, {"whole", true}, {"loss", 0.5}});
+  logger.Info("View installed", {{"view", "1.2.3"}, {"step", 17}, {"whole", true}, {"loss", 0.5}});
   ASSERT_THAT(Lines(), SizeIs(1));
   EXPECT_THAT(Lines()[0],
               MatchesRegex("time=[0-9]+-[0-9]+-[0-9]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9]+Z level=info "
-                           "msg=\"Installed a view\" job=demo index=0 view=1\\.2\\.3 step=17 "
+                           "msg=\"View installed\" job=demo index=0 view=1\\.2\\.3 step=17 "
                            "whole=true loss=0\\.5"));
 }
 

@@ -25,8 +25,8 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
   taken_ = applied;
   leases_ = leases;
   for (const auto& [worker, lease] : leases_) taken_.Add(lease);
-  // Between views nothing is under way: what a holder has reached here is applied on all shards, or
-  // was never anybody's.
+  // Between views no update is in flight: the clock that a holder has reached here is applied on
+  // all shards, or belongs to no update.
   clocks_at_lease_.clear();
   for (const auto& [worker, lease] : leases_) clocks_at_lease_[worker] = ClockOf(worker);
   waiting_for_lease_.clear();
@@ -51,7 +51,7 @@ void Arbiter::Reached(uint64_t worker, uint64_t clock) {
   reached = std::max(reached, clock);
 }
 
-// R13: the lowest clock of the lease holders, or where there are none the highest known.
+// R13: the lowest clock of the lease holders, or the highest known clock if there are none.
 uint64_t Arbiter::RaisedClock(uint64_t worker) const {
   if (!rules_->RaiseClocks()) return ClockOf(worker);
   std::optional<uint64_t> lowest;
@@ -65,7 +65,7 @@ uint64_t Arbiter::RaisedClock(uint64_t worker) const {
   return std::max(*lowest, ClockOf(worker));
 }
 
-// As long as it is wished for, but so that all members find work till near the end.
+// As long as requested, but short enough that all members have work until near the end.
 std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
   const uint64_t end = std::min(limits_.total_samples, limits_.hold);
   const uint64_t left = end - std::min(end, taken_.Count());
@@ -94,7 +94,7 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
   Reached(worker, clock);
   const auto recorded = leases_.find(worker);
   if (recorded != leases_.end() && rules_->RepeatLeases()) {
-    // Who asks has nothing under way.
+    // A worker that requests a lease has no update in flight.
     clocks_at_lease_[worker] = ClockOf(worker);
     return MakeLease(worker, recorded->second.Intervals().front());
   }
@@ -149,7 +149,7 @@ void Arbiter::OnApplied(uint64_t worker, uint64_t clock, const Interval& samples
 }
 
 bool Arbiter::MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const {
-  // Every member asks, unless it dies: then a view without it comes.
+  // Every member requests a lease unless it dies; then a view without it follows.
   if (limits_.together && leases_.size() + waiting_for_lease_.size() < members_) return false;
   return std::all_of(leases_.begin(), leases_.end(), [&](const auto& lease) {
     const uint64_t reached = ClockOf(lease.first);
@@ -163,7 +163,8 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     answers.push_back({worker, std::nullopt, permits_[worker]});
   }
   repeated_permits_.clear();
-  // Whoever asks has pulled. Where members compute together, nothing is applied before all have.
+  // A worker that requests a permit has pulled. Where members compute together, no update is
+  // applied before all members have pulled.
   const auto has_asked = [this](uint64_t worker) {
     return permits_.count(worker) > 0 ||
            std::any_of(waiting_for_permit_.begin(), waiting_for_permit_.end(),
@@ -186,7 +187,7 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     permit.set_staleness(permit.ordinal() - std::min(permit.ordinal(), request.base_version));
     answers.push_back({request.worker, std::nullopt, permit});
   }
-  // Samples come back with a new view only, so whoever waits waits for the end.
+  // Samples are returned only by a new view, so a waiting worker is done.
   if (IsDone()) {
     for (uint64_t worker : waiting_for_lease_) {
       v1::Lease done;

@@ -17,37 +17,39 @@
 
 namespace sluice::ps {
 
-// The part of asynchronous training that one shard plays for all, the owner of partition 0
-// (docs/protocol.md 8, R8, R13): who computes which samples, who may stage an update, and how far
-// everybody is.
+// The sequencer of asynchronous updates, on the shard that owns partition 0 (docs/protocol.md 8,
+// R8, R13). It decides which worker computes which samples and which worker may stage an update,
+// and records each worker's clock.
 //
-// Workers are named by incarnation. The caller knows which are members, and asks about those only.
+// Workers are named by incarnation. The caller checks membership and passes only members.
 class Arbiter {
  public:
   struct Limits {
     uint64_t total_samples = 0;  // positions of the job's sample sequence
-    // Positions from here on are leased in a later view: whoever wants one waits for it.
+    // Positions from here on are leased only in a later view; a worker that requests one waits for
+    // that view.
     uint64_t hold = std::numeric_limits<uint64_t>::max();
-    uint64_t update_samples = 1;  // of one update
+    uint64_t update_samples = 1;  // per update
     size_t permits = 1;
-    // Bounded staleness with a bound of 0: members compute update by update, all from one version.
+    // Bounded staleness with a bound of 0: all members compute an update from the same version,
+    // then the next.
     bool together = false;
   };
 
   explicit Arbiter(const ShardRules* rules) : rules_(rules) {}
 
-  // A new view: permits and waiting requests end with the old one.
+  // Starts a new view: drops the permits and waiting requests of the old one.
   void Reset(const Limits& limits, size_t members, const IntervalSet& applied,
              const std::map<uint64_t, IntervalSet>& leases, uint64_t next_ordinal);
 
   // ---- leases
 
-  // The rest of what is recorded for the worker, else new samples, which are recorded before the
-  // answer; else it waits (wait), or nobody holds a lease and it is done. One who waits is answered
-  // by TakeAnswers, or by a new view.
+  // Returns the rest of the worker's recorded lease; else new samples, which are recorded before
+  // the answer. If there are none, the worker waits (`wait`), or is done if no worker holds a
+  // lease. A waiting worker is answered by TakeAnswers, or by a new view.
   v1::Lease RequestLease(uint64_t worker, uint64_t wished, uint64_t clock);
   bool HoldsLease(uint64_t worker) const { return leases_.count(worker) > 0; }
-  // Whether an update may cover these samples: they are what the worker has leased.
+  // Whether an update may cover these samples, that is, whether the worker has leased them.
   bool Covers(uint64_t worker, const Interval& samples) const;
   // Ascending.
   std::vector<uint64_t> LeaseHolders() const;
@@ -55,7 +57,7 @@ class Arbiter {
 
   // ---- permits
 
-  // Null: none is given.
+  // Null if the worker has no permit.
   const v1::Permit* PermitOf(uint64_t worker) const {
     const auto found = permits_.find(worker);
     return found == permits_.end() ? nullptr : &found->second;
@@ -71,18 +73,19 @@ class Arbiter {
   uint64_t ClockOf(uint64_t worker) const;
   // The clock with which a lease holder got its lease, or brought it into the view.
   uint64_t ClockAtLease(uint64_t worker) const;
-  // R13: whether a pull of `clock` needs to wait for no other lease holder; where members compute
-  // together, nor for a member that has not asked for its lease yet.
+  // R13: whether a pull of `clock` may be answered without waiting for another lease holder. If
+  // members compute together, it must not have to wait for a member that has not requested its
+  // lease yet either.
   bool MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) const;
 
-  // What those who waited are answered, each once, in the order in which they asked.
+  // The answer to a waiting request. Each request is answered once, in order of arrival.
   struct Answer {
     uint64_t worker = 0;
     std::optional<v1::Lease> lease;
     std::optional<v1::Permit> permit;
   };
-  // Staleness is the number of updates that get their permit between the pull and this one: each of
-  // them is applied first, or at the same time.
+  // Staleness is the number of updates that get their permit between the pull and this permit: each
+  // of them is applied before this one, or at the same time.
   std::vector<Answer> TakeAnswers();
   std::vector<uint64_t> Waiting() const;
 
@@ -103,7 +106,7 @@ class Arbiter {
   size_t members_ = 0;
   IntervalSet taken_;                       // applied or leased
   std::map<uint64_t, IntervalSet> leases_;  // none is empty
-  std::map<uint64_t, uint64_t> clocks_;     // reached; survive the view
+  std::map<uint64_t, uint64_t> clocks_;     // highest reached; kept across views
   std::map<uint64_t, uint64_t> clocks_at_lease_;
   std::deque<uint64_t> waiting_for_lease_;
   std::map<uint64_t, v1::Permit> permits_;

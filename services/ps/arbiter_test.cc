@@ -36,7 +36,7 @@ TEST_F(ArbiterTest, EverySampleIsLeasedOnceAndTheLastLeaseIsShort) {
   EXPECT_TRUE(arbiter.RequestLease(4, 0, 0).wait());
 }
 
-TEST_F(ArbiterTest, WhatWasAppliedOrIsLeasedIsNotGivenAgainAfterAViewChange) {
+TEST_F(ArbiterTest, NeverLeasesAppliedOrLeasedSamplesAgainAfterViewChange) {
   IntervalSet applied;
   applied.Add({0, 4});
   IntervalSet rest;
@@ -113,7 +113,7 @@ TEST_F(ArbiterTest, ANewLeaseHolderIsRaisedToTheLowestOfTheOthersElseToTheHighes
   EXPECT_EQ(arbiter.RequestLease(4, 0, 0).clock(), 9);
 }
 
-TEST_F(ArbiterTest, WhoComputesTogetherBeginsTogether) {
+TEST_F(ArbiterTest, MembersThatComputeTogetherBeginTogether) {
   limits.together = true;
   Reset(1000, 2);
   EXPECT_EQ(Samples(arbiter.RequestLease(1, 400, 0)), (Interval{0, 4})) << "an update at a time";
@@ -128,7 +128,7 @@ TEST_F(ArbiterTest, WhoComputesTogetherBeginsTogether) {
   EXPECT_TRUE(arbiter.MayPull(1, 1, 0)) << "one that is gone is not waited for";
 }
 
-TEST_F(ArbiterTest, WhoComputesTogetherAppliesNothingBeforeAllHavePulled) {
+TEST_F(ArbiterTest, MembersThatComputeTogetherApplyNothingBeforeAllHavePulled) {
   limits.together = true;
   Reset(1000, 3);
   for (const uint64_t worker : {1, 2, 3}) arbiter.RequestLease(worker, 0, 0);
@@ -142,7 +142,7 @@ TEST_F(ArbiterTest, WhoComputesTogetherAppliesNothingBeforeAllHavePulled) {
   EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(1)) << "of the first update, which the first has done";
 }
 
-TEST_F(ArbiterTest, WhoComputesTogetherDoesNotWaitForOneThatFindsNoSamples) {
+TEST_F(ArbiterTest, MembersThatComputeTogetherDoNotWaitForMemberWithoutSamples) {
   limits.together = true;
   Reset(4, 2);
   arbiter.RequestLease(1, 0, 0);
@@ -179,7 +179,7 @@ TEST_F(ArbiterTest, SamplesBehindAHoldAreLeasedInALaterView) {
   EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 1)), (Interval{8, 12}));
 }
 
-TEST_F(ArbiterTest, WhatWasPermittedSinceThePullIsStalenessThoughItIsNotApplied) {
+TEST_F(ArbiterTest, StalenessCountsUpdatesPermittedSinceThePullEvenIfNotApplied) {
   Reset(100, 2);
   arbiter.RequestPermit(1, 1, 0);
   arbiter.RequestPermit(2, 1, 0);

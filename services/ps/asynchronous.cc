@@ -113,7 +113,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
 
 absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
                                  const std::vector<ReceivedBlock>& blocks) {
-  // All are looked at before any is added: a frame that breaks the contract changes nothing.
+  // All blocks are checked before any is added: a frame that violates the protocol changes nothing.
   for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);
     if (info.kind == v1::COUNTER) {
@@ -337,7 +337,7 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const ab
   return absl::OkStatus();
 }
 
-// The worker has said how far it is.
+// Records the clock that the worker has sent.
 void Asynchronous::Hear(uint64_t worker, uint64_t clock) {
   arbiter_.Reached(worker, clock);
   heard_.insert(worker);
@@ -387,8 +387,8 @@ void Asynchronous::SendLive(Stream& stream, const std::vector<uint32_t>& partiti
   }
 }
 
-// A worker pulls only when its last update was applied here, so what it was sent last is what its
-// next update is computed on.
+// A worker pulls only after its last update was applied here, so it computes its next update on the
+// parameters that it was sent last.
 void Asynchronous::KeepPulled(uint64_t worker, uint32_t partition) {
   if (state_.job.training().staleness().rule() != v1::TrainingSpec::Staleness::DELAY_COMPENSATION) {
     return;
@@ -437,12 +437,12 @@ absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitReque
   return absl::OkStatus();
 }
 
-// Whoever waits may go on now: clocks, leases or permits have changed.
+// Answers waiting requests: clocks, leases or permits have changed.
 void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
       Stream* const stream = streams_.FindWorker(answer.worker);
-      if (stream == nullptr) continue;  // it asks again on its next one
+      if (stream == nullptr) continue;  // it requests again on its next stream
       v1::Header header = state_.NewHeader();
       if (answer.lease.has_value()) *header.mutable_lease() = *std::move(answer.lease);
       if (answer.permit.has_value()) *header.mutable_permit() = *std::move(answer.permit);
@@ -510,7 +510,7 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
     if (!rest.empty()) leases[lease.worker()].Add(rest);
   }
   arbiter_.Reset(ArbiterLimits(), state_.view->members(), ledger_, leases, state_.updates);
-  // A new view is no progress: each checkpoint makes one.
+  // A new view is not progress: each checkpoint makes one.
   std::map<uint64_t, absl::Time> progressed;
   for (const auto& [worker, lease] : leases) {
     const auto known = progressed_.find(worker);
@@ -578,7 +578,7 @@ std::vector<uint64_t> Asynchronous::Awaited() const {
       state_.view->proto().mode() != v1::ASYNCHRONOUS) {
     return awaited;
   }
-  const std::vector<uint64_t> waiting = arbiter_.Waiting();  // for a permit, which others hold
+  const std::vector<uint64_t> waiting = arbiter_.Waiting();  // for a permit that other workers hold
   for (const auto& [worker, since] : progressed_) {
     if (state_.now < since + limit) continue;
     if (std::find(waiting.begin(), waiting.end(), worker) == waiting.end()) {

@@ -23,14 +23,14 @@
 
 namespace sluice::ps {
 
-// Asynchronous and bounded-staleness training (docs/protocol.md 8): updates are staged, acked when
-// all of their partitions are there, and applied whole at their Apply.
+// Asynchronous and bounded-staleness training (docs/protocol.md 8): an update is staged, acked when
+// all of its partitions have arrived, and applied whole at its Apply.
 //
 // Per incarnation the shard keeps the highest clock applied; an update at or below it is acked
-// without effect. A member has at most one staged update at a time, and it outlives its stream.
+// without effect. A member has at most one staged update at a time; the update outlives its stream.
 //
-// The caller has checked view, membership and promise, as for Synchronous; pulls come also while
-// the shard keeps a promise.
+// The caller has checked view, membership and promise, as for Synchronous, but passes pulls also
+// while the shard keeps a promise.
 class Asynchronous {
  public:
   // `applied` is called after each update.
@@ -40,23 +40,24 @@ class Asynchronous {
   // An error ends the stream.
   absl::Status OnFrame(Stream& stream, const v1::Header& header, const absl::Cord& payload);
 
-  // Records that partition files held.
+  // Adopts the records read from partition files.
   void AdoptRecords(const std::vector<v1::ClockRecord>& clocks);
-  // Applies the winners from what is staged, drops the rest, and takes over ledger and leases.
+  // Applies the winners among the staged updates, drops the rest, and adopts the ledger and leases.
   void OnInstalled(const v1::Install& install);
   // Streams that wait for a pull, a lease or a permit.
   std::vector<StreamId> ParkedStreams() const;
   void DropParked() { parked_.clear(); }
-  // Forgets everything.
+  // Drops all state.
   void Clear();
 
   void FillPauseReply(v1::PauseReply* reply) const;
   void FillRecords(PartitionContent* content) const;
   void FillProgress(v1::ShardProgress* progress) const;
-  // Lease holders that have applied nothing for timeouts.gradients although nothing kept them from
-  // it (incarnations). By the arbiter; none with bounded staleness, where one may wait for others.
+  // Incarnations of the lease holders that have applied nothing for timeouts.gradients although
+  // nothing blocked them. Only the arbiter reports them; none with bounded staleness, where a
+  // worker may wait for other workers.
   std::vector<uint64_t> Awaited() const;
-  // Whether all is applied that may be before the next view.
+  // Whether every update that may be applied before the next view is applied.
   bool IsHeld() const;
   size_t staged() const { return staged_.size(); }
 
@@ -83,8 +84,8 @@ class Asynchronous {
   absl::Status Stage(Staged& staged, const v1::Push& push,
                      const std::vector<ReceivedBlock>& blocks);
   absl::Status OnApply(Stream& stream, const v1::Apply& apply);
-  // The Apply has passed its check. `combine`: this shard holds the whole update, so its norms are
-  // all there are.
+  // The Apply has passed its check. `combine`: this shard holds the whole update, so its own norms
+  // are complete.
   void Apply(Stream& stream, const v1::Apply& apply, bool combine);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
   absl::Status OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request);
@@ -93,7 +94,7 @@ class Asynchronous {
   UpdateFacts FactsOf(uint64_t worker) const;
   absl::Status CheckLeased(uint64_t worker, const v1::Apply& apply) const;
   void Hear(uint64_t worker, uint64_t clock);
-  // What the facts will be once a push is staged.
+  // Changes the facts to what they will be once the push is staged.
   void AddPush(const v1::Push& push, const Staged* staged, UpdateFacts* facts) const;
   absl::Status Measure(Staged& staged);
   bool IsWhole(const Staged& staged) const;
@@ -110,7 +111,7 @@ class Asynchronous {
   void AnswerWaiting();
   Arbiter::Limits ArbiterLimits() const;
   void KeepPulled(uint64_t worker, uint32_t partition);
-  // Null: not known.
+  // Null if not known.
   const std::vector<BlockRef>* PulledBy(uint64_t worker, uint32_t partition) const;
 
   ShardState& state_;
@@ -120,14 +121,14 @@ class Asynchronous {
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
   IntervalSet ledger_;                          // samples applied here
-  std::set<uint64_t> heard_;  // workers that have said their clock in this attempt
-  Arbiter arbiter_;  // leases and permits on the arbiter only; everybody's clocks on all shards
-  // On the arbiter, by lease holder: when it got its lease, or last applied an update of it.
+  std::set<uint64_t> heard_;  // workers that have sent their clock in this attempt
+  Arbiter arbiter_;  // leases and permits only on the arbiter; every worker's clock on all shards
+  // On the arbiter, by lease holder: when it got its lease, or last applied an update under it.
   std::map<uint64_t, absl::Time> progressed_;
   std::vector<Parked> parked_;
-  // For delay compensation: by incarnation and partition, the parameters that a member was sent
-  // last. References only: an older version of a block stays in memory while somebody computes on
-  // it, at most one for each member.
+  // For delay compensation: by incarnation and partition, the parameters last sent to the member.
+  // These are references: an older version of a block stays in memory while a member computes on
+  // it, at most one version per member.
   std::map<uint64_t, std::map<uint32_t, std::vector<BlockRef>>> pulled_;
 };
 

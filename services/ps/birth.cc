@@ -42,7 +42,7 @@ absl::Status Birth::Begin() {
       state_.options.references == nullptr) {
     return absl::FailedPreconditionError(
         "the job's layers are computed by its shards (training.execution: Server), and this shard "
-        "is without LibTorch: start sluice-ps-torch in place of sluice-ps");
+        "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
   absl::StatusOr<std::shared_ptr<const ShardModel>> model =
       ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
@@ -96,18 +96,19 @@ absl::StatusOr<Handled> Birth::OnPush(StreamTable& streams, Stream& stream,
   const bool check = state_.rules.CheckAsk();
   if (order > 0 && (check || !has_ask_)) return Handled::kWait;
   if (order < 0 && check) {
-    streams.RefuseAlways(stream, "another ask has taken the place of this one");
+    streams.RefuseAlways(stream, "a newer ask has replaced this one");
     return Handled::kDone;
   }
   if (prepare_.has_checkpoint()) {
-    return absl::InvalidArgumentError("this shard loads a checkpoint; nobody was asked to push");
+    return absl::InvalidArgumentError(
+        "this shard loads a checkpoint, so no version 0 may be pushed");
   }
   if (absl::Status one = CheckBirthPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
   if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
   pusher_ = stream.incarnation();
   if (push.last() && !missing_.empty() && error_.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the last push of version 0 has come, but not ",
+        absl::StrCat("the last push of version 0 has arrived, but not block ",
                      state_.model->BlockName(state_.model->block(*missing_.begin()))));
   }
   if (push.last()) {
@@ -130,13 +131,13 @@ absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
   const auto newborn = newborn_.find(push.partition());
   if (newborn == newborn_.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("partition ", push.partition(), " is not of this shard"));
+        absl::StrCat("partition ", push.partition(), " is not owned by this shard"));
   }
   for (const ReceivedBlock& block : blocks) {
     if (block.codec == v1::CODEC_RAW) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(state_.model->BlockName(state_.model->block(block.block)),
-                     " must be pushed as it is (CODEC_RAW)"));
+                     " must be pushed unencoded (CODEC_RAW)"));
   }
   for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);

@@ -19,20 +19,20 @@
 
 namespace sluice::ps {
 
-// Brings an attempt's first state into the shard: version 0 from a worker, or a checkpoint (R12).
+// Loads an attempt's first state into the shard: version 0 from a worker, or a checkpoint (R12).
 //
-// A shard keeps one ask: a higher one discards what it holds, a lower one is refused. What it holds
-// becomes the shard's partitions at the first Install, which must be of the very same ask.
+// A shard keeps one ask: a higher one discards the loaded state, a lower one is refused. The loaded
+// state becomes the shard's partitions at the first Install, which must name the same ask.
 class Birth {
  public:
   explicit Birth(ShardState* state) : state_(*state) {}
 
-  // False if the ask is lower than the one that is kept. A repetition says again what was said.
-  // The caller has discarded what the shard had of an older attempt.
+  // False if the ask is lower than the kept one. A repetition is answered again. The caller has
+  // discarded the shard's state of older attempts.
   bool Prepare(const v1::Prepare& prepare);
 
-  // Blocks of version 0. Waits for an ask that this shard was not told of yet. An error ends the
-  // stream.
+  // Blocks of version 0. Returns kWait for an ask whose Prepare has not arrived yet. An error ends
+  // the stream.
   absl::StatusOr<Handled> OnPush(StreamTable& streams, Stream& stream, const v1::BirthPush& push,
                                  const absl::Cord& payload);
   void OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file);
@@ -40,11 +40,10 @@ class Birth {
   bool has_ask() const { return has_ask_; }
   const v1::AskId& ask() const { return prepare_.ask(); }
   bool whole() const { return has_ask_ && missing_.empty() && error_.empty(); }
-  // Says Whole (or why it never will be) again.
+  // Sends Whole again, or the reason why the state cannot become whole.
   void Report();
 
-  // The partitions, each at the version it was born with, and what asynchronous files recorded.
-  // Requires whole(). They are handed over once.
+  // The partitions, each at its first version. Requires whole(). May be called once.
   std::vector<std::unique_ptr<Partition>> TakePartitions();
   const std::vector<v1::ClockRecord>& clocks() const { return clocks_; }
   // Of the checkpoint, or 0.
@@ -67,11 +66,11 @@ class Birth {
   bool has_ask_ = false;
   v1::Prepare prepare_;
   std::map<uint32_t, Newborn> newborn_;
-  std::set<uint32_t> missing_;  // blocks (a birth) or partitions (loading) that have not come
+  std::set<uint32_t> missing_;  // blocks (a birth) or partitions (loading) that have not arrived
   std::map<uint32_t, v1::PartitionFile> files_;
   std::vector<v1::ClockRecord> clocks_;
   std::string error_;
-  uint64_t pusher_ = 0;  // incarnation of the worker whose version 0 it is; 0: none has pushed yet
+  uint64_t pusher_ = 0;  // incarnation of the worker that pushes version 0; 0: no push yet
 };
 
 }  // namespace sluice::ps

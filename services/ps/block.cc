@@ -8,8 +8,8 @@ namespace sluice::ps {
 
 MutableBlockRef WritableIfOwned(const BlockRef& block) {
   if (block.use_count() != 1) return nullptr;
-  // Other references may have ended on other threads: the end of one more is what orders their
-  // reading before our writing.
+  // Other references may have been dropped on other threads. Dropping one more orders their reads
+  // before our writes.
   BlockRef(block).reset();
   return std::const_pointer_cast<Block>(block);
 }
@@ -46,7 +46,7 @@ MutableBlockRef BlockPool::Take(size_t size) {
 void BlockPool::GiveBack(std::unique_ptr<Block> block) {
   MutexLock lock(&mutex_);
   const size_t size = block->size();
-  if (idle_bytes_ + size > max_idle_bytes_) return;  // freed after the lock
+  if (idle_bytes_ + size > max_idle_bytes_) return;  // freed after the lock is released
   idle_bytes_ += size;
   idle_[size].push_back(std::move(block));
 }

@@ -1,9 +1,9 @@
-// Memory of parameters, optimizer state and accumulators.
+// Memory for parameters, optimizer state and accumulators.
 //
-// Intuition. A block that anything refers to is never written again: a reply being sent, a snapshot
-// being written and the undo copy all share it. An update writes beside it, into a block that
-// nobody refers to any more. Such blocks come back to the pool and are used again, so that a shard
-// in its steady state takes no fresh pages from the system (which cost four times the copy itself).
+// Intuition. A block is never written while anything refers to it: a reply being sent, a snapshot
+// being written and the undo copy all share it. An update writes into another block, one without
+// references. Blocks without references return to the pool and are reused, so that a shard in its
+// steady state takes no fresh pages from the system (fresh pages cost four times the copy itself).
 #ifndef SLUICE_SERVICES_PS_BLOCK_H_
 #define SLUICE_SERVICES_PS_BLOCK_H_
 
@@ -58,28 +58,30 @@ using MutableBlockRef = std::shared_ptr<Block>;
 // Filled: immutable from here on.
 using BlockRef = std::shared_ptr<const Block>;
 
-// The block for writing, if `block` is its only reference: nobody else reads it, or ever will. Null
-// otherwise. Whatever is written then, `block` sees.
+// The block for writing, if `block` is its only reference, so that it has no other reader, now or
+// later. Null otherwise. `block` sees what is written.
 MutableBlockRef WritableIfOwned(const BlockRef& block);
 
-// The block's bytes without a copy; the Cord keeps the block alive, on whatever thread it ends.
+// The block's bytes without a copy; the Cord keeps the block alive and may be destroyed on any
+// thread.
 absl::Cord CordOver(BlockRef block);
 
-// Gives out blocks and takes them back when their last reference goes.
+// Hands out blocks and takes them back when their last reference is gone.
 //
-// Thread-safe (references may end on any thread). Blocks may outlive the pool's owner: they hold
-// the pool. Bounded: at most `max_idle_bytes` lie idle, what comes back beyond is freed.
+// Thread-safe (references may be dropped on any thread). Blocks may outlive the pool's owner: they
+// keep the pool alive. Bounded: at most `max_idle_bytes` are kept idle; blocks returned beyond that
+// are freed.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static std::shared_ptr<BlockPool> Create(size_t max_idle_bytes);
 
-  // A block of exactly `size` bytes, with whatever is in it.
+  // A block of exactly `size` bytes with undefined content.
   MutableBlockRef Take(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Frees all that is idle.
+  // Frees all idle blocks.
   void Trim() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Blocks ever taken from the system; constant in a steady state.
+  // Number of blocks ever allocated from the system; constant in a steady state.
   size_t allocated() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t idle_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -88,7 +90,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void GiveBack(std::unique_ptr<Block> block) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const size_t max_idle_bytes_;
-  mutable Mutex mutex_;  // protects the idle lists; nothing is called with it held
+  mutable Mutex mutex_;  // protects the idle lists; no callback runs with it held
   std::map<size_t, std::vector<std::unique_ptr<Block>>> idle_ ABSL_GUARDED_BY(mutex_);
   size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;

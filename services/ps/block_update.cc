@@ -69,8 +69,9 @@ StepArguments ArgumentsOfStep(const ShardModel& model, const BlockInfo& info,
   return step;
 }
 
-// The optimizer over a whole block. Finiteness is checked run by run, which finds the run in the
-// cache when the optimizer comes; what was written beside by then is simply not used.
+// Runs the optimizer over a whole block. Finiteness is checked run by run, so that the run is in
+// the cache when the optimizer reads it. If a later run is not finite, the output written so far is
+// discarded.
 template <typename T>
 absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
                             const UpdateArguments& arguments, const BlockState& now,

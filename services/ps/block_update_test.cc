@@ -149,7 +149,7 @@ TEST_F(BlockUpdateTest, ScheduledLearningRatesFollowTheStep) {
   EXPECT_THAT(Update(SumOf<float>({1}), arguments).parameters->As<float>(), ElementsAre(-0.25f));
 }
 
-TEST_F(BlockUpdateTest, AGradientThatIsNotFiniteIsFoundWhereverItLies) {
+TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
   Make(v1::FLOAT32, 4001);
   for (size_t at : {0, 1, 2000, 4000}) {
     for (float bad : {NAN, INFINITY, -INFINITY}) {

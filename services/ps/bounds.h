@@ -1,8 +1,8 @@
-// What bounds the memory that peers can make a shard keep.
+// Bounds on the memory that peers can make a shard keep.
 //
-// Each bound is a field of ShardOptions of the same name. An error that a bound causes begins with
-// that name, and the shard's metrics say of each how much of it is in use and how often it was
-// reached.
+// Each bound is a field of ShardOptions of the same name. An error caused by a bound begins with
+// that name, and the shard's metrics report for each bound how much of it is in use and how often
+// it was reached.
 #ifndef SLUICE_SERVICES_PS_BOUNDS_H_
 #define SLUICE_SERVICES_PS_BOUNDS_H_
 
@@ -51,16 +51,16 @@ inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {"max_stre
 
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 
-// RESOURCE_EXHAUSTED, with the bound's name before what is too much.
+// RESOURCE_EXHAUSTED, with the bound's name before `what`, which says what is too much.
 inline absl::Status Exceeded(Bound bound, absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(NameOf(bound), ": ", what));
 }
 
-// For metrics. A bound of each stream says how much the stream that uses most of it uses.
+// For metrics. For a bound per stream, `used` is the use of the stream that uses most.
 struct BoundUse {
   uint64_t limit = 0;
   uint64_t used = 0;
-  uint64_t reached = 0;  // how often something was refused because of it
+  uint64_t reached = 0;  // how often it caused a refusal
 };
 using BoundUses = std::array<BoundUse, kBounds>;
 

@@ -21,7 +21,7 @@ void Cuts::Open(const v1::OpenCut& request) {
     Report(found->second);
     return;
   }
-  if (found != cuts_.end()) cuts_.erase(found);  // of another coordinator
+  if (found != cuts_.end()) cuts_.erase(found);  // opened by another coordinator
   Cut cut;
   cut.request = request;
   absl::Status fits = CheckOpenCut(state_, request);
@@ -39,7 +39,7 @@ void Cuts::Open(const v1::OpenCut& request) {
   PinNow(kept);
 }
 
-// Pins what stands at the cut's step; fails the cut if something stands past it.
+// Pins the partitions that are at the cut's step; fails the cut if a partition is past it.
 void Cuts::PinNow(Cut& cut) {
   const uint64_t step = cut.request.step();
   for (uint32_t number : state_.view->owned()) {
@@ -104,7 +104,7 @@ void Cuts::OnInstalled(const v1::OpenCut* named) {
   if (named == nullptr) return;
   Cut& cut = cuts_[named->cut()];
   if (cut.request.cut() == 0) cut.request = *named;
-  if (cut.reported || !cut.failure.empty()) {  // of a committed version, which stays
+  if (cut.reported || !cut.failure.empty()) {  // of a committed version, so it stays valid
     Report(cut);
     return;
   }

@@ -12,7 +12,7 @@ namespace sluice::ps {
 absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes) {
   if (*stream.parked_bytes + bytes > state.options.max_parked_bytes) {
     return state.Full(Bound::kParkedBytes,
-                      absl::StrCat("pulls that wait on one stream take more than ",
+                      absl::StrCat("waiting pulls of one stream take more than ",
                                    state.options.max_parked_bytes, " bytes"));
   }
   return Charge(stream.parked_bytes, bytes);
@@ -22,13 +22,13 @@ absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& s
                                               const v1::Pull& pull, const absl::Cord& payload) {
   if (pull.rows().empty() && payload.empty()) return SharedSelections();
   if (state.ByReference()) {
-    return absl::InvalidArgumentError("rows are wanted of blocks that do not leave the shard");
+    return absl::InvalidArgumentError("rows were requested of blocks that do not leave the shard");
   }
   struct Charged {
     RowSelections rows;
     Charge charge;
   };
-  constexpr uint64_t kSelection = 128;  // what one takes beside its numbers
+  constexpr uint64_t kSelection = 128;  // memory of one selection in addition to its numbers
   absl::StatusOr<Charge> charge =
       ChargeParked(state, stream, payload.size() + pull.rows_size() * kSelection);
   if (!charge.ok()) return charge.status();
@@ -65,7 +65,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   return encoded.piece;
 }
 
-// The whole block, where that is less.
+// Falls back to the whole block if that is smaller.
 DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                                              const std::vector<uint64_t>& selected) const {
   const v1::TensorSpec& tensor = state_.model->table().tensors(static_cast<int>(info.tensor));

@@ -18,32 +18,33 @@
 
 namespace sluice::ps {
 
-// Of a pull; null: everything is wanted whole.
+// The rows that a pull selects; null: all blocks whole.
 using SharedSelections = std::shared_ptr<const RowSelections>;
 
-// What ReadSelections says of a worker's pull; its memory counts as the stream's parked bytes as
-// long as it lives. INVALID_ARGUMENT also where workers get references; RESOURCE_EXHAUSTED with
+// The result of ReadSelections for a worker's pull; its memory counts as parked bytes of the stream
+// as long as it lives. INVALID_ARGUMENT also if workers get references; RESOURCE_EXHAUSTED with
 // max_parked_bytes.
 absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& stream,
                                               const v1::Pull& pull, const absl::Cord& payload);
-// Charges bytes of a pull that waits to its stream. RESOURCE_EXHAUSTED with max_parked_bytes.
+// Charges the bytes of a waiting pull to its stream. RESOURCE_EXHAUSTED with max_parked_bytes.
 absl::StatusOr<Charge> ChargeParked(ShardState& state, const Stream& stream, uint64_t bytes);
 
 // Sends versions of partitions: frames of whole blocks over the blocks' own memory.
 //
-// Parameters go in the job's pull codec where their type allows it; then each block is encoded once
-// for all who pull the version. Buffers, counters and pinned versions go as they are. With
-// server-side execution, workers get references.
+// Parameters are sent in the job's pull codec where their type allows it; each block is then
+// encoded once for all pulls of the version. Buffers, counters and pinned versions are sent
+// unencoded. With server-side execution, workers get references.
 class DataSender {
  public:
   DataSender(ShardState* state, StreamTable* streams) : state_(*state), streams_(*streams) {}
 
-  // Of the tensors that `rows` names, the blocks' rows among those, raw; null: of none.
+  // Of the tensors that `rows` names, sends only the selected rows, raw. Null: sends all blocks
+  // whole.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut, uint64_t request);
 
-  // Forgets encoded blocks: a version number may come to mean something else.
+  // Drops the encoded blocks, because a version number may get another meaning.
   void Forget() { encoded_.clear(); }
 
  private:

@@ -14,7 +14,7 @@
 namespace sluice::ps {
 namespace {
 
-// What protobuf and the allocator add to a message that another one holds.
+// The overhead of protobuf and the allocator for a nested message.
 constexpr size_t kNestedOverhead = 24;
 
 template <typename... Parts>
@@ -37,7 +37,7 @@ std::string Name(const Interval& range) {
   return absl::StrCat("[", range.begin, ", ", range.end, ")");
 }
 
-// Whether a number comes twice.
+// Whether a number occurs twice.
 template <typename Numbers>
 bool HasRepetition(const Numbers& numbers) {
   const auto not_above = [](auto a, auto b) { return a >= b; };
@@ -85,11 +85,11 @@ absl::Status CheckOrdinal(const ShardState& state, const UpdateFacts& facts, uin
     if (ordinal == facts.permit->ordinal()) return absl::OkStatus();
     return Invalid("ordinal ", ordinal, " is not the permit's, ", facts.permit->ordinal());
   }
-  // Each member has at most one update under way.
+  // Each member has at most one update in flight.
   const uint64_t highest = state.updates + state.view->members();
   if (ordinal <= highest) return absl::OkStatus();
   return Invalid("ordinal ", ordinal, " while ", state.updates, " updates are applied here and ",
-                 state.view->members(), " members have one under way each");
+                 state.view->members(), " members have one in flight each");
 }
 
 absl::Status CheckNorm(double square_sum, bool non_finite) {
@@ -113,7 +113,7 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
         "this shard serves job '", state.options.identity.job(), "', not '", hello.job(), "'"));
   }
   if (hello.shard_incarnation() != state.self()) {
-    return absl::NotFoundError("another life of this shard is wanted");
+    return absl::NotFoundError("the Hello names another life of this shard");
   }
   const v1::Role role = hello.sender().role();
   if (role != v1::WORKER && role != v1::SHARD && role != v1::READER) {
@@ -172,7 +172,7 @@ size_t HeaderMemory(const v1::Header& header) {
     case v1::Header::kApply:
       return kFixed + sizeof(v1::Apply);
     default:
-      // A Hello, or what no peer sends to a shard.
+      // A Hello, or a frame that no peer sends to a shard.
       return header.SpaceUsedLong();
   }
 }
@@ -188,10 +188,10 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
   }
   const uint64_t size = range.size();
   if (state.job.training().bit_exact() && ((size & (size - 1)) != 0 || range.begin % size != 0)) {
-    return Invalid("microbatches ", Name(range), " are no node of the reduction tree");
+    return Invalid("microbatches ", Name(range), " are not a node of the reduction tree");
   }
   if (!state.job.training().bit_exact()) return absl::OkStatus();
-  // Smaller nodes would be kept one by one until their siblings came.
+  // Smaller nodes would have to be kept one by one until their siblings arrive.
   const uint64_t parent_begin = range.begin - range.begin % (2 * size);
   const Interval parent{parent_begin, parent_begin + 2 * size};
   if (state.view->Assigned(member).ContainsAll(parent)) {
@@ -201,7 +201,7 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
   return absl::OkStatus();
 }
 
-// The sender's contribution to a step is what the view has assigned to it.
+// The sender must contribute exactly the microbatches that the view assigns to it.
 absl::Status CheckContribution(const ShardState& state, size_t member, const v1::Push& push) {
   if (!state.plan.has_value()) return absl::OkStatus();
   const StepPlan& plan = *state.plan;
@@ -234,9 +234,9 @@ absl::Status CheckStepPush(const ShardState& state, size_t member, const v1::Pus
     if (absl::Status range = CheckMicrobatches(state, member, push); !range.ok()) return range;
   }
   if (absl::Status owned = CheckOwned(state, push.complete()); !owned.ok()) return owned;
-  // The sender holds all partitions at this step, so each has come there.
+  // The sender holds all partitions at this step, so each partition has reached it.
   if (const uint64_t lowest = state.LowestVersion(); push.step() > lowest) {
-    return Invalid("step ", push.step(), " is pushed to a shard of which a partition stands at ",
+    return Invalid("step ", push.step(), " is pushed while a partition of this shard is at ",
                    "version ", lowest);
   }
   if (const uint64_t last = state.LastStep(); last > 0 && push.step() >= last) {
@@ -254,7 +254,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
     const uint64_t version = state.Find(number)->version();
     if (pull.version() <= SaturatingSum(version, 1)) return absl::OkStatus();
     return Invalid("version ", pull.version(), " of partition ", number,
-                   " is wanted, which stands at ", version);
+                   " is requested, which is at ", version);
   };
   const auto& owned = state.view->owned();
   if (!pull.partitions().empty()) {
@@ -285,7 +285,7 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
         view.shards(static_cast<int>(view.owner(static_cast<int>(number))))
                 .process()
                 .incarnation() == sender;
-    if (!owned) return Invalid("partition ", number, " is not one of another shard, the sender");
+    if (!owned) return Invalid("partition ", number, " is not owned by the sender");
     if (!seen.insert(number).second) return Invalid("partition ", number, " has two norms");
     if (absl::Status norm = CheckNorm(entry.square_sum(), entry.non_finite()); !norm.ok()) {
       return norm;
@@ -308,7 +308,8 @@ absl::Status CheckStepSet(const ShardState& state, uint64_t sender, const v1::St
   }
   for (const uint64_t incarnation : set.members()) {
     if (!state.view->MemberIndex(incarnation).has_value()) {
-      return Invalid("the set of step ", set.step(), " has one who is not a member of the view");
+      return Invalid("the set of step ", set.step(),
+                     " names a process that is not a member of the view");
     }
   }
   if (set.members().empty()) return Invalid("the set of step ", set.step(), " is empty");
@@ -325,7 +326,7 @@ uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool heard) {
   const uint64_t attempt = state.view->id().attempt();
   if (state.view->is_arbiter() && (heard || attempt <= 1)) return next;
   // Each attempt applies each sample once, and an update has at least one. One below the highest
-  // number, so that what follows a clock is a clock.
+  // number, so that a clock plus one is a valid clock.
   const uint64_t possible = SaturatingProduct(attempt, state.TotalSamples());
   return std::max(next, std::min(possible, std::numeric_limits<uint64_t>::max() - 1));
 }
@@ -417,7 +418,7 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
   if (own->non_finite && !apply.non_finite()) {
     return Invalid("update ", apply.clock(), " is said to be finite, and is not on this shard");
   }
-  // The sum over all partitions, in another order of additions than the shard's own part.
+  // The sum over all partitions, which was added in another order than the shard's own part.
   constexpr double kRounding = 1 - 1e-9;
   if (!apply.non_finite() && apply.square_sum() < own->square_sum * kRounding) {
     return Invalid("a sum of squares of ", apply.square_sum(), ", of which this shard alone has ",
@@ -432,7 +433,7 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
   if (absl::Status clock = CheckClock(facts, pull.clock()); !clock.ok()) return clock;
   if (pull.counted().empty() && pull.counted_from().empty()) return absl::OkStatus();
   if (state.view->proto().mode() != v1::BOUNDED_STALENESS || state.view->is_arbiter()) {
-    return Invalid("a pull that names counted workers, of a shard that does not ask for them");
+    return Invalid("a pull names counted workers, but this shard does not need them");
   }
   if (static_cast<size_t>(pull.counted_size()) > state.view->members() ||
       pull.counted_from_size() > pull.counted_size()) {
@@ -454,7 +455,7 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
 absl::Status CheckLeaseRequest(const ShardState& state, const UpdateFacts& facts,
                                const v1::LeaseRequest& request) {
   if (!state.view->is_arbiter()) {
-    return Invalid("leases and permits are asked of the owner of partition 0");
+    return Invalid("leases and permits are requested from the owner of partition 0");
   }
   return CheckClock(facts, request.clock());
 }
@@ -462,12 +463,12 @@ absl::Status CheckLeaseRequest(const ShardState& state, const UpdateFacts& facts
 absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& facts,
                                 const v1::PermitRequest& request) {
   if (!state.view->is_arbiter()) {
-    return Invalid("leases and permits are asked of the owner of partition 0");
+    return Invalid("leases and permits are requested from the owner of partition 0");
   }
   if (request.clock() <= facts.applied) return absl::OkStatus();  // a repetition
   if (absl::Status clock = CheckClock(facts, request.clock()); !clock.ok()) return clock;
   if (!facts.holds_lease && state.rules.RepeatLeases()) {
-    return Invalid("a permit for update ", request.clock(), " is wanted without a lease");
+    return Invalid("a permit for update ", request.clock(), " is requested without a lease");
   }
   if (request.base_version() > state.updates) {
     return Invalid("update ", request.clock(), " is of version ", request.base_version(), "; ",
@@ -571,7 +572,7 @@ absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::In
   for (const v1::LeaseRecord& lease : install.leases()) {
     const Interval samples = FromProto(lease.samples());
     if (members.count(lease.worker()) == 0) {
-      return Invalid("it leases samples ", Name(samples), " to a worker that is no member");
+      return Invalid("it leases samples ", Name(samples), " to a worker that is not a member");
     }
     if (samples.end > length) {
       return Invalid("it leases samples ", Name(samples), " of ", length);
@@ -590,8 +591,8 @@ absl::Status CheckPrepare(const v1::Prepare& prepare) {
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install) {
   const v1::View& view = install.view();
   const auto check = [&]() -> absl::Status {
-    // Before synchronous training goes on, an asynchronous attempt may finish what earlier ones
-    // left open (docs/protocol.md 8.6).
+    // Before synchronous training continues, an asynchronous attempt may finish the samples that
+    // earlier attempts left open (docs/protocol.md 8.6).
     const bool finishes_leases = state.last_position != 0 && view.mode() == v1::ASYNCHRONOUS;
     if (view.mode() != state.job.training().mode() && !finishes_leases) {
       return Invalid("its mode is not the job's");
@@ -610,7 +611,7 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
 }
 
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed) {
-  // A shard without partitions knows of no version.
+  // A shard without partitions has no version.
   if (state.view->owned().empty() || committed.version() <= state.LowestVersion()) {
     return absl::OkStatus();
   }

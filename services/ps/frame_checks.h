@@ -1,13 +1,13 @@
-// What a shard compares before a message changes anything: one function for each message.
+// The checks that a shard makes before a message changes anything: one function per message.
 //
-// Peers are not trusted. So each number that a peer sends is compared here with what the shard
-// knows itself (the partitions' versions, the job's length, the samples of a step, the sender's
-// clock, lease and permit), and the cores call the function of a message before they do anything
-// else with it. docs/protocol.md 14 lists what is checked of each field.
+// Peers are not trusted. Each number that a peer sends is compared here with what the shard knows
+// itself (the partitions' versions, the job's length, the samples of a step, the sender's clock,
+// lease and permit). The cores call a message's function before they do anything else with it.
+// docs/protocol.md 14 lists the checks of each field.
 //
-// The functions are pure and allocate nothing when the message is right. An error says what is
-// wrong, with which value, and what would be right; INVALID_ARGUMENT unless a function says
-// otherwise. Payloads are checked where they are cut into blocks (SplitPayload).
+// The functions are pure and do not allocate for a valid message. An error names the wrong value
+// and what would be right; it is INVALID_ARGUMENT unless a function says otherwise. Payloads are
+// checked where they are split into blocks (SplitPayload).
 #ifndef SLUICE_SERVICES_PS_FRAME_CHECKS_H_
 #define SLUICE_SERVICES_PS_FRAME_CHECKS_H_
 
@@ -25,15 +25,16 @@ namespace sluice::ps {
 
 // ---------------------------------------------------------------- any stream
 
-// Protocol, job, shard and kind of the sender; whether the coordinator has admitted it is asked
-// after this. FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED as docs/protocol.md 3.2 says.
+// Checks protocol, job, shard and kind of the sender. The caller then checks whether the
+// coordinator has admitted the process. FAILED_PRECONDITION, NOT_FOUND and PERMISSION_DENIED as in
+// docs/protocol.md 3.2.
 absl::Status CheckHello(const ShardState& state, const v1::Hello& hello);
 
 // Whether a peer of this role may send such a frame at all. PERMISSION_DENIED for a reader that
-// wants more than pinned versions.
+// requests more than pinned versions.
 absl::Status CheckSender(v1::Role role, const v1::Header& header);
 
-// About what a frame takes in memory beside its payload.
+// About how much memory a frame takes in addition to its payload.
 size_t HeaderMemory(const v1::Header& header);
 
 // ---------------------------------------------------------------- synchronous training
@@ -48,13 +49,13 @@ absl::Status CheckStepSet(const ShardState& state, uint64_t sender, const v1::St
 
 // ---------------------------------------------------------------- asynchronous training
 
-// What a shard knows of a worker that updates.
+// What a shard knows about a worker in asynchronous training.
 struct UpdateFacts {
   uint64_t applied = 0;  // clock of its newest update that is applied here
   uint64_t staged = 0;   // clock of the update that is being staged; 0: none
-  bool whole = false;    // all of that is there
-  bool named = false;    // some partition of it is complete
-  uint64_t samples = 0;  // that its pushes said
+  bool whole = false;    // all of that update has arrived
+  bool named = false;    // at least one partition of that update is complete
+  uint64_t samples = 0;  // as stated in its pushes
   // Highest clock that its next frame may name (HighestClock).
   uint64_t highest_clock = 0;
   // At the arbiter.
@@ -62,16 +63,17 @@ struct UpdateFacts {
   const v1::Permit* permit = nullptr;  // null: none
 };
 
-// A worker's clock is one above the highest that the arbiter has recorded, at most. `heard`: its
-// clock was told to the arbiter in this attempt. In an attempt that restored a checkpoint a worker
-// may have counted on further than the checkpoint says; until it was heard, and on other shards, on
-// which nobody records what the arbiter raised it to, its clock is bounded by the updates that the
-// job's attempts can have had.
+// A worker's clock is at most one above the highest that the arbiter has recorded. `heard`: the
+// worker has sent the arbiter its clock in this attempt. In an attempt that restored a checkpoint,
+// a worker's clock may be higher than the checkpoint's record of it. Until the worker was heard,
+// its clock is bounded by the number of updates that the job's attempts can have made. The same
+// bound holds on the other shards, which do not record the clock to which the arbiter raised a
+// worker.
 uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool heard);
 
 absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
                              const v1::Push& push);
-// Of an update that is not a repetition. `own`: the norms of the shard's own part; null: not
+// For an update that is not a repetition. `own`: the norms of the shard's own part; null: not
 // measured.
 absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const v1::Apply& apply,
                         const IntervalSet& applied, const GradientNorm* own);
@@ -84,11 +86,11 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 // ---------------------------------------------------------------- pinned versions, version 0
 
 absl::Status CheckCutPull(const v1::Pull& pull);
-// `pusher`: incarnation that has pushed for this ask before; 0: none.
+// `pusher`: incarnation that has already pushed for this ask; 0: none.
 absl::Status CheckBirthPush(uint64_t pusher, uint64_t sender, const v1::BirthPush& push);
 
-// ---------------------------------------------------------------- the coordinator
-// What it says is obeyed or, where it contradicts itself or what the shard holds, fails the job.
+// ---------------------------------------------------------------- the coordinator A shard obeys
+// the coordinator. A message that contradicts itself or the shard's state fails the job.
 
 absl::Status CheckPrepare(const v1::Prepare& prepare);
 // `begun`: the version that the attempt began with.

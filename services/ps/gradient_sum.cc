@@ -17,7 +17,7 @@ Elements SumElements(const BlockInfo& info, Block& block) {
   return Elements(info.sum_dtype, block.mutable_bytes().data(), info.count);
 }
 
-// Rows pay as long as they are few.
+// Rows are worthwhile only while they are few.
 bool AreFew(const BlockInfo& info, const RowSum& rows) {
   return rows.Count(info) <= info.count / 2;
 }
@@ -55,12 +55,12 @@ absl::Status MakeSum(const BlockInfo& info, v1::Codec codec, const absl::Cord& p
   return absl::OkStatus();
 }
 
-// to += from, as rows. False, with nothing changed, if it takes blocks to do that.
+// to += from, as rows. False, with nothing changed, if the sum must become a block.
 bool AddAsRows(const BlockInfo& info, const Sum& from, Sum* to) {
   return to->rows.has_value() && from.rows.has_value() && AddRows(info, *from.rows, &*to->rows);
 }
 
-// to += from, which is no sum of rows.
+// to += from, which is not a sum of rows.
 absl::Status AddSum(const BlockInfo& info, const Sum& from, Block& to) {
   if (from.block == nullptr) {
     return info.sum_dtype == v1::FLOAT64 ? AddPayload<double>(from.payload, to.MutableAs<double>())
@@ -74,7 +74,7 @@ absl::Status AddSum(const BlockInfo& info, const Sum& from, Block& to) {
   return absl::OkStatus();
 }
 
-// What a worker does with a sum of two, so that a node has the same bits wherever it is summed.
+// Rounds a sum of two, as a worker does, so that a node has the same bits wherever it is summed.
 void RoundToStorage(const BlockInfo& info, Block& sum) {
   if (info.dtype == v1::BFLOAT16) {
     for (float& value : sum.MutableAs<float>()) value = ToFloat(ToBFloat16(value));
@@ -104,7 +104,7 @@ absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
 
 namespace {
 
-// to += from, which is used up.
+// to += from, which is consumed.
 absl::Status MergeBlocks(const BlockInfo& info, BlockPool& pool, Sum* from, Sum* to) {
   if (to->block == nullptr && from->block != nullptr) std::swap(*to, *from);
   if (from->rows.has_value()) {
@@ -167,7 +167,8 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   }
 }
 
-// Addition of two is commutative to the bit, so whichever sum is a block already takes the other.
+// Addition of two values is commutative to the bit, so the sum that is already a block receives the
+// other.
 absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool& pool) {
   Sum& a = nodes_[left].sum;
   Sum& b = nodes_[left + 1].sum;
@@ -197,7 +198,7 @@ absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockP
 }
 
 absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum) {
-  // Level by level, a node without its sibling stands for its parent.
+  // Level by level, a node without a sibling becomes its parent.
   for (uint64_t size = 1; nodes_.size() > 1; size *= 2) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = nodes_[i];

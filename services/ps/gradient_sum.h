@@ -15,8 +15,8 @@
 
 namespace sluice::ps {
 
-// A sum of contributions: a received payload as it came, while it is the only one and lies in the
-// type in which sums are computed; rows, while all are of few rows and the block's rows can be
+// A sum of contributions: the received payload itself, while it is the only one and has the type in
+// which sums are computed; rows, while all contributions have few rows and the block's rows can be
 // updated by themselves; else a block of that type. At most one of the three is set.
 struct Sum {
   absl::Cord payload;
@@ -27,13 +27,14 @@ struct Sum {
 // The sum of one block's gradients (or buffer changes) over a step or an update.
 //
 // Intuition. The first contribution is kept as the slices that the transport received. If it stays
-// the only one, the optimizer reads the gradient straight from them and it is never copied; a
-// second one turns the sum into a recycled block.
+// the only one, the optimizer reads the gradient from the slices without a copy; a second one turns
+// the sum into a recycled block.
 //
 // Two ways of adding, never mixed in one sum: in order of arrival, or (BitExact) as nodes of the
-// fixed binary tree over microbatches, where siblings are merged as soon as both are there, so that
-// the result has the same bits for every order of arrival and every cut into nodes. There a sum of
-// two is rounded to the tensor's own type, as workers round the nodes that they send.
+// fixed binary tree over microbatches, where siblings are merged as soon as both have arrived, so
+// that the result has the same bits for every order of arrival and every split into nodes. In the
+// tree, a sum of two is rounded to the tensor's own type, as workers round the nodes that they
+// send.
 class GradientSum {
  public:
   bool empty() const { return nodes_.empty(); }
@@ -47,19 +48,19 @@ class GradientSum {
   absl::Status AddNode(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
                        uint64_t begin, uint64_t size, BlockPool& pool);
 
-  // The whole sum, which is empty afterwards. Nodes whose sibling never came (nobody there had a
-  // gradient for this tensor) are merged as if it were nothing. Must not be empty.
+  // Takes the whole sum and leaves this one empty. A node without a sibling (its microbatches had
+  // no gradient for this tensor) is merged as if the sibling were zero. Must not be empty.
   absl::Status Take(const BlockInfo& info, BlockPool& pool, Sum* sum);
 
-  // Adds another sum of the block, which is empty afterwards. Neither has tree nodes.
+  // Adds another sum of the block and leaves that one empty. Neither has tree nodes.
   absl::Status Merge(const BlockInfo& info, GradientSum* from, BlockPool& pool);
 
-  // Puts back what was taken.
+  // Puts back a sum that was taken.
   void Put(Sum sum) { nodes_.push_back({0, 0, std::move(sum)}); }
 
   void Clear() { nodes_.clear(); }
 
-  // Sums held at present.
+  // Number of sums held.
   size_t nodes() const { return nodes_.size(); }
 
  private:

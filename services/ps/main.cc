@@ -53,7 +53,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
 
   ShardServer::Options options;
   options.security = *security;
-  // Ends after the server.
+  // Destroyed after the server.
   const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger, &metrics);
   if (extension != nullptr) {
     options.core.references = extension->references();
@@ -62,7 +62,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
-  // An IPv6 address as a pod has it, which stands in brackets in front of a port.
+  // A pod's IPv6 address has no brackets, but needs them in front of a port.
   if (options.advertised_host.find(':') != std::string::npos &&
       options.advertised_host.front() != '[') {
     options.advertised_host = absl::StrCat("[", options.advertised_host, "]");
@@ -116,7 +116,7 @@ int Main(int argc, char** argv) {
   app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
-  app.add_option("--index", flags.index, "of this shard among the job's, from 0")
+  app.add_option("--index", flags.index, "index of this shard among the job's shards, from 0")
       ->required()
       ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
   app.add_option("--listen", flags.listen_address, "host:port to listen on (port 0: any)")
@@ -127,7 +127,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   app.add_option("--grace", flags.grace_seconds,
-                 "seconds within which SIGTERM lets the job save what this shard holds")
+                 "seconds that SIGTERM leaves the job to save this shard's state")
       ->capture_default_str();
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);

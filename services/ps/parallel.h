@@ -7,13 +7,14 @@
 
 namespace sluice::ps {
 
-// Runs the heavy arithmetic of a close, block by block.
+// Runs the heavy arithmetic of a close block by block.
 class ParallelRunner {
  public:
   virtual ~ParallelRunner() = default;
 
   // Calls `work(i)` once for every i in [0, count), in any order, on any threads, and returns when
-  // all have returned. `work` never throws and touches nothing that another i touches.
+  // all have returned. `work` never throws, and calls with different i share no data that they
+  // write.
   virtual void Run(size_t count, absl::FunctionRef<void(size_t)> work) = 0;
 };
 

@@ -247,7 +247,7 @@ std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& argu
                                 in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
                                 *writing.sum.rows);
     }
-    // Untouched, the undo will be the same block.
+    // If the block does not change, the undo will be the same block.
     versions.changed.reset();
     if (!writing.touched) return;
     versions.settled = true;
@@ -303,7 +303,7 @@ void Partition::DropUndo() {
 }
 
 void Partition::FallBack() {
-  SLUICE_CHECK(undo_.has_value(), "a fall-back needs the version before");
+  SLUICE_CHECK(undo_.has_value(), "a fall-back needs the previous version");
   blocks_ = *std::move(undo_);
   undo_.reset();
   row_versions_.assign(blocks_.size(), RowVersions());

@@ -28,25 +28,25 @@ struct PartitionContent {
   uint32_t partition = 0;
   uint64_t version = 0;  // synchronous: steps closed; asynchronous: updates applied
   std::vector<BlockState> blocks;
-  // Asynchronous: the shard's records, which are saved beside every partition.
+  // Asynchronous: the shard's records, which are saved with every partition.
   std::vector<v1::ClockRecord> clocks;
 };
 
-// A block's gradient as it lies in a frame. `block` is an index into the layout.
+// A block's gradient as received in a frame. `block` is an index into the layout.
 struct ReceivedBlock {
   uint32_t block = 0;
   v1::Codec codec = v1::CODEC_RAW;
   absl::Cord payload;
 };
 
-// A partition that this shard owns: its present version, the one before it while that may be
-// needed, and what was contributed to the next one.
+// A partition that this shard owns: its current version, the previous one while it may be needed,
+// and the contributions to the next one.
 //
 //   contributions ──Add──> sums ──Close──> version v + 1 ; v becomes the undo
 //                                          undo ──DropUndo──> gone   (v + 1 is committed)
 //                                          v + 1 ──FallBack──> v     (a view change took it back)
 //
-// Knows nothing of views, members are numbers. Not thread-safe.
+// Has no notion of views; members are numbers. Not thread-safe.
 class Partition {
  public:
   Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
@@ -63,9 +63,9 @@ class Partition {
 
   // ---- contributions
 
-  // Drops what was contributed; the next version wants all of `members` members. 0: never complete.
-  // `selective`: contributions are kept by member, and some of them are chosen before the close
-  // (Select).
+  // Drops all contributions; the next version requires the contributions of all `members` members
+  // (0: it never completes). `selective`: contributions are kept per member, and some members are
+  // chosen before the close (Select).
   void Reset(size_t members, bool selective = false);
   size_t members() const { return members_.size(); }
 
@@ -73,24 +73,24 @@ class Partition {
     size_t member = 0;
     Interval microbatches;
     bool tree_node = false;      // BitExact
-    bool allow_repeats = false;  // never, but for the simulator
+    bool allow_repeats = false;  // true only in the simulator
   };
-  // Whether the block is to be added; false if (member, microbatches, block) is a repetition (R9).
-  // INVALID_ARGUMENT for a block that may not come: a COUNTER, one after the member's completion,
-  // microbatches that overlap others of it.
+  // Whether the block must be added; false if (member, microbatches, block) is a repetition (R9).
+  // INVALID_ARGUMENT for a block that is not allowed: a COUNTER, a block after the member's
+  // completion, microbatches that overlap others of the member.
   absl::StatusOr<bool> IsNew(const Source& source, const ReceivedBlock& block) const;
   // Adds a block that is new. INVALID_ARGUMENT, with nothing changed, if its payload does not fit.
   absl::Status Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
 
   // The member has contributed all of its microbatches; repetitions have no effect.
-  // INVALID_ARGUMENT if the repetition says something else.
+  // INVALID_ARGUMENT if a repetition differs from the first.
   absl::Status Complete(size_t member, uint64_t samples, uint64_t microbatches, bool by_set);
   bool IsComplete(bool by_set) const;
   bool HasCompleted(size_t member) const { return members_[member].complete; }
   // Whether all of `members` (numbers) have contributed everything.
   bool IsComplete(const std::vector<size_t>& members) const;
-  // Selective: the sums are those of `members`, added in their order. What others contributed, and
-  // still contribute to this version, is dropped.
+  // Selective: sums the contributions of `members`, in their order. The other members'
+  // contributions to this version, also later ones, are dropped.
   absl::Status Select(const std::vector<size_t>& members, BlockPool& pool, ParallelRunner& runner);
   uint64_t SamplesOf(size_t member) const { return members_[member].samples; }
   uint64_t samples() const;
@@ -98,22 +98,22 @@ class Partition {
 
   // ---- the next version
 
-  // The norms of what was contributed; blocks in order, so the sum has the same bits everywhere.
+  // The norms of the contributions; blocks in order, so that the sum has the same bits everywhere.
   // `offender` is the first block that is not finite.
   absl::Status Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
                        GradientNorm* norm, std::optional<uint32_t>* offender);
 
   // Writes the next version from the contributions and drops them. OUT_OF_RANGE if a gradient is
-  // not finite (see UpdateBlock), naming tensor and elements; then the version is as before, and
+  // not finite (see UpdateBlock), naming tensor and elements; the version is then unchanged, and
   // the contributions are lost.
   absl::Status Close(const UpdateArguments& arguments, BlockPool& pool, ParallelRunner& runner);
 
-  // The next version is this one: parameters, state and counters untouched.
+  // Makes the next version equal to this one: parameters, state and counters are unchanged.
   void CloseUnchanged();
 
-  // Asynchronous: the same for an update that lies elsewhere, without undo. `sums` has one element
-  // for each block of the partition.
-  // `base`: this partition's blocks as the update's sender had them; null: not known.
+  // Asynchronous: the same for an update whose sums the caller holds, without undo. `sums` has one
+  // element for each block of the partition. `base`: this partition's blocks as the update's sender
+  // had them; null if not known.
   absl::Status Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
                      std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner);
   absl::Status MeasureSums(double gradient_scale, std::vector<GradientSum>* sums, BlockPool& pool,
@@ -122,7 +122,7 @@ class Partition {
   void SetVersion(uint64_t version) { version_ = version; }
 
   void DropUndo();
-  // To the version before. Must have an undo.
+  // Returns to the previous version. Requires an undo.
   void FallBack();
 
  private:
@@ -132,33 +132,34 @@ class Partition {
   };
   struct Member {
     bool complete = false;
-    bool dropped = false;  // Select left it out
+    bool dropped = false;  // not chosen by Select
     uint64_t samples = 0;
     uint64_t microbatches = 0;
   };
 
-  // What updating a block by its rows wants (block_update.h).
+  // What is kept to update a block by its rows (block_update.h).
   struct RowVersions {
-    bool settled = false;  // the present version was written by the optimizer, all of it
+    bool settled = false;  // the optimizer has written every element of the current version
     std::optional<EarlierBlock> earlier;
-    // What the present version and the undo differ in. Nothing: not known, or they are the same.
+    // The rows in which the current version and the undo differ. Unset: not known, or they are
+    // equal.
     std::optional<std::vector<RowPart>> changed;
   };
   // One block's way to the next version.
   struct Writing {
     bool touched = false;
     bool by_rows = false;
-    Sum sum;                                   // by_rows: what is still to be added
-    WritableBlock target;                      // by_rows: what it is written to
-    std::optional<std::vector<RowPart>> rows;  // that differ afterwards; nothing: perhaps all
+    Sum sum;                                   // by_rows: the sum still to be added
+    WritableBlock target;                      // by_rows: the block to write to
+    std::optional<std::vector<RowPart>> rows;  // that differ afterwards; unset: perhaps all
     BlockState next;
     absl::Status status;
   };
   enum class Keep { kUndo, kNothing };
 
   const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
-  // Writes all that is written beside the present version, and looks at the rest. The next version
-  // is there after Finish, which cannot fail.
+  // Writes the new blocks that do not overwrite the current version, and checks the others. Finish
+  // then completes the next version and cannot fail.
   absl::Status Write(Keep keep, const UpdateArguments& arguments, const std::vector<BlockRef>* base,
                      std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner,
                      std::vector<Writing>* writings) const;

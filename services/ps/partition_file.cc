@@ -109,7 +109,7 @@ std::string LengthPrefix(uint64_t length) {
 
 // ---------------------------------------------------------------- reading
 
-// What goes wrong while a file is read, named for the file.
+// Errors of reading a file, with the file's name.
 class FileReader {
  public:
   FileReader(const ShardModel& model, const v1::PartitionFile& file, const absl::Cord& bytes)
@@ -153,7 +153,7 @@ absl::Status FileReader::ReadHeader() {
     length |= static_cast<uint64_t>(static_cast<unsigned char>(prefix[i])) << (8 * i);
   }
   if (length > kMaxHeaderBytes || length > bytes_.size() - kLengthBytes) {
-    return Damaged(absl::StrCat("its header is said to have ", length, " bytes"));
+    return Damaged(absl::StrCat("its length field gives the header ", length, " bytes"));
   }
   data_begin_ = kLengthBytes + length;
   const std::string text(bytes_.Subcord(kLengthBytes, length));
@@ -212,15 +212,15 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
     return Damaged(absl::StrCat("it holds partition ", values[1], ", not ", file_.partition()));
   }
   if (!absl::SimpleAtoi(values[2], &content->version)) {
-    return Damaged(absl::StrCat("'", values[2], "' is no version"));
+    return Damaged(absl::StrCat("'", values[2], "' is not a version"));
   }
   if (values[3] != Hexadecimal(model_.layout_hash())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(file_.name(), " is of a model with other tensors, or cut otherwise"));
+        absl::StrCat(file_.name(), " is of a model with other tensors or another layout"));
   }
   for (absl::string_view text : absl::StrSplit(values[4], ' ', absl::SkipEmpty())) {
     uint64_t count = 0;
-    if (!absl::SimpleAtoi(text, &count)) return Damaged("'counts' of __metadata__ are no numbers");
+    if (!absl::SimpleAtoi(text, &count)) return Damaged("'counts' of __metadata__ is not numeric");
     counts_.push_back(count);
   }
   if (counts_.size() != model_.BlockCount(content->partition)) {

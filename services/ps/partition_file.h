@@ -1,12 +1,13 @@
-// How a partition lies in a checkpoint: one safetensors file, which Python reads without Sluice.
+// The file of a partition in a checkpoint: one safetensors file, which Python can read without
+// Sluice.
 //
 //   bytes 0..7       length H of the header, little endian
 //   bytes 8..8+H     JSON: name -> {"dtype", "shape", "data_offsets"}, and "__metadata__"
-//   the rest         the arrays, one behind the other, little endian
+//   the rest the arrays, one after the other, little endian
 //
 // A block of a tensor is an array "fc1.weight[4096:8192]" (elements, row-major); its optimizer
 // state follows as "fc1.weight[4096:8192]/exp_avg", unless the block has never been updated. Blocks
-// come in the layout's order. `__metadata__` (strings only, as the format wants):
+// are in the layout's order. `__metadata__` (strings only, as the format requires):
 //   format "sluice-partition-1", partition, version, layout_hash (hexadecimal), counts (updates of
 //   each block, separated by spaces), clocks (asynchronous: a JSON array of [worker, clock, first
 //   sample, end of samples], the worker hexadecimal), state_hash (hexadecimal).
@@ -30,21 +31,21 @@ namespace sluice::ps {
 std::string PartitionFileName(uint32_t partition);
 
 // A partition's file, over the content's own memory, and its entry in the manifest (name
-// PartitionFileName, size, CRC32C of the whole file, state hash). Reads all of the content once, at
-// memory speed; for any thread.
+// PartitionFileName, size, CRC32C of the whole file, state hash). Reads the whole content once, at
+// memory speed. Any thread.
 struct EncodedPartition {
   absl::Cord bytes;
   v1::PartitionFile file;
 };
 EncodedPartition EncodePartition(const PartitionContent& content);
 
-// XXH3 over the blocks in order: parameters, optimizer state, counts. Two partitions with equal
-// hashes are the same, to the bit.
+// XXH3 over the blocks in order: parameters, optimizer state, counts. Partitions with equal hashes
+// are bit-identical.
 uint64_t StateHash(const PartitionContent& content);
 
-// Reads back what EncodePartition wrote for a partition of the same tensors and layout. Everything
-// is checked (size and CRC32C against `file`, header, names, types, sizes, state hash); DATA_LOSS
-// names the file and what is damaged in it. The content has blocks of its own.
+// Reads back what EncodePartition wrote for a partition of the same tensors and layout. Checks
+// everything (size and CRC32C against `file`, header, names, types, sizes, state hash); DATA_LOSS
+// names the file and the damaged part. The content has its own blocks.
 absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
     std::shared_ptr<const ShardModel> model, const v1::PartitionFile& file, const absl::Cord& bytes,
     BlockPool& pool);

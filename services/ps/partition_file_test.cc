@@ -93,7 +93,7 @@ class PartitionFileTest : public ::testing::Test {
   EncodedPartition encoded;
 };
 
-TEST_F(PartitionFileTest, WhatWasWrittenIsReadBackToTheBit) {
+TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   const absl::StatusOr<std::shared_ptr<PartitionContent>> read = Decode(encoded.bytes);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ((*read)->version, 17);
@@ -154,7 +154,7 @@ TEST_F(PartitionFileTest, AnyFlippedByteIsFound) {
   }
 }
 
-TEST_F(PartitionFileTest, ADamagedFileIsNamedAndWhatIsWrongWithIt) {
+TEST_F(PartitionFileTest, ErrorNamesDamagedFileAndItsDamage) {
   const std::string bytes(encoded.bytes);
   const auto replaced = [&](const std::string& from, const std::string& to) {
     EXPECT_EQ(from.size(), to.size());
@@ -162,12 +162,12 @@ TEST_F(PartitionFileTest, ADamagedFileIsNamedAndWhatIsWrongWithIt) {
   };
   const std::vector<std::pair<std::string, std::string>> table = {
       {"", "ends within the header's length"},
-      {std::string(8, '\xff'), "header is said to have"},
+      {std::string(8, '\xff'), "length field gives the header"},
       {std::string("\2\0\0\0\0\0\0\0[]", 10), "not a JSON object"},
       {std::string("\2\0\0\0\0\0\0\0{}", 10), "no text 'format'"},
       {replaced("sluice-partition-1", "sluice-partition-9"), "format is 'sluice-partition-9'"},
       {replaced(R"("partition":"0")", R"("partition":"1")"), "holds partition 1"},
-      {replaced(R"("version":"17")", R"("version":"x7")"), "'x7' is no version"},
+      {replaced(R"("version":"17")", R"("version":"x7")"), "'x7' is not a version"},
       {replaced("fc1.bias[0:5]\"", "fc1.bian[0:5]\""), "'fc1.bias[0:5]' is missing"},
       {replaced("\"BF16\"", "\"BX16\""), "'fc1.bias[0:5]' is"},
       {bytes.substr(0, bytes.size() - 1), "ends within"},

@@ -1,11 +1,11 @@
-// Where a shard's payloads stay when its workers' models are computed beside it (server-side
+// Keeps a shard's payloads on the shard when its workers' models are computed there (server-side
 // execution, TrainingSpec.SERVER).
 //
-// Intuition. A worker that computes nothing itself needs neither the parameters' bytes nor the
-// gradients'; it needs to say which are meant. So the core hands a block that goes to a worker to
-// whoever computes, and sends what it gets for it: a *reference* of a few bytes. What the worker
-// pushes are references too, and the core asks for what they stand for. All rules of the protocol
-// are about frames, so they hold as they are.
+// Intuition. A worker that computes nothing itself needs the bytes of neither parameters nor
+// gradients; it only has to name them. So instead of sending a block to a worker, the core hands
+// the block to this class and sends the worker a *reference* of a few bytes. The worker pushes
+// references too, and the core looks up the blocks behind them here. All rules of the protocol are
+// about frames, so they hold unchanged.
 #ifndef SLUICE_SERVICES_PS_REFERENCES_H_
 #define SLUICE_SERVICES_PS_REFERENCES_H_
 
@@ -20,25 +20,26 @@
 
 namespace sluice::ps {
 
-// Called by the core, one call at a time, never for long. `worker` is an incarnation.
+// Called by the core, one call at a time. Calls return quickly. `worker` is an incarnation.
 class References {
  public:
   virtual ~References() = default;
 
-  // First of all: who the shard is, with the address that workers reach it by.
+  // The first call: the shard's identity, with the address at which workers reach it.
   virtual void Begin(const v1::Register& identity) = 0;
 
-  // Keeps the content of a block for a worker. What is returned goes to the worker in its place.
+  // Keeps the content of a block for a worker. Returns the reference that is sent to the worker
+  // instead.
   virtual absl::Cord Hold(uint64_t worker, const ShardModel& model, const BlockInfo& block,
                           absl::Cord content) = 0;
 
-  // What a reference of the worker's stands for: the block of a gradient. DATA_LOSS if there is no
-  // such thing (any more); INVALID_ARGUMENT if it is no reference.
+  // The gradient block behind a reference of the worker. DATA_LOSS if there is none (any more);
+  // INVALID_ARGUMENT if it is not a reference.
   virtual absl::StatusOr<absl::Cord> Find(uint64_t worker, const ShardModel& model,
                                           const BlockInfo& block, const absl::Cord& reference) = 0;
 
-  // A view is being installed: what belongs to workers that are not its members is dropped. Before
-  // anything is held for them.
+  // A view is being installed: drops everything held for workers that are not its members. Called
+  // before anything is held for the members.
   virtual void Retain(absl::Span<const v1::ProcessId> members) = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace sluice::ps {
 namespace {
 
-// Calls `visit(ElementTag<T>{})` with the type in which the block's sums are.
+// Calls `visit(ElementTag<T>{})` with the type of the block's sums.
 template <typename Visit>
 void VisitSum(const BlockInfo& info, Visit&& visit) {
   if (info.sum_dtype == v1::FLOAT64) {
@@ -24,7 +24,7 @@ void VisitSum(const BlockInfo& info, Visit&& visit) {
 
 uint64_t EndOf(const RowPart& part) { return part.offset + part.count; }
 
-// The parts of both, in order. False if one overlaps another that is not the same.
+// The parts of both, in order. False if two parts overlap without being equal.
 bool Unite(absl::Span<const RowPart> a, absl::Span<const RowPart> b, std::vector<RowPart>* united) {
   united->reserve(a.size() + b.size());
   size_t i = 0, j = 0;
@@ -77,12 +77,12 @@ uint64_t RowSum::Count(const BlockInfo& info) const {
 absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum* sum) {
   absl::StatusOr<RowParts> split = SplitRows(payload, info.dtype, info.count);
   if (!split.ok()) return split.status();
-  // In one piece, aligned for every element: a payload's chunks are cut anywhere.
+  // In one piece, aligned for every element, because a payload's chunks may end anywhere.
   const std::string bytes(payload.Subcord(split->values_at, payload.size() - split->values_at));
   const size_t count = bytes.size() / ElementBytes(info.dtype);
   sum->parts = std::move(split->parts);
   sum->values.assign(count * ElementBytes(info.sum_dtype), 0);
-  // Added to zeros, as everywhere: a zero of the sum has no sign.
+  // Added to zeros, as in every sum, so that a zero of the sum has no sign.
   VisitFloatingPoint(info.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     sluice::Add(absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), count),

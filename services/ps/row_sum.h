@@ -1,5 +1,5 @@
-// A sum of gradients that is zero but for some rows of a table: as long as every contribution came
-// in CODEC_ROWS, the rows that nobody named are not written out.
+// A sum of gradients that is zero except for some rows of a table: as long as every contribution is
+// in CODEC_ROWS, rows that no contribution names are not stored.
 #ifndef SLUICE_SERVICES_PS_ROW_SUM_H_
 #define SLUICE_SERVICES_PS_ROW_SUM_H_
 
@@ -16,10 +16,10 @@
 
 namespace sluice::ps {
 
-// Its values have the bits that the dense sum (zeros, to which contributions are added) has there.
+// Its values have the same bits as the dense sum (zeros plus all contributions) in these rows.
 struct RowSum {
   std::vector<RowPart> parts;  // ascending, apart, none empty
-  std::vector<char> values;    // of BlockInfo::sum_dtype, part behind part
+  std::vector<char> values;    // of BlockInfo::sum_dtype, part after part
 
   // Elements of the block that are in a part.
   uint64_t Count(const BlockInfo& info) const;
@@ -34,17 +34,17 @@ struct RowSum {
   }
 };
 
-// A payload in CODEC_ROWS as a sum of one. INVALID_ARGUMENT, with nothing changed, if it is none of
-// this block.
+// Makes a payload in CODEC_ROWS a sum of one contribution. INVALID_ARGUMENT, with nothing changed,
+// if it does not fit this block.
 absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum* sum);
 
-// to += from. False, with nothing changed, if the two cut the block into rows differently.
+// to += from. False, with nothing changed, if the two divide the block into rows differently.
 bool AddRows(const BlockInfo& info, const RowSum& from, RowSum* to);
 
-// What a worker does with a sum of two (BitExact): rounds it to the tensor's own type.
+// Rounds a sum of two to the tensor's own type, as a worker does (BitExact).
 void RoundRows(const BlockInfo& info, RowSum* sum);
 
-// The whole sum, zeros where there is no part.
+// Writes the whole sum to `block`, with zeros outside the parts.
 void Spread(const BlockInfo& info, const RowSum& sum, Block* block);
 
 }  // namespace sluice::ps

@@ -1,4 +1,4 @@
-// What a shard's core wants done, and what it hands over to have it done.
+// The actions that a shard's core requests from its shell, with their arguments.
 #ifndef SLUICE_SERVICES_PS_SHARD_ACTION_H_
 #define SLUICE_SERVICES_PS_SHARD_ACTION_H_
 
@@ -15,22 +15,22 @@
 
 namespace sluice::ps {
 
-// The shell's name for an accepted stream; never used again for another one.
+// The shell's name for an accepted stream; never reused.
 using StreamId = uint64_t;
 
 // A pinned version of a partition (partition_file.h): immutable, shares its blocks, and may be read
 // on any thread.
 struct PartitionContent;
 
-// Sends a frame on an accepted stream. A stream that is gone: nothing.
+// Sends a frame on an accepted stream. Has no effect if the stream is gone.
 struct SendFrame {
   StreamId stream;
   v1::Header header;
   absl::Cord payload;  // often over block memory, which it keeps alive
 };
 
-// Sends a frame to another shard, over one stream per incarnation that the shell opens when it is
-// first needed (its Hello comes from MakeHello), keeps, and opens again when it breaks.
+// Sends a frame to another shard, over one stream per incarnation. The shell opens the stream when
+// it is first needed (its Hello comes from MakeHello), keeps it, and reopens it when it breaks.
 struct SendToShard {
   v1::ProcessId shard;
   std::string address;
@@ -55,7 +55,7 @@ struct DropCoordinator {
 };
 
 // Encodes (EncodePartition), writes `folder`/`file_name` durably, and reports OnPartitionWritten. A
-// file that exists is not written again: then the shell reports what lies there.
+// file that exists is not written again; the shell then reports the existing file.
 struct WritePartition {
   uint64_t cut;
   uint32_t partition;
@@ -73,7 +73,7 @@ struct LoadPartition {
   v1::PartitionFile file;
 };
 
-// Ends the process, once what was to be sent before has been sent.
+// Ends the process after the actions before it have been sent.
 struct ExitProcess {
   int code;
   std::string reason;
@@ -81,9 +81,10 @@ struct ExitProcess {
 
 inline constexpr int kExitFinished = 0;
 inline constexpr int kExitFailed = 1;
-// This life is over, a new process may do better (EX_TEMPFAIL).
+// This process is finished, but a new one may succeed (EX_TEMPFAIL).
 inline constexpr int kExitReplaced = 75;
-// The coordinator does not accept this shard: it is of another job, or of another version.
+// The coordinator does not accept this shard: the shard belongs to another job or has another
+// version.
 inline constexpr int kExitNotAccepted = 76;
 
 using ShardAction = std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator,

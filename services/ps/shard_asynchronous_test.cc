@@ -175,7 +175,7 @@ TEST_F(AsynchronousTest, ARepeatedUpdateIsAckedWithoutEffect) {
   EXPECT_EQ(shard.core().status().updates_applied, 1);
 }
 
-TEST_F(AsynchronousTest, WhatIsStagedOutlivesItsStream) {
+TEST_F(AsynchronousTest, StagedUpdateOutlivesItsStream) {
   Begin();
   Lease(one);
   Stage(one, 1, 1);
@@ -227,7 +227,7 @@ TEST_F(AsynchronousTest, ALeaseIsAsLongAsWishedButLeavesWorkForTheOthers) {
   EXPECT_EQ(Lease(two, 1000)->samples().end(), 16) << "32 left / (2 x 2 members)";
 }
 
-TEST_F(AsynchronousTest, WhoeverFindsNothingWaitsUntilNobodyHoldsALease) {
+TEST_F(AsynchronousTest, WorkerWithoutSamplesWaitsUntilNoWorkerHoldsALease) {
   shard.job.mutable_training()->set_steps(2);
   Begin();
   Lease(one);
@@ -252,7 +252,7 @@ TEST_F(AsynchronousTest, OnlyTheArbiterGivesLeasesAndPermits) {
 
 // ---------------------------------------------------------------- permits
 
-TEST_F(AsynchronousTest, PermitsBoundWhatIsStagedAndCountUpdates) {
+TEST_F(AsynchronousTest, PermitsBoundStagedUpdatesAndCountThem) {
   shard.options.max_staged_bytes = 1;  // one update at least
   Begin();
   Lease(one);
@@ -270,7 +270,7 @@ TEST_F(AsynchronousTest, PermitsBoundWhatIsStagedAndCountUpdates) {
   EXPECT_EQ(second->staleness(), 1);
 }
 
-// timeouts.gradients; the others may go on meanwhile.
+// timeouts.gradients; the others may continue meanwhile.
 TEST_F(AsynchronousTest, NamesALeaseHolderThatAppliesNothing) {
   shard.job.mutable_timeouts()->set_gradients(15);
   Begin();
@@ -312,7 +312,7 @@ TEST_F(AsynchronousTest, PermitsEndWithTheView) {
 
 // ---------------------------------------------------------------- views
 
-TEST_F(AsynchronousTest, AnInstallAppliesTheWinningClockFromWhatIsStagedAndDropsTheRest) {
+TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   Begin();
   Lease(one);
   Lease(two);
@@ -390,7 +390,7 @@ TEST_F(AsynchronousTest, ACutIsPinnedAtTheInstallThatNamesIt) {
 
 // ---------------------------------------------------------------- norms
 
-TEST_F(AsynchronousTest, ShardsTellTheirNormsAndClipByWhatTheApplySays) {
+TEST_F(AsynchronousTest, ShardsReportTheirNormsAndClipByTheNormOfTheApply) {
   shard.owner = {1, 0};
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
@@ -407,7 +407,7 @@ TEST_F(AsynchronousTest, ShardsTellTheirNormsAndClipByWhatTheApplySays) {
   EXPECT_NEAR(shard.Values(1)[0], 0.5, 1e-6);
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatIsNotFiniteIsSkippedWhereTheJobSaysSo) {
+TEST_F(AsynchronousTest, SkipsNonFiniteUpdateIfTheJobSaysSo) {
   shard.job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
   Begin();
   Lease(one);
@@ -476,7 +476,7 @@ TEST_F(BoundedStalenessTest, APullWaitsForTheSlowestLeaseHolder) {
   EXPECT_TRUE(frames[1].has_data());
 }
 
-TEST_F(BoundedStalenessTest, AMemberWithoutALeaseHoldsNobodyUp) {
+TEST_F(BoundedStalenessTest, MemberWithoutLeaseBlocksNoOtherMember) {
   Begin();
   const uint64_t begin = Lease(one, 400)->samples().begin();
   for (uint64_t clock = 1; clock <= 5; ++clock) Update(one, clock, begin + (clock - 1) * 4);
@@ -484,7 +484,7 @@ TEST_F(BoundedStalenessTest, AMemberWithoutALeaseHoldsNobodyUp) {
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(3));
 }
 
-TEST_F(BoundedStalenessTest, WhoeverIsGivenALeaseIsRaisedToTheLowestLeaseHolder) {
+TEST_F(BoundedStalenessTest, WorkerThatGetsALeaseIsRaisedToTheLowestLeaseHolder) {
   Begin();
   const uint64_t begin = Lease(one, 400)->samples().begin();
   for (uint64_t clock = 1; clock <= 5; ++clock) Update(one, clock, begin + (clock - 1) * 4);
@@ -493,7 +493,7 @@ TEST_F(BoundedStalenessTest, WhoeverIsGivenALeaseIsRaisedToTheLowestLeaseHolder)
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(3));
 }
 
-TEST_F(BoundedStalenessTest, AnotherShardWaitsForThoseWhomTheArbiterCounted) {
+TEST_F(BoundedStalenessTest, OtherShardWaitsForLeaseHoldersCountedByTheArbiter) {
   shard.owner = {1, 0};
   Begin();
   Pull(one, 2, {8});

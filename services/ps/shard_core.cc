@@ -24,7 +24,7 @@ namespace sluice::ps {
 namespace {
 
 constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
-// A shard whose tick comes later than this stood still. As the coordinator's.
+// A shard whose tick is later than this was stopped. Same value as the coordinator's.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
 
 // (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
@@ -41,8 +41,8 @@ bool IsOlder(const Authority& known, uint64_t attempt, const v1::Term& term) {
 
 }  // namespace
 
-// The dispatcher: which part deals with an event, and whether it may now (views, promises). Knows
-// how views change; the parts know what happens within one.
+// The dispatcher: decides which part handles an event, and whether it may do so now (views,
+// promises). It implements view changes; the parts implement training within a view.
 class ShardCore::Impl {
  public:
   Impl(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
@@ -77,8 +77,7 @@ class ShardCore::Impl {
   void Resume() { streams.Resume(handler_); }
   void Disconnected();
 
-  // ---- time
-  // The time of the event that follows.
+  // ---- time Sets the time of the next event.
   void Step(absl::Time now);
   void OnTick();
   void SendProgress();
@@ -99,10 +98,10 @@ class ShardCore::Impl {
   Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
 
  private:
-  // Which Pause is being dealt with.
+  // The Pause in progress, if any.
   enum class Pausing {
     kNo,
-    kWaiting,  // AfterStep: not there yet
+    kWaiting,  // AfterStep: the step is not reached yet
     kReplied,  // R2: a promise
   };
 
@@ -129,7 +128,7 @@ class ShardCore::Impl {
 
   Authority authority_;
   bool connected_ = false;
-  uint32_t wire_version_ = SpokenWireVersions().newest;  // that it registers with
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
   Pausing pausing_ = Pausing::kNo;
   v1::Pause pause_;
 
@@ -156,7 +155,8 @@ void ShardCore::Impl::Register() {
   next_heartbeat_ = state.now + heartbeat_;
 }
 
-// Whether a coordinator may speak: one of an older attempt or term is dropped (R1).
+// Whether a coordinator's message is accepted: a coordinator of an older attempt or term is dropped
+// (R1).
 bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
   if (!IsOlder(authority_, attempt, term) || !state.rules.FenceTerms()) return true;
   state.actions.push_back(
@@ -166,7 +166,7 @@ bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
   return false;
 }
 
-// The same, and an attempt and term that are not older are the shard's from here on.
+// The same, and the shard adopts an attempt and term that are not older.
 bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
   if (!Hears(attempt, term)) return false;
   if (!IsOlder(authority_, attempt, term)) authority_ = {attempt, term};
@@ -174,14 +174,14 @@ bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
 }
 
 void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
-  // A coordinator answers before it has claimed an attempt. If it dies then, no trace of its term
-  // is left in the storage, and the next coordinator takes the same one.
+  // A coordinator answers before it has claimed an attempt. If it dies then, the storage has no
+  // record of its term, and the next coordinator takes the same term.
   if (!Hears(message.attempt(), message.term())) return;
   if (message.job().timeouts().heartbeat() > 0) {
     heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
     next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
   }
-  // What the connection before may have lost.
+  // Sends again what may have been lost with the previous connection.
   if (!state.failure.empty()) {
     v1::MemberMessage failed;
     failed.mutable_failure()->set_reason(state.failure);
@@ -189,7 +189,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   }
   if (!state.view.has_value()) birth.Report();
   if (state.view.has_value()) SayInstalled();
-  cuts.Report();  // first: what is pinned outlives the view
+  cuts.Report();  // first: pins outlive the view
   if (pausing_ == Pausing::kReplied) ReplyToPause();
   if (state.view.has_value()) progress_due_ = true;
 }
@@ -205,7 +205,7 @@ void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
       return;
     case v1::Refusal::WIRE_VERSION:
       if (wire_version_ > SpokenWireVersions().oldest) {
-        // The coordinator closes the stream. The next one begins with an older version.
+        // The coordinator closes the stream. The next stream begins with an older version.
         --wire_version_;
         return;
       }
@@ -217,7 +217,7 @@ void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
 
 void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
   if (!Accept(prepare.ask().attempt(), prepare.ask().term())) return;
-  // A view of this attempt is installed: its first state is long there.
+  // A view of this attempt is installed, so its first state is already loaded.
   if (state.view.has_value() && prepare.ask().attempt() <= state.view->id().attempt()) return;
   if (birth.has_ask() && Compare(prepare.ask(), birth.ask()) < 0) return;
   if (!birth.has_ask() || Compare(prepare.ask(), birth.ask()) > 0) DiscardAttempt();
@@ -226,7 +226,7 @@ void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
   Resume();
 }
 
-// Everything of an older attempt, or of an older ask.
+// Discards all state of an older attempt, or of an older ask.
 void ShardCore::Impl::DiscardAttempt() {
   for (StreamId id : streams.Ids()) streams.Find(id)->parked_pulls = 0;
   synchronous.DropParked();
@@ -246,13 +246,13 @@ void ShardCore::Impl::DiscardAttempt() {
 void ShardCore::Impl::OnPause(const v1::Pause& pause) {
   if (!Accept(pause.id().attempt(), pause.id().term())) return;
   if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;
-  // Its number became that of a view, which is installed.
+  // The view with this Pause's number is already installed.
   if (state.view.has_value() && OrderOf(pause.id()) <= OrderOf(state.view->id())) return;
   const bool overrides = pause.now() && pausing_ == Pausing::kWaiting;
   if (overrides && !state.rules.NowOverrides()) return;
   const bool replied = pausing_ == Pausing::kReplied;
   pause_ = pause;
-  // A promise is not taken back for an AfterStep: it is answered anew.
+  // A promise is not withdrawn for an AfterStep; the Pause is answered at once.
   const bool at_once = replied || pause.now() || !state.view.has_value() ||
                        !state.view->synchronous() || !state.failure.empty();
   if (at_once) {
@@ -263,8 +263,8 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
   CheckAfterStep();
 }
 
-// R5: stopped once every partition stands one past the step; or once none can go on because of a
-// hold, which the coordinator moves only after the view change.
+// R5: the shard has stopped once every partition is one past the step, or once none can continue
+// because of a hold, which the coordinator moves only after the view change.
 void ShardCore::Impl::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
   if (state.hold > 0 && state.LowestVersion() == state.hold) {
@@ -361,8 +361,8 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   Resume();
 }
 
-// Takes the newborn partitions at the attempt's first view. What is wrong, if the shard does not
-// hold what the view says it owns.
+// Takes the newborn partitions at the attempt's first view. Returns an error text if the shard does
+// not hold a partition that the view assigns to it.
 std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
   if (!state.view.has_value()) {
     state.partitions = birth.TakePartitions();
@@ -378,14 +378,14 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
   return std::nullopt;
 }
 
-// All partitions to the view's first step; from one past it by the undo.
+// Brings all partitions to the view's first step; a partition one past it returns by its undo.
 bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
   for (uint32_t number : state.view->owned()) {
     Partition& partition = *state.partitions[number];
     if (partition.version() == first_step + 1 && partition.has_undo()) partition.FallBack();
     if (partition.version() != first_step) {
       state.Fail(absl::StrCat("view ", ShortName(state.view->id()), " begins at step ", first_step,
-                              ", partition ", number, " stands at ", partition.version()));
+                              ", partition ", number, " is at ", partition.version()));
       return false;
     }
     partition.DropUndo();
@@ -407,8 +407,8 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   progress_due_ = true;
 }
 
-// What a worker left behind goes with its membership. In a view of nobody those who were members
-// evaluate what training has come to.
+// Drops the references of workers that are no longer members. In a view without members, the
+// previous members evaluate the final version, so they keep theirs.
 void ShardCore::Impl::RetainReferences() {
   if (state.options.references == nullptr || state.view->members() == 0) return;
   std::vector<v1::ProcessId> members;
@@ -450,8 +450,9 @@ void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
       ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
 }
 
-// The coordinator saves what the shard holds and answers with Finish. Where there is none, or it
-// ends the stream, it needs the shard no more: the next one begins with the newest checkpoint.
+// The coordinator saves the shard's state and answers with Finish. If there is no coordinator, or
+// it ends the stream, it no longer needs the shard: the next coordinator begins with the newest
+// checkpoint.
 void ShardCore::Impl::Leave(std::string reason, absl::Duration grace) {
   if (leave_reason_.has_value()) return;
   leave_reason_ = std::move(reason);
@@ -498,7 +499,7 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kFinish:
       return OnFinish(message.finish());
     default:
-      return;  // HeartbeatReply; what is for workers
+      return;  // HeartbeatReply, and messages for workers
   }
 }
 
@@ -524,8 +525,8 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
     return absl::InvalidArgumentError("a frame without a view");
   }
   if (!state.view.has_value()) {
-    // What is left of an abandoned attempt must not stand before the pushes of the next one's
-    // version 0.
+    // A leftover frame of an abandoned attempt is dropped, so that it does not block the pushes of
+    // version 0 of the next attempt behind it.
     const bool abandoned = birth.has_ask() && header.view().attempt() < birth.ask().attempt();
     return abandoned ? Handled::kDone : Handled::kWait;
   }
@@ -553,7 +554,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
   if (!state.MayChange()) return Handled::kWait;
-  if (!state.view->synchronous()) return absl::InvalidArgumentError("there are no steps");
+  if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
   absl::Status taken = header.has_norms()
                            ? synchronous.OnNorms(stream.incarnation(), header.norms())
                            : synchronous.OnStepSet(stream.incarnation(), header.step_set());
@@ -565,7 +566,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
                                                        const absl::Cord& payload) {
   const bool is_pull = header.body_case() == v1::Header::kPull;
   const bool of_cut = is_pull && header.pull().cut() != 0;
-  // In a view of nobody, who was a member evaluates what training has come to.
+  // In a view without members, the previous members evaluate the final version.
   const bool may_read = of_cut && state.view->members() == 0;
   if (!may_read && !state.view->MemberIndex(stream.incarnation()).has_value()) {
     streams.Refuse(stream, "the sender is not a member of the view");
@@ -651,8 +652,8 @@ void ShardCore::Impl::SendProgress() {
 }
 
 void ShardCore::Impl::Step(absl::Time now) {
-  // After this process stood still, what the workers sent meanwhile waits unread: the time counts
-  // against no worker.
+  // While this process was stopped, the workers' messages waited unread, so that time does not
+  // count against the workers.
   const absl::Time since = std::max(NextTick(), state.now);
   if (now - since > kLate) synchronous.Forgive(now - since);
   state.now = now;

@@ -1,22 +1,22 @@
 // The shard's protocol as a state machine: events and the time in, actions out.
 //
 // Intuition. A shard owns partitions of the job's state. Workers push contributions on their
-// streams; a partition whose set of members is complete closes its step, that is, it writes the
-// next version beside the present one and answers the pulls that wait for it (docs/protocol.md 7),
-// or an asynchronous update is staged and applied whole (8). The coordinator changes the view by
-// Pause and Install (5). Everything is decided here; the shell around it (gRPC, threads, files)
-// only carries.
+// streams. When all members of a partition are complete, it closes its step: it writes the next
+// version and answers the pulls that wait for it (docs/protocol.md 7). In asynchronous training an
+// update is staged and applied whole (8). The coordinator changes the view by Pause and Install
+// (5). The core makes all decisions; the shell around it (gRPC, threads, files) only carries them
+// out.
 //
 //   stream ──frames──> StreamTable ──in order, of this view──> Birth | Synchronous | Asynchronous
 //                                                                  │            │
 //   coordinator ──> Pause/Install, asks, cuts ──> Partition (blocks, undo, accumulators, pins)
 //
-// Threads: none. The shell serialises all calls; each returns when the event has been dealt with,
+// Threads: none. The shell serialises all calls; each returns when the event has been handled,
 // which for the last push of a large step includes the arithmetic of the close (run through the
-// ParallelRunner). The payloads that come and go are Cords and keep their memory alive themselves.
+// ParallelRunner). Payloads are Cords and keep their memory alive themselves.
 //
-// Peers are not trusted: a frame that breaks the contract ends its stream with a status that says
-// what was wrong, and changes nothing. Every queue has a bound (ShardOptions).
+// Peers are not trusted: a frame that violates the protocol changes nothing and ends its stream
+// with a status that says what was wrong. Every queue has a bound (ShardOptions).
 #ifndef SLUICE_SERVICES_PS_SHARD_CORE_H_
 #define SLUICE_SERVICES_PS_SHARD_CORE_H_
 
@@ -57,9 +57,9 @@ struct ShardStatus {
   size_t parked_pulls = 0;
   size_t staged_updates = 0;
   size_t open_cuts = 0;
-  size_t blocks_allocated = 0;  // from the system, ever
+  size_t blocks_allocated = 0;  // from the system, since the start
   size_t repeated_blocks = 0;   // ignored (R9)
-  BoundUses bounds;             // max_received_bytes is the shell's
+  BoundUses bounds;             // max_received_bytes is filled in by the shell
 };
 
 class ShardCore {
@@ -72,48 +72,50 @@ class ShardCore {
   ShardCore(const ShardCore&) = delete;
   ShardCore& operator=(const ShardCore&) = delete;
 
-  // ---- the coordinator's stream. Registers on every connection; what it asked is answered on the
-  // newest one.
+  // ---- the coordinator's stream. Registers on every connection; requests of the coordinator are
+  // answered on the newest one.
   void OnCoordinatorConnected(absl::Time now);
   void OnCoordinatorLost(absl::Time now);
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
-  // Asks to be let go: the coordinator saves a checkpoint first, which the job goes on from. Ends
-  // with kExitFinished then, or when `grace` is over. At once where there is no coordinator.
-  // Further calls have no effect.
+  // Asks the coordinator for permission to leave. The coordinator first saves a checkpoint from
+  // which the job continues. The shard exits with kExitFinished then, or when `grace` is over; at
+  // once if it has no connection to a coordinator. Further calls have no effect.
   void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
-  // process (Admitted), or the view or the Prepare names it, if it is a shard.
+  // process (Admitted) or, for a shard, once the view or the Prepare names it.
   void OnStreamOpened(StreamId stream, absl::Time now);
   void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                absl::Time now);
   void OnStreamClosed(StreamId stream, absl::Time now);
 
-  // ---- our own streams to other shards. The first frame for a SendToShard; and the event that the
-  // peer has answered it (HelloReply), upon which what may have been lost is sent again.
+  // ---- our own streams to other shards. MakeHello returns the first frame of such a stream.
+  // OnShardConnected reports that the peer has answered it (HelloReply); the core then sends the
+  // messages again that may have been lost.
   v1::Header MakeHello(const v1::ProcessId& shard) const;
   void OnShardConnected(uint64_t incarnation, absl::Time now);
 
   // ---- files.
   void OnPartitionLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file,
                          absl::Time now);
-  // With the cut and the checkpoint of the WritePartition that is answered.
+  // `cut` and the checkpoint are those of the WritePartition.
   void OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint, uint32_t partition,
                           absl::StatusOr<v1::PartitionFile> written, absl::Time now);
 
-  // ---- time. To be called at NextTick() or soon after; earlier and more often does no harm.
+  // ---- time. Call OnTick at NextTick() or soon after; earlier or more frequent calls are
+  // harmless.
   void OnTick(absl::Time now);
   absl::Time NextTick() const;
 
-  // What is to be done since the last call, in order.
+  // The actions requested since the last call, in order.
   std::vector<ShardAction> TakeActions();
 
   ShardStatus status() const;
 
-  // The content of an owned partition as it is now (asynchronous: with the shard's clocks), for
-  // tests and the simulator's invariants; null if it holds none.
+  // The current content of an owned partition (asynchronous: with the shard's clocks), for tests
+  // and the simulator's invariants; null if the shard does not hold the partition.
   std::shared_ptr<const PartitionContent> Content(uint32_t partition) const;
 
  private:

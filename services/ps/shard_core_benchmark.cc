@@ -1,5 +1,6 @@
-// What the core adds to a step of 100 MiB: one member pushes frames of 2 MiB, as a transport would
-// deliver them (chunks of 64 KiB, not aligned to the elements), and the next version is answered.
+// The core's cost in a step of 100 MiB: one member pushes frames of 2 MiB as a transport would
+// deliver them (chunks of 64 KiB, not aligned to the elements), and the core answers with the next
+// version.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -21,7 +22,7 @@ absl::Cord Received(size_t bytes) {
   constexpr size_t kChunk = 64 << 10;
   absl::Cord payload;
   for (size_t at = 0; at < bytes; at += kChunk) {
-    // One byte into its memory: never aligned.
+    // Starts one byte into its memory, so it is never aligned.
     auto chunk = std::make_shared<std::string>(std::min(kChunk, bytes - at) + 1, '\0');
     payload.Append(absl::MakeCordFromExternal(absl::string_view(*chunk).substr(1), [chunk] {}));
   }
@@ -33,7 +34,7 @@ struct Frame {
   absl::Cord payload;
 };
 
-// All that one step of the member is.
+// All frames of one step of the member.
 std::vector<Frame> StepFrames(const ShardHarness& shard) {
   std::vector<Frame> frames;
   const LayoutIndex index(shard.table, shard.layout());

@@ -68,7 +68,7 @@ class LeavingTest : public SynchronousTest {
   }
 };
 
-TEST_F(LeavingTest, AShardAsksToLeaveAndGoesOnUntilItIsLetGo) {
+TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
@@ -83,7 +83,7 @@ TEST_F(LeavingTest, AShardAsksToLeaveAndGoesOnUntilItIsLetGo) {
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
-TEST_F(LeavingTest, AShardThatIsNotLetGoEndsWhenItsGraceIsOver) {
+TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_LE(shard.core().NextTick(), shard.now + absl::Seconds(60));
@@ -94,7 +94,7 @@ TEST_F(LeavingTest, AShardThatIsNotLetGoEndsWhenItsGraceIsOver) {
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
-TEST_F(LeavingTest, WhereThereIsNoCoordinatorTheNextOneNeedsNothingOfTheShard) {
+TEST_F(LeavingTest, LeavingShardExitsWhenItsCoordinatorIsLost) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
@@ -131,7 +131,7 @@ TEST_F(SynchronousTest, MeanDividesByTheSamplesOfAllMembers) {
   EXPECT_EQ(shard.Values(0), (Values{2, 3, 2, 2}));
 }
 
-TEST_F(SynchronousTest, SumAddsWhatComes) {
+TEST_F(SynchronousTest, SumAddsGradientsWithoutAveraging) {
   shard.job.mutable_training()->set_aggregation(v1::TrainingSpec::SUM);
   Begin();
   shard.Push(one, 0, 0, {8, 8, 8, 8}, kMicrobatches(0, 2), 1);
@@ -148,7 +148,7 @@ TEST_F(SynchronousTest, ARepeatedBlockIsIgnoredAndARepeatedCompletionDoesNotClos
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(SynchronousTest, ANewStreamClosesTheOldOneAndWhatCameOnItStillCounts) {
+TEST_F(SynchronousTest, NewStreamClosesTheOldOneWhoseFramesStillCount) {
   Begin();
   v1::Header part = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
   part.mutable_push()->clear_complete();
@@ -278,7 +278,7 @@ TEST_F(SynchronousTest, TenThousandStepsTakeNoNewMemory) {
   EXPECT_EQ(shard.core().status().blocks_allocated, allocated);
 }
 
-TEST_F(SynchronousTest, AReplyKeepsItsVersionWhileTrainingGoesOn) {
+TEST_F(SynchronousTest, ReplyKeepsItsVersionWhileTrainingContinues) {
   Begin();
   shard.TakeData(one);
   v1::Header pull = shard.HeaderOf(1);
@@ -418,7 +418,7 @@ TEST_F(NormsTest, GradientsAreClippedByTheNormOverAllShards) {
   EXPECT_NEAR(shard.Values(0)[0], 3.0 / 5, 1e-5);
 }
 
-TEST_F(NormsTest, WhatAnotherShardMayHaveMissedIsSaidAgainWhenItConnects) {
+TEST_F(NormsTest, ResendsNormsToAShardThatConnects) {
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
   PushBoth(0, {3, 0, 0, 0});
@@ -447,7 +447,8 @@ TEST_F(NormsTest, NormsThatDoNotFitEndTheirStream) {
   other = shard.Open(kOtherShardIncarnation, v1::SHARD);
   header.mutable_norms()->add_partitions()->set_partition(0);
   shard.Send(other, header);
-  EXPECT_THAT(std::string(shard.StatusOf(other).message()), HasSubstr("partition 0 is not one of"));
+  EXPECT_THAT(std::string(shard.StatusOf(other).message()),
+              HasSubstr("partition 0 is not owned by the sender"));
 }
 
 TEST_F(NormsTest, AStepThatIsNotFiniteAnywhereIsSkippedAndTouchesNothing) {
@@ -492,7 +493,7 @@ struct BadPush {
 TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing) {
   Begin();
   const std::vector<BadPush> table = {
-      {"step ahead", [](auto& h, auto&) { h.mutable_push()->set_step(1); }, "stands at version 0"},
+      {"step ahead", [](auto& h, auto&) { h.mutable_push()->set_step(1); }, "is at version 0"},
       {"unknown partition", [](auto& h, auto&) { h.mutable_push()->set_partition(9); },
        "partition 9"},
       {"block of another partition",
@@ -603,7 +604,7 @@ TEST_F(SynchronousTest, WaitingFramesAreBoundedByTheWindow) {
   EXPECT_EQ(shard.core().status().waiting_bytes, 0);
 }
 
-TEST_F(SynchronousTest, CreditIsGivenBackForWhatWasHandled) {
+TEST_F(SynchronousTest, GivesBackCreditForHandledFrames) {
   shard.options.window_bytes = 64;
   Begin();
   uint64_t credit = 0;

@@ -1,5 +1,5 @@
-// What a program that does more than sluice-ps adds to a shard. It is chosen by what is linked: the
-// main of both is the same.
+// What a program that extends sluice-ps adds to a shard. The linked implementation decides; both
+// programs share one main.
 #ifndef SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
 #define SLUICE_SERVICES_PS_SHARD_EXTENSION_H_
 
@@ -23,8 +23,8 @@ class ShardExtension {
   virtual std::vector<GrpcServer::Service*> services() = 0;
 };
 
-// Defined by the program; null: none (no_extension.cc). `metrics` (those of a shard) must outlive
-// it.
+// Defined by the program; null: no extension (no_extension.cc). `metrics` (the shard's) must
+// outlive it.
 std::unique_ptr<ShardExtension> MakeShardExtension(const Logger& logger, Metrics* metrics);
 
 }  // namespace sluice::ps

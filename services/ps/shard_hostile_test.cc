@@ -112,8 +112,8 @@ TEST_F(HostileTest, APushWithoutBlocksCommitsOnlyWhatTheShardHasClosed) {
   push.mutable_push();
   const std::vector<Hostile> table = {
       {"one ahead", [](auto& h) { h.mutable_push()->set_step(3); }, "step 3 is pushed"},
-      {"far ahead", [](auto& h) { h.mutable_push()->set_step(1000000); }, "stands at version 2"},
-      {"the last number", [](auto& h) { h.mutable_push()->set_step(kHuge); }, "stands at"},
+      {"far ahead", [](auto& h) { h.mutable_push()->set_step(1000000); }, "is at version 2"},
+      {"the last number", [](auto& h) { h.mutable_push()->set_step(kHuge); }, "is at version"},
   };
   ExpectRefused(table, 7, push);
   EXPECT_EQ(shard.core().status().committed, 1);
@@ -144,7 +144,7 @@ TEST_F(HostileTest, OneMemberCannotKeepAShardFromReturningToTheVersionBefore) {
 }
 
 // Leaves without siblings would each be kept: the model once for every second microbatch.
-TEST_F(HostileTest, NodesOfTheTreeAreTakenWholeOnly) {
+TEST_F(HostileTest, AcceptsOnlyWholeNodesOfTheTree) {
   shard.job.mutable_training()->set_bit_exact(true);
   Begin();
   const std::vector<Hostile> table = {
@@ -159,14 +159,14 @@ TEST_F(HostileTest, NodesOfTheTreeAreTakenWholeOnly) {
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
 }
 
-TEST_F(HostileTest, APushCommitsNothingWhileAPartitionStandsBefore) {
+TEST_F(HostileTest, PushCommitsNothingWhileAPartitionIsAtAnEarlierVersion) {
   Begin();
   shard.Push(one, 0, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kRange(2, 4), 2);
   ASSERT_EQ(shard.Version(0), 1);
   shard.Push(one, 1, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
   EXPECT_EQ(shard.StatusOf(one).code(), kInvalid);
-  EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("stands at version 0"));
+  EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("is at version 0"));
   EXPECT_EQ(shard.core().status().committed, 0);
 }
 
@@ -210,7 +210,7 @@ TEST_F(HostileTest, PullsThatContradictTheVersionsAreRefused) {
   pull.mutable_pull()->set_version(1);
   const std::vector<Hostile> table = {
       {"two ahead", [](auto& h) { h.mutable_pull()->set_version(2); }, "version 2"},
-      {"the last number", [](auto& h) { h.mutable_pull()->set_version(kHuge); }, "is wanted"},
+      {"the last number", [](auto& h) { h.mutable_pull()->set_version(kHuge); }, "is requested"},
       {"a partition twice",
        [](auto& h) {
          for (uint32_t p : {0, 1, 0}) h.mutable_pull()->add_partitions(p);
@@ -326,7 +326,7 @@ TEST_F(HostileUpdateTest, ClocksAheadOfTheWorkerAreRefused) {
     }
     ExpectRefused(table, 7, NewHeader());
   }
-  // The other member goes on.
+  // The other member continues.
   v1::Header pull = NewHeader();
   pull.mutable_pull();
   shard.Send(two, pull);
@@ -410,12 +410,12 @@ TEST_F(HostileUpdateTest, PullsNameCountedWorkersOnlyWhereTheyAreAskedFor) {
   BeginUpdate();
   v1::Header pull = NewHeader();
   pull.mutable_pull();
-  ExpectRefused({{"at the arbiter", [](auto& h) { h.mutable_pull()->add_counted(8); },
-                  "does not ask for them"}},
-                7, pull);
+  ExpectRefused(
+      {{"at the arbiter", [](auto& h) { h.mutable_pull()->add_counted(8); }, "does not need them"}},
+      7, pull);
 }
 
-TEST_F(HostileUpdateTest, AnotherShardBoundsWhatAPullNames) {
+TEST_F(HostileUpdateTest, OtherShardBoundsTheClocksThatAPullNames) {
   shard.owner = {1, 0};
   Begin();
   v1::Header pull = NewHeader();
@@ -452,7 +452,7 @@ TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
   Begin();
   v1::Header push = MakePush(1);
   ExpectRefused({{"an ordinal", [](auto& h) { h.mutable_push()->set_ordinal(3); },
-                  "2 members have one under way"}},
+                  "2 members have one in flight"}},
                 7, push, CordOf({1, 1}));
   shard.Send(one = shard.Open(7), push, CordOf({1, 1}));
   v1::Header apply = MakeApply();
@@ -461,7 +461,7 @@ TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
       7, apply);
 }
 
-// A worker that lived through a restoration may have counted further than the checkpoint says.
+// The clock of a worker that survived a restoration may be higher than the checkpoint's record.
 TEST_F(HostileUpdateTest, AWorkersFirstClockInALaterAttemptIsBoundedByTheJob) {
   shard.Connect();
   shard.Prepare(1, /*attempt=*/2);
@@ -587,7 +587,7 @@ TEST_F(HostileTest, ACutBehindTheJobsEndFailsAtOnce) {
   EXPECT_EQ(failed[0].name().step(), 101) << "the report names the checkpoint";
 }
 
-// ---------------------------------------------------------------- who may open a stream
+// ---------------------------------------------------------------- admission of streams
 
 TEST_F(HostileTest, AProcessThatIsNotAdmittedGetsNoStream) {
   Begin();

@@ -15,7 +15,7 @@
 
 namespace sluice::ps {
 
-// One block of the layout, with all that a shard asks of it.
+// One block of the layout, with everything that a shard needs to know about it.
 struct BlockInfo {
   uint32_t index = 0;  // in the layout
   uint32_t partition = 0;
@@ -28,17 +28,17 @@ struct BlockInfo {
   size_t bytes = 0;
   size_t sum_bytes = 0;
   size_t group = 0;  // of the optimizer's parameter groups
-  // What a gradient is zero for stays as it is: rows of a table can be updated by themselves.
+  // Elements whose gradient is zero do not change, so rows of a table can be updated by themselves.
   bool rows_apart = false;
 };
 
-// What a job's state looks like: tensors, how they are cut, and how they are updated.
+// The structure of a job's state: its tensors, how they are divided, and how they are updated.
 //
 // Immutable; thread-safe.
 class ShardModel {
  public:
-  // INVALID_ARGUMENT if the layout does not fit the table, or the optimizer or its schedule is not
-  // one.
+  // INVALID_ARGUMENT if the layout does not fit the table, or the optimizer or its schedule is
+  // invalid.
   static absl::StatusOr<std::shared_ptr<const ShardModel>> Create(const v1::JobSpec& job,
                                                                   const v1::TensorTable& table,
                                                                   const v1::Layout& layout);

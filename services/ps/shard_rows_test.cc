@@ -112,7 +112,7 @@ TEST_F(RowsTest, APullOfNoRowsGetsThePartitionWithoutAny) {
   EXPECT_EQ(RowsOf(frames[0], 0), Values(kRows, -1));
 }
 
-TEST_F(RowsTest, ABlockComesWholeWhereThatIsLess) {
+TEST_F(RowsTest, SendsWholeBlockIfThatIsSmaller) {
   Begin();
   std::vector<uint64_t> all;
   for (uint64_t row = 0; row < kRows; ++row) all.push_back(row);

@@ -35,13 +35,14 @@ namespace {
 
 // Frames with at most this much payload together are handled by the thread that read them.
 constexpr size_t kInlineBytes = 64 << 10;
-// Lines about closed streams in one second; more are counted, so that a peer that comes again and
-// again does not fill the log.
+// Log lines about closed streams per second; further ones are only counted, so that a peer that
+// reconnects again and again does not fill the log.
 constexpr int kLoggedCloses = 10;
-// Frames that wait for a connection to another shard; more than two steps' worth are of no use.
+// Frames that wait for a connection to another shard; frames of more than two steps are useless.
 constexpr size_t kMaxPeerFrames = 256;
 
-// Threads that receive: few, because each costs every message of the others' (EventLoop tells why).
+// Receiving threads: few, because each makes the messages of the others more expensive (see
+// EventLoop).
 int ReaderThreads() {
   constexpr int kCoresForEach = 8;
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresForEach, 1, 8);
@@ -68,7 +69,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   ~Impl() override {
     executor_.Post([this] { End(kExitFailed, "the process ends"); });
-    executor_.Flush();  // from here on events do nothing
+    executor_.Flush();  // from here on events have no effect
     StopServer();
     file_thread_.Stop();
     executor_.Stop();
@@ -146,7 +147,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   Result Wait() {
     ended_.Wait();
-    // What was said last (that it leaves, the last frames) gets out.
+    // Lets the last messages (its Leave, the last frames) get out.
     link_->Finish(absl::Seconds(2));
     StopServer();
     return result_;
@@ -168,7 +169,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   void OnOpen(StreamId stream, const std::string& peer) override {
     started_.Wait();
-    logger_.Debug("A stream opened", {{"stream", stream}, {"peer", peer}});
+    logger_.Debug("Stream opened", {{"stream", stream}, {"peer", peer}});
     {
       MutexLock lock(&received_mutex_);
       received_[stream] = std::make_shared<std::atomic<uint64_t>>(0);
@@ -207,7 +208,7 @@ class ShardServer::Impl final : public StreamHandler {
   }
 
   void OnClosed(StreamId stream, const absl::Status& why) override {
-    logger_.Debug("A stream closed", {{"stream", stream}, {"why", why.ToString()}});
+    logger_.Debug("Stream ended", {{"stream", stream}, {"why", why.ToString()}});
     {
       MutexLock lock(&received_mutex_);
       received_.erase(stream);
@@ -216,7 +217,8 @@ class ShardServer::Impl final : public StreamHandler {
   }
 
  private:
-  // Counts frames until the core sees them. Null: they are too much, and the stream is closed.
+  // Counts the memory of frames until the core sees them. Null: the limit is exceeded, and the
+  // stream is closed.
   std::shared_ptr<std::atomic<uint64_t>> Receive(StreamId stream, uint64_t memory) {
     std::shared_ptr<std::atomic<uint64_t>> received;
     {
@@ -233,18 +235,18 @@ class ShardServer::Impl final : public StreamHandler {
     }
     received_reached_.fetch_add(1, std::memory_order_relaxed);
     streams_.Close(stream, Exceeded(Bound::kReceivedBytes,
-                                    absl::StrCat("frames that the shard has not looked at take ",
+                                    absl::StrCat("frames that the shard has not read yet take ",
                                                  before + memory, " bytes, more than ",
                                                  options_.core.max_received_bytes)));
     return nullptr;
   }
 
-  // A stream of ours to another shard.
+  // This shard's stream to another shard.
   struct Peer {
     std::string address;
     v1::ProcessId process;
-    std::unique_ptr<StreamClient> stream;  // null: to be opened at `retry_at`
-    bool connected = false;                // its HelloReply has come
+    std::unique_ptr<StreamClient> stream;  // null: will be opened at `retry_at`
+    bool connected = false;                // its HelloReply has arrived
     std::vector<std::pair<v1::Header, absl::Cord>> waiting;
     Backoff backoff{{.max = absl::Seconds(1)}};
     absl::Time retry_at = absl::InfiniteFuture();
@@ -255,7 +257,7 @@ class ShardServer::Impl final : public StreamHandler {
     executor_.Run([this, event = std::move(event)]() mutable { Handle(event); });
   }
 
-  // On the executor: lets the core see an event and carries out what follows from it.
+  // On the executor: passes an event to the core and carries out the resulting actions.
   template <typename F>
   void Handle(F&& event) {
     if (ended_.HasBeenNotified()) return;
@@ -275,12 +277,12 @@ class ShardServer::Impl final : public StreamHandler {
     return true;
   }
 
-  // For who debugs: a line for each step that this shard has closed.
+  // Debug log: one line per step that this shard has closed.
   void TellSteps() {
     const ShardStatus status = core_->status();
     if (!status.has_view || status.lowest == told_step_) return;
     told_step_ = status.lowest;
-    logger_.Debug("Closed a step", {{"step", status.lowest}});
+    logger_.Debug("Step closed", {{"step", status.lowest}});
   }
 
   void AfterEvents(absl::Time now) {
@@ -302,7 +304,7 @@ class ShardServer::Impl final : public StreamHandler {
   }
   void Perform(CloseStream& close) {
     if (logged_closes_ < kLoggedCloses) {
-      logger_.Info("Closes a stream", {{"stream", close.stream}, {"why", close.status.ToString()}});
+      logger_.Info("Stream closed", {{"stream", close.stream}, {"why", close.status.ToString()}});
     }
     ++logged_closes_;
     if (!close.status.ok()) streams_refused_.Increment();
@@ -313,7 +315,7 @@ class ShardServer::Impl final : public StreamHandler {
     link_->Send(std::move(send.message));
   }
   void Perform(DropCoordinator& drop) {
-    logger_.Info("Leaves a coordinator that was replaced", {{"why", drop.reason}});
+    logger_.Info("Coordinator replaced", {{"why", drop.reason}});
     link_->Reconnect();
   }
 
@@ -369,12 +371,12 @@ class ShardServer::Impl final : public StreamHandler {
 
   void OnPeerBroken(uint64_t incarnation, uint64_t life, const absl::Status& why, absl::Time now) {
     if (lives_[incarnation] != life) return;
-    logger_.Info("A stream to another shard broke", {{"why", why.ToString()}});
+    logger_.Info("Stream to another shard broke", {{"why", why.ToString()}});
     Peer& peer = peers_[incarnation];
-    // A stream must not be destroyed by the callback that may be running us.
+    // This may run in the stream's own callback, which must not destroy the stream.
     file_thread_.Post([stream = std::move(peer.stream)] {});
     peer.connected = false;
-    if (absl::IsNotFound(why)) {  // another life answers there: this one will not come back
+    if (absl::IsNotFound(why)) {  // another life of the shard answers, so this one will not return
       peers_.erase(incarnation);
       lives_.erase(incarnation);
       return;
@@ -393,13 +395,13 @@ class ShardServer::Impl final : public StreamHandler {
     return next;
   }
 
-  // After the end, when events do nothing any more.
+  // After the end, when events have no effect any more.
   void StopServer() {
     executor_.Flush();
-    // What runs on the server's loop goes before it.
+    // Objects that run on the server's loop are destroyed before it.
     link_.reset();
     ClosePeers();
-    file_thread_.Flush();  // broken streams die there
+    file_thread_.Flush();  // broken streams are destroyed there
     if (server_ != nullptr) server_->Stop();
   }
 
@@ -430,7 +432,7 @@ class ShardServer::Impl final : public StreamHandler {
         checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
         checkpoint_seconds_.Observe(absl::ToDoubleSeconds(absl::Now() - begin));
       } else {
-        logger_.Warning("A partition could not be written",
+        logger_.Warning("Partition write failed",
                         {{"partition", write.partition}, {"why", status.ToString()}});
       }
       absl::StatusOr<v1::PartitionFile> written =
@@ -489,7 +491,7 @@ class ShardServer::Impl final : public StreamHandler {
     ShardStatus status = core_->status();
     PublishBounds(&status);
     if (logged_closes_ > kLoggedCloses) {
-      logger_.Info("Closed more streams", {{"streams", logged_closes_ - kLoggedCloses}});
+      logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});
     }
     logged_closes_ = 0;
     has_view_ = status.has_view;
@@ -513,7 +515,7 @@ class ShardServer::Impl final : public StreamHandler {
     if (status.has_view && !Same(status.view, last_view_)) {
       last_view_ = status.view;
       view_changes_.Increment();
-      logger_.Info("Installed a view", {{"view", ShortName(status.view)}, {"step", status.lowest}});
+      logger_.Info("View installed", {{"view", ShortName(status.view)}, {"step", status.lowest}});
     }
   }
 
@@ -534,13 +536,13 @@ class ShardServer::Impl final : public StreamHandler {
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
   ThreadPoolRunner parallel_;
 
-  // Touched by the executor's tasks only.
+  // Accessed only by the executor's tasks.
   std::unique_ptr<ShardCore> core_;
   uint64_t told_step_ = 0;  // by TellSteps
   // Streams with frames that wait for FlushStreams.
   absl::flat_hash_set<StreamId> queued_;
   std::map<uint64_t, Peer> peers_;      // by incarnation
-  std::map<uint64_t, uint64_t> lives_;  // which of our streams to that peer is the present one
+  std::map<uint64_t, uint64_t> lives_;  // number of our current stream to that peer
   uint64_t peer_lives_ = 0;
   absl::BitGen random_;
   absl::Time last_publication_ = absl::InfinitePast();
@@ -555,8 +557,8 @@ class ShardServer::Impl final : public StreamHandler {
       ABSL_GUARDED_BY(received_mutex_);
   std::atomic<uint64_t> received_reached_{0};
   std::atomic<bool> has_view_{false};
-  Notification started_;     // core_ is there
-  Notification link_ready_;  // link_ is there
+  Notification started_;     // core_ exists
+  Notification link_ready_;  // link_ exists
   Notification ended_;
 
   SerialExecutor executor_;

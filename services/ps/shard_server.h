@@ -1,8 +1,7 @@
 // The shard's shell: threads, sockets and files around ShardCore.
 //
-// One serial executor guards the core. A small frame is handled right on the thread that read it, a
-// large one on the executor's own; files are written and read on a thread of their own, which
-// reports back.
+// One serial executor guards the core. A small frame is handled on the thread that read it, a large
+// one on the executor's thread; a separate thread writes and reads files and reports back.
 #ifndef SLUICE_SERVICES_PS_SHARD_SERVER_H_
 #define SLUICE_SERVICES_PS_SHARD_SERVER_H_
 
@@ -24,15 +23,16 @@ class ShardServer {
  public:
   struct Options {
     ShardOptions core;
-    // Served besides, on the same port; must outlive the server.
+    // Additional services on the same port; must outlive the server.
     std::vector<GrpcServer::Service*> services;
     std::string listen_address = "127.0.0.1:0";  // host:port; port 0: any
-    // What workers reach it by; port 0 or none: the port that it listens on.
+    // The address at which workers reach it; port 0 or no port: the port that it listens on.
     std::string advertised_host = "127.0.0.1";
     std::string coordinator;  // host:port
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
-    // Threads for the arithmetic of large closes, this one included; 1: none of its own.
+    // Threads for the arithmetic of large closes, the calling one included; 1: no additional
+    // thread.
     int compute_threads = 1;
   };
 
@@ -41,7 +41,7 @@ class ShardServer {
     std::string reason;
   };
 
-  // `files` and `metrics` must outlive the server. UNAVAILABLE: the address cannot be listened on.
+  // `files` and `metrics` must outlive the server. UNAVAILABLE if it cannot listen on the address.
   static absl::StatusOr<std::unique_ptr<ShardServer>> Start(Options options, FileSystem* files,
                                                             Metrics* metrics, Logger logger);
   ~ShardServer();
@@ -53,12 +53,12 @@ class ShardServer {
 
   // Blocks until the core has ended.
   Result Wait();
-  // Asks to be let go, at most `grace` from now: ShardCore::OnLeave. Any thread.
+  // Asks to leave within `grace`: ShardCore::OnLeave. Any thread.
   void Leave(std::string reason, absl::Duration grace);
-  // Ends at once, as one that has left (a second SIGTERM). Any thread.
+  // Ends at once, as if it had left (a second SIGTERM). Any thread.
   void Abandon(std::string reason);
 
-  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  // OK while the core keeps handling its events (Liveness). Any thread; does not block.
   absl::Status Alive();
 
  private:

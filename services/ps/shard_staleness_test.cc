@@ -143,7 +143,7 @@ TEST_F(StalenessRuleTest, MomentumIsLessForStaleUpdates) {
   EXPECT_FLOAT_EQ(Value(), -2.59375f);
 }
 
-TEST_F(StalenessRuleTest, DelayCompensationKnowsWhatEachWorkerComputedOn) {
+TEST_F(StalenessRuleTest, DelayCompensationUsesTheVersionThatTheWorkerComputedOn) {
   shard.job.mutable_training()->mutable_staleness()->set_lambda(0.5);
   Begin(Rules::DELAY_COMPENSATION);
   Pull(one);
@@ -179,7 +179,7 @@ TEST_F(StalenessRuleTest, DelayCompensationWorksOnTheScaledGradient) {
   EXPECT_FLOAT_EQ(Value(), -0.5f - 0.5f * (1 - 0.5f));
 }
 
-TEST_F(StalenessRuleTest, DelayCompensationWithoutAPullKnowsNoWay) {
+TEST_F(StalenessRuleTest, DelayCompensationWithoutAPullCompensatesNothing) {
   shard.job.mutable_training()->mutable_staleness()->set_lambda(0.5);
   Begin(Rules::DELAY_COMPENSATION);
   Update(one, 1, 0);

@@ -124,7 +124,7 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
     const auto fail = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat(model.BlockName(info), " ", what));
     };
-    if (!seen.insert(header.block()).second) return fail("is twice in one frame");
+    if (!seen.insert(header.block()).second) return fail("occurs twice in one frame");
     const uint64_t bytes = header.payload_bytes();
     if (header.codec() == v1::CODEC_RAW && bytes != info.bytes) {
       return fail(absl::StrCat("came in ", bytes, " bytes; it has ", info.bytes));
@@ -159,13 +159,13 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
   if (!push.blocks().empty() && push.partition() >= model.partitions()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no partition ", push.partition()));
   }
-  uint32_t next = 0;  // so that nothing is found for a block that comes twice
+  uint32_t next = 0;  // rejects a block that occurs twice
   for (const v1::BlockHeader& header : push.blocks()) {
     if (header.block() < std::max(next, model.FirstBlock(push.partition())) ||
         header.block() >= model.FirstBlock(push.partition() + 1)) {
       return absl::InvalidArgumentError(absl::StrCat("block ", header.block(),
                                                      " is not of partition ", push.partition(),
-                                                     ", or not behind the one before it"));
+                                                     ", or not after the previous block"));
     }
     next = header.block() + 1;
     if (payload.size() - at < header.payload_bytes()) {

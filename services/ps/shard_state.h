@@ -1,4 +1,5 @@
-// What the parts of the shard's core share: the view, the partitions, and the way out.
+// The state that the parts of the shard's core share: the view, the partitions and the pending
+// actions.
 #ifndef SLUICE_SERVICES_PS_SHARD_STATE_H_
 #define SLUICE_SERVICES_PS_SHARD_STATE_H_
 
@@ -33,7 +34,7 @@
 
 namespace sluice::ps {
 
-// An installed view, with what a shard asks of it.
+// An installed view, with the lookups that a shard needs.
 class InstalledView {
  public:
   InstalledView() = default;
@@ -70,7 +71,7 @@ class InstalledView {
   bool is_arbiter_ = false;
 };
 
-// Positions in `shards` are what owner lists refer to.
+// Owner lists refer to positions in `shards`.
 std::vector<uint32_t> OwnedPartitions(
     const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
     const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self, const ShardModel& model);
@@ -88,7 +89,7 @@ struct ShardState {
 
   v1::JobSpec job;
   uint64_t training_samples = 0;
-  std::optional<StepPlan> plan;  // nothing: the job says nothing of microbatches
+  std::optional<StepPlan> plan;  // unset: the job does not define microbatches
   uint64_t last_position = 0;    // Prepare.last_position
   std::shared_ptr<const ShardModel> model;
 
@@ -98,11 +99,12 @@ struct ShardState {
   uint64_t committed = 0;
   uint64_t hold = 0;  // no step is closed at this version; asynchronous: leases end here; 0: none
   uint64_t steps_skipped = 0;
-  uint64_t dropped_contributions = 0;  // owner of partition 0: that committed steps go without
-  uint64_t updates = 0;                // asynchronous: applied
+  uint64_t dropped_contributions =
+      0;                 // owner of partition 0: contributions missing from committed steps
+  uint64_t updates = 0;  // asynchronous: applied
   uint64_t repeated_blocks = 0;
   std::array<uint64_t, kBounds> reached{};  // how often, of each bound
-  std::string failure;                      // not empty: nothing closes or is applied any more
+  std::string failure;  // if not empty, no step closes and no update is applied any more
 
   uint64_t self() const { return options.identity.process().incarnation(); }
   bool MayChange() const {
@@ -113,21 +115,21 @@ struct ShardState {
   Partition* Find(uint32_t partition) const {
     return partition < partitions.size() ? partitions[partition].get() : nullptr;
   }
-  // Over the owned partitions; the view's first step if there are none.
+  // Over the owned partitions; the view's first step if the shard owns none.
   uint64_t LowestVersion() const;
   uint64_t HighestVersion() const;
   // The job's length: steps (0: not known), and positions of its sample sequence.
   uint64_t LastStep() const;
   uint64_t TotalSamples() const;
 
-  // Whether blocks go to and come from workers as references.
+  // Whether blocks are sent to and received from workers as references.
   bool ByReference() const {
     return options.references != nullptr && job.training().execution() == v1::TrainingSpec::SERVER;
   }
 
-  // A header of the present view.
+  // A header of the current view.
   v1::Header NewHeader() const;
-  // Refuses something because a bound is reached.
+  // Counts a refusal because of a bound and returns its error.
   absl::Status Full(Bound bound, absl::string_view what) {
     ++reached[static_cast<size_t>(bound)];
     return Exceeded(bound, what);
@@ -136,7 +138,7 @@ struct ShardState {
     actions.push_back(SendFrame{stream, std::move(header), std::move(payload)});
   }
   void Tell(v1::MemberMessage message) { actions.push_back(SendToCoordinator{std::move(message)}); }
-  // The job cannot go on. Said once, and again to each new connection.
+  // The job cannot continue. Reported once, and again on each new connection.
   void Fail(std::string reason);
 
  private:
@@ -144,14 +146,14 @@ struct ShardState {
   ShardRules all_rules_;
 };
 
-// Cuts a frame's payload into its blocks. INVALID_ARGUMENT names what does not fit: a block of
-// another partition, or named twice, a codec that cannot carry it, sizes that do not add up.
+// Splits a frame's payload into its blocks. INVALID_ARGUMENT names the misfit: a block of another
+// partition, a block named twice, a codec that cannot carry the block, sizes that do not add up.
 absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
                           const google::protobuf::RepeatedPtrField<v1::BlockHeader>& headers,
                           const absl::Cord& payload, std::vector<ReceivedBlock>* blocks);
 
-// The same for what a worker pushed: with server-side execution, the blocks that its references
-// stand for.
+// The same for a worker's push: with server-side execution, returns the blocks behind its
+// references.
 absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push& push,
                        const absl::Cord& payload, std::vector<ReceivedBlock>* blocks);
 

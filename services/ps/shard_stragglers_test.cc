@@ -20,8 +20,8 @@ using Values = std::vector<float>;
 
 constexpr auto kMicrobatches = ShardHarness::Microbatches;
 
-// Three members, 7, 8 and 9, of whom one is not waited for. 7 has microbatch 0, 8 has 1, 9 has 2
-// and 3. A step adds the sum of what comes.
+// Three members, 7, 8 and 9; a step does not wait for one of them. 7 has microbatch 0, 8 has 1, 9
+// has 2 and 3. A step adds the sum of what comes.
 class StragglersTest : public ::testing::Test {
  protected:
   StragglersTest() {
@@ -156,7 +156,7 @@ TEST_F(StragglersTest, OneMemberIsWaitedForHoweverManyAreNot) {
   EXPECT_EQ(shard.Values(0), (Values{3, 3, 3, 3}));
 }
 
-TEST_F(StragglersTest, AMemberWithoutSamplesIsNoneOfThoseWhoAreWaitedFor) {
+TEST_F(StragglersTest, StepDoesNotWaitForMemberWithoutSamples) {
   Begin();
   for (uint32_t partition : {0, 1}) {
     shard.Push(streams[0], 0, partition, Values(partition == 0 ? 4 : 2, 0), Assigned(0), 0);
@@ -266,13 +266,13 @@ class GradientsTimeoutTest : public ::testing::Test {
   StreamId two = 0;
 };
 
-TEST_F(GradientsTimeoutTest, WhoHasSentNothingForTooLongIsNamed) {
+TEST_F(GradientsTimeoutTest, NamesMembersThatHaveSentNothingForTooLong) {
   Push(one, 0);
   EXPECT_THAT(Awaited(absl::Seconds(14)), IsEmpty());
   EXPECT_THAT(Awaited(absl::Seconds(2)), ElementsAre(8));
 }
 
-TEST_F(GradientsTimeoutTest, EachStepBeginsAnew) {
+TEST_F(GradientsTimeoutTest, EachStepStartsTheTimeoutAgain) {
   Pass(absl::Seconds(14));
   Push(one, 0);
   Push(two, 0);
@@ -291,7 +291,7 @@ TEST_F(GradientsTimeoutTest, TimeForWhichTheShardStoodStillCountsAgainstNoWorker
   EXPECT_THAT(Awaited(absl::Seconds(3)), ElementsAre(8));
 }
 
-TEST_F(GradientsTimeoutTest, AfterTheLastStepNobodyIsAwaited) {
+TEST_F(GradientsTimeoutTest, AwaitsNoMemberAfterTheLastStep) {
   for (uint64_t step : {0, 1}) {
     Push(one, step);
     Push(two, step);

@@ -90,7 +90,7 @@ TEST_F(ViewsTest, AFrameOfALaterViewWaitsInItsStreamForIt) {
   EXPECT_EQ(shard.core().status().waiting_frames, 0);
 }
 
-TEST_F(ViewsTest, WhoIsNoMemberIsRefused) {
+TEST_F(ViewsTest, RefusesFramesOfNonMembers) {
   Begin();
   const StreamId stranger = shard.Open(9);
   shard.Push(stranger, 0, 0, {1, 1, 1, 1}, kMicrobatches(0, 2));
@@ -157,7 +157,7 @@ TEST_F(ViewsTest, WhileItKeepsAPromiseItAnswersPullsOfVersionsThatItHas) {
   EXPECT_THAT(shard.TakeData(one), SizeIs(2));
 }
 
-TEST_F(ViewsTest, ALaterPauseIsAnsweredAnewAndOnlyItsInstallCounts) {
+TEST_F(ViewsTest, LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts) {
   Begin();
   shard.Pause(2);
   shard.Pause(3);
@@ -304,7 +304,7 @@ TEST_F(ViewsTest, AnInstallNamesTheFirstHoldOfItsView) {
   EXPECT_EQ(shard.Version(0), 2) << "and one that names none ends it";
 }
 
-TEST_F(ViewsTest, AHoldOfAnOlderViewIsNone) {
+TEST_F(ViewsTest, IgnoresHoldOfAnOlderView) {
   Begin();
   const v1::View old = shard.MakeView(1, 0, {7, 8});
   shard.ChangeView(2, 0, {7, 8});
@@ -355,7 +355,7 @@ TEST_F(ViewsTest, AFallBackThatIsImpossibleFailsTheJob) {
   const auto failures =
       shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
   ASSERT_THAT(failures, SizeIs(1));
-  EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 stands at 2"));
+  EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 is at 2"));
 }
 
 TEST_F(ViewsTest, CommittedFreesTheLastUndo) {
@@ -405,7 +405,7 @@ class BirthTest : public ViewsTest {
   }
 };
 
-TEST_F(BirthTest, AShardSaysWholeWhenItHoldsEveryBlockOfTheAsk) {
+TEST_F(BirthTest, SendsWholeOnceItHoldsEveryBlockOfTheAsk) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId stream = shard.Open(7);
@@ -497,7 +497,7 @@ TEST_F(BirthTest, ABirthThatBreaksTheContractEndsItsStream) {
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("came in 8 bytes"));
 }
 
-TEST_F(BirthTest, AJobThatCannotBeIsSaidInPlaceOfWhole) {
+TEST_F(BirthTest, ReportsAnImpossibleJobInsteadOfWhole) {
   shard.Connect();
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
@@ -553,7 +553,7 @@ TEST_F(BirthTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
 
 // ---------------------------------------------------------------- reconnecting
 
-TEST_F(ViewsTest, ANewConnectionHearsAgainWhatTheOldOneMayHaveLost) {
+TEST_F(ViewsTest, ResendsOnANewConnectionWhatTheOldOneMayHaveLost) {
   Begin();
   shard.Pause(2);
   shard.TakeMessages();
@@ -711,7 +711,7 @@ TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   EXPECT_THAT(shard.TakeData(reader), SizeIs(2)) << "readers know no view";
 }
 
-TEST_F(CutsTest, InAViewOfNobodyWorkersPullCutsAndNothingElse) {
+TEST_F(CutsTest, InAViewWithoutMembersWorkersMayPullOnlyCuts) {
   Begin();
   Step(0);
   const v1::OpenCut cut = Cut(1, 1);
@@ -728,7 +728,7 @@ TEST_F(CutsTest, InAViewOfNobodyWorkersPullCutsAndNothingElse) {
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
-TEST_F(CutsTest, WhoIsNotAmongTheMembersPullsNoCut) {
+TEST_F(CutsTest, RefusesCutPullOfANonMember) {
   Begin();
   Step(0);
   const v1::OpenCut cut = Cut(1, 1);
@@ -781,7 +781,7 @@ TEST_F(CutsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
 }
 
-TEST_F(CutsTest, AFallBackLetsGoOfWhatWasPinnedOfTheVersionThatItTakesBack) {
+TEST_F(CutsTest, FallBackDropsPinsOfTheVersionThatItTakesBack) {
   Begin();
   const v1::OpenCut cut = Cut(1, 1);
   Open(cut);
@@ -895,7 +895,7 @@ TEST_F(CutsTest, LateWriteOfAnEarlierAttemptCountsForNoCutOfThisOne) {
   EXPECT_EQ(written[0].name().step(), 0);
 }
 
-TEST_F(CutsTest, AFileThatCannotBeWrittenIsReportedAndTrainingGoesOn) {
+TEST_F(CutsTest, ReportsFailedFileWriteAndTrainingContinues) {
   Begin();
   Open(Cut(1, 0, /*write=*/true));
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();

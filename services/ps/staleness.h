@@ -10,12 +10,12 @@
 
 namespace sluice::ps {
 
-// What staleness does to an asynchronous update, by the job's rule.
+// The effect of staleness on an asynchronous update, by the job's rule.
 //
-// Intuition. An update was computed on parameters that tau other updates have changed since: it
-// points from a place where the model is no longer. One may believe it less (a smaller step),
-// correct it to first order for the way gone meanwhile, or allow for the momentum that such delays
-// are by themselves. tau comes with the update's permit and so is the same on all shards.
+// Intuition. An update was computed on parameters that tau other updates have changed since. A rule
+// may take a smaller step, correct the gradient to first order for the parameters' change since
+// then, or reduce the momentum, because such delays act as momentum themselves. tau comes with the
+// update's permit and so is the same on all shards.
 //
 //   Damped              lr / (1 + factor tau)
 //   Inverse             lr / max(1, tau)
@@ -36,8 +36,8 @@ struct StalenessEffect {
 
 StalenessEffect EffectOf(const v1::TrainingSpec::Staleness& rule, uint64_t staleness);
 
-// gradient += factor gradient^2 (now - base), elementwise; what is computed is of the gradient's
-// type. The spans have one size.
+// gradient += factor gradient^2 (now - base), elementwise; computed in the gradient's type. The
+// spans have one size.
 template <typename T>
 void CompensateDelay(double factor, absl::Span<const T> now, absl::Span<const T> base,
                      absl::Span<ComputeType<T>> gradient);

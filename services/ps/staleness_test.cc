@@ -38,7 +38,7 @@ TEST(StalenessTest, InverseDividesTheLearningRateByTheStaleness) {
   EXPECT_DOUBLE_EQ(EffectOf(rule, 4).learning_rate_factor, 0.25);
 }
 
-TEST(StalenessTest, MomentumCorrectionTakesOffWhatStalenessAdds) {
+TEST(StalenessTest, MomentumCorrectionSubtractsTheMomentumThatStalenessAdds) {
   const Staleness rule = Rule(Staleness::MOMENTUM_CORRECTION);
   EXPECT_DOUBLE_EQ(EffectOf(rule, 0).momentum_taken_off, 0);
   EXPECT_DOUBLE_EQ(EffectOf(rule, 1).momentum_taken_off, 0.5);

@@ -19,8 +19,8 @@ void StepSet::OnCommitted(uint64_t version) {
   if (step_ < version) state_.dropped_contributions += std::exchange(dropped_, 0);
 }
 
-// Members without microbatches, or whose microbatches are beyond the epoch's end, have nothing to
-// be waited for and nothing to be dropped: they do not count.
+// A member does not count if it has no microbatches, or only microbatches beyond the epoch's end:
+// it has no contribution to wait for or to drop.
 template <typename Complete>
 std::optional<std::vector<size_t>> StepSet::Choose(const Partition& partition,
                                                    Complete complete) const {

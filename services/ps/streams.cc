@@ -22,7 +22,7 @@ void StreamTable::Open(StreamId id) {
       return;
     }
     Close(silent_.begin()->second,
-          state_.Full(bound, "a stream without a Hello makes room for a new one"));
+          state_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
   }
   Entry& entry = streams_[id];
   entry.stream.id = id;
@@ -169,13 +169,13 @@ absl::Status StreamTable::Greet(Entry& entry) {
   return absl::OkStatus();
 }
 
-// Whether the frame may come on its stream at all.
+// Whether the frame is allowed on its stream at all.
 absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
                                  const absl::Cord& payload) {
   entry.unreturned += payload.size();
   if (entry.unreturned > state_.options.window_bytes) {
     return state_.Full(Bound::kWindowBytes, absl::StrCat("the peer has ", entry.unreturned,
-                                                         " bytes under way; its window is ",
+                                                         " bytes in flight; its window is ",
                                                          state_.options.window_bytes));
   }
   if (header.body_case() == v1::Header::kHello) return OnHello(entry, header.hello(), payload);
@@ -183,9 +183,9 @@ absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
   return CheckSender(entry.stream.peer.role(), header);
 }
 
-// Puts a frame behind those of its stream that wait.
+// Appends a frame to the waiting frames of its stream.
 absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
-  // A few bytes of a payload would keep the whole message that they came in.
+  // A few bytes of a payload would keep the whole received message in memory.
   constexpr size_t kCopiedPayload = 16 << 10;
   const ShardOptions& options = state_.options;
   if (entry.waiting.size() >= options.max_waiting_frames) {
@@ -196,7 +196,7 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
   kept.header_bytes = header.SpaceUsedLong();
   if (entry.waiting_header_bytes + kept.header_bytes > options.max_waiting_header_bytes) {
     return state_.Full(Bound::kWaitingHeaderBytes,
-                       absl::StrCat("headers of frames that wait take more than ",
+                       absl::StrCat("headers of waiting frames take more than ",
                                     options.max_waiting_header_bytes, " bytes"));
   }
   const bool member = entry.stream.greeted && state_.view.has_value() &&
@@ -207,7 +207,7 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
     kept.shared_bytes = kept.header_bytes + payload.size();
     if (shared_waiting_bytes_ + kept.shared_bytes > options.max_waiting_bytes) {
       return state_.Full(Bound::kWaitingBytes,
-                         absl::StrCat("frames of peers that are no members take more than ",
+                         absl::StrCat("frames of peers that are not members take more than ",
                                       options.max_waiting_bytes, " bytes"));
     }
   }

@@ -28,80 +28,81 @@ namespace sluice::ps {
 // What a handler did with a frame.
 enum class Handled {
   kDone,
-  kWait,  // not yet: it stays at the head of its stream, and all behind it with it
+  kWait,  // not yet: it stays at the head of its stream and blocks the frames behind it
 };
 
 // An accepted stream.
 struct Stream {
   StreamId id = 0;
-  bool greeted = false;  // the peer's Hello was answered
+  bool greeted = false;  // the peer's Hello has been answered
   v1::ProcessId peer;
   size_t parked_pulls = 0;
-  // Memory of those pulls and of the rows that they name; outlives the stream.
+  // Memory of those pulls and of the rows they name; outlives the stream.
   std::shared_ptr<uint64_t> parked_bytes = std::make_shared<uint64_t>(0);
-  v1::ViewId refused_with;  // newest view that a refusal on this stream has told; unset: none
+  v1::ViewId refused_with;  // newest view sent with a refusal on this stream; unset: none
 
   uint64_t incarnation() const { return peer.incarnation(); }
 };
 
-// The accepted streams: who is behind which, frames in order, and credit.
+// The accepted streams: the process behind each, the order of frames, and credit.
 //
 //   opened ──Hello──> [not admitted: waits] ──HelloReply──> greeted
 //     └── hello_timeout ──> closed  └── admission_timeout ──> closed
 //
 // A worker or reader is greeted if the coordinator's newest Admitted names exactly its role, index
-// and incarnation, a shard if the view (or, before the first, the Prepare) does. Streams that were
-// greeted stay open when a list changes.
+// and incarnation, a shard if the view (or, before the first, the Prepare) does. Greeted streams
+// stay open when a list changes.
 //
-// Invariants: a frame is handled only when all before it in its stream were; a process (role and
-// incarnation) has at most one stream, the newest (R9); the bytes that a peer has under way or
-// waiting never exceed its window, nor what waits the other bounds of ShardOptions, or the stream
-// is closed; credit for a payload is given back once it was handled.
+// Invariants: a frame is handled only after all frames before it in its stream; a process (role and
+// incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes in flight
+// or waiting exceed its window, or its waiting frames exceed another bound of ShardOptions; credit
+// for a payload is given back once the payload is handled.
 class StreamTable {
  public:
-  // An error ends the stream with it.
+  // An error ends the stream with that status.
   using Handler = absl::FunctionRef<absl::StatusOr<Handled>(Stream&, const v1::Header&,
                                                             const absl::Cord& payload)>;
 
   explicit StreamTable(ShardState* state) : state_(*state) {}
 
   void Open(StreamId id);
-  // The list of the workers and readers that may open a stream; replaces the one before. Greets the
-  // streams that it admits: Resume afterwards.
+  // Replaces the list of the workers and readers that may open a stream. Greets the streams that it
+  // admits; call Resume afterwards.
   void SetAdmitted(const v1::Admitted& admitted);
-  // The shards that may have changed; as SetAdmitted. `prepared` serves while there is no view.
+  // Like SetAdmitted, for shards: their list may have changed. `prepared` is used while there is no
+  // view.
   void SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared);
-  // Null if it is unknown or was closed.
+  // Null if the stream is unknown or was closed.
   Stream* Find(StreamId id);
   // The newest stream of a worker; null if there is none.
   Stream* FindWorker(uint64_t incarnation);
-  // Of all streams that were greeted, ascending.
+  // Ids of all greeted streams, ascending.
   std::vector<StreamId> Ids() const;
 
-  // Takes a frame in its stream's order. Hello is dealt with here, all else by the handler.
+  // Takes a frame in its stream's order. Hello is handled here, all other frames by the handler.
   void Receive(StreamId id, const v1::Header& header, const absl::Cord& payload, Handler handler);
-  // Lets streams go on whose frames waited.
+  // Continues the streams whose frames waited.
   void Resume(Handler handler);
 
-  // By us.
+  // Closed by this shard.
   void Close(StreamId id, absl::Status status);
-  // By the peer or the network.
+  // Closed by the peer or the network.
   void Forget(StreamId id) { Erase(id); }
   // Closes streams whose time to say Hello, or to be admitted, is over.
   void Expire();
-  // When Expire has something to do.
+  // The next time at which Expire has something to do.
   absl::Time NextExpiry() const;
 
-  // Tells the peer that its message is not of the newest view; once per stream and view.
+  // Informs the peer that its message is not of the newest view; once per stream and view.
   void Refuse(Stream& stream, const std::string& reason);
-  // The same whatever was told before.
+  // The same, also if the peer was informed before.
   void RefuseAlways(Stream& stream, const std::string& reason, uint64_t cut = 0);
 
   size_t size() const { return streams_.size(); }
   size_t waiting_frames() const { return waiting_frames_; }
   uint64_t waiting_bytes() const { return waiting_bytes_; }
   size_t parked_pulls() const;
-  // What of the bounds is in use, and their limits.
+  // Fills in the use of the bounds and their limits.
   void FillBounds(BoundUses* uses) const;
 
  private:
@@ -112,7 +113,7 @@ class StreamTable {
     v1::Header header;
     absl::Cord payload;
     uint64_t header_bytes = 0;  // in memory
-    uint64_t shared_bytes = 0;  // that count against max_waiting_bytes
+    uint64_t shared_bytes = 0;  // counted against max_waiting_bytes
   };
   struct Entry {
     Stream stream;
@@ -121,12 +122,12 @@ class StreamTable {
     absl::Time deadline;        // for its Hello, then for its admission
     std::deque<Waiting> waiting;
     uint64_t waiting_header_bytes = 0;
-    uint64_t unreturned = 0;  // received and not given back as credit
-    uint64_t due = 0;         // handled and not given back
+    uint64_t unreturned = 0;  // received and not yet given back as credit
+    uint64_t due = 0;         // handled and not yet given back
   };
 
   absl::Status OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload);
-  // Whether the process may open a stream. PERMISSION_DENIED: it may not, and will not.
+  // Whether the process may open a stream now. PERMISSION_DENIED if it never may.
   absl::StatusOr<bool> Admits(const v1::ProcessId& process) const;
   absl::Status Greet(Entry& entry);
   void GreetAdmitted();

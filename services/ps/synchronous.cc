@@ -20,7 +20,7 @@ Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* se
 
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
-  // All is looked at before anything changes.
+  // Everything is checked before anything changes.
   if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
@@ -44,10 +44,11 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   return absl::OkStatus();
 }
 
-// A member that pushes a step holds every partition at it, so every shard has closed the step
-// before. This shard cannot check that, and a single member may be wrong. So a version is committed
-// only when all members have pushed its step; with stragglers dropped, all but as many as a step
-// may close without. Until then its undo is kept, and a view change can take it back.
+// A member that pushes a step holds every partition at that step, so every shard has closed the
+// previous step. This shard cannot check that, and a single member may be wrong. So a version is
+// committed only when all members have pushed its step; with stragglers dropped, all but the number
+// that a step may close without. Until then its undo is kept, and a view change can take the
+// version back.
 void Synchronous::NoteHolder(size_t member, uint64_t step) {
   if (step <= held_[member]) return;
   held_[member] = step;
@@ -76,7 +77,7 @@ absl::StatusOr<std::vector<const ReceivedBlock*>> Synchronous::FreshOf(
   fresh.reserve(blocks.size());
   for (const ReceivedBlock& block : blocks) {
     const Partition& partition = *state_.Find(push.partition());
-    // Of a step that has closed: the sender repeats what it cannot know to have arrived.
+    // The step has closed: the sender repeats blocks because it cannot know whether they arrived.
     absl::StatusOr<bool> is_new = false;
     if (push.step() == partition.version()) is_new = partition.IsNew(source, block);
     if (!is_new.ok()) return is_new.status();
@@ -121,8 +122,8 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
     return absl::OkStatus();
   }
   if (version < partition.version() && set_.active()) {
-    // Whose contribution was dropped may be behind by any number of steps: it goes on here. The
-    // rows that it named are of the step that is gone.
+    // A member whose contribution was dropped may be any number of steps behind; it continues with
+    // the current version. The rows that it named belong to the old step.
     sender_.SendLive(stream.id, partition.id(), partition.version(), partition.blocks(), request,
                      nullptr);
     return absl::OkStatus();

@@ -19,19 +19,19 @@
 
 namespace sluice::ps {
 
-// Synchronous training (docs/protocol.md 7): contributions come in, partitions close by the set of
-// members, pulls of the next version wait for that.
+// Synchronous training (docs/protocol.md 7): workers push contributions, partitions close by the
+// set of members, and pulls of the next version wait for the close.
 //
-// A partition closes by itself, unless the step wants a number that spans shards (norm_exchange.h):
-// then all close together, once every partition of the job is measured. Where stragglers are
-// dropped it closes with the step's set (step_set.h).
+// A partition closes by itself, unless the step requires a number that spans shards
+// (norm_exchange.h): then all close together, once every partition of the job is measured. Where
+// stragglers are dropped, a partition closes with the step's set (step_set.h).
 //
-// The caller has checked view, membership and promise: frames given here are of the installed view,
-// from a member, and the shard may change.
+// The caller has checked view, membership and promise: the frames are of the installed view and
+// from a member, and the shard's state may change.
 class Synchronous {
  public:
-  // `closed` is called after each close, with the partition; `committed` after `state.committed`
-  // rose.
+  // `closed` is called with the partition after each close, `committed` whenever `state.committed`
+  // has risen.
   struct Events {
     std::function<void(Partition&)> closed;
     std::function<void()> committed;
@@ -41,20 +41,20 @@ class Synchronous {
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
-  // `sender`: incarnation of the shard that says it.
+  // `sender`: the sending shard's incarnation.
   absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
   absl::Status OnStepSet(uint64_t sender, const v1::StepSet& set);
 
   // Incarnations of the members whose contribution to the current step is overdue
   // (timeouts.gradients). None once the job's last step is closed.
   std::vector<uint64_t> Awaited() const;
-  // The shard stood still for this long.
+  // The shard did not run for this long; the members are not to blame.
   void Forgive(absl::Duration late) { awaited_since_ += late; }
 
-  // Another shard can be reached (again): it may lack what was sent before.
+  // Another shard is reachable (again) and may have missed earlier messages.
   void OnShardConnected(uint64_t incarnation);
 
-  // All owned partitions stand at the view's first step, which is committed; parked pulls have been
+  // All owned partitions are at the view's first step, which is committed; parked pulls have been
   // answered.
   void OnInstalled();
   void DropParked() { parked_.clear(); }
@@ -64,7 +64,7 @@ class Synchronous {
   // state.hold has changed.
   void OnHoldMoved() { TryCloseAll(); }
 
-  // Version `version` is committed on all shards: undo of it is not needed any more.
+  // Version `version` is committed on all shards, so its undo is no longer needed.
   void Commit(uint64_t version);
 
  private:
@@ -77,7 +77,7 @@ class Synchronous {
 
   void NoteHolder(size_t member, uint64_t step);
   Partition::Source SourceOf(size_t member, const v1::Push& push) const;
-  // The blocks that are no repetitions.
+  // The blocks that are not repetitions.
   absl::StatusOr<std::vector<const ReceivedBlock*>> FreshOf(
       const Partition::Source& source, const v1::Push& push,
       const std::vector<ReceivedBlock>& blocks) const;
@@ -87,7 +87,7 @@ class Synchronous {
                     const SharedSelections& rows);
   void TryClose(Partition& partition);
   void TryCloseAll();
-  // Whether what the partition's next version is made of is there, and nothing else.
+  // Whether the partition's contributions are exactly those that its next version consists of.
   bool IsWhole(Partition& partition);
   void TryCloseTogether();
   UpdateArguments Arguments(const Partition& partition) const;
@@ -103,7 +103,7 @@ class Synchronous {
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
   StepSet set_;
-  // The step of the lowest partition, and since when its contributions are waited for.
+  // The step of the lowest partition, and since when the shard has waited for its contributions.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition

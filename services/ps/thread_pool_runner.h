@@ -11,10 +11,10 @@
 
 namespace sluice::ps {
 
-// Spreads the arithmetic of a close over threads; the calling thread takes its share.
+// Spreads the arithmetic of a close over threads, including the calling thread.
 class ThreadPoolRunner final : public ParallelRunner {
  public:
-  // `threads` with the calling one; at least 1.
+  // `threads` includes the calling one; at least 1.
   explicit ThreadPoolRunner(int threads);
   ~ThreadPoolRunner() override;
 
@@ -33,7 +33,7 @@ class ThreadPoolRunner final : public ParallelRunner {
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;  // last: start when the rest is there
+  std::vector<std::thread> threads_;  // last member: they start when the others are initialized
 };
 
 }  // namespace sluice::ps

@@ -218,7 +218,7 @@ class RunTest : public ::testing::Test {
   int Tries(const std::string& name) const {
     const std::string log = ReadAll(absl::StrCat(folder_, "/state/example/logs/", name, ".log"));
     int tries = 0;
-    constexpr char kFailed[] = "A partition could not be written";
+    constexpr char kFailed[] = "Partition write failed";
     for (size_t at = 0; (at = log.find(kFailed, at)) != std::string::npos; ++at) ++tries;
     return tries;
   }
@@ -528,7 +528,7 @@ TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
   // A line for each message that matters.
   for (const char* line : {"worker-0 .*msg=\"Sent gradients\".* step=19",
                            "worker-0 .*msg=\"Received weights\".* version=19",
-                           "ps-[01] .*msg=\"Closed a step\".* step=20"}) {
+                           "ps-[01] .*msg=\"Step closed\".* step=20"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
   }
   const std::string told = text({"--fresh", "--verbose", "--log-level", "info"});

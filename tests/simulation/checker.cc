@@ -422,7 +422,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionView& content, Applied
     if (!Choose(open, 0, rest, &found)) return false;
   }
   for (double tag : found) {
-    if (!Apply(tag, applied)) return true;  // told
+    if (!Apply(tag, applied)) return true;  // reported
     for (size_t i = 0; i < content.blocks.size(); ++i) {
       const uint32_t tensor = TensorOf(content.partition, i);
       if (model_.IsSilent(tensor)) continue;

@@ -1,20 +1,20 @@
 // The invariants of the protocol, over everything that happens in a simulation.
 //
-// The checker sees what no process sees: all shards' contents, all views, all leases. It is told of
-// each after every event, and remembers the first thing that is wrong. What it checks:
+// The checker sees more than any process: all shards' contents, all views, all leases. The
+// simulation reports each to it after every event. It keeps the first violation. It checks that:
 //
 //   - each sample is applied exactly once: a synchronous version's sum is that of its steps, an
 //     asynchronous content is that of the updates applied, no two of which share a sample
-//   - what is applied is the same on all partitions, at every Install and at the end
+//   - all partitions have applied the same updates, at every Install and at the end
 //   - where stragglers are dropped, a step closes with one set of its contributions on all
 //     partitions, each of them whole and none of another step
 //   - BitExact: the sums have the bits of the fixed tree
-//   - one content of a version in one view, for whoever has it: owners, workers that compute on it
-//   - a committed version never changes and nobody goes back behind it
+//   - a version has one content in a view, for its owners and the workers that compute on it
+//   - a committed version never changes, and no process returns to a version before it
 //   - a partition has one owner in a view; two views never have one id
 //   - nothing changes between a PauseReply and its Install (R2)
-//   - no clock is answered that is too far ahead of a lease holder, and nobody becomes one who is
-//     behind all others (R13)
+//   - no pull is answered whose clock is too far ahead of a lease holder, and no worker that is
+//     behind all lease holders becomes one (R13)
 //   - a checkpoint holds one committed version (an asynchronous one: one set of updates)
 #ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
 #define SLUICE_TESTS_SIMULATION_CHECKER_H_
@@ -52,15 +52,15 @@ class Checker {
 
   bool failed() const { return !failure_.empty(); }
   const std::string& failure() const { return failure_; }
-  // Keeps the first.
+  // Keeps the first failure.
   void Fail(std::string what);
 
-  // The coordinator tells the shards that a version is committed.
+  // The coordinator informs the shards that a version is committed.
   void OnCommitted(const v1::Committed& committed);
 
-  // Any view that anybody hears of.
+  // Any view that a process receives.
   void OnView(const v1::View& view);
-  // Members of a view that the checker has seen; 0: it has not.
+  // Number of members of a view; 0 if the checker has not seen the view.
   size_t MembersOf(const v1::ViewId& view) const;
 
   // A shard after an event, once it has a view.
@@ -77,25 +77,25 @@ class Checker {
   void OnPauseReply(const ShardNow& now);
   void OnRelease(uint64_t shard) { promises_.erase(shard); }
 
-  // A worker begins to compute. `tag` is what its gradient will carry.
+  // A worker begins to compute. Its gradient will carry `tag`.
   void OnSynchronousCompute(const v1::ViewId& view, uint64_t step, const PositionRange& positions,
                             const std::vector<Elements3>& tensors);
   void OnUpdate(double tag, const PositionRange& positions);
   void OnContribution(double tag, uint64_t step, const PositionRange& positions);
-  // What a worker evaluates must be one version, a committed one (synchronous).
+  // A worker must evaluate one version, a committed one (synchronous).
   void OnEvaluate(const std::vector<Elements3>& tensors);
-  // Nor does a reader read anything else.
+  // The same for the snapshot that a reader reads.
   void OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Elements3>& tensors);
 
   // Bounded staleness: frames that shards send.
   void OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease);
-  // `arbiter`: its word; else the data of another shard.
+  // `arbiter`: the frame comes from the arbiter; else it is the data of another shard.
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
   // Checkpoints. A file is noted when it is written, judged when a manifest names it.
   void OnFile(const v1::CheckpointRef& ref, const PartitionView& content);
   void OnManifest(const v1::Manifest& manifest);
-  // The job has ended well.
+  // The job has succeeded.
   void OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest);
 
  private:
@@ -106,7 +106,7 @@ class Checker {
   struct Update {
     PositionRange positions;
   };
-  // What an asynchronous partition holds, by the tags of its updates.
+  // The content of an asynchronous partition, by the tags of its updates.
   struct Applied {
     std::vector<Elements3> content;
     std::set<double> updates;
@@ -118,7 +118,7 @@ class Checker {
     return job_.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
   }
   uint32_t TensorOf(uint32_t partition, size_t place) const;
-  // Whether nothing in it is ever touched.
+  // Whether none of its elements ever changes.
   bool IsSilent(const PartitionView& content) const;
   static Tags TagsOf(const PartitionView& content);
   std::string Where(const ShardNow& now, const PartitionView& content) const;
@@ -128,7 +128,7 @@ class Checker {
   void CheckVersion(const ShardNow& now, const PartitionView& content);
   void CheckElements(const ShardNow& now, const PartitionView& content);
   void CheckSet(const ShardNow& now, const PartitionView& content);
-  // The contributions to a step whose tags add up to that; null: there are none.
+  // The contributions to a step whose tags add up to this sum; null if there are none.
   const std::vector<PositionRange>* SetOf(uint64_t step, double tags);
   bool IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const;
   void CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version, const Tags& tags,
@@ -178,7 +178,7 @@ class Checker {
   std::map<std::tuple<uint64_t, ViewKey, uint64_t>, std::set<uint64_t>> answers_;
 
   std::map<RefKey, std::map<uint32_t, PartitionView>> files_;
-  // Every content that a partition has ever had: what a restored one may begin with.
+  // Every content that a partition has ever had; a restored partition must begin with one of them.
   std::map<std::pair<uint32_t, std::vector<Elements3>>, Applied> history_;
 };
 

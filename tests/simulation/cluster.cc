@@ -14,7 +14,7 @@
 namespace sluice::simulation {
 namespace {
 
-// In simulated time, after the last fault: long enough for a restoration after a restoration.
+// In simulated time, after the last fault: long enough for two restorations in a row.
 constexpr absl::Duration kPatience = absl::Seconds(120);
 constexpr uint64_t kMaxEvents = 2'000'000;
 // Frames, and messages, that hostile processes may send again.
@@ -121,7 +121,7 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       replaced_(storage_->NewestAsWritten()) {}
 
 Cluster::~Cluster() {
-  // What waits in a frozen process holds the process.
+  // The events that wait in a frozen process keep the process alive.
   for (const std::weak_ptr<Process>& weak : processes_) {
     if (const auto process = weak.lock()) process->Die();
   }
@@ -264,7 +264,7 @@ void Cluster::CheckReplaced() {
   checker_.Fail("the earlier job's newest checkpoint is gone before this job has one");
 }
 
-// What a job that replaced another one leaves.
+// The storage left by a job that replaced another one.
 void Cluster::CheckOnlyOwnIsLeft() {
   const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : checkpoints) {
@@ -339,7 +339,7 @@ void Cluster::Replace(std::function<void()> start) {
                    });
 }
 
-// Now and then the manager does not notice: then the coordinator must find out by itself.
+// Sometimes the manager does not notice; then the coordinator must find out by itself.
 void Cluster::ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation) {
   if (random_.OneIn(3)) return;
   v1::ProcessId id;
@@ -365,7 +365,7 @@ void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, boo
   }
   if (succeeded) finished_ = true;
   if (coordinator_.get() == &process) coordinator_ = nullptr;
-  // It has let all processes go.
+  // It has released all processes.
   if (suspended || mended) RestartAll();
   Replace([this] {
     if (coordinator_ == nullptr) StartCoordinator();
@@ -373,7 +373,7 @@ void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, boo
 }
 
 bool Cluster::NamesDamage(const std::string& message) {
-  std::vector<std::string> paths = mended_;  // what an older coordinator still found damaged
+  std::vector<std::string> paths = mended_;  // files that an older coordinator still found damaged
   for (const MemoryStorage::DamagedFile& file : storage_->Damaged()) paths.push_back(file.path);
   return std::any_of(paths.begin(), paths.end(),
                      [&](const std::string& path) { return MemoryStorage::Names(message, path); });
@@ -393,15 +393,16 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   Replace([this, index] { StartShardUnlessThere(index); });
 }
 
-// A process was let go. The coordinator may have died before it ended: then the parent starts all
-// that is missing. A coordinator that knows nothing of the end (it was started while another one
-// still lived) waits in vain, and is replaced when the shards are gone; the next one reads of it.
+// A process was released. The coordinator may have died before it ended; then the parent starts all
+// missing processes. A coordinator that does not know that the job has ended (it was started while
+// another one was still running) waits in vain and is replaced when the shards are gone; the next
+// one reads the end record.
 void Cluster::AfterFinish(bool shard, const std::string& message) {
   const bool suspended = absl::StartsWith(message, "suspended");
   scheduler_.After(absl::Seconds(2), [this, shard, suspended, told = coordinator_] {
     if (finished_ || suspending_) return;
     if (shard && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
-    // A job that has ended goes on only where its end record is damaged.
+    // A job that has ended continues only if its end record is damaged.
     if (suspended || !storage_->Damaged().empty()) StartMissing();
   });
 }
@@ -417,7 +418,7 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   Trace(absl::StrCat("worker-", index, " exits: ", message));
   process.Die();
   groups_.Leave(process.incarnation());
-  // What it has said arrives.
+  // The messages that it has sent arrive.
   scheduler_.After(absl::Milliseconds(100),
                    [this, self = process.shared_from_this()] { network_.CutAll(*self); });
   if (failed && !NamesDamage(message)) {

@@ -1,5 +1,5 @@
-// A whole job, simulated: the real cores of coordinator, shards and workers, on one clock and one
-// network, with faults; all by one seed.
+// A simulated job: the real cores of coordinator, shards and workers, on one clock and one network,
+// with faults. One seed determines everything.
 #ifndef SLUICE_TESTS_SIMULATION_CLUSTER_H_
 #define SLUICE_TESTS_SIMULATION_CLUSTER_H_
 
@@ -32,7 +32,7 @@
 
 namespace sluice::simulation {
 
-// What a job looks like and what happens to it. Derived from a seed by MakeScenario.
+// A job and the faults that it meets. MakeScenario derives it from a seed.
 struct Scenario {
   uint64_t seed = 0;
   v1::JobSpec job;
@@ -48,25 +48,25 @@ struct Scenario {
   uint32_t kill_worker = 4, freeze_worker = 3, cut_stream = 6, cut_process = 2, leave = 1, join = 1,
            kill_shard = 1, freeze_shard = 2, kill_coordinator = 1, freeze_coordinator = 1,
            replace_coordinator = 1;
-  // Only with a trouble (troubles.h).
+  // Only if a trouble requests it (troubles.h).
   uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
            leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
            crash_at_write = 0, break_group = 0;
 
   // Whether a freeze of the coordinator counts among the faults that harm only workers.
   bool coordinator_freezes_are_harmless = false;
-  // A process that thaws sees to its timers before it reads what was sent to it.
+  // A thawed process handles its timers before it reads its messages.
   bool timers_first = false;
-  // How long a file may take beyond the usual; a shard reads and writes one after the other.
+  // How much longer than usual a file may take; a shard reads and writes one file after the other.
   absl::Duration slow_disk;
   // One operation of the storage in so many fails, until the faults are over; 0: none.
   uint32_t disk_errors = 0;
-  // Processes that send whatever they like: workers that the job does not want, and readers;
-  // members, which do their work besides.
+  // Hostile processes, which send arbitrary messages: workers that the job does not want, and
+  // readers; and members, which also do their work.
   uint32_t strangers = 0, liars = 0;
-  // What an earlier job, which this job replaces, has left; null: an empty storage.
+  // The storage left by an earlier job that this job replaces; null: an empty storage.
   std::shared_ptr<MemoryStorage> storage;
-  // After so many events all processes are gone for good, whatever the job has done by then; 0:
+  // After this many events all processes are killed for good, even if the job is not finished; 0:
   // never.
   uint64_t deleted_after = 0;
 
@@ -85,7 +85,7 @@ struct ScenarioOptions {
   bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
-// More processes than MakeScenario gives.
+// Makes a job with more processes than MakeScenario does.
 void MakeLarge(Scenario* scenario);
 // "seed 17: BitExact, 2 shards, 3 workers, 4 partitions, 9 steps, 5 faults".
 std::string Describe(const Scenario& scenario);
@@ -109,7 +109,7 @@ struct Outcome {
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
 };
 
-// How long a lying member lies.
+// How long a hostile member sends false messages.
 constexpr absl::Duration kLiesFor = absl::Seconds(4);
 
 class CoordinatorProcess;
@@ -118,10 +118,10 @@ class WorkerProcess;
 class HostileProcess;
 class ReaderProcess;
 
-// What the processes share; and the process manager, which starts what is missing.
+// The state that the processes share, and the process manager, which starts missing processes.
 class Cluster {
  public:
-  // kEvents: tells every fault, view, claim and death on standard error; kMessages: all messages
+  // kEvents: prints every fault, view, claim and death to standard error; kMessages: all messages
   // too.
   enum class Tracing { kNone, kEvents, kMessages };
   Cluster(Scenario scenario, Tracing tracing);
@@ -141,9 +141,9 @@ class Cluster {
   ToyModel& model() { return model_; }
   std::string job_name() const;
   std::shared_ptr<CoordinatorProcess> coordinator() { return coordinator_; }
-  // The coordinator to which its address leads now: of two that live, either.
+  // The coordinator that the address resolves to now: either of two if two are running.
   std::shared_ptr<CoordinatorProcess> FindCoordinator();
-  // Whoever now lives at that address; null if nobody does.
+  // The process that is now running at that address; null if there is none.
   std::shared_ptr<ShardProcess> FindShard(const std::string& address);
   std::vector<std::shared_ptr<ShardProcess>> shards() const;
   std::vector<std::shared_ptr<WorkerProcess>> workers() const;
@@ -156,7 +156,7 @@ class Cluster {
   bool TakeCrash();
   bool faults_are_over() const { return faults_left_ == 0; }
   Outcome& outcome() { return outcome_; }
-  // What hostile processes have seen of the others.
+  // The messages of other processes that hostile processes have seen.
   RandomMessage& seen() { return seen_; }
   void Record(const v1::Header& header);
   void Record(const v1::MemberMessage& message);
@@ -231,7 +231,7 @@ class Cluster {
   std::shared_ptr<CoordinatorProcess> coordinator_;
   std::map<uint32_t, std::shared_ptr<ShardProcess>> shards_;
   std::map<uint32_t, std::shared_ptr<WorkerProcess>> workers_;
-  std::vector<std::weak_ptr<Process>> processes_;  // that ever were
+  std::vector<std::weak_ptr<Process>> processes_;  // all that ever existed
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
   uint32_t wanted_workers_;
   uint32_t faults_left_;
@@ -246,7 +246,7 @@ class Cluster {
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // of two
   std::vector<std::shared_ptr<HostileProcess>> hostile_;
   uint32_t readers_ = 0;
-  // What the parent knows of its processes.
+  // What the parent knows about its processes.
   v1::Role freezes_at_start_ = v1::ROLE_UNSPECIFIED;  // the next one of this role
   absl::Time coordinator_answered_;                   // last, or since it was started
   absl::Time coordinator_knows_since_;                // it answers since

@@ -1,16 +1,16 @@
-// What coordinator and shards may say, given what was said before.
+// The messages that the coordinator and the shards may send, given the earlier messages.
 //
-// The checker (checker.h) looks at what a job comes to. Some rules cost time or memory alone when
-// they are broken, or another rule makes up for them; what breaks then is a promise that can be
-// seen in the messages, whatever comes of it:
+// The checker (checker.h) checks a job's results. Breaking some rules costs only time or memory, or
+// another rule compensates for it. Such a violation still shows in the messages, whatever the
+// result:
 //
 //   - a coordinator that takes over has a higher term than each before it (R1)
-//   - a shard says nothing to a coordinator that is older than one that it has heard, once that
+//   - a shard sends nothing to a coordinator that is older than the newest it knows, once that
 //     coordinator has named its attempt and term (R1)
 //   - an Install follows the replies of all shards of its view to the Pause that it names (R1)
 //   - an AfterStep is answered once all partitions are one past the step, or are held (R5)
 //   - the first Pause of an attempt follows StateReady of all shards for the newest request (R12)
-//   - an Install below which a cut lies that some shard has not pinned names no cut (R14)
+//   - an Install names no cut if some shard has not pinned the cut below it (R14)
 #ifndef SLUICE_TESTS_SIMULATION_CONTRACT_H_
 #define SLUICE_TESTS_SIMULATION_CONTRACT_H_
 
@@ -41,9 +41,9 @@ class Contract {
   using Id = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
   struct Shard {
-    uint64_t attempt = 0;  // of the newest coordinator that it has heard
+    uint64_t attempt = 0;  // of the newest coordinator that it knows
     v1::Term term;
-    bool drops = false;     // its coordinator is older than that
+    bool drops = false;     // its coordinator is older than that one
     bool promised = false;  // it has replied to a Pause since its last Install
   };
 

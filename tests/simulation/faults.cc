@@ -1,4 +1,4 @@
-// What goes wrong in a simulated job, and the parent that puts it right.
+// The faults of a simulated job, and the parent that recovers from them.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,7 @@ void Cluster::DoFault() {
   const Scenario& s = scenario_;
   struct Kind {
     uint32_t weight;
-    bool of_workers;  // nobody else is harmed
+    bool of_workers;  // harms no other process
     std::function<void()> fault;
   };
   const std::vector<Kind> kinds = {
@@ -59,7 +59,7 @@ void Cluster::DoFault() {
       {s.leave, true,
        [this] {
          if (auto worker = PickWorker()) {
-           Trace(absl::StrCat("worker-", worker->index(), " is told to leave"));
+           Trace(absl::StrCat("worker-", worker->index(), " receives SIGTERM"));
            worker->Handle([worker] { worker->Leave(); });
          }
        }},
@@ -79,14 +79,14 @@ void Cluster::DoFault() {
        [this] {
          const auto shard = PickShard();
          if (shard == nullptr || shard->leaving()) return;
-         Trace(absl::StrCat(shard->name(), " is told to leave"));
+         Trace(absl::StrCat(shard->name(), " receives SIGTERM"));
          shard->Handle([shard] { shard->Leave(); });
        }},
       {s.leave_all, true, [this] { LeaveAll(); }},
       {s.leave_coordinator, false,
        [this] {
          if (coordinator_ == nullptr) return;
-         Trace("the coordinator is told to leave");
+         Trace("the coordinator receives SIGTERM");
          coordinator_->Handle([leaving = coordinator_] { leaving->Leave(); });
        }},
       {s.crash_at_write, false,
@@ -170,7 +170,7 @@ void Cluster::KillCoordinator() {
   });
 }
 
-// It stands still, another one is started in its place, and then it goes on for a while.
+// It freezes, another one is started in its place, and then it continues for a while.
 void Cluster::ReplaceCoordinator() {
   std::shared_ptr<CoordinatorProcess> old = coordinator_;
   if (old == nullptr || old->frozen()) return;
@@ -207,7 +207,8 @@ void Cluster::FreezeSome(v1::Role role) {
 
 // ---- faults of troubles
 
-// Of any role, alone or with the death of another process, at once or as soon as it is started.
+// Freezes a process of any role, alone or with the death of another process, at once or as soon as
+// it is started.
 void Cluster::FreezeForGood() {
   const v1::Role roles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER};
   const v1::Role role = roles[random_.Below(3)];
@@ -237,8 +238,8 @@ void Cluster::FreezeAtStart(Process& process) {
   process.FreezeForGood();
 }
 
-// Another coordinator is started while the first one goes on, and processes that look for the
-// coordinator find either, for a while.
+// Another coordinator is started while the first one continues, and for a while, processes that
+// look for the coordinator find either.
 void Cluster::RunTwoCoordinators() {
   if (coordinator_ == nullptr || (old_coordinator_ != nullptr && old_coordinator_->alive())) return;
   Trace("two coordinators run");
@@ -254,7 +255,7 @@ void Cluster::RunTwoCoordinators() {
                    });
 }
 
-// Never the last whole one: what then happens is no business of the protocol.
+// Never damages the last whole one, because the protocol does not cover that case.
 void Cluster::DamageCheckpoint() {
   const std::string damaged = storage_->DamageCheckpoint(&random_);
   if (damaged.empty()) return;
@@ -309,7 +310,7 @@ void Cluster::RestartAll() {
 }
 
 void Cluster::LeaveAll() {
-  Trace("all workers are told to leave");
+  Trace("all workers receive SIGTERM");
   for (const auto& worker : workers()) {
     if (worker->alive()) worker->Handle([worker] { worker->Leave(); });
   }

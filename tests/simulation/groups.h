@@ -1,5 +1,5 @@
-// The connections among workers that sum gradients with each other, on simulated time: what
-// services/worker/collective is to the real ones.
+// The connections among workers that sum gradients with each other, on simulated time; the
+// counterpart of services/worker/collective.
 #ifndef SLUICE_TESTS_SIMULATION_GROUPS_H_
 #define SLUICE_TESTS_SIMULATION_GROUPS_H_
 
@@ -24,13 +24,13 @@ class Groups {
 
   Groups(Scheduler* scheduler, Random* random) : scheduler_(*scheduler), random_(*random) {}
 
-  // In place of the group that the member was in.
+  // Replaces the group that the member was in.
   void Join(uint64_t member, const v1::ViewId& view,
             std::shared_ptr<const worker::ReductionPlan> plan, Done done);
-  // Breaks the group for all who are in it. Members to which a sum is on its way may lose it.
+  // Breaks the group for all its members. Members may lose a sum that is in flight.
   void Leave(uint64_t member);
-  // Breaks a group though no member leaves it: a network that is cut between two of them, or a
-  // rendezvous that fails. False: there is none.
+  // Breaks a group although no member leaves it: the network between two members breaks, or a
+  // rendezvous fails. False if there is no group.
   bool Break();
   // Sums once all members have given theirs; `done` comes at another time for each.
   void Reduce(uint64_t member, uint64_t step, worker::DenseGradients gradients);
@@ -43,7 +43,7 @@ class Groups {
     std::shared_ptr<const worker::ReductionPlan> plan;
     Done done;
     bool waits = false;
-    bool loses = false;  // the sum that is on its way
+    bool loses = false;  // the sum in flight
     uint64_t step = 0;
     worker::DenseGradients gradients;
   };
@@ -51,7 +51,7 @@ class Groups {
     v1::ViewId view;
     size_t size = 0;
     bool broken = false;
-    std::map<uint64_t, Member> members;  // those who have joined, by incarnation
+    std::map<uint64_t, Member> members;  // members that have joined, by incarnation
   };
 
   void Break(const std::shared_ptr<Group>& group);

@@ -1,18 +1,18 @@
-// Processes that send whatever they like, under an identity that the transport vouches for: role
-// and index are theirs, and nothing else has to be true.
+// Processes that send arbitrary messages under an identity that the transport authenticates: role
+// and index are true, everything else may be false.
 //
-//   a stranger  a reader, or a worker that the job does not want. It never stops, and the job goes
-//               on as if it were not there
+//   a stranger  a reader, or a worker that the job does not want. It never stops, and the job
+//               continues as if it did not exist
 //   a liar      a member: the process of a worker that does its work and sends everything else
-//               beside it, for a while. What it may decide is its own contribution, and that is
-//               right; so whatever its other messages claim, the job's model is that of the
-//               samples. It leaves out what would be its own contribution made wrong
-//               (LeaveOutOwn). It also pushes steps of which it does not hold all partitions, with
-//               nothing in them: so it says to one shard that the others have closed the step
+//               beside it, for a while. It may decide its own contribution, and that one is right;
+//               so whatever its other messages claim, the model must be the one that the samples
+//               give. It leaves out messages that would falsify its own contribution
+//               (LeaveOutOwn). It also pushes empty steps of which it does not hold all
+//               partitions, and so claims to one shard that the others have closed the step
 //               before
 //
-// What is sent: frames and messages that were recorded, of its own and of others, as they were or
-// with some fields changed; and invented ones.
+// It sends recorded frames and messages, its own and those of other processes, unchanged or with
+// some fields changed; and invented ones.
 #ifndef SLUICE_TESTS_SIMULATION_HOSTILE_PROCESS_H_
 #define SLUICE_TESTS_SIMULATION_HOSTILE_PROCESS_H_
 
@@ -46,14 +46,14 @@ class HostileProcess : public Member {
   void OpenSnapshot();
   void Send(const StreamRef& stream, v1::Header header);
   void Say(const StreamRef& stream, v1::MemberMessage message);
-  // Its own, or another's: of a worker or a shard that lives.
+  // Its own incarnation, or that of another running worker or shard.
   uint64_t SomeIncarnation();
   uint64_t OwnIncarnation();
   v1::Header MakeHello(const ShardProcess& shard);
   v1::Header MakeFrame();
   v1::MemberMessage MakeMessage();
   void LeaveOutOwn(v1::Header* header);
-  // Whether shards believe no member of the view alone that all shards have closed a step.
+  // Whether shards require more than one member's word that all shards have closed a step.
   bool HoldersAreAwaited(const v1::ViewId& view);
 
   const v1::Role role_;

@@ -18,7 +18,7 @@ std::string PathOf(const v1::CheckpointRef& ref, const std::string& name) {
   return absl::StrCat(kFolder, "/", CheckpointFolder(ref), "/", name);
 }
 
-// 0: it is no claim.
+// 0: it is not a claim.
 uint64_t AttemptOfClaim(const std::string& path) {
   uint64_t attempt = 0;
   const bool is_claim = DirectoryOf(path) == kClaims &&
@@ -63,7 +63,7 @@ std::string MemoryStorage::DamageCheckpoint(Random* random) {
     if (manifest.ok()) whole.push_back(*std::move(manifest));
   }
   if (whole.size() < 2) return "";
-  // The newest one most often: a restoration looks at that.
+  // The newest one most often, because a restoration reads it.
   const v1::Manifest& pick = whole[random->OneIn(3) ? random->Below(whole.size()) : 0];
   if (pick.files().empty() || random->OneIn(2)) {
     return DamageFile(PathOf(pick.checkpoint(), "manifest.json"), /*may_remove=*/false, random);
@@ -83,12 +83,12 @@ std::string MemoryStorage::DamageRecord(Random* random) {
     }
   }
   if (paths.empty()) return "";
-  // The newest claim most often: a restoration begins with that.
+  // The newest claim most often, because a restoration begins with it.
   const std::string& path =
       paths[random->OneIn(2) ? random->Below(paths.size()) : paths.size() - 1];
   if (damage_.count(path) > 0) return "";
-  // Where the newest claim is gone, and all shards that knew its attempt, only a checkpoint of the
-  // attempt tells of it.
+  // If the newest claim and all shards that knew its attempt are gone, only a checkpoint of the
+  // attempt shows that it existed.
   const std::vector<v1::CheckpointRef> checkpoints = storage_->ListCheckpoints().value();
   const bool traceless =
       path == paths.back() && AttemptOfClaim(path) > 0 &&
@@ -138,7 +138,7 @@ bool MemoryStorage::Names(const std::string& sentence, const std::string& path) 
   const std::string folder = FileNameOf(DirectoryOf(path));
   if (absl::StartsWith(folder, "attempt-")) return absl::StrContains(sentence, folder);
   if (absl::StrContains(sentence, path)) return true;
-  // Without its claim an attempt is known by its checkpoints.
+  // Without its claim, an attempt is known only from its checkpoints.
   const uint64_t attempt = AttemptOfClaim(path);
   return attempt > 0 &&
          absl::StrContains(sentence, absl::StrCat("no claim of attempt ", attempt, ":"));

@@ -1,4 +1,5 @@
-// A checkpoint storage in memory: the shipped one on a disk that rots and breaks.
+// A checkpoint storage in memory: the shipped implementation on a disk that corrupts files and
+// fails.
 #ifndef SLUICE_TESTS_SIMULATION_MEMORY_STORAGE_H_
 #define SLUICE_TESTS_SIMULATION_MEMORY_STORAGE_H_
 
@@ -23,7 +24,7 @@ class MemoryStorage {
     std::string path;
     bool removed = false;
     bool owner = false;
-    uint64_t claim = 0;  // the attempt that it claims; 0: it is no claim
+    uint64_t claim = 0;  // the attempt that it claims; 0: it is not a claim
   };
 
   MemoryStorage();
@@ -32,20 +33,20 @@ class MemoryStorage {
   CheckpointStorage* operator->() { return storage_.get(); }
   FakeFileSystem& disk() { return disk_; }
 
-  // Flips a bit of a file of a checkpoint, cuts the file or removes it. There are always other
-  // checkpoints that are whole. Says what was done; empty: nothing.
+  // Flips a bit of a checkpoint's file, truncates the file or removes it. Other checkpoints always
+  // remain whole. Returns a description of the damage; empty: none.
   std::string DamageCheckpoint(Random* random);
-  // The same for a claim or the owner file, of which all may be damaged.
+  // The same for a claim or the owner file; all of these may be damaged.
   std::string DamageRecord(Random* random);
 
   std::vector<DamagedFile> Damaged();
-  // Whether a sentence names the file, or the checkpoint that the file belongs to.
+  // Whether a message names the file, or the checkpoint that the file belongs to.
   static bool Names(const std::string& sentence, const std::string& path);
-  // Writes the damaged files as they were.
+  // Restores the damaged files.
   void PutBack();
 
-  // The checkpoints to restore from, best first, and the best manifest: as written, whatever
-  // happened to the files since.
+  // The checkpoints to restore from, best first, and the best manifest: as written, regardless of
+  // later damage.
   std::vector<v1::CheckpointRef> CandidatesAsWritten();
   std::optional<v1::Manifest> NewestAsWritten();
 

@@ -102,14 +102,14 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // An attempt has one coordinator, and a shard has one stream to it, which delivers in order. So an
 // Install always answers the last Pause that the shard has replied to: the coordinator sends the
 // Install before the next Pause, and after a broken stream only what holds now.
-//   ShardRules::FenceInstalls: ViewsTest.ALaterPauseIsAnsweredAnewAndOnlyItsInstallCounts
+//   ShardRules::FenceInstalls: ViewsTest.LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts
 //
 // A pin that outlives a fall-back costs memory for one version of a partition until the partition
 // closes the step again, which replaces the pin; and a cut is reported and written only after its
 // version is committed, that is, after every partition has closed the step again. No message and no
-// file tells that the block was held.
+// file shows that the block was held.
 //   ShardRules::DropPinsAtFallBack:
-//     CutsTest.AFallBackLetsGoOfWhatWasPinnedOfTheVersionThatItTakesBack
+//     CutsTest.FallBackDropsPinsOfTheVersionThatItTakesBack
 //
 // A version that a worker holds whole is never taken back, so it is the same in each later view.
 // What a worker holds of a version in part may be of a version that was taken back, but only where

@@ -14,14 +14,14 @@ struct Mutation {
   std::string name;
   // In which modes the rule matters, the likeliest first.
   std::vector<ScenarioOptions> modes;
-  // Sets the broken rules, and makes the faults likelier that the rule is about.
+  // Sets the broken rules, and makes the faults that the rule concerns more likely.
   std::function<void(Scenario&)> apply;
 };
 
 const std::vector<Mutation>& Mutations();
 
-// The failure that the first seed which finds the mutation reports, with the seed; empty if none of
-// `seeds` seeds does.
+// Returns the seed that first finds the mutation, with its failure; empty if none of `seeds` seeds
+// finds it.
 std::string Find(const Mutation& mutation, uint64_t seeds);
 
 }  // namespace sluice::simulation

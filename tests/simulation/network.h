@@ -3,8 +3,8 @@
 // Intuition. A process is something that handles events one after the other; it can be frozen (its
 // events wait), thawed, and killed (they are lost). A stream is a pair of first-in-first-out lanes
 // with random delays; different streams overtake each other. When a stream is cut, each end notices
-// at a time of its own, so that for a while one side may go on with the old stream while the other
-// has opened a new one; what was on the way may arrive before that, or be lost.
+// at its own time, so for a while one side may use the old stream while the other has opened a new
+// one. Messages in flight may arrive before that, or be lost.
 #ifndef SLUICE_TESTS_SIMULATION_NETWORK_H_
 #define SLUICE_TESTS_SIMULATION_NETWORK_H_
 
@@ -39,7 +39,7 @@ class Process : public std::enable_shared_from_this<Process> {
     }
   }
   void Freeze() { frozen_ = true; }
-  // It does not thaw any more.
+  // It never thaws again.
   void FreezeForGood() { frozen_ = for_good_ = true; }
   void Thaw() {
     if (!frozen_ || for_good_) return;
@@ -67,7 +67,7 @@ class Process : public std::enable_shared_from_this<Process> {
   std::deque<std::function<void()>> waiting_;
 };
 
-// One stream. Whoever holds a reference may look at it; Network changes it.
+// One stream. Holders of a reference may read it; only Network changes it.
 struct Stream {
   uint64_t id = 0;
   struct End {
@@ -81,7 +81,7 @@ struct Stream {
   // For streams of frames: how the client takes what the server sends.
   std::function<void(const v1::Header&, const absl::Cord&)> on_frame;
   bool cut = false;             // nothing more can be sent
-  bool lost_to_client = false;  // and what was on the way does not arrive
+  bool lost_to_client = false;  // and messages in flight do not arrive
   bool lost_to_server = false;
 };
 using StreamRef = std::shared_ptr<Stream>;
@@ -92,11 +92,12 @@ class Network {
 
   ~Network();
 
-  // Until the faults are over, now and then a message is late by much.
+  // Until the faults are over, a message is sometimes very late.
   void set_calm(bool calm) { calm_ = calm; }
 
-  // Opens a stream to whoever `find` names when the request arrives (null or dead: refused).
-  // `accept` runs at the server and may set on_closed; `connected` or `refused` runs at the client.
+  // Opens a stream to the process that `find` returns when the request arrives (null or dead:
+  // refused). `accept` runs at the server and may set on_closed; `connected` or `refused` runs at
+  // the client.
   void Open(std::shared_ptr<Process> client, std::function<std::shared_ptr<Process>()> find,
             std::function<void(StreamRef)> accept, std::function<void(StreamRef)> connected,
             std::function<void()> refused);
@@ -105,7 +106,7 @@ class Network {
   void ToServer(const StreamRef& stream, std::function<void()> deliver);
   void ToClient(const StreamRef& stream, std::function<void()> deliver);
 
-  // One end closes: it hears nothing more, the other end hears of it behind all messages.
+  // One end closes: it receives nothing more; the other end is notified after all messages.
   void CloseByClient(const StreamRef& stream);
   void CloseByServer(const StreamRef& stream);
 

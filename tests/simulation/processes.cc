@@ -238,7 +238,7 @@ void CoordinatorProcess::CheckContents(const coordinator::StorageContents& conte
   bool claims_are_whole = true;
   for (const MemoryStorage::DamagedFile& file : damaged) {
     claims_are_whole = claims_are_whole && file.claim == 0;
-    // Nothing tells of a claim that was removed and had no successor.
+    // A claim that was removed and had no successor leaves no trace.
     const bool claim = file.claim > 0 && file.claim <= newest_claim;
     // An owner that is missing is made, as one that is damaged is. Other damage left it legible.
     const bool owner =
@@ -251,7 +251,7 @@ void CoordinatorProcess::CheckContents(const coordinator::StorageContents& conte
   std::vector<v1::CheckpointRef> candidates = storage.CandidatesAsWritten();
   if (candidates.empty()) return;
   if (!contents.has_newest) {
-    cluster_.checker().Fail("training begins anew beside checkpoints");
+    cluster_.checker().Fail("training begins again although there are checkpoints");
     return;
   }
   const std::pair<uint64_t, uint64_t> used = KeyOf(contents.newest.checkpoint());
@@ -582,7 +582,8 @@ void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
   }
   auto clock = pull_clock_.find(action.stream);
   if (clock == pull_clock_.end()) return;
-  // Of another shard than the arbiter, whose data follow its word.
+  // Data count only from a shard other than the arbiter; the arbiter sends a PullAnswer before its
+  // data.
   const bool data = action.header.has_data() && action.header.data().cut() == 0 &&
                     action.header.data().partition() != 0 && action.header.data().request() != 0;
   const bool arbiter = core_.Content(0) != nullptr;
@@ -688,7 +689,7 @@ void ShardProcess::On(const ps::CloseStream& action) {
 }
 
 void ShardProcess::On(const ps::SendToCoordinator& action) {
-  // Without a stream nobody hears it.
+  // Without a stream it reaches no process.
   if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
   if (action.message.has_pause_reply() && core_.status().has_view) {
     cluster_.checker().OnPauseReply(Look());

@@ -1,5 +1,5 @@
-// The shells of the simulated processes: what the real ones do with threads, sockets and files, on
-// simulated time.
+// The shells of the simulated processes: on simulated time, they do what the real shells do with
+// threads, sockets and files.
 #ifndef SLUICE_TESTS_SIMULATION_PROCESSES_H_
 #define SLUICE_TESTS_SIMULATION_PROCESSES_H_
 
@@ -96,7 +96,7 @@ class Member : public Process {
   Member(Cluster* cluster, std::string name) : cluster_(*cluster), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
-  // It says what it likes: that its streams are closed for it is as it should be.
+  // It sends arbitrary messages, so it is right that its streams are closed.
   bool hostile() const { return hostile_; }
 
  protected:
@@ -131,7 +131,7 @@ class ShardProcess : public Member {
   void OnFrame(const StreamRef& stream, const v1::Header& header, const absl::Cord& payload);
 
  private:
-  // A stream of our own to another shard.
+  // This shard's stream to another shard.
   struct Peer {
     v1::ProcessId process;
     std::string address;

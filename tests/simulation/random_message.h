@@ -1,9 +1,9 @@
 // Messages with fields at random, within their types.
 //
-// Intuition. A value that no process has ever said is refused by the first comparison; a value that
-// another process said a moment ago gets further. So half of the numbers come from messages that
-// were seen (incarnations, versions, clocks, cuts), or lie beside one, and the others are small, at
-// the edges of their types, or anything.
+// Intuition. A value that no process has ever sent is refused by the first comparison; a value that
+// another process has just sent gets further. So half of the numbers are from seen messages
+// (incarnations, versions, clocks, cuts) or next to such a number; the others are small, at the
+// limits of their types, or arbitrary.
 #ifndef SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 #define SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 

@@ -1,4 +1,4 @@
-// A reader: asks for a snapshot, pulls it whole from the shards, and ends its call.
+// A reader: requests a snapshot, pulls it whole from the shards, and ends its call.
 #ifndef SLUICE_TESTS_SIMULATION_READER_PROCESS_H_
 #define SLUICE_TESTS_SIMULATION_READER_PROCESS_H_
 

@@ -1,4 +1,4 @@
-// Simulated time: what happens when, in an order that the seed alone decides.
+// Simulated time: the order of events, which the seed alone determines.
 #ifndef SLUICE_TESTS_SIMULATION_SCHEDULER_H_
 #define SLUICE_TESTS_SIMULATION_SCHEDULER_H_
 

@@ -1,15 +1,15 @@
 // A model whose training can be predicted exactly.
 //
 // Intuition. Every sample contributes a random integer of its own to each tensor, and the optimizer
-// adds. So the sum says which samples were applied how often: a missing or repeated one shows. A
+// adds. So the sum shows how often each sample was applied: a missing or repeated one changes it. A
 // tensor has three elements (float64):
 //
 //   0  sum   initial value + the integers of all samples applied: known for every version
 //   1  tag   every computation contributes a random integer, so that two closings of the same step
-//            differ: what is mixed from two histories shows
-//   2  real  numbers whose sum depends on the order of addition: what must be BitExact shows
+//            differ: a mixture of two histories shows
+//   2  real  numbers whose sum depends on the order of addition: a violation of BitExact shows
 //
-// With `rows`, every other tensor is a table of one row, which some samples name and others do not.
+// With `rows`, every second tensor is a table of one row, which only some samples name.
 //
 // The last tensor never has a gradient and must never change, if there are more than three.
 #ifndef SLUICE_TESTS_SIMULATION_TOY_MODEL_H_

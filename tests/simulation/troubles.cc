@@ -120,19 +120,19 @@ const std::vector<Trouble>& Troubles() {
          AtLeast(4, s);
        },
        nullptr},
-      {"leave_all", "all workers are told to leave at once",
+      {"leave_all", "all workers receive SIGTERM at once",
        [](Scenario* s) {
          s->leave_all = 10;
          AtLeast(4, s);
        },
        nullptr},
-      {"leave_shards", "shards are told to leave",
+      {"leave_shards", "shards receive SIGTERM",
        [](Scenario* s) {
          s->leave_shard = 10;
          AtLeast(4, s);
        },
        nullptr},
-      {"leave_coordinators", "coordinators are told to leave",
+      {"leave_coordinators", "coordinators receive SIGTERM",
        [](Scenario* s) {
          s->leave_coordinator = 10;
          AtLeast(4, s);

@@ -1,5 +1,5 @@
-// What a simulated job may have besides the faults that every seed has: each a name that the
-// simulator's command line takes (--with=hostile,damage).
+// Troubles that a simulated job may have in addition to the faults of every seed. Each has a name
+// for the simulator's command line (--with=hostile,damage).
 #ifndef SLUICE_TESTS_SIMULATION_TROUBLES_H_
 #define SLUICE_TESTS_SIMULATION_TROUBLES_H_
 
@@ -23,7 +23,7 @@ struct Trouble {
 
 const std::vector<Trouble>& Troubles();
 
-// Names separated by commas. INVALID_ARGUMENT names what is no trouble.
+// Names separated by commas. INVALID_ARGUMENT names the word that is not a trouble.
 absl::Status AddTroubles(absl::string_view names, Scenario* scenario);
 // "kill_worker=10,join=2": these kinds of fault, with these weights, and no others.
 absl::Status SetFaults(absl::string_view weights, Scenario* scenario);

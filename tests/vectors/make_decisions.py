@@ -423,7 +423,7 @@ def lives():
     suspended.change_view(0)
     suspended.live(10)
     suspended.change_view(suspended.core.step, member=False, others=False)
-    # As at a target: who was a member evaluates what training has come to.
+    # As at a target: the previous member evaluates the final version.
     suspended.tell(evaluate=wire.Evaluate(evaluation=1, cut=1, version=suspended.core.step + 1,
                                           samples=wire.Range(begin=0, end=10)))
     for _ in range(10):

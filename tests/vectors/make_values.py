@@ -207,7 +207,7 @@ def malformed():
     yield '1a021200' + '1a0312016a'  # a batch with a payload that belongs to no block
     yield '1a00' * 257    # more frames than are taken
     yield '1800'          # a batch that is a number
-    yield '22021001'      # a payload in memory that nobody has agreed on
+    yield '22021001'      # a payload in memory that was not agreed on
     yield '2200'          # ... at no place
     yield '2202100122021001'  # ... at two
     yield '12016122021001'    # ... and beside the frame

@@ -11,8 +11,7 @@
 //   v = exp_avg_sq, or with amsgrad  v = max_exp_avg_sq = max(max_exp_avg_sq, exp_avg_sq)
 //   w = w - learning_rate / (1 - beta1^count) exp_avg / (sqrt(v) / sqrt(1 - beta2^count) + eps)
 //
-// PyTorch's eps stands outside of the bias correction, as here; the paper's other form has it
-// inside.
+// eps is outside of the bias correction, as in PyTorch; the paper's other form has it inside.
 
 #include <cmath>
 #include <cstddef>
@@ -95,7 +94,7 @@ void Adam(const AdamFactors<T> f, const StepRange<T>& range) {
     average_out[i] = m;
     average_square_out[i] = v;
     if constexpr (kAmsgrad) {
-      v = v <= max_average_square[i] ? max_average_square[i] : v;  // a NaN comes through
+      v = v <= max_average_square[i] ? max_average_square[i] : v;  // keeps a NaN
       max_average_square_out[i] = v;
     }
     w_out[i] = f.shrink * w[i] + f.step_size * m / (std::sqrt(v) / f.root_correction + f.eps);

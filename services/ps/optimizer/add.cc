@@ -1,4 +1,4 @@
-// w = w + gradient: the sum of what is pushed. For values that are updates already (federated
+// w = w + gradient: sums the pushed values. For values that are already updates (federated
 // averaging, models that compute their own step), and for tests, where integers in floating point
 // make every result exact. Takes no learning rate.
 

@@ -43,7 +43,7 @@ absl::StatusOr<ParameterGroups::Group> MakeGroup(const v1::OptimizerSpec& spec,
 }  // namespace
 
 absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec& spec) {
-  // First, so that what is wrong in the optimizer itself is not blamed on a group.
+  // First, so that an error in the optimizer itself is not reported for a group.
   absl::StatusOr<Group> rest = MakeGroup(spec, v1::OptimizerSpec::Group());
   if (!rest.ok()) return rest.status();
   ParameterGroups groups;
@@ -75,13 +75,12 @@ size_t ParameterGroups::IndexOf(absl::string_view tensor) const {
   return patterns_.size();
 }
 
-// Only the last star need ever be tried again: whatever an earlier one could take, this one can
-// too.
+// Only the last star must be tried again: it can match everything that an earlier star could.
 bool GlobMatches(absl::string_view pattern, absl::string_view name) {
   size_t p = 0;
   size_t n = 0;
-  size_t star = absl::string_view::npos;  // the last one seen
-  size_t star_end = 0;                    // in the name, behind what it stands for now
+  size_t star = absl::string_view::npos;  // the last star seen
+  size_t star_end = 0;                    // in the name, after its current match
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

@@ -25,15 +25,15 @@ class ParameterGroups {
     std::unique_ptr<const Optimizer> optimizer;
   };
 
-  // INVALID_ARGUMENT names the group and the field: a value out of range, a group or a pattern that
-  // is empty.
+  // INVALID_ARGUMENT names the group and the field for a value out of range, or an empty group or
+  // pattern.
   static absl::StatusOr<ParameterGroups> Create(const v1::OptimizerSpec& spec);
 
-  // Of groups, the default one included, which is the last.
+  // Number of groups, including the default one, which is the last.
   size_t size() const { return groups_.size(); }
   const Group& operator[](size_t index) const { return groups_[index]; }
 
-  // The group of a tensor. Looks at every pattern: ask once for each tensor.
+  // The group of a tensor. Tries every pattern, so call it once per tensor.
   size_t IndexOf(absl::string_view tensor) const;
   const Group& For(absl::string_view tensor) const { return groups_[IndexOf(tensor)]; }
 
@@ -44,8 +44,8 @@ class ParameterGroups {
   std::vector<Group> groups_;
 };
 
-// Whether a whole name matches a glob: '*' stands for any characters (dots too), '?' for one, all
-// others for themselves.
+// Whether a whole name matches a glob: '*' matches any characters (dots too), '?' matches one,
+// every other character matches itself.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
 }  // namespace sluice

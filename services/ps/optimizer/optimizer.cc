@@ -25,7 +25,7 @@ void CheckSizes(const StepRange<T>& range, size_t slots) {
   }
 }
 
-// A sub-range's sources, with parameters in float. The outputs are set by the caller.
+// The inputs of a sub-range, with parameters in float. The caller sets the outputs.
 template <typename Half>
 StepRange<float> Part(const StepRange<Half>& range, size_t slots, size_t begin, size_t count) {
   StepRange<float> part;
@@ -86,11 +86,11 @@ absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
                     CheckNotNegative("eps", spec.eps()),
                     CheckNotNegative("weightDecay", spec.weight_decay())});
     case v1::OptimizerSpec::ADD:
-    case v1::OptimizerSpec::PLUGIN:  // MakePlugin looks at the rest
+    case v1::OptimizerSpec::PLUGIN:  // MakePlugin checks the rest
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("optimizer.name is ", spec.name(), ", which is no optimizer's number"));
+          absl::StrCat("optimizer.name is ", spec.name(), ", which is not an optimizer"));
   }
 }
 
@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec
       return optimizer_internal::MakeAdd();
     case v1::OptimizerSpec::PLUGIN:
       return optimizer_internal::MakePlugin(spec);
-    default:  // CheckSpec let no other pass
+    default:  // CheckSpec rejects any other name
       return optimizer_internal::MakeSgd(spec);
   }
 }

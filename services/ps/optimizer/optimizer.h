@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What is particular to one step of one tensor.
+// The arguments of one step of one tensor.
 struct StepArguments {
   // The group's learning rate times the schedule's factor (groups.h, schedule.h). Add ignores it.
   double learning_rate = 0;
@@ -22,11 +22,11 @@ struct StepArguments {
   uint64_t count = 1;
   // The gradient is multiplied by it first: 1 / samples, times the factor of norm clipping.
   double gradient_scale = 1;
-  // SGD: its momentum is less by this, but at least 0.
+  // SGD: subtracted from its momentum, which stays at least 0.
   double momentum_taken_off = 0;
 };
 
-// An array of optimizer state, of as many elements as the tensor.
+// An array of optimizer state with as many elements as the tensor.
 struct SlotSpec {
   absl::string_view name;  // as in PyTorch's optimizer state: "exp_avg"; lives forever
   double initial_value;    // of every element, before the first update
@@ -34,8 +34,8 @@ struct SlotSpec {
 
 inline constexpr size_t kMaxSlots = 3;
 
-// One contiguous range of elements, in version s and, beside it, in version s + 1. All spans have
-// one size; `slots` and `slots_out` are filled up to the optimizer's number of slots, in its order.
+// One contiguous range of elements, in version s and in version s + 1. All spans have one size;
+// `slots` and `slots_out` are filled up to the optimizer's number of slots, in its order.
 //
 // An output may be exactly its own input (update in place): parameters_out == parameters,
 // slots_out[i] == slots[i]. No other overlap.
@@ -51,8 +51,8 @@ struct StepRange {
 };
 
 // An update rule, with its hyper-parameters. Elementwise: a tensor may be updated in any pieces, in
-// any order, on any threads, with the same bits. Arguments are named and meant as in PyTorch, and
-// the results are LibTorch's up to rounding.
+// any order, on any threads, with the same bits. Arguments have PyTorch's names and meanings, and
+// the results equal LibTorch's up to rounding.
 //
 // Parameters in BFloat16 and Float16 have their gradient and state in float, are updated in float,
 // and rounded to nearest.
@@ -65,9 +65,9 @@ class Optimizer {
   // State beside each tensor, in the order of StepRange::slots. At most kMaxSlots; may be none.
   virtual absl::Span<const SlotSpec> slots() const = 0;
 
-  // Whether a step leaves every element whose gradient is +0 as it is, and its state: bit for bit,
-  // whatever the other arguments are, if a step has written that element before. (The first may do
-  // more: a parameter of -0 to which +0 is added is +0 from then on.)
+  // Whether a step leaves every element whose gradient is +0, and its state, unchanged bit for bit,
+  // whatever the other arguments are, provided that a step has written that element before. (The
+  // first step may change it: a parameter of -0 to which +0 is added becomes +0.)
   virtual bool KeepsWhereGradientIsZero() const { return false; }
 
   // Writes the next version of a range.
@@ -87,7 +87,7 @@ class Optimizer {
 };
 
 // The optimizer that `spec` names, with exactly its values (a 0 is a 0, not a default; schedule,
-// clip_norm and groups are others' business: see groups.h). INVALID_ARGUMENT names the field whose
+// clip_norm and groups are handled elsewhere: see groups.h). INVALID_ARGUMENT names the field whose
 // value is out of the range that PyTorch allows.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec);
 

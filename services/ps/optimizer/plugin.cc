@@ -1,4 +1,4 @@
-// An optimizer of a shared library (include/sluice/optimizer_plugin.h).
+// An optimizer from a shared library (include/sluice/optimizer_plugin.h).
 
 #include <dlfcn.h>
 
@@ -29,7 +29,8 @@ constexpr char kPathVariable[] = "SLUICE_PLUGIN_PATH";
 constexpr const char* kDirectories[] = {"/usr/local/lib/sluice", "/usr/lib/sluice"};
 constexpr size_t kMaxSlotName = 64;
 
-static_assert(SLUICE_OPTIMIZER_MAX_SLOTS == kMaxSlots, "the header promises as many");
+static_assert(SLUICE_OPTIMIZER_MAX_SLOTS == kMaxSlots,
+              "the plugin header promises the same number");
 
 class PluginOptimizer final : public Optimizer {
  public:
@@ -81,7 +82,7 @@ absl::Status Refusal(const std::string& what) {
 
 absl::StatusOr<std::string> Find(const std::string& name) {
   if (name.empty() || absl::StrContains(name, '/')) {
-    return Refusal(absl::StrCat("`", name, "` is no library's name"));
+    return Refusal(absl::StrCat("`", name, "` is not the name of a library"));
   }
   std::vector<std::string> directories;
   if (const char* variable = std::getenv(kPathVariable); variable != nullptr) {
@@ -98,19 +99,19 @@ absl::StatusOr<std::string> Find(const std::string& name) {
 }
 
 absl::StatusOr<const SluiceOptimizerPlugin*> Load(const std::string& path) {
-  // Never closed: names of slots and code of threads that still run lie in it.
+  // Never closed: it contains the slots' names, and code that other threads may still run.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Refusal(absl::StrCat("cannot be loaded: ", dlerror()));
   const auto* const plugin =
       static_cast<const SluiceOptimizerPlugin*>(dlsym(library, SLUICE_OPTIMIZER_SYMBOL));
   if (plugin == nullptr) {
     return Refusal(absl::StrCat(path, " exports no `", SLUICE_OPTIMIZER_SYMBOL,
-                                "`: it is no optimizer of Sluice's"));
+                                "`: it is not a Sluice optimizer"));
   }
   if (plugin->abi != SLUICE_OPTIMIZER_ABI) {
     return Refusal(absl::StrCat(path, " was built against version ", plugin->abi,
                                 " of sluice/optimizer_plugin.h, these shards have version ",
-                                SLUICE_OPTIMIZER_ABI, "; build it anew"));
+                                SLUICE_OPTIMIZER_ABI, "; rebuild it"));
   }
   return plugin;
 }
@@ -120,7 +121,7 @@ absl::StatusOr<std::vector<SlotSpec>> SlotsOf(const SluiceOptimizerPlugin& plugi
   SluiceOptimizerSlot raw[SLUICE_OPTIMIZER_MAX_SLOTS] = {};
   const size_t count = plugin.slots(optimizer, raw);
   if (count > kMaxSlots) {
-    return Refusal(absl::StrCat(path, " wants ", count, " slots, there are at most ", kMaxSlots));
+    return Refusal(absl::StrCat(path, " has ", count, " slots, the limit is ", kMaxSlots));
   }
   std::vector<SlotSpec> slots;
   std::set<absl::string_view> names;

@@ -24,7 +24,7 @@ class PluginTest : public testing::Test {
   PluginTest() {
     folder_ = testing::TempDir() + "/broken";
     std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ + "/libtext.so") << "this is no library";
+    std::ofstream(folder_ + "/libtext.so") << "this is not a library";
     const std::string path =
         absl::StrCat("examples/plugins/lion:services/ps/optimizer/testing:", folder_);
     setenv("SLUICE_PLUGIN_PATH", path.c_str(), 1);
@@ -135,25 +135,25 @@ TEST_F(PluginTest, GroupsOfAJobHaveALibrarysOptimizerEach) {
   EXPECT_EQ(groups->For("fc1.weight").optimizer->slots()[0].name, "exp_avg");
 }
 
-TEST_F(PluginTest, ALibraryThatIsNotThereIsNamedWithWhereItWasSoughtAndWhatToDo) {
+TEST_F(PluginTest, ErrorNamesMissingLibraryAndSearchedDirectories) {
   EXPECT_THAT(Refusal(SpecOf("tiger")),
               AllOf(HasSubstr("there is no libtiger.so in examples/plugins/lion, "),
                     HasSubstr("/usr/lib/sluice"), HasSubstr("SLUICE_PLUGIN_PATH")));
-  EXPECT_THAT(Refusal(SpecOf("../lion")), HasSubstr("`../lion` is no library's name"));
-  EXPECT_THAT(Refusal(SpecOf("")), HasSubstr("is no library's name"));
+  EXPECT_THAT(Refusal(SpecOf("../lion")), HasSubstr("`../lion` is not the name of a library"));
+  EXPECT_THAT(Refusal(SpecOf("")), HasSubstr("is not the name of a library"));
 }
 
 TEST_F(PluginTest, ALibraryBuiltAgainstAnotherVersionIsRefusedWithBothVersions) {
   EXPECT_THAT(Refusal(SpecOf("other_abi")),
               AllOf(HasSubstr("was built against version 2"), HasSubstr("have version 1"),
-                    HasSubstr("build it anew")));
+                    HasSubstr("rebuild it")));
 }
 
-TEST_F(PluginTest, WhatIsNoLibraryOrNoOptimizerIsRefused) {
+TEST_F(PluginTest, RefusesFilesThatAreNoLibraryOrNoOptimizer) {
   EXPECT_THAT(Refusal(SpecOf("text")),
               AllOf(HasSubstr("cannot be loaded"), HasSubstr("libtext.so")));
-  EXPECT_THAT(Refusal(SpecOf("no_optimizer")), HasSubstr("it is no optimizer of Sluice's"));
-  EXPECT_THAT(Refusal(SpecOf("too_many_slots")), HasSubstr("wants 4 slots, there are at most 3"));
+  EXPECT_THAT(Refusal(SpecOf("no_optimizer")), HasSubstr("it is not a Sluice optimizer"));
+  EXPECT_THAT(Refusal(SpecOf("too_many_slots")), HasSubstr("has 4 slots, the limit is 3"));
 }
 
 TEST_F(PluginTest, ParametersThatTheLibraryDoesNotTakeAreRefusedInItsWords) {

@@ -58,7 +58,7 @@ absl::Status ValidateSchedule(const v1::Schedule& schedule) {
       }
       return absl::OkStatus();
     default:
-      return invalid("type is ", schedule.type(), ", which is no schedule's number");
+      return invalid("type is ", schedule.type(), ", which is not a schedule type");
   }
 }
 

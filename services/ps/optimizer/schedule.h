@@ -8,16 +8,16 @@
 
 namespace sluice {
 
-// What the learning rate is multiplied with at a step, counted from 0 (synchronous: the version
-// that the update reads; asynchronous: the update's ordinal).
+// The factor for the learning rate at a step, counted from 0 (synchronous: the version that the
+// update reads; asynchronous: the update's ordinal).
 //
 // With W = warmup_steps:
 //   step < W   (step + 1) / W, so the first step is not wasted and step W - 1 has the full rate
 //   else, with t = step - W:
 //     CONSTANT  1
-//     STEP      gamma ^ floor(t / step_size) (torch.optim.lr_scheduler.StepLR) COSINE    min_factor
-//     + (1 - min_factor) (1 + cos(pi t / T)) / 2   (SGDR, arXiv:1608.03983, no restart)
-//               with T = total_steps - W; min_factor from t = T on
+//     STEP      gamma ^ floor(t / step_size), as torch.optim.lr_scheduler.StepLR
+//     COSINE    min_factor + (1 - min_factor) (1 + cos(pi t / T)) / 2, T = total_steps - W;
+//               min_factor from t = T on (SGDR, arXiv:1608.03983, without restarts)
 //
 // `schedule` must have passed ValidateSchedule.
 double ScheduleFactor(const v1::Schedule& schedule, uint64_t step);

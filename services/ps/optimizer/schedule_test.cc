@@ -111,7 +111,7 @@ TEST(Schedule, RefusesWhatIsOutOfRangeByName) {
       {Cosine(10, 1.5), "optimizer.schedule.minFactor is 1.5, must be within 0 and 1"},
       {Cosine(10, std::numeric_limits<double>::quiet_NaN()),
        "optimizer.schedule.minFactor is nan, must be within 0 and 1"},
-      {unknown, "optimizer.schedule.type is 77, which is no schedule's number"},
+      {unknown, "optimizer.schedule.type is 77, which is not a schedule type"},
   };
   for (const auto& test : kCases) {
     const absl::Status status = ValidateSchedule(test.schedule);

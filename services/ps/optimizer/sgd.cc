@@ -7,7 +7,7 @@
 //
 // Momentum in PyTorch's form, with the learning rate outside of the buffer: I. Sutskever, J.
 // Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum in deep learning",
-// ICML 2013, tells the difference.
+// ICML 2013, describes the difference.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// One shard's core with everything around it played by hand: coordinator, workers, other shards.
+// One shard's core; the test plays everything around it: coordinator, workers, other shards.
 #ifndef SLUICE_SERVICES_PS_TESTING_SHARD_HARNESS_H_
 #define SLUICE_SERVICES_PS_TESTING_SHARD_HARNESS_H_
 
@@ -28,13 +28,13 @@ inline constexpr uint64_t kOtherShardIncarnation = 5001;
 absl::Cord CordOf(const std::vector<float>& values);
 std::vector<float> FloatsOf(const absl::Cord& bytes);
 
-// "w" (4 floats, partition 0 and block 0) and "b" (2 floats, partition 1 and block 1), both born as
-// zeros. The optimizer is Add unless changed: a step adds the mean over its samples.
+// "w" (4 floats, partition 0 and block 0) and "b" (2 floats, partition 1 and block 1), both
+// initialized to zeros. The optimizer is Add unless changed: a step adds the mean over its samples.
 class ShardHarness {
  public:
   ShardHarness();
 
-  // ---- what the job is; to be changed before Prepare
+  // ---- the job; change it before Prepare
   v1::JobSpec job;
   v1::TensorTable table;
   ShardOptions options;
@@ -61,11 +61,11 @@ class ShardHarness {
   // Prepare, push version 0 (zeros, or `w` and `b`), and install view 1 at step 0.
   void Begin(const std::vector<uint64_t>& members);
 
-  // ---- workers, by incarnation. A stream says Hello when it is opened; its process is admitted
+  // ---- workers, by incarnation. A stream sends Hello when it is opened; its process is admitted
   // before, unless `admits` is false.
   bool admits = true;
   StreamId Open(uint64_t incarnation, v1::Role role = v1::WORKER);
-  // A stream that says nothing.
+  // A stream that sends no Hello.
   StreamId OpenSilent();
   v1::Header MakeHello(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0) const;
   // Adds the process to those that the coordinator admits.
@@ -83,7 +83,7 @@ class ShardHarness {
   // The first ask of an attempt, which its views name.
   static v1::AskId FirstAsk(uint64_t attempt);
 
-  // ---- what came of it, since the last Take
+  // ---- results since the last Take
   std::vector<v1::Header> TakeFrames(StreamId stream);
   std::vector<SendFrame> TakeSent(StreamId stream);
   // Data frames only: (partition, version) -> values.

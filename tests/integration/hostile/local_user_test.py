@@ -92,7 +92,7 @@ class LocalUserTest(unittest.TestCase):
     def wait_for_training(self):
         text = pathlib.Path(self.folder / 'state' / 'private' / 'logs' / 'ps-0.log')
         job_processes.JobProcesses.wait_until(
-            lambda: text.exists() and 'Installed a view' in text.read_text(), 60, 'training began')
+            lambda: text.exists() and 'View installed' in text.read_text(), 60, 'training began')
 
     def test_another_user_of_the_machine_reads_and_changes_nothing(self):
         self.wait_for_training()

@@ -1,2 +1,2 @@
-// A library that is none of Sluice's.
+// A library that is not a Sluice optimizer.
 extern "C" __attribute__((visibility("default"))) int Answer() { return 42; }

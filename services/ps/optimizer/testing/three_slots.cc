@@ -1,4 +1,4 @@
-// An optimizer of which each argument and each array shows in another one.
+// An optimizer that writes each of its arguments to a different array.
 #include "include/sluice/optimizer_plugin.h"
 
 namespace {

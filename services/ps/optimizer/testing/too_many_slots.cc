@@ -1,4 +1,4 @@
-// An optimizer that wants more state than there is room for.
+// An optimizer with more slots than are allowed.
 #include "include/sluice/optimizer_plugin.h"
 
 namespace {

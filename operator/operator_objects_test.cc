@@ -96,7 +96,7 @@ TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_EQ(kube::ControllerUidOf(Found()), kube::UidOf(cluster_.GetJob("a")));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_P(TakenNameTest, OutlivesTheJob) {
@@ -243,7 +243,7 @@ TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessor
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "and the refusal is told";
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady") << "and the refusal is told";
 }
 
 TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
@@ -255,7 +255,7 @@ TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
     EXPECT_EQ(Get(*own.type, own.name)["metadata"]["labels"], before["metadata"]["labels"]);
     EXPECT_EQ(kube::UidOf(Get(*own.type, own.name)), kube::UidOf(before));
   }
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
@@ -361,7 +361,7 @@ TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "it may pass";
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady") << "it may pass";
   for (int i = 0; i < 6; ++i) cluster_.Pass(absl::Seconds(10));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), absl::StrCat("True/", GetParam().reason));
   EXPECT_THAT(Told("Degraded"), HasSubstr(GetParam().message));
@@ -369,7 +369,7 @@ TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
   fails_ = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_P(LastingFailureTest, ThatPassesWithinMomentsIsNotTold) {
@@ -389,11 +389,11 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"DeadWebhook", 500,
                 "Internal error occurred: failed calling webhook \"gate.example.com\": connection "
                 "refused",
-                "WebhookFails"},
-        Failure{"Unauthorized", 401, "Unauthorized", "ApiServerFails"},
+                "WebhookUnavailable"},
+        Failure{"Unauthorized", 401, "Unauthorized", "APIServerUnavailable"},
         Failure{"NotFound", 404, "the server could not find the requested resource",
-                "ApiServerFails"},
-        Failure{"TooManyRequests", 429, "too many requests", "ApiServerFails"}),
+                "APIServerUnavailable"},
+        Failure{"TooManyRequests", 429, "too many requests", "APIServerUnavailable"}),
     [](const auto& info) { return info.param.test; });
 
 TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
@@ -415,7 +415,7 @@ TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
   code = 0;
   cluster_.Pass(absl::Seconds(31));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
@@ -453,7 +453,7 @@ TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHas
   Merge(reconciler::Pods(), "a-worker-0",
         {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
   cluster_.Pass(absl::Seconds(30));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
@@ -474,7 +474,7 @@ TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {
   cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 }  // namespace

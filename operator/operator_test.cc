@@ -215,7 +215,7 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
@@ -250,7 +250,7 @@ TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
@@ -475,7 +475,7 @@ TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
   cluster_.frozen = nullptr;
   finalizers(nullptr);
   cluster_.Pass(absl::Seconds(2));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 // ---- sizes
@@ -490,7 +490,7 @@ TEST_F(OperatorTest, WorkersAreAddedAndRemovedWhileTheJobTrains) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0",
                                                         "a-worker-1", "a-worker-2", "a-worker-3"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.workers()), 4u);
   cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -515,7 +515,7 @@ TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
                                                         "a-ps-2", "a-worker-0", "a-worker-1"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
@@ -560,7 +560,7 @@ TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "SwitchingMode"));
 }
@@ -720,7 +720,7 @@ TEST_F(OperatorTest, AnImageThatIsNotThereIsToldAndMendedByAnother) {
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(GetString(cluster_.Pod("a-ps-0")["spec"]["containers"][0], {"image"}), "right:1");
   EXPECT_EQ(Restarts("total"), 0);
 }
@@ -756,7 +756,7 @@ TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
   full = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
 }
 

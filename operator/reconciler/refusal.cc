@@ -25,7 +25,7 @@ constexpr Words kWords[] = {
     {" denied the request", "Forbidden",
      "an admission webhook of the cluster refuses it: correct the job's templates, or have the "
      "webhook's policy changed"},
-    {"failed calling webhook", "WebhookFails",
+    {"failed calling webhook", "WebhookUnavailable",
      "an admission webhook of the cluster does not answer: mend it, or have its failurePolicy "
      "changed"},
     {"exceeded quota: ", "QuotaExceeded", "raise the quota, or ask for less in the templates"},
@@ -63,7 +63,7 @@ Refusal RefusalOf(const absl::Status& status) {
   }
   for (const Words& words : kWords) {
     if (!absl::StrContains(message, words.text)) continue;
-    return told(words.reason, words.advice, absl::string_view(words.reason) == "WebhookFails");
+    return told(words.reason, words.advice, absl::string_view(words.reason) == "WebhookUnavailable");
   }
   if (absl::IsPermissionDenied(status)) {
     return told("Forbidden",
@@ -78,7 +78,7 @@ Refusal RefusalOf(const absl::Status& status) {
                 "the API server does not take an object that the operator makes of the job: the "
                 "message names the field");
   }
-  return told("ApiServerFails",
+  return told("APIServerUnavailable",
               "tried again by itself, every 30 s at the latest: look at the API server and the "
               "operator's log",
               /*may_pass=*/true);

@@ -345,14 +345,14 @@ class Reporter {
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (!Accepted()) return job_.problem.reason;
-    if (findings_.phase == v1::JobProgress::BIRTH) return "MakingModel";
+    if (findings_.phase == v1::JobProgress::BIRTH) return "Initializing";
     return findings_.resizing || findings_.switching ? "Restarting" : "Starting";
   }
 
   void Scaling() {
     const uint32_t shards = job_.job.spec.parameter_server().replicas();
     const uint32_t sized = recovery_.sized_workers;
-    std::string reason = "AsWanted", message;
+    std::string reason = "ReplicasReady", message;
     if (findings_.resizing && !Over()) {
       reason = "ScalingShards";
       message = absl::StrCat(recovery_.shards, " -> ", shards,
@@ -361,7 +361,7 @@ class Reporter {
       reason = "ScalingWorkers";
       message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
     }
-    const bool scaling = reason != "AsWanted";
+    const bool scaling = reason != "ReplicasReady";
     const bool was = HasCondition(status_, "Scaling");
     if (Set("Scaling", scaling, reason, message) && scaling) {
       Tell(Type::kNormal, reason, "Scale", message);
@@ -375,7 +375,7 @@ class Reporter {
     const bool idle = Ending().has_value() || !Accepted() || recovery_.shards == 0;
     if (idle) {
       Set("Ready", false, NotRunning(), "");
-      Set("Degraded", false, "AsWanted", "");
+      Set("Degraded", false, "ReplicasReady", "");
       return;
     }
     Trouble trouble = world_.refused.empty() ? waiting_ : world_.refused;
@@ -407,7 +407,7 @@ class Reporter {
     }
     const bool degraded = !trouble.empty();
     const bool changed =
-        Set("Degraded", degraded, degraded ? trouble.reason : "AsWanted", trouble.message);
+        Set("Degraded", degraded, degraded ? trouble.reason : "ReplicasReady", trouble.message);
     // Ends of pods have events of their own.
     const bool told = trouble.reason == "ProcessesFail" || trouble.reason == "ProcessesMissing";
     if (changed && degraded && !told) {

@@ -39,7 +39,7 @@ struct Summary {
 // What stands in status.summary; any other word is the reason for which pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
-    {"MakingModel", Phase::BIRTH, ""},
+    {"Initializing", Phase::BIRTH, ""},
     {"Training", Phase::TRAINING, ""},
     {"Evaluating", Phase::EVALUATING, ""},
     {"Saving", Phase::SAVING, ""},

@@ -207,9 +207,9 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
     ASSERT_EQ(kube::Find(cluster_.Pod("a-worker-0"), {"status", "phase"}), nullptr)
         << "a new pod was to be there after the delay " << i;
   }
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFail");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFailing");
   EXPECT_EQ(LastFailure()["message"], "exit code 1: no such file: /data/mnist");
-  EXPECT_EQ(Summary(), "Failing");
+  EXPECT_EQ(Summary(), "CrashLoopBackOff");
   // Mended from outside.
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());

@@ -49,7 +49,7 @@ constexpr Summary kSummaries[] = {
     {"Scaling", Phase::STARTING, "changing its number of shards"},
     {"SwitchingMode", Phase::STARTING, "switching its mode"},
     {"Recovering", Phase::STARTING, "recovering"},
-    {"Failing", Phase::STARTING, "processes fail again and again"},
+    {"CrashLoopBackOff", Phase::STARTING, "processes fail again and again"},
     {"Suspending", Phase::STARTING, "checkpointing and suspending"},
     {"Invalid", Phase::STARTING, "refused by the operator"},
     {"", Phase::STARTING, "waiting for the operator"},

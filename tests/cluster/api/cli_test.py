@@ -52,7 +52,7 @@ class CliTest(OperatorCase):
         process = self.follow()
         self.printed('created')
         self.wait_for_pods()
-        self.printed('training goes on from step')
+        self.printed('training continues from step')
         managers = {entry['manager'] for entry in self.job()['metadata']['managedFields'] if 'subresource' not in entry}
         self.assertEqual(managers, {'sluice'})
         self.coordinators.say(step=600, last_evaluation={'step': 500, 'epoch': 2, 'loss': 0.1, 'samples': 100,
@@ -107,7 +107,7 @@ class CliTest(OperatorCase):
     def test_ctrl_c_leaves_the_job_alone_and_the_same_command_looks_on_again(self):
         process = self.follow()
         self.wait_for_pods()
-        self.printed('training goes on from step')
+        self.printed('training continues from step')
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(30), 130)
         self.printed(f'Job job continues in namespace {self.namespace}')
@@ -181,7 +181,7 @@ class CliTest(OperatorCase):
     def test_a_server_that_is_gone_for_a_while_ends_nothing(self):
         process = self.follow()
         self.wait_for_pods()
-        self.printed('training goes on from step')
+        self.printed('training continues from step')
         self.cluster.script('down.sh', 'process', 'apiserver')
         self.cluster.script('up-control-plane.sh')
         self.finish()

@@ -243,7 +243,8 @@ TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessor
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady") << "and the refusal is told";
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady")
+      << "and the refusal is told";
 }
 
 TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
@@ -273,7 +274,7 @@ TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
   EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), repaired);
 }
 
-TEST_F(OperatorObjectsTest, AnObjectThatIsMadeAnewByAnotherIsNotOverwrittenByALateRepair) {
+TEST_F(OperatorObjectsTest, ALateRepairDoesNotOverwriteAnObjectThatAnotherClientCreatedAgain) {
   Train();
   Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
   const std::unique_ptr<Operator> frozen = cluster_.Another();
@@ -357,7 +358,7 @@ class LastingFailureTest : public OperatorObjectsTest,
   bool fails_ = true;
 };
 
-TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
+TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -372,7 +373,7 @@ TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(LastingFailureTest, ThatPassesWithinMomentsIsNotTold) {
+TEST_P(LastingFailureTest, IsNotReportedIfItPassesWithinMoments) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -457,7 +458,7 @@ TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHas
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
-TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {
+TEST_F(OperatorObjectsTest, ARefusedTemplateIsReportedAndCanBeCorrected) {
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (request.method == "POST" && absl::StrContains(request.target, "/pods") &&

@@ -254,7 +254,7 @@ TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
-TEST_F(OperatorTest, ADeletedPodIsMadeAgainAndNobodyIsToBlame) {
+TEST_F(OperatorTest, ADeletedPodIsReplacedAndNotCountedAsAFailure) {
   Train({{"spec", {{"backoffLimit", 0}}}});
   for (const std::string name : {"a-worker-0", "a-ps-0", "a-coordinator"}) {
     const std::string before = cluster_.UidOf(name);
@@ -597,7 +597,7 @@ TEST_F(OperatorTest, AnOperatorThatKnowsOfModesTakesAJobOfAnOlderOneAsItIs) {
   EXPECT_EQ(GetString(cluster_.Status("a"), {"recovery", "mode"}), "Synchronous");
 }
 
-TEST_F(OperatorTest, SuspensionSavesACheckpointThenLeavesNoPodUntilTheJobGoesOn) {
+TEST_F(OperatorTest, SuspensionSavesACheckpointAndLeavesNoPodUntilTheJobIsResumed) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -696,7 +696,7 @@ TEST_F(OperatorTest, AJobThatMakesNoStepFailsByItsProgressDeadline) {
 
 // ---- what only shows later
 
-TEST_F(OperatorTest, AnImageThatIsNotThereIsToldAndMendedByAnother) {
+TEST_F(OperatorTest, AMissingImageIsReportedAndFixedByAnotherOne) {
   cluster_.kubelets = false;
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
   ASSERT_TRUE(cluster_.Settle());
@@ -739,7 +739,7 @@ kube::FakeApiServer::Fault Refusal(int code, const std::string& reason,
   return fault;
 }
 
-TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
+TEST_F(OperatorTest, AnExceededQuotaIsReportedAndTheJobContinuesWhenThereIsRoom) {
   bool full = true;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -837,7 +837,7 @@ TEST_F(OperatorTest, AJobThatWantsNoNetworkPolicyAnyMoreHasNone) {
   EXPECT_TRUE(there());
 }
 
-TEST_F(OperatorTest, ANetworkPolicyOfSomebodyElseStays) {
+TEST_F(OperatorTest, AForeignNetworkPolicyStays) {
   const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
                                     true};
   ASSERT_TRUE(Admin()
@@ -1111,7 +1111,7 @@ TEST_F(OperatorTlsTest, ANewWorkerFindsItsCertificateThere) {
   EXPECT_TRUE(certified);
 }
 
-TEST_F(OperatorTlsTest, ASecretOfSomebodyElseIsNotTouchedAndTold) {
+TEST_F(OperatorTlsTest, ReportsAForeignSecretAndLeavesItAlone) {
   Json theirs = {{"apiVersion", "v1"}, {"kind", "Secret"}, {"metadata", {{"name", "a-tls-ps"}}}};
   ASSERT_TRUE(Admin().Create(reconciler::Secrets(), "ns", theirs, {}).ok());
   cluster_.Create(FakeCluster::Job("a"));

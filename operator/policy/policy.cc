@@ -522,7 +522,8 @@ class Decider {
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
   }
 
-  // After training, workers that have left are not needed again, except one for the last evaluation.
+  // After training, workers that have left are not needed again, except one for the last
+  // evaluation.
   bool WorkersNeeded() const {
     if (world_.phase == v1::JobProgress::SAVING) return false;
     if (world_.phase != v1::JobProgress::EVALUATING) return true;

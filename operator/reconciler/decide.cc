@@ -232,8 +232,8 @@ class JobDecider {
     recovery_.memory.ending = policy::Ending{
         policy::Outcome::kFailed,
         "ProgressDeadlineExceeded",
-        absl::StrCat("the job completed no step for ", absl::FormatDuration(*job_.progress_deadline),
-                     " (progressDeadlineSeconds)"),
+        absl::StrCat("the job completed no step for ",
+                     absl::FormatDuration(*job_.progress_deadline), " (progressDeadlineSeconds)"),
         std::nullopt,
         now_,
         absl::ZeroDuration()};

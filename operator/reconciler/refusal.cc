@@ -64,7 +64,8 @@ Refusal RefusalOf(const absl::Status& status) {
   }
   for (const Words& words : kWords) {
     if (!absl::StrContains(message, words.text)) continue;
-    return told(words.reason, words.advice, absl::string_view(words.reason) == "WebhookUnavailable");
+    return told(words.reason, words.advice,
+                absl::string_view(words.reason) == "WebhookUnavailable");
   }
   if (absl::IsPermissionDenied(status)) {
     return told("Forbidden",

@@ -46,7 +46,9 @@ std::string Advice(const std::string& reason) {
     return "usually its release differs from that of the job's other processes: correct spec.image "
            "or the image in the role's template, then suspend the job and resume it";
   }
-  if (reason == "StartError") return "the image does not contain the program: correct the image or command";
+  if (reason == "StartError") {
+    return "the image does not contain the program: correct the image or command";
+  }
   return "";
 }
 
@@ -355,8 +357,9 @@ class Reporter {
     std::string reason = "ReplicasReady", message;
     if (findings_.resizing && !Over()) {
       reason = "ScalingShards";
-      message = absl::StrCat(recovery_.shards, " -> ", shards,
-                             " shards: the job saves a checkpoint and continues with the new number");
+      message =
+          absl::StrCat(recovery_.shards, " -> ", shards,
+                       " shards: the job saves a checkpoint and continues with the new number");
     } else if (!Ending().has_value() && sized != 0 && sized != findings_.workers) {
       reason = "ScalingWorkers";
       message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
@@ -390,8 +393,9 @@ class Reporter {
                                             LastFailure(kDataMissing))};
     }
     if (trouble.empty() && !refused_.empty()) {
-      trouble = {kRefused, absl::StrCat("refused by the coordinator, restarted after 1 s, 2 s, ... 30 s: ",
-                                        Names(refused_), LastFailure(kRefused))};
+      trouble = {kRefused,
+                 absl::StrCat("refused by the coordinator, restarted after 1 s, 2 s, ... 30 s: ",
+                              Names(refused_), LastFailure(kRefused))};
     }
     if (trouble.empty() && !failing_.empty()) {
       trouble = {"ProcessesFailing",
@@ -415,8 +419,8 @@ class Reporter {
     }
   }
 
-  // Sets SpecNotInEffect: values of the spec or of the operator's defaults that the running job does
-  // not use yet.
+  // Sets SpecNotInEffect: values of the spec or of the operator's defaults that the running job
+  // does not use yet.
   void Pending() {
     std::vector<std::string> fields;
     std::string message;
@@ -435,7 +439,8 @@ class Reporter {
     const bool newer_defaults = other_images && job_.job.image.empty();
     if (newer_defaults) {
       absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images (",
-                      Images(world_.images), ") take effect when the job is suspended and resumed; ",
+                      Images(world_.images),
+                      ") take effect when the job is suspended and resumed; ",
                       "until then its pods run ", Images(recovery_.images));
     }
     const std::string reason = !fields.empty()  ? "FieldsPending"

@@ -36,10 +36,10 @@ namespace {
 
 constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount";
 constexpr absl::Duration kHousekeeping = absl::Seconds(1);
-// Besides the threads that reconcile, so many ask for pods.
+// Threads that create pods, in addition to the threads that reconcile.
 constexpr int kCreators = 8;
-// Not felt by anybody who waits for a pod; in a cluster that makes a hundred pods a second it saves
-// nine looks at their job in ten.
+// Too short to be noticed by a user who waits for a pod; in a cluster that creates a hundred pods a
+// second it saves nine of ten reconciliations of their job.
 constexpr absl::Duration kGatherPodNews = absl::Milliseconds(100);
 
 struct Flags {
@@ -60,7 +60,7 @@ struct Flags {
   absl::Duration resync;
 };
 
-// Of the environment, read in main.
+// From the environment, read in main.
 struct Environment {
   std::string kubernetes_host;
   std::string kubernetes_port;
@@ -108,7 +108,7 @@ kube::HttpClient::Options ClientOptions(OperatorMeter* meter, const Clock* clock
   return options;
 }
 
-// Everything of the process that acts, made in the order in which one part needs another.
+// The active parts of the process, created in the order of their dependencies.
 class Process {
  public:
   Process(const Flags& flags, std::unique_ptr<kube::CurlTransport> transport,
@@ -147,7 +147,7 @@ class Process {
   }
 
   ~Process() {
-    // It hears of news as long as there are any.
+    // It receives events for as long as coordinators send them.
     operator_->Stop();
     coordinators_.reset();
   }
@@ -161,7 +161,7 @@ class Process {
 
   void Stop() { cancellation_.Cancel(); }
 
-  // Until Stop, or until leadership is lost. Blocks.
+  // Blocks until Stop is called or leadership is lost.
   absl::Status Run() {
     operator_->StartCaches(
         [this](const std::string& ns, const std::string& resource, const absl::Status& status) {
@@ -199,13 +199,13 @@ class Process {
     options.resync = flags_.resync;
     options.controller.name = "trainingjob";
     options.controller.workers = flags_.workers;
-    // An admission webhook that is slow in one namespace must not hold up the others.
+    // A slow admission webhook in one namespace must not block the others.
     if (options.namespaces.size() != 1) {
       options.controller.queue.max_per_namespace = (flags_.workers + 1) / 2;
     }
     options.creators = kCreators;
     options.gather_pod_news = kGatherPodNews;
-    // What a cluster refused may be mended at any time.
+    // The cause of a refusal may be fixed at any time.
     options.controller.queue.max_backoff = absl::Seconds(30);
     auto random = std::make_shared<std::mt19937_64>(std::random_device()());
     auto mutex = std::make_shared<Mutex>();
@@ -231,19 +231,19 @@ class Process {
   }
 
   absl::Status Lead() {
-    logger_.Info("The operator stands for election",
+    logger_.Info("Waiting for leadership",
                  {{"lease", election_.lease.ToString()}, {"identity", election_.identity}});
     std::thread starter;
     absl::Status status = elector_->Run(
         &cancellation_,
         [&] {
-          logger_.Info("The operator leads", {{"identity", election_.identity}});
+          logger_.Info("Acquired leadership", {{"identity", election_.identity}});
           starter = std::thread([this] { Begin(); });
         },
         [&] {
           cancellation_.Cancel();
           starter.join();
-          // Where this process stops of its own accord, it still holds the lease.
+          // If this process is stopping on request, it still holds the lease.
           if (elector_->IsLeader()) EndActing();
           logger_.Info("Leadership ended", {{"holder", elector_->Holder()}});
         });
@@ -258,7 +258,7 @@ class Process {
     return absl::OkStatus();
   }
 
-  // The last reconciliations end, and their events are sent.
+  // Waits for the last reconciliations and sends their events.
   void EndActing() {
     operator_->Stop();
     events_->Flush(writes_.get()).IgnoreError();
@@ -277,11 +277,11 @@ class Process {
     } while (!housekeeping_.WaitFor(kHousekeeping));
   }
 
-  // On a thread of its own: a slow API server must not hold up metrics and resyncs.
+  // On a thread of its own: a slow API server must not delay metrics and resyncs.
   void SendEvents() {
     do {
       if (const absl::Status sent = events_->SendPending(writes_.get()); !sent.ok()) {
-        logger_.Debug("Events wait", {{"err", sent.ToString()}});
+        logger_.Debug("Sending events failed", {{"err", sent.ToString()}});
       }
     } while (!housekeeping_.WaitFor(kHousekeeping));
   }
@@ -320,7 +320,7 @@ absl::Status Run(const Flags& flags, const Environment& environment, const Logge
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
       ServeMetrics(flags.program, &process.metrics(), [&] { return process.Ready(); });
   if (!metrics_server.ok()) return metrics_server.status();
-  logger.Info("The operator starts",
+  logger.Info("Operator starting",
               {{"server", config->server}, {"version", std::string(Version())}});
   stop->SetHandler([&](int) { process.Stop(); });
   absl::Status status = process.Run();

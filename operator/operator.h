@@ -1,4 +1,4 @@
-// The operator without its process: caches, queue, reconciler, put together.
+// The operator without its process: connects caches, queue and reconciler.
 #ifndef SLUICE_OPERATOR_OPERATOR_H_
 #define SLUICE_OPERATOR_OPERATOR_H_
 
@@ -23,55 +23,55 @@
 
 namespace sluice {
 
-// A change of a job, or of anything that a job owns, puts the job into the queue; so does its
-// coordinator's word, and time. Everything else is in reconciler/.
+// A job is queued when it changes, when an object that it owns changes, when its coordinator
+// reports something new, and when its time comes. Everything else is in reconciler/.
 class Operator {
  public:
   struct Options {
     std::vector<std::string> namespaces;  // empty: all
     reconciler::JobReconciler::Options reconciler;
     runtime::Controller::Options controller;
-    // Threads that help to make pods, of all jobs together.
+    // Threads that create pods, shared by all jobs.
     int creators = 0;
-    // News of a pod that only begins, or gets ready, wait so long for others of their job: a job of
-    // a hundred pods is not looked at for each of them. An end is looked at at once.
+    // Delay of a job's reconciliation after a pod has begun or become ready. It gathers the changes
+    // of a job's pods into one reconciliation. The end of a pod is handled at once.
     absl::Duration gather_pod_news = absl::ZeroDuration();
-    // All jobs are looked at again this often, in case something was missed.
+    // All jobs are reconciled at this interval, in case an event was missed.
     absl::Duration resync = absl::Minutes(10);
     kube::Reflector::Options reflector;  // ns and label_selector are set here
   };
 
-  // `reads` lists and watches, `writes` does all else and has the leader's gate. Both, and the
-  // rest, outlive this; `observer` may be null.
+  // `reads` lists and watches; `writes` does everything else, behind the leader's write gate. All
+  // arguments outlive this; `observer` may be null.
   Operator(Options options, kube::Client* reads, kube::Client* writes,
            reconciler::Coordinators* coordinators, runtime::EventRecorder* events,
            const Clock* clock, runtime::ControllerObserver* observer);
   ~Operator();
 
-  // Any thread. The job is looked at soon.
+  // Any thread. The job is reconciled soon.
   void Enqueue(const kube::ObjectKey& job) { controller_->queue()->Add(job); }
 
-  // Threads that keep the caches: from here on, leader or not. `on_error` hears of watches that
-  // broke. Once.
+  // Starts the threads that maintain the caches, as leader or not. `on_error` is called for watches
+  // that failed. To be called once.
   using WatchError =
       std::function<void(const std::string& ns, const std::string& resource, const absl::Status&)>;
   void StartCaches(const WatchError& on_error);
-  // All first lists are there; but where only some namespaces are watched, one that the API server
-  // refuses to list (it is gone, or the operator has no rights there) is not waited for. Its jobs
-  // are not reconciled before all of its lists are there.
+  // Whether all first lists have arrived. If only some namespaces are watched, it does not wait for
+  // one that the API server refuses to list (it was deleted, or the operator has no rights there).
+  // Jobs of a namespace are not reconciled before all of its lists have arrived.
   bool HasSynced() const;
-  // Threads that reconcile. Once.
+  // Starts the threads that reconcile. To be called once.
   void StartControllers();
-  // Ends all threads. Waits for reconciliations that run.
+  // Stops all threads, after the running reconciliations have finished.
   void Stop();
 
-  // By hand, for tests: each reflector one round; one key that is due.
+  // For tests: one round of each reflector; one key that is due.
   void SyncOnce();
   bool ReconcileOne() { return controller_->ProcessOne(); }
-  // Now and then: resyncs that are due.
+  // Called periodically: starts resyncs that are due.
   void Tick();
 
-  // Namespaces of Options::namespaces that the API server refuses to list, at present.
+  // Namespaces of Options::namespaces that the API server currently refuses to list.
   std::vector<std::string> refused_namespaces() const;
 
   const runtime::Informer& jobs() const { return *informers_.front(); }
@@ -89,7 +89,7 @@ class Operator {
     std::unique_ptr<kube::Reflector> reflector;
   };
 
-  // Whether each list of the namespace has come once.
+  // Whether every list of the namespace has arrived once.
   bool HasListed(const std::string& ns) const;
   runtime::Informer* AddCache(kube::Client* reads, const kube::ResourceType& type);
 

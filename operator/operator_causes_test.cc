@@ -81,7 +81,7 @@ TEST_F(OperatorCausesTest, ACheckpointThatCannotBeWrittenIsToldUntilOneIs) {
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   cluster_.Say("a", Progress::TRAINING, 30);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
@@ -94,7 +94,7 @@ TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "False/NotAllReady");
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 // ---- events

@@ -96,7 +96,7 @@ TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_EQ(kube::ControllerUidOf(Found()), kube::UidOf(cluster_.GetJob("a")));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_P(TakenNameTest, OutlivesTheJob) {
@@ -243,7 +243,8 @@ TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessor
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "and the refusal is told";
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady")
+      << "and the refusal is told";
 }
 
 TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
@@ -255,7 +256,7 @@ TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
     EXPECT_EQ(Get(*own.type, own.name)["metadata"]["labels"], before["metadata"]["labels"]);
     EXPECT_EQ(kube::UidOf(Get(*own.type, own.name)), kube::UidOf(before));
   }
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
@@ -273,7 +274,7 @@ TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
   EXPECT_EQ(Get(reconciler::ConfigMaps(), "a"), repaired);
 }
 
-TEST_F(OperatorObjectsTest, AnObjectThatIsMadeAnewByAnotherIsNotOverwrittenByALateRepair) {
+TEST_F(OperatorObjectsTest, ALateRepairDoesNotOverwriteAnObjectThatAnotherClientCreatedAgain) {
   Train();
   Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
   const std::unique_ptr<Operator> frozen = cluster_.Another();
@@ -357,11 +358,11 @@ class LastingFailureTest : public OperatorObjectsTest,
   bool fails_ = true;
 };
 
-TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
+TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted") << "it may pass";
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady") << "it may pass";
   for (int i = 0; i < 6; ++i) cluster_.Pass(absl::Seconds(10));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), absl::StrCat("True/", GetParam().reason));
   EXPECT_THAT(Told("Degraded"), HasSubstr(GetParam().message));
@@ -369,10 +370,10 @@ TEST_P(LastingFailureTest, IsToldWhenItLastsAndOverWhenItIs) {
   fails_ = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(LastingFailureTest, ThatPassesWithinMomentsIsNotTold) {
+TEST_P(LastingFailureTest, IsNotReportedIfItPassesWithinMoments) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -389,11 +390,11 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"DeadWebhook", 500,
                 "Internal error occurred: failed calling webhook \"gate.example.com\": connection "
                 "refused",
-                "WebhookFails"},
-        Failure{"Unauthorized", 401, "Unauthorized", "ApiServerFails"},
+                "WebhookUnavailable"},
+        Failure{"Unauthorized", 401, "Unauthorized", "APIServerUnavailable"},
         Failure{"NotFound", 404, "the server could not find the requested resource",
-                "ApiServerFails"},
-        Failure{"TooManyRequests", 429, "too many requests", "ApiServerFails"}),
+                "APIServerUnavailable"},
+        Failure{"TooManyRequests", 429, "too many requests", "APIServerUnavailable"}),
     [](const auto& info) { return info.param.test; });
 
 TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
@@ -415,7 +416,7 @@ TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
   code = 0;
   cluster_.Pass(absl::Seconds(31));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
@@ -453,11 +454,11 @@ TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHas
   Merge(reconciler::Pods(), "a-worker-0",
         {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
   cluster_.Pass(absl::Seconds(30));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
-TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {
+TEST_F(OperatorObjectsTest, ARefusedTemplateIsReportedAndCanBeCorrected) {
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (request.method == "POST" && absl::StrContains(request.target, "/pods") &&
@@ -474,7 +475,7 @@ TEST_F(OperatorObjectsTest, ATemplateThatIsRefusedIsToldAndMended) {
   cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 }  // namespace

@@ -207,15 +207,15 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
     ASSERT_EQ(kube::Find(cluster_.Pod("a-worker-0"), {"status", "phase"}), nullptr)
         << "a new pod was to be there after the delay " << i;
   }
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFail");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFailing");
   EXPECT_EQ(LastFailure()["message"], "exit code 1: no such file: /data/mnist");
-  EXPECT_EQ(Summary(), "Failing");
+  EXPECT_EQ(Summary(), "ProcessesFailing");
   // Mended from outside.
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
@@ -250,11 +250,11 @@ TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
-TEST_F(OperatorTest, ADeletedPodIsMadeAgainAndNobodyIsToBlame) {
+TEST_F(OperatorTest, ADeletedPodIsReplacedAndNotCountedAsAFailure) {
   Train({{"spec", {{"backoffLimit", 0}}}});
   for (const std::string name : {"a-worker-0", "a-ps-0", "a-coordinator"}) {
     const std::string before = cluster_.UidOf(name);
@@ -475,7 +475,7 @@ TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
   cluster_.frozen = nullptr;
   finalizers(nullptr);
   cluster_.Pass(absl::Seconds(2));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
 // ---- sizes
@@ -490,7 +490,7 @@ TEST_F(OperatorTest, WorkersAreAddedAndRemovedWhileTheJobTrains) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0",
                                                         "a-worker-1", "a-worker-2", "a-worker-3"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.workers()), 4u);
   cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -515,7 +515,7 @@ TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
                                                         "a-ps-2", "a-worker-0", "a-worker-1"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
@@ -560,7 +560,7 @@ TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "SwitchingMode"));
 }
@@ -597,7 +597,7 @@ TEST_F(OperatorTest, AnOperatorThatKnowsOfModesTakesAJobOfAnOlderOneAsItIs) {
   EXPECT_EQ(GetString(cluster_.Status("a"), {"recovery", "mode"}), "Synchronous");
 }
 
-TEST_F(OperatorTest, SuspensionSavesACheckpointThenLeavesNoPodUntilTheJobGoesOn) {
+TEST_F(OperatorTest, SuspensionSavesACheckpointAndLeavesNoPodUntilTheJobIsResumed) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -696,7 +696,7 @@ TEST_F(OperatorTest, AJobThatMakesNoStepFailsByItsProgressDeadline) {
 
 // ---- what only shows later
 
-TEST_F(OperatorTest, AnImageThatIsNotThereIsToldAndMendedByAnother) {
+TEST_F(OperatorTest, AMissingImageIsReportedAndFixedByAnotherOne) {
   cluster_.kubelets = false;
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
   ASSERT_TRUE(cluster_.Settle());
@@ -720,7 +720,7 @@ TEST_F(OperatorTest, AnImageThatIsNotThereIsToldAndMendedByAnother) {
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_EQ(GetString(cluster_.Pod("a-ps-0")["spec"]["containers"][0], {"image"}), "right:1");
   EXPECT_EQ(Restarts("total"), 0);
 }
@@ -739,7 +739,7 @@ kube::FakeApiServer::Fault Refusal(int code, const std::string& reason,
   return fault;
 }
 
-TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
+TEST_F(OperatorTest, AnExceededQuotaIsReportedAndTheJobContinuesWhenThereIsRoom) {
   bool full = true;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -756,7 +756,7 @@ TEST_F(OperatorTest, AQuotaThatIsUsedUpIsToldAndTheJobGoesOnWhenThereIsRoom) {
   full = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/AsWanted");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
 }
 
@@ -837,7 +837,7 @@ TEST_F(OperatorTest, AJobThatWantsNoNetworkPolicyAnyMoreHasNone) {
   EXPECT_TRUE(there());
 }
 
-TEST_F(OperatorTest, ANetworkPolicyOfSomebodyElseStays) {
+TEST_F(OperatorTest, AForeignNetworkPolicyStays) {
   const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
                                     true};
   ASSERT_TRUE(Admin()
@@ -1111,7 +1111,7 @@ TEST_F(OperatorTlsTest, ANewWorkerFindsItsCertificateThere) {
   EXPECT_TRUE(certified);
 }
 
-TEST_F(OperatorTlsTest, ASecretOfSomebodyElseIsNotTouchedAndTold) {
+TEST_F(OperatorTlsTest, ReportsAForeignSecretAndLeavesItAlone) {
   Json theirs = {{"apiVersion", "v1"}, {"kind", "Secret"}, {"metadata", {{"name", "a-tls-ps"}}}};
   ASSERT_TRUE(Admin().Create(reconciler::Secrets(), "ns", theirs, {}).ok());
   cluster_.Create(FakeCluster::Job("a"));

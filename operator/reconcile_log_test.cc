@@ -50,7 +50,7 @@ TEST_F(ReconcileLogTest, WhatIsNoFailureIsCountedAndNotTold) {
   EXPECT_EQ(counter_.heard, 2);
 }
 
-TEST_F(ReconcileLogTest, OneThatGoesOnIsToldOnceAMinute) {
+TEST_F(ReconcileLogTest, APersistentFailureIsLoggedOnceAMinute) {
   for (int i = 0; i < 121; ++i) {
     Fail("a");
     clock_.Advance(absl::Seconds(1));

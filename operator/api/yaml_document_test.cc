@@ -16,7 +16,7 @@ std::string FirstProblem(const std::string& text) {
   return document.problems().empty() ? "" : document.problems()[0].ToString("f");
 }
 
-TEST(YamlDocument, KnowsWhereEverythingStands) {
+TEST(YamlDocument, KnowsThePlaceOfEveryNode) {
   const YamlDocument document = YamlDocument::Parse("a: 1\nb:\n  - x\n  -  {c: 2}\n");
   ASSERT_EQ(document.roots().size(), 1);
   const YamlNode::Entry* b = document.roots()[0]->Find("b");

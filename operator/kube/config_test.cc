@@ -137,7 +137,7 @@ TEST(KubeconfigTest, SeveralFilesAreMergedAndTheFirstWins) {
   EXPECT_FALSE(ParseKubeconfigs({}, "", Plugins::kRefused).ok());
 }
 
-TEST(KubeconfigTest, ACredentialPluginIsReadForWhoRunsIt) {
+TEST(KubeconfigTest, ReadsACredentialPluginIfTheCallerRunsPlugins) {
   const std::string text = absl::StrReplaceAll(
       Kubeconfig(), {{"{command: aws-iam-authenticator}",
                       "{apiVersion: client.authentication.k8s.io/v1, command: bin/helper, "

@@ -1,4 +1,4 @@
-// List, then watch, for ever: keeps a copy of one type's objects as new as the server tells.
+// Lists, then watches, until cancelled: keeps a copy of one type's objects up to date.
 #ifndef SLUICE_OPERATOR_KUBE_REFLECTOR_H_
 #define SLUICE_OPERATOR_KUBE_REFLECTOR_H_
 
@@ -24,9 +24,9 @@ class ReflectorSink {
   virtual void Apply(WatchEvent event) = 0;
 };
 
-// The version that a watch goes on from is that of the last event or bookmark; it is forgotten, and
-// the next round lists, when the server says that it is too old. A list asks for no version: a list
-// "at 0" may go back in time after an API server was restarted.
+// A watch continues from the version of the last event or bookmark. When the server reports that
+// the version is too old, it is dropped and the next round lists. A list requests no version: a
+// list "at 0" may go back in time after an API server was restarted.
 class Reflector {
  public:
   struct Options {
@@ -51,16 +51,16 @@ class Reflector {
   // `client` and `sink` outlive this.
   Reflector(Client* client, ResourceType type, Options options, ReflectorSink* sink);
 
-  // One list where there is no version to go on from, and one watch until it ends. Blocks. OK: the
-  // watch ended as watches do; go on at once. Cancelled. Any other status: wait Delay(), then go
-  // on.
+  // One list if there is no version to continue from, and one watch until it ends. Blocks. OK: the
+  // watch ended normally; continue at once. Cancelled. Any other status: wait Delay(), then
+  // continue.
   absl::Status Round(Cancellation* cancellation);
 
   // After a round that was not OK: how long to wait; grows, with jitter, until a round brings
   // something again.
   absl::Duration Delay();
 
-  // Rounds until cancelled; `on_error` hears of each that failed. Blocks.
+  // Runs rounds until cancelled, and calls `on_error` for each that failed. Blocks.
   void Run(Cancellation* cancellation, const std::function<void(const absl::Status&)>& on_error);
 
  private:

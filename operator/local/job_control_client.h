@@ -1,4 +1,4 @@
-// What a local backend says to the coordinator, and hears from it.
+// The connection of a local backend to the coordinator.
 #ifndef SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
 #define SLUICE_OPERATOR_LOCAL_JOB_CONTROL_CLIENT_H_
 
@@ -17,8 +17,8 @@
 
 namespace sluice::local {
 
-// Speaks on a thread of its own, with a deadline on every call: a coordinator that hangs or is gone
-// blocks nobody. What is wanted is said again until it was heard.
+// Runs on a thread of its own, with a deadline on every call: a coordinator that hangs or is gone
+// blocks no other thread. The desired state is sent until the coordinator has acknowledged it.
 class JobControlClient {
  public:
   struct Options {
@@ -37,8 +37,8 @@ class JobControlClient {
   JobControlClient(const JobControlClient&) = delete;
   JobControlClient& operator=(const JobControlClient&) = delete;
 
-  // Where the coordinator listens now; a new life of it is told everything again, and its events
-  // begin anew. Empty: nowhere.
+  // Sets the coordinator's address; empty: none. After it, everything is sent again, and events are
+  // read from the beginning.
   void SetAddress(std::string address);
   // Replaces what is wanted; deaths are not part of it.
   void SetDesired(uint32_t workers, uint32_t shards, bool suspend);

@@ -107,7 +107,7 @@ class JobControlClientTest : public ::testing::Test {
                            }};
 };
 
-TEST_F(JobControlClientTest, TellsWhatIsWantedAndHearsTheProgress) {
+TEST_F(JobControlClientTest, SendsTheDesiredStateAndReceivesTheProgress) {
   FakeCoordinator coordinator;
   client_.SetAddress(coordinator.address());
   WaitForStep(0);
@@ -117,7 +117,7 @@ TEST_F(JobControlClientTest, TellsWhatIsWantedAndHearsTheProgress) {
   WaitForStep(4);
 }
 
-TEST_F(JobControlClientTest, TellsAnotherLifeEverythingAgain) {
+TEST_F(JobControlClientTest, SendsEverythingAgainToANewLife) {
   FakeCoordinator first;
   client_.SetAddress(first.address());
   client_.SetDesired(3, 2, /*suspend=*/false);

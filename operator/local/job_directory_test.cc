@@ -108,7 +108,7 @@ TEST_F(JobDirectoryTest, ALockThatNobodyHasCanBeTaken) {
   }
 }
 
-TEST_F(JobDirectoryTest, WhoAsksForTheHolderOfTheLockRefusesNobody) {
+TEST_F(JobDirectoryTest, AskingForTheHolderDoesNotTakeTheLock) {
   ASSERT_TRUE(directory_.Lock().ok());
   std::atomic<bool> ended = false;
   std::thread asking([&] {

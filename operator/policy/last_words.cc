@@ -12,7 +12,7 @@ namespace sluice::policy {
 
 namespace {
 
-// The message of a line that is an error of the log, as services/common/logging.h writes it.
+// The message of a log line at level error, as services/common/logging.h writes it.
 std::optional<std::string> ErrorOfJson(const std::string& line) {
   const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!entry.is_object()) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<std::string> ErrorOfLogfmt(const std::string& line) {
   return message.get<std::string>();
 }
 
-// More than that is no reason but an output.
+// Limit of a reason; longer text is ordinary output.
 constexpr size_t kMaxBytes = 4096;
 
 constexpr char kJsonLine[] = R"({"time":)";
@@ -51,14 +51,14 @@ std::string BytesOfLastWords(const std::vector<std::string>& lines) {
     std::optional<std::string> message = json ? ErrorOfJson(*line) : ErrorOfLogfmt(*line);
     if (message.has_value()) return *std::move(message);
   }
-  // A program that cannot begin says "sluice-worker: why".
+  // A program that cannot start prints "sluice-worker: reason".
   absl::string_view last = lines.back();
   if (absl::ConsumePrefix(&last, "sluice-")) {
     const size_t colon = last.find(": ");
     if (colon != absl::string_view::npos) last.remove_prefix(colon + 2);
     return std::string(last);
   }
-  // Other lines of the log are no reasons.
+  // Other log lines are not reasons.
   const bool of_the_log = absl::StartsWith(last, "time=") || absl::StartsWith(last, kJsonLine);
   return of_the_log ? "" : lines.back();
 }

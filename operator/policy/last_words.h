@@ -6,9 +6,9 @@
 
 namespace sluice::policy {
 
-// Why a process ended, if the last lines of its log say so: the message of the last error, or a
-// last line that is not of the log (what programs print that cannot begin). Else empty.
-// UTF-8, whatever the log is.
+// Why a process ended, from the last lines of its output: the message of the last error in the log,
+// else a last line that is not a log line (a program that cannot start prints one), else empty.
+// Always valid UTF-8.
 std::string LastWords(const std::vector<std::string>& lines);
 
 }  // namespace sluice::policy

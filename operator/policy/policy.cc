@@ -12,27 +12,27 @@
 namespace sluice::policy {
 namespace {
 
-// On top of TimeoutSpec.silence: for the way of an answer, and for a machine that is busy.
+// Added to TimeoutSpec.silence, for the latency of an answer and for a busy machine.
 constexpr absl::Duration kSilenceMargin = absl::Seconds(2);
 constexpr double kDefaultSilence = 5;
 constexpr double kDefaultStart = 60;
-// A program of the job's own may have much to do before it registers.
+// A user's own program may need much time before it registers.
 constexpr double kDefaultCommandStart = 600;
 
-// What the end of a life means.
+// How the policy handles an exit.
 enum class Verdict {
   kLeft,     // exit code 0
-  kAgain,    // a new incarnation at once, nobody's fault
-  kWaits,    // for what is not there: replaced with backoff, never counted
-  kRefused,  // the same once its role has worked in this job; before that: hopeless
-  kDeath,    // replaced with backoff, counted
-  kHopeless  // starting again would end alike: the job fails
+  kAgain,    // restarted; not the fault of the process
+  kWaits,    // its data is missing: restarted with backoff, never counted
+  kRefused,  // like kWaits if a process of its role was ever ready in this job, else kHopeless
+  kDeath,    // restarted with backoff, counted
+  kHopeless  // a restart would fail in the same way: the job fails
 };
 
 Verdict Judge(const Exit& exit) {
   if (exit.cause == Cause::kOutside) return Verdict::kAgain;
-  // Asked to go before it could answer in order: a worker hands nothing over that early, nor does
-  // a program that does not listen. By the custom of shells the code is the same.
+  // Stopped by SIGTERM before it could handle the signal: a worker that has only just started, or a
+  // program without a handler. Shells report the signal as 128 + SIGTERM.
   if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
     return Verdict::kAgain;
   }
@@ -48,8 +48,8 @@ Verdict Judge(const Exit& exit) {
       return Verdict::kRefused;
     case kExitFailed:
     case kExitUsage:
-    case 126:  // by the custom of shells: the program cannot be executed,
-    case 127:  // or was not found
+    case 126:  // a shell's code for: the program cannot be executed
+    case 127:  // a shell's code for: the program was not found
       return Verdict::kHopeless;
     default:
       return Verdict::kDeath;
@@ -58,13 +58,13 @@ Verdict Judge(const Exit& exit) {
 
 int ExitCode(const Exit& exit) { return exit.signal != 0 ? 128 + exit.signal : exit.code; }
 
-// The job's own rule for that end; null: it has none.
+// The job's rule for this exit; null: none.
 const FailureRule* RuleFor(const JobPlan& plan, const Slot& slot, const Exit& exit) {
   const bool itself = exit.cause == Cause::kItself;
   if (itself && ExitCode(exit) == kExitOk) return nullptr;
   for (const FailureRule& rule : plan.failure_rules) {
     if (!rule.roles.empty() && rule.roles.count(slot.role) == 0) continue;
-    // Whoever had to go has a code as well, which tells nothing.
+    // The exit code of a process that was stopped from outside means nothing.
     if ((itself && rule.exit_codes.count(ExitCode(exit)) > 0) ||
         rule.reasons.count(ReasonOf(exit)) > 0) {
       return &rule;
@@ -78,7 +78,7 @@ std::string WithMessage(std::string text, const Exit& exit) {
   return text;
 }
 
-// Why a coordinator that ended as suspended saved no checkpoint; empty: it saved one.
+// Why a coordinator that suspended the job saved no checkpoint; empty: it saved one.
 std::string WhyNoCheckpoint(absl::string_view reason) {
   return absl::ConsumePrefix(&reason, "suspended; ") ? std::string(reason) : "";
 }
@@ -149,7 +149,7 @@ class Decider {
       if (slot.role != v1::COORDINATOR) {
         decision_.deaths.push_back({slot, process.pid, ExitText(process.exit)});
       }
-      // What dies of the end has no say in it.
+      // A process that exits because of the job's end does not affect the outcome.
       if (memory_.ending.has_value()) continue;
       HandleExit(slot, process, &kept);
     }
@@ -161,6 +161,7 @@ class Decider {
         (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = kept->refused = false;
+
     const FailureRule* rule = RuleFor(plan_, slot, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
@@ -170,6 +171,7 @@ class Decider {
            slot);
       return;
     }
+
     switch (JudgeOf(slot, process)) {
       case Verdict::kLeft:
         if (slot.role == v1::COORDINATOR) {
@@ -179,7 +181,7 @@ class Decider {
         }
         return;
       case Verdict::kAgain:
-        // Whoever is expelled before it was ever ready, again and again, must not spin.
+        // The delay keeps a process that is always expelled before it is ready from spinning.
         Delay(kept);
         return;
       case Verdict::kWaits:
@@ -204,14 +206,15 @@ class Decider {
       case Verdict::kDeath:
         break;
     }
+
     if (!Wanted(slot) || plan_.suspend) return;
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
     if (healthy || !limits_.patient) CountDeath(slot, process, *kept);
   }
 
-  // The coordinator's own last word on the job says more. A worker or shard that fails tells it
-  // why before it ends; until that word is heard a moment may pass.
+  // The coordinator's own reason says more. A failing worker or shard reports its error to the
+  // coordinator before it exits, so the coordinator's reason may arrive a moment later.
   void Hopeless(const Slot& slot, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
     Ending ending = {
@@ -244,15 +247,15 @@ class Decider {
     if (const FailureRule* rule = RuleFor(plan_, slot, process.exit); rule != nullptr) {
       return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
     }
-    // As if it had heard that it is expelled. Of a coordinator, and of what never registered, it is
-    // a death like any other.
+    // A registered worker or shard that was killed counts as if it had learned of its expulsion and
+    // exited. A coordinator, or a process that never registered, has died like any other.
     if (slot.role != v1::COORDINATOR && WasKilled(slot, process) &&
         !KilledBeforeItRegistered(slot, process)) {
       return Verdict::kAgain;
     }
     const Verdict verdict = Judge(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
-    // A job that has failed is its coordinator's to declare.
+    // Only the coordinator declares that the job has failed.
     const bool spoken = slot.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
     return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
   }
@@ -269,7 +272,7 @@ class Decider {
            (kept == memory_.slots.end() || kept->second.registered_life != process.life);
   }
 
-  // What is to be told of an end.
+  // The text of an exit for messages.
   std::string LastText(const Slot& slot, const ProcessObservation& process) const {
     if (!WasKilled(slot, process)) return WithMessage(ExitText(process.exit), process.exit);
     if (slot.role == v1::COORDINATOR) {
@@ -327,7 +330,7 @@ class Decider {
       default:
         break;
     }
-    // It ends only with the job; its very last word was not heard.
+    // A coordinator exits with 0 only at the end of the job; its last report was missed.
     if (plan_.suspend) {
       Suspended("", limits_.leave_grace);
     } else {
@@ -346,7 +349,7 @@ class Decider {
         }
         break;
       case v1::JobProgress::FAILED:
-        // The coordinator has told everybody; it keeps its last word for a moment.
+        // The coordinator has informed every process; it still serves its last word for a moment.
         End(Outcome::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
             world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
             std::nullopt, limits_.failed_grace);
@@ -403,17 +406,17 @@ class Decider {
     decision_.stops.push_back({slot, process.life, kill});
   }
 
-  // Until when a process may leave by itself.
+  // Until when a process may exit by itself.
   absl::Time LeaveBy(const ProcessObservation& process) const {
     const absl::Time by = memory_.ending->since + memory_.ending->leave_grace;
     const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
-    // A program of the job's own may have more to do once training has succeeded, and whether it
-    // was a member is not known of what a script has started.
+    // A user's own program may have more to do after training has succeeded, and it is not known
+    // whether a process that a script started was a member.
     if (process.ready || memory_.ending->outcome == Outcome::kSucceeded ||
         coordinator == world_.processes.end() || coordinator->second.running) {
       return by;
     }
-    // It would look for the coordinator, which is not there any more.
+    // The process would only look for the coordinator, which has ended.
     return std::min(by, std::max(memory_.ending->since, coordinator->second.ended));
   }
 
@@ -436,7 +439,7 @@ class Decider {
     if (!any) decision_.finish = memory_.ending;
   }
 
-  // When an expelled process is taken to be frozen.
+  // When an expelled process is assumed to be frozen.
   absl::Time FrozenAt(const ProcessObservation& process) const {
     return process.expelled_after + limits_.expelled_grace;
   }
@@ -456,8 +459,8 @@ class Decider {
     }
   }
 
-  // Frozen processes that no coordinator expels: the coordinator itself, and those that the present
-  // coordinator does not know.
+  // Kills frozen processes that no coordinator expels: the coordinator itself, and processes that
+  // the current coordinator does not know.
   void KillSilent() {
     for (const auto& [slot, process] : world_.processes) {
       if (!process.running || !process.begun) continue;
@@ -495,7 +498,8 @@ class Decider {
     const bool lost =
         process.registration == Registration::kMissing && kept.registered_life == process.life;
     const absl::Time at = kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(slot));
-    // The coordinator has to say so; what it said before it was silent itself is no word.
+    // Only an answer of the coordinator from after that time proves that the process is missing; an
+    // older one does not.
     if (world_.coordinator_heard >= at) {
       Stop(slot, process, /*kill=*/true);
     } else if (now_ < at) {
@@ -503,8 +507,8 @@ class Decider {
     }
   }
 
-  // Workers hand their work back and leave. Shards hold state: they go only when the coordinator
-  // has moved it away, which is not asked for yet.
+  // Surplus workers return their work and leave. Shards hold state and could leave only after the
+  // coordinator has moved it, which is not implemented.
   void StopSurplus() {
     for (const auto& [slot, process] : world_.processes) {
       if (process.running && !Wanted(slot)) Stop(slot, process, /*kill=*/false);
@@ -518,7 +522,8 @@ class Decider {
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
   }
 
-  // Once training is over, those that have left are not; but the last evaluation needs one.
+  // After training, workers that have left are not needed again, except one for the last
+  // evaluation.
   bool WorkersNeeded() const {
     if (world_.phase == v1::JobProgress::SAVING) return false;
     if (world_.phase != v1::JobProgress::EVALUATING) return true;
@@ -527,9 +532,9 @@ class Decider {
     });
   }
 
-  // Whether the coordinator has said, since a member left, that the job goes on.
+  // Whether the coordinator has reported, since this member left, that the job continues.
   bool GoesOnWithout(const ProcessObservation& process) const {
-    // Of other machines' clocks it is not known whether that was before or after.
+    // Clocks of different machines cannot order the two events.
     return plan_.watch_coordinator && process.ready && world_.coordinator_heard > process.ended &&
            (world_.phase == v1::JobProgress::STARTING || world_.phase == v1::JobProgress::BIRTH ||
             world_.phase == v1::JobProgress::TRAINING);

@@ -1,25 +1,26 @@
 // Which processes of a job should run, and how a job ends. Pure: shared by `sluice run`, where a
 // process is a child, and the operator, where it is a pod.
 //
-// Intuition. Gather -> Decide -> apply, again and again. A backend gathers what is (Observation),
-// Decide compares it with what should be and returns what to do; the backend does it. It does not
-// matter why Decide is called, nor how often: with the same world it asks for the same once more,
-// and whatever was done already is not asked for again. All that must outlive one call is in
-// Memory: plain data that a backend keeps, and may write down.
+// Intuition. The backend loops: gather, Decide, apply. It gathers the actual state (Observation);
+// Decide compares it with the desired state and returns the actions; the backend carries them out.
+// Decide may be called at any time and any number of times: for the same observation it returns the
+// same actions, and it does not repeat actions whose effect it can observe. State that must survive
+// between calls is in Memory, plain data that the backend keeps and may persist.
 //
-//   start      the coordinator first; shards and workers once its address is known
-//   a death    is told to the coordinator at once; a new life takes its place at once, and later if
-//              the slot dies again and again
-//   frozen     a coordinator that answers no more, and a process that the coordinator which answers
-//              does not have among its own for too long, are killed, which is a death
-//   no data    a worker that does not find its data is tried again, later and later, for as long as
-//              it takes, where somebody may put it there (Limits::patient); else the job fails
-//   refused    a process that the coordinator refuses (exit code 11: most often it is of another
-//              version) is tried again likewise, once its role has worked in this job: what works
-//              goes on. Before that the job fails, for it could never begin
-//   the end    (success, failure, suspension, each with its reason) is decided once; nothing is
-//              started after it; processes get time to leave, then SIGTERM, then SIGKILL; when all
-//              are gone the job is finished
+//   start      The coordinator starts first; shards and workers start once its address is known.
+//   death      The coordinator is informed at once. A new life fills the slot at once, or after a
+//              growing delay if the slot fails repeatedly.
+//   frozen     Two kinds of processes are killed, which counts as a death: a coordinator that stops
+//              answering, and a process that has been missing from an answering coordinator's list
+//              for too long.
+//   no data    A worker that does not find its data is restarted with a growing delay, without a
+//              limit, if the data may still appear (Limits::patient). Otherwise the job fails.
+//   refused    A process that the coordinator refuses (exit code 11, usually a version mismatch) is
+//              restarted in the same way if a process of its role was ever ready in this job, so
+//              that the rest of the job continues. Otherwise the job fails: it could never start.
+//   the end    The outcome (success, failure or suspension, with a reason) is decided once. Nothing
+//              is started after it. Processes get time to leave, then SIGTERM, then SIGKILL. The
+//              job is finished when no process is left.
 #ifndef SLUICE_OPERATOR_POLICY_POLICY_H_
 #define SLUICE_OPERATOR_POLICY_POLICY_H_
 
@@ -39,7 +40,7 @@
 
 namespace sluice::policy {
 
-// A place that one process at a time fills: role and index.
+// A role and an index. One process at a time fills a slot.
 struct Slot {
   v1::Role role = v1::COORDINATOR;  // COORDINATOR, SHARD or WORKER
   uint32_t index = 0;
@@ -55,21 +56,22 @@ struct Slot {
 // "coordinator", "ps-0", "worker-1".
 std::string SlotName(const Slot& slot);
 
-// What a job says about the end of a process, before anything else does.
+// A rule of the job's failurePolicy. Rules take precedence over the built-in verdicts.
 struct FailureRule {
   enum class Action {
-    kFailJob,  // starting again would not help
-    kRestart,  // a new life, which counts
-    kIgnore,   // a new life, which counts against nothing
+    kFailJob,  // the job fails
+    kRestart,  // the process is restarted, and the restart counts against the limits
+    kIgnore,   // the process is restarted, and the restart counts against no limit
   };
   Action action = Action::kRestart;
-  // Where one of these is empty, it holds for all; exit codes and reasons are alternatives.
+  // An exit matches if the role matches (an empty set matches every role) and the exit code or the
+  // reason matches.
   std::set<v1::Role> roles;
-  std::set<int> exit_codes;       // 128 + the signal, of a process that was killed
-  std::set<std::string> reasons;  // as ReasonOf tells them
+  std::set<int> exit_codes;       // 128 + the signal if a signal killed the process
+  std::set<std::string> reasons;  // as ReasonOf returns them
 };
 
-// What is wanted, from the TrainingJob.
+// The desired state, from the TrainingJob.
 struct JobPlan {
   uint32_t shards = 1;
   uint32_t workers = 1;
@@ -78,82 +80,85 @@ struct JobPlan {
   std::optional<absl::Duration> active_deadline;
   // How long the checkpoint of a suspension may take.
   absl::Duration suspend_timeout = absl::Seconds(60);
-  // A coordinator that suspends the job though nobody wished it was asked to leave, with SIGTERM.
-  // The job then goes on with another one (true), or ends as suspended.
+  // What happens if the coordinator suspends the job although `suspend` is false, because it got
+  // SIGTERM. True: the job continues with a new coordinator. False: the job ends as suspended.
   bool outlives_coordinator = false;
-  // The first that fits the end of a process decides; where none does, what is usual.
+  // The first rule that matches an exit decides; without a match, the built-in verdict does.
   std::vector<FailureRule> failure_rules;
 
-  // From SetTimers; infinite: nobody is killed for that.
-  // A process that has run for so long without having registered, or goes on for so long after it
-  // has left, is killed. So is a coordinator that was never heard.
+  // The timeouts are set by SetTimers. An infinite timeout kills no process.
+  // A process is killed if it has not registered this long after its start, or still runs this long
+  // after it has left. A coordinator is killed if it has not answered this long after its start.
   absl::Duration start_timeout = absl::InfiniteDuration();
   absl::Duration worker_start_timeout = absl::InfiniteDuration();
-  // A process that was registered once, and is not with the coordinator that answers now, is killed
-  // after this. So is a coordinator that was heard and answers no more.
+  // A process that was registered is killed after it has been missing at the answering coordinator
+  // for this long. A coordinator is killed this long after its last answer.
   absl::Duration silence_timeout = absl::InfiniteDuration();
   // Whether the backend itself watches the coordinator (Observation::coordinator_heard).
   bool watch_coordinator = false;
 };
 
-// Sets the three timeouts from the job's.
+// Sets the three timeouts of the plan from those of the job.
 void SetTimers(const v1::JobSpec& job, JobPlan* plan);
 
-// How patient to be.
+// Delays, failure limits and grace periods of a backend.
 struct Limits {
-  // The first replacement of a slot comes at once, the second in a row after this, then doubling.
+  // Delay before the second restart of a slot in a row of failures. The first restart has no delay;
+  // from the third on the delay doubles each time.
   absl::Duration first_delay = absl::Seconds(1);
+  // Upper bound of the delay.
   absl::Duration max_delay = absl::Seconds(30);
-  // A life that was ready, or lasted so long, ends the row.
+  // A life that was ready, or ran for this long, ends the row of failures.
   absl::Duration healthy_after = absl::Seconds(30);
-  // So many lives of one slot in a row that ended without having been ready fail the job.
+  // The job fails when this many lives of one slot in a row ended without having been ready.
   int max_failed_starts = 5;
-  // More deaths of workers within the window fail the job.
+  // The job fails when more workers than this died within worker_window.
   int max_worker_deaths = 200;
+  // Length of the sliding window for max_worker_deaths.
   absl::Duration worker_window = absl::Minutes(10);
-  // What ends with an error before it was ready may be mended from outside (a volume, the data, an
-  // image): it is tried again and again, and counts against no limit. Nor does exit code 1 of a
-  // worker or shard fail the job at once, nor data that is not there (exit code 13). Otherwise who
-  // looks on is told at once.
+  // True: errors before a process was ready may have an outside cause (a volume, the data, an
+  // image) that can be fixed while the job waits. The process is restarted without a limit, and
+  // neither exit code 1 of a worker or shard nor missing data (exit code 13) fails the job at once.
+  // False: such errors fail the job, so that a user at a terminal sees them at once.
   bool patient = false;
-  // A process that left with exit code 0 while the job goes on (as far as is known) is replaced
-  // after this: most often the job's end will have been seen by then.
+  // Delay before a process that left with exit code 0 is replaced. Usually it left because the job
+  // is over, and the backend learns of that within this time.
   absl::Duration left_delay = absl::Seconds(2);
-  // Who is expelled ends by itself once it hears of it. Who was not heard for so long does not
-  // hear: it is frozen, and killed.
+  // An expelled process exits when it learns of its expulsion. One that the coordinator last heard
+  // this long ago is assumed frozen and is killed.
   absl::Duration expelled_grace = absl::Seconds(5);
-  // At the end: how long processes may leave by themselves,
+  // How long processes may take to exit by themselves after the job has ended, before SIGTERM. A
+  // process that was never ready gets SIGTERM as soon as the coordinator has ended, unless the job
+  // has succeeded: it has nothing to hand over, and could not learn of the end.
   absl::Duration leave_grace = absl::Seconds(10);
-  // (a job that its coordinator declared as failed, whose last word is to be read: so long. So
-  // long also an end of a worker or shard that fails the job waits for that word),
+  // Replaces leave_grace when the coordinator declared the job failed. It is also how long a
+  // failure of a worker or shard that fails the job waits for the coordinator's reason.
   absl::Duration failed_grace = absl::Seconds(5);
-  // (who was never a member has nothing to hand over and, unless the job has succeeded, nobody to
-  // hear of the end from once the coordinator has ended: SIGTERM comes then),
-  // and after SIGTERM.
+  // Time between SIGTERM and SIGKILL at the end of the job.
   absl::Duration stop_grace = absl::Seconds(5);
 };
 
-// Who or what ended a life.
+// What ended a life.
 enum class Cause {
-  kItself,   // as code and signal tell
-  kOutside,  // it had to go from where it was: a deletion, an eviction, a lost node. Nobody's fault
+  kItself,   // the process; code and signal say how
+  kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
 };
 
 // How a life ended.
 struct Exit {
-  int code = 0;         // of exit(), if signal is 0
-  int signal = 0;       // that killed it; 0: none
-  std::string message;  // what it said last, if anything
+  int code = 0;         // exit code, if signal is 0
+  int signal = 0;       // the signal that killed the process; 0: none
+  std::string message;  // the process's last error message, if any
   Cause cause = Cause::kItself;
-  std::string reason;  // one word for it, if the backend knows more than code and signal
+  std::string reason;  // CamelCase, if the backend knows more than code and signal
 };
 
-// Whether the coordinator knows a process as one of its own.
+// Whether a process is registered with the coordinator.
 enum class Registration {
-  kUnknown,     // its present life has not answered yet, or the backend cannot tell
-  kMissing,     // it does not: the process has not registered with it, or was expelled
-  kLeft,        // the process has told it that it leaves
-  kRegistered,  // it does
+  kUnknown,     // the coordinator's current life has not answered yet, or the backend cannot tell
+  kMissing,     // the process has not registered, or was expelled
+  kLeft,        // the process has announced that it leaves
+  kRegistered,  // the process is registered
 };
 
 // The newest life in a slot.
@@ -161,28 +166,28 @@ struct ProcessObservation {
   std::string life;  // distinguishes lives of one slot (pid and count, pod uid); never empty
   uint64_t pid = 0;  // 0: unknown
   absl::Time started;
-  bool ready = false;  // it is, or once was, a member
-  // False: it has its place, but nothing runs there yet (it waits for room, an image, a volume).
+  bool ready = false;  // it is or was a member
+  // False: the pod exists, but nothing runs in it yet (it waits for a node, an image, a volume).
   bool begun = true;
   bool running = true;
-  // When the coordinator heard it last, if it has expelled it; else never.
+  // If the coordinator has expelled the process: when it last heard from it. Else InfiniteFuture.
   absl::Time expelled_after = absl::InfiniteFuture();
-  // As the coordinator said at Observation::coordinator_heard. Not of the coordinator.
+  // As of Observation::coordinator_heard. Not set for the coordinator itself.
   Registration registration = Registration::kUnknown;
-  // If not running:
+  // Set if the process is not running.
   Exit exit;
   absl::Time ended;
 };
 
 struct Observation {
   std::map<Slot, ProcessObservation> processes;
-  // Where shards and workers find the coordinator; empty: not known yet.
+  // The coordinator's address for shards and workers; empty: not known yet.
   std::string coordinator_address;
-  // The newest that the coordinator of this activation said; STARTING if nothing.
+  // The newest phase that the coordinator of this activation reported; STARTING if none.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   std::string phase_reason;
   std::string phase_code;  // JobProgress.reason_code
-  // When the coordinator's present life answered last; not yet, or not known: InfinitePast.
+  // When the coordinator's current life last answered; InfinitePast: never, or not known.
   absl::Time coordinator_heard = absl::InfinitePast();
 };
 
@@ -190,44 +195,44 @@ enum class Outcome { kSucceeded, kFailed, kSuspended };
 
 struct Ending {
   Outcome outcome = Outcome::kFailed;
-  std::string code;            // the reason in one word: "BackoffLimitExceeded"
-  std::string reason;          // one sentence; of success only if nothing was trained
-  std::optional<Slot> blamed;  // whose log tells more
+  std::string code;            // CamelCase reason: "BackoffLimitExceeded"
+  std::string reason;          // one sentence; after a success only if nothing was trained
+  std::optional<Slot> blamed;  // the slot whose log has the details
   absl::Time since;
   absl::Duration leave_grace;  // before SIGTERM
 };
 
-// What a backend keeps between calls, unchanged.
+// State that a backend keeps between calls, unchanged.
 struct Memory {
   struct SlotMemory {
     std::string handled_life;   // the last life whose end was handled
-    int failures_in_row = 0;    // deaths, for the delay
-    int failed_starts = 0;      // in a row, without having been ready
-    bool data_missing = false;  // so says the last end of the row
-    bool refused = false;       // likewise: the coordinator refused the process
+    int failures_in_row = 0;    // determines the restart delay
+    int failed_starts = 0;      // lives in a row that ended without having been ready
+    bool data_missing = false;  // the last life of the row did not find its data
+    bool refused = false;       // the coordinator refused the last life of the row
     absl::Time start_after = absl::InfinitePast();
-    std::string replaced_life;    // the last life that a start was to replace
-    uint32_t restarts = 0;        // lives that were replaced
-    std::string registered_life;  // the last life that a coordinator had among its own
-    // Since when the coordinator that answers does not have this life among its own.
+    std::string replaced_life;    // the last life for which a replacement was started
+    uint32_t restarts = 0;        // number of lives that were replaced
+    std::string registered_life;  // the last life that was registered with a coordinator
+    // The life that is missing at the answering coordinator, and since when.
     std::string missing_life;
     absl::Time missing_since = absl::InfiniteFuture();
   };
   std::map<Slot, SlotMemory> slots;
-  absl::Time active_since = absl::InfiniteFuture();  // first call
+  absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
-  std::set<v1::Role> worked;             // roles of which a process was once ready in this job
+  std::set<v1::Role> worked;             // roles of which a process was ever ready in this job
   uint32_t restorations = 0;             // deaths of shards and coordinators
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Ending> ending;
-  // The failure of a worker or shard, which ends the job unless its coordinator soon tells why.
+  // The failure of a worker or shard. It ends the job unless the coordinator soon gives a reason.
   std::optional<Ending> unexplained;
-  std::map<Slot, std::string> terminated;  // life that was sent SIGTERM
-  std::map<Slot, std::string> killed;      // life that was sent SIGKILL
+  std::map<Slot, std::string> terminated;  // the life that was sent SIGTERM
+  std::map<Slot, std::string> killed;      // the life that was sent SIGKILL
 };
 
-// Asked for again until the slot's new life is seen. A start that fails for good is observed as a
-// life that ended, with exit code 127.
+// Decide repeats it until it observes the slot's new life. The backend reports a start that failed
+// permanently as a life that ended with exit code 127.
 struct StartProcess {
   Slot slot;
 };
@@ -246,33 +251,34 @@ struct Decision {
   std::vector<ReportDeath> deaths;
   std::vector<StopProcess> stops;
   std::vector<StartProcess> starts;
-  // What the coordinator should know now (SetDesired), whenever it differs from what it was told.
+  // The desired state to send to the coordinator (SetDesired) whenever it differs from what was
+  // last sent.
   uint32_t desired_workers = 0;
   uint32_t desired_shards = 0;
   bool desired_suspend = false;
   // Set when the job has ended and no process is left. Final.
   std::optional<Ending> finish;
   Memory memory;
-  // Decide again when the world changes, and not later than this.
+  // Call Decide again when the observation changes, and no later than this.
   absl::Time decide_again = absl::InfiniteFuture();
 };
 
-// Times must not go backwards from call to call.
+// `now` must not decrease from call to call.
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
                 const Memory& memory, absl::Time now);
 
-// For a backend that itself stood still (was stopped, or slept with its machine) for so long,
-// before it decides again: that time counts for no process's silence.
+// Excludes a pause of the backend itself (it was stopped, or its machine slept) from all timeouts.
+// To be called before the next Decide; `stood_still` is the length of the pause.
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory);
 
-// "exit code 12", "killed by signal 9 (Killed)"; with the exit's reason in front where it has one:
+// "exit code 12", "killed by signal 9 (Killed)"; preceded by the exit's reason, if it has one:
 // "OOMKilled, killed by signal 9 (Killed)".
 std::string ExitText(const Exit& exit);
 
-// "OOMKilled", "Evicted", "Killed", "Error", ...: one word for the end of a life.
+// The exit reason as a CamelCase word: "OOMKilled", "Evicted", "Killed", "Error", ...
 std::string ReasonOf(const Exit& exit);
 
-// Whether the end of a life counts against budgets, whatever else it means.
+// Whether an exit counts as a failure, by the job's failure rules or by default.
 bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit);
 
 }  // namespace sluice::policy

@@ -240,7 +240,7 @@ TEST(PolicyTest, AnExpelledProcessIsStartedAtOnceAndNotCounted) {
   }
 }
 
-TEST(PolicyTest, AnExpelledProcessThatDoesNotHearOfItIsKilledAndReplaced) {
+TEST(PolicyTest, AnExpelledProcessThatDoesNotExitIsKilledAndReplaced) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
@@ -360,7 +360,7 @@ TEST(PolicyTest, ARefusedProcessFailsAJobInWhichItsRoleNeverWorked) {
   EXPECT_THAT(decision.memory.ending->reason, HasSubstr("asks for wire version 3"));
 }
 
-TEST(PolicyTest, WhyAWorkerOrShardFailedIsTheCoordinatorsToSay) {
+TEST(PolicyTest, TheCoordinatorExplainsTheFailureOfAWorkerOrShard) {
   for (const Slot& slot : {kShard0, kWorker0}) {
     World world;
     world.StartAll();
@@ -392,7 +392,7 @@ TEST(PolicyTest, AFailureThatNoCoordinatorCanExplainAnyMoreFailsTheJobAtOnce) {
   EXPECT_EQ(decision.memory.ending->blamed, kWorker0);
 }
 
-TEST(PolicyTest, DataThatIsNotThereFailsTheJobOfWhoLooksOnAtOnce) {
+TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
   World world;
   world.StartAll();
   world.End(kWorker1, kExitMissing, 0, "/data/mnist: no such file or folder");
@@ -404,7 +404,7 @@ TEST(PolicyTest, DataThatIsNotThereFailsTheJobOfWhoLooksOnAtOnce) {
   EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
 }
 
-TEST(PolicyTest, WherePatienceIsDataThatIsNotThereIsWaitedForAndNeverCounted) {
+TEST(PolicyTest, MissingDataIsAwaitedAndNeverCountedWithPatience) {
   World world;
   world.limits.patient = true;
   world.limits.max_failed_starts = 2;
@@ -528,7 +528,7 @@ TEST(PolicyTest, SuccessWaitsForTheProcessesToLeaveByThemselves) {
   EXPECT_THAT(world.started, IsEmpty());
 }
 
-TEST(PolicyTest, WhoDoesNotLeaveAtTheEndIsStoppedThenKilled) {
+TEST(PolicyTest, AProcessThatDoesNotLeaveAtTheEndIsStoppedThenKilled) {
   World world;
   world.StartAll();
   world.End(kWorker0, kExitOk);
@@ -548,7 +548,7 @@ TEST(PolicyTest, WhoDoesNotLeaveAtTheEndIsStoppedThenKilled) {
   EXPECT_TRUE(world.Step().finish.has_value());
 }
 
-TEST(PolicyTest, WhoWasNeverAMemberIsStoppedAsSoonAsTheCoordinatorHasEnded) {
+TEST(PolicyTest, AProcessThatWasNeverAMemberIsStoppedWhenTheCoordinatorHasEnded) {
   for (const auto phase : {v1::JobProgress::FAILED, v1::JobProgress::SUSPENDED}) {
     World world;
     world.StartAll();
@@ -572,7 +572,7 @@ TEST(PolicyTest, WhoWasNeverAMemberIsStoppedAsSoonAsTheCoordinatorHasEnded) {
   }
 }
 
-TEST(PolicyTest, OfATrainedJobEverybodyMayFinishWhatItDoes) {
+TEST(PolicyTest, ProcessesMayFinishTheirWorkAfterSuccess) {
   World world;
   world.StartAll();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
@@ -697,7 +697,7 @@ TEST(PolicyTest, MoreWorkersAreStartedAtOnce) {
 
 // ---- what clusters add
 
-TEST(PolicyTest, WhoHadToGoIsReplacedAndCountsNowhere) {
+TEST(PolicyTest, AProcessStoppedFromOutsideIsReplacedAndNotCounted) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
@@ -712,7 +712,7 @@ TEST(PolicyTest, WhoHadToGoIsReplacedAndCountsNowhere) {
   EXPECT_FALSE(world.finished);
 }
 
-TEST(PolicyTest, WhereOneIsPatientAFailedStartIsTriedAgainAndCountsNowhere) {
+TEST(PolicyTest, AFailedStartIsRetriedAndNotCountedWithPatience) {
   World world;
   world.limits.patient = true;
   world.plan.backoff_limit = 0;
@@ -732,7 +732,7 @@ TEST(PolicyTest, WhereOneIsPatientAFailedStartIsTriedAgainAndCountsNowhere) {
   EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
 }
 
-TEST(PolicyTest, WhereOneIsPatientOnlyACoordinatorThatSaysSoFailsTheJob) {
+TEST(PolicyTest, OnlyTheCoordinatorsReportFailsTheJobWithPatience) {
   World world;
   world.limits.patient = true;
   world.StartAll();
@@ -744,7 +744,7 @@ TEST(PolicyTest, WhereOneIsPatientOnlyACoordinatorThatSaysSoFailsTheJob) {
   EXPECT_EQ(world.Step().memory.ending->code, "TrainingFailed");
 }
 
-TEST(PolicyTest, AJobThatOutlivesItsCoordinatorGoesOnAfterASuspensionThatNobodyWished) {
+TEST(PolicyTest, AJobThatOutlivesItsCoordinatorContinuesAfterAnUnrequestedSuspension) {
   for (const bool outlives : {false, true}) {
     World world;
     world.plan.outlives_coordinator = outlives;
@@ -973,7 +973,7 @@ TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobInTheEndAndSaysWhy) {
   EXPECT_THAT(ending->reason, HasSubstr("did not register within 2m"));
 }
 
-TEST(PolicyTest, AProcessThatANewCoordinatorDoesNotHearOfIsKilledSoonAndCountsNowhere) {
+TEST(PolicyTest, AProcessUnknownToANewCoordinatorIsKilledSoonAndNotCounted) {
   for (const Slot& slot : {kWorker1, kShard0}) {
     World world = WatchedWorld();
     world.plan.backoff_limit = 0;
@@ -1102,7 +1102,7 @@ TEST(PolicyTest, AProcessThatDiesOfSigtermIsReplacedAndCountsNowhere) {
   }
 }
 
-TEST(PolicyTest, AMemberThatLeftIsReplacedAtOnceWhereTheCoordinatorSaysThatTheJobGoesOn) {
+TEST(PolicyTest, ReplacesAMemberThatLeftAtOnceIfTheCoordinatorReportsThatTheJobContinues) {
   World world = WatchedWorld();
   world.StartAll();
   world.observed.phase = v1::JobProgress::TRAINING;

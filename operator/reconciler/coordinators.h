@@ -1,4 +1,4 @@
-// The operator's conversations with coordinators.
+// The operator's connections to coordinators.
 #ifndef SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 #define SLUICE_OPERATOR_RECONCILER_COORDINATORS_H_
 
@@ -22,45 +22,45 @@ struct ControlAddress {
 };
 
 struct Heard {
-  std::string life;                                 // of the coordinator that said it
-  std::shared_ptr<const v1::JobProgress> progress;  // null: nothing yet
-  absl::Time at = absl::InfinitePast();             // when it said that
+  std::string life;                                 // the coordinator's life that reported
+  std::shared_ptr<const v1::JobProgress> progress;  // null: no report yet
+  absl::Time at = absl::InfinitePast();             // when the report arrived
 };
 
 // Any thread; never blocks.
 class Coordinators {
  public:
   virtual ~Coordinators() = default;
-  // From now on the job's coordinator is this life of it, at this address; it is to be
-  // told `desired` until it has heard it, and asked for its progress. Deaths are said once; those
-  // that it has no time for are dropped after a moment, for it sees them by itself.
+  // Sets the life and address of the job's coordinator. `desired` is sent until the coordinator has
+  // received it, and its progress is polled. Each death is reported once; deaths that cannot be
+  // delivered soon are dropped, because the coordinator detects them itself.
   virtual void Converse(const kube::ObjectKey& job, const std::string& life,
                         const ControlAddress& address, const v1::SetDesiredRequest& desired,
                         std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
-  // Nobody is spoken with any more; what was heard is kept.
+  // Stops the calls to the job's coordinator; its last report is kept.
   virtual void Pause(const kube::ObjectKey& job) = 0;
   virtual void Forget(const kube::ObjectKey& job) = 0;
   virtual Heard Latest(const kube::ObjectKey& job) const = 0;
 };
 
-// By gRPC. All calls are asynchronous and have deadlines, so that coordinators that hang cost
-// neither a thread nor anybody's time.
+// Over gRPC. All calls are asynchronous and have deadlines, so that a coordinator that hangs blocks
+// no thread.
 class GrpcCoordinators final : public Coordinators {
  public:
   struct Options {
     absl::Duration poll_interval = absl::Seconds(1);
     absl::Duration call_timeout = absl::Seconds(2);
     absl::Duration deaths_last = absl::Seconds(3);
-    // Asked right before anybody is told anything, as before each write: a leader that froze, and
-    // wakes up, must not tell what was wanted when it led. Whoever is refused only listens. Null:
-    // always allowed. Outlives this.
+    // Checked before each request that sends desired state, as before each write: a former leader
+    // that wakes up must not send outdated state. When it refuses, the progress is still polled.
+    // Null: always allowed. Outlives this.
     kube::WriteGate* gate = nullptr;
   };
 
-  // `on_news` hears, on some thread and without locks, of a job whose coordinator said something
-  // else than that its steps and samples have grown.
+  // `on_news` is called, on any thread and without locks, for a job whose coordinator has reported
+  // a change other than growing steps and samples.
   GrpcCoordinators(Options options, std::function<void(const kube::ObjectKey&)> on_news);
-  // Cancels what is under way, and waits for it.
+  // Cancels pending calls and waits for them.
   ~GrpcCoordinators() override;
 
   void Converse(const kube::ObjectKey& job, const std::string& life, const ControlAddress& address,
@@ -75,7 +75,7 @@ class GrpcCoordinators final : public Coordinators {
   const std::unique_ptr<Impl> impl_;
 };
 
-// Progress without what changes all the time: steps, samples, rates, ages.
+// Progress without the fields that change all the time: steps, samples, rates, ages.
 std::string Gist(const v1::JobProgress& progress);
 
 }  // namespace sluice::reconciler

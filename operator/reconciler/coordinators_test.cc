@@ -124,7 +124,7 @@ class CoordinatorsTest : public ::testing::Test {
                                  }};
 };
 
-TEST_F(CoordinatorsTest, ACoordinatorIsToldWhatIsWantedAndHeard) {
+TEST_F(CoordinatorsTest, ACoordinatorReceivesTheDesiredStateAndIsPolled) {
   FakeCoordinator coordinator;
   coordinator.SetStep(7);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
@@ -148,7 +148,7 @@ TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
   EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
 }
 
-TEST_F(CoordinatorsTest, ANewLifeIsToldEverythingAgain) {
+TEST_F(CoordinatorsTest, ANewLifeReceivesEverythingAgain) {
   FakeCoordinator first;
   coordinators_.Converse(a_, "life-1", {first.address(), nullptr}, Wish(3), {});
   first.Told(1);
@@ -160,7 +160,7 @@ TEST_F(CoordinatorsTest, ANewLifeIsToldEverythingAgain) {
   EXPECT_EQ(coordinators_.Latest(a_).life, "life-2");
 }
 
-TEST_F(CoordinatorsTest, OneThatHangsHoldsUpNobody) {
+TEST_F(CoordinatorsTest, OneThatHangsBlocksNoOther) {
   FakeCoordinator hung;
   hung.Hang();
   FakeCoordinator other;
@@ -210,7 +210,7 @@ class Gate final : public kube::WriteGate {
   std::atomic<bool> open{false};
 };
 
-TEST_F(CoordinatorsTest, WhoLeadsNoMoreTellsNothingAndOnlyListens) {
+TEST_F(CoordinatorsTest, AFormerLeaderSendsNothingAndOnlyPolls) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
   Gate gate;

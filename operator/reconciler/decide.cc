@@ -15,11 +15,11 @@ using kube::Json;
 using policy::Slot;
 
 constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
-// A pod that waits so long without telling why is made anew if it would be made differently now.
+// A pod that waits this long without a known reason is re-created if its template has changed.
 constexpr absl::Duration kLongWait = absl::Seconds(30);
-// Of a pod that has not run for so long nothing is written down because it has not registered.
+// A pod that has run for less than this may still be registering; it does not count as missing.
 constexpr absl::Duration kStartsUp = absl::Seconds(15);
-// Of what is frozen. With 0 the API server would forget the pod before its node has ended it.
+// For frozen pods. With 0 the API server would drop the pod before its node has stopped it.
 constexpr int64_t kKillGraceSeconds = 1;
 
 class JobDecider {
@@ -32,28 +32,32 @@ class JobDecider {
   }
 
   Plan Run() {
-    // Owned objects go with the job; another's jobs are left alone.
+    // Owned objects are deleted with the job. Jobs managed by another controller are left alone.
     if (job_.being_deleted || job_.managed_by_another) return std::move(plan_);
     if (!job_.problem.empty() && recovery_.shards == 0) {
       Finish();
       return std::move(plan_);
     }
+
     Activate();
     ObserveWorld();
     HandleDeletions();
     HandleProgressDeadline();
+
     const policy::Memory before = recovery_.memory;
     policy::Decision decision =
         policy::Decide(policy_plan_, limits_, observation_, recovery_.memory, now_);
     recovery_.memory = decision.memory;
     AgainBy(decision.decide_again);
     stopped_ = decision.finish.has_value();
+
     TellLostSteps(before);
     if (switching_ && before.suspending_since == absl::InfiniteFuture() && !before.ending) {
       Tell("SwitchingMode", "Switch",
            absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
-                        ": the job saves a checkpoint and goes on in the new mode"));
+                        ": the job saves a checkpoint and continues in the new mode"));
     }
+
     CountEnds(before);
     CountRestarts();
     Act(decision);
@@ -79,19 +83,19 @@ class JobDecider {
     return Ending() && recovery_.memory.ending->outcome == policy::Outcome::kSuspended;
   }
 
-  // Whether a slot is to be filled, as long as the job goes on.
+  // Whether a slot should be filled while the job runs.
   bool Wanted(const Slot& slot) const {
     if (slot.role == v1::COORDINATOR) return true;
     return slot.index < (slot.role == v1::SHARD ? policy_plan_.shards : policy_plan_.workers);
   }
 
-  // Begins an activation, where one is due; what is wanted of it.
+  // Begins an activation if one is due, and sets the plan of the policy.
   void Activate() {
     const uint32_t wanted_shards = job_.job.spec.parameter_server().replicas();
     policy::Memory& memory = recovery_.memory;
     if (Suspended() && !job_.job.suspend && world_.pods.empty()) {
       if (HasCondition(plan_.status, "Suspended")) {
-        Tell("Resumed", "Resume", "the job goes on from its newest checkpoint");
+        Tell("Resumed", "Resume", "the job continues from its newest checkpoint");
       }
       policy::Memory kept;
       kept.restorations = memory.restorations;
@@ -104,7 +108,7 @@ class JobDecider {
       recovery_.shards = wanted_shards;
       recovery_.mode = wanted_mode_;
     }
-    // An operator that knew nothing of modes has made the job as the spec said.
+    // An older operator that did not record modes has created the job as the spec says.
     const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
     if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
     if (!Ending()) recovery_.images = PinnedImages(recovery_, world_);
@@ -120,15 +124,15 @@ class JobDecider {
       policy_plan_.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
     }
     policy::SetTimers(job_.job.spec, &policy_plan_);
-    // A pod's life cannot be told from the one before it in what the coordinator says.
+    // The coordinator's reports do not distinguish a pod from the previous pod of the same slot.
     policy_plan_.silence_timeout =
         std::max(policy_plan_.silence_timeout, policy_plan_.start_timeout);
     const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
     resizing_ = goes_on && recovery_.shards != wanted_shards;
     switching_ = goes_on && recovery_.mode != wanted_mode_;
     policy_plan_.suspend = job_.job.suspend || resizing_ || switching_;
-    // The user asked for no stop: the operator waits for the checkpoint as long as the coordinator
-    // tries to save one.
+    // The user did not ask for a stop: the operator waits for the checkpoint for as long as the
+    // coordinator tries to save one.
     if (!job_.job.suspend && policy_plan_.suspend) {
       policy_plan_.suspend_timeout = absl::InfiniteDuration();
     }
@@ -155,7 +159,7 @@ class JobDecider {
       observation_.phase = coordinator->last_word->phase();
       observation_.phase_reason = coordinator->last_word->reason();
       observation_.phase_code = coordinator->last_word->reason_code();
-      // What it wrote down last is newer than anything that it was heard to say.
+      // The last word is newer than every report that was received.
       progress_ = &*coordinator->last_word;
       progress_is_new_ = true;
     }
@@ -163,8 +167,8 @@ class JobDecider {
     if (progress_is_new_) recovery_.heard_life = coordinator->uid;
   }
 
-  // Which pods the coordinator has a living process of. Probes find most of those that are frozen,
-  // sooner; this finds programs of the job's own, which need not have any.
+  // Which pods have a live process that is registered with the coordinator. Probes find most frozen
+  // processes sooner; this also finds frozen user programs, which need not have probes.
   void ObserveRegistrations() {
     observation_.coordinator_heard = world_.progress_at;
     for (auto& entry : observation_.processes) {
@@ -187,8 +191,8 @@ class JobDecider {
     }
   }
 
-  // Pods that somebody else has asked to go. Their ends are nobody's fault and need no handling;
-  // their successors are restarts all the same.
+  // Handles pods that were deleted from outside. Their exits are not failures, but replacing them
+  // counts as a restart.
   void HandleDeletions() {
     if (Ending() || policy_plan_.suspend) return;
     for (const auto& [slot, pod] : pods_) {
@@ -196,7 +200,8 @@ class JobDecider {
       policy::Memory::SlotMemory& kept = recovery_.memory.slots[slot];
       if (kept.replaced_life == pod->uid) continue;
       if (pod->tainted && !pod->ended && !pod->node_lost && now_ < pod->gone_by) {
-        // Evicted or lost: the word for it comes later. Its successor waits for its name anyway.
+        // Evicted or lost: the reason becomes known later. The successor cannot be created before
+        // the name is free anyway.
         AgainBy(pod->gone_by);
         continue;
       }
@@ -227,8 +232,8 @@ class JobDecider {
     recovery_.memory.ending = policy::Ending{
         policy::Outcome::kFailed,
         "ProgressDeadlineExceeded",
-        absl::StrCat("the job made no step for ", absl::FormatDuration(*job_.progress_deadline),
-                     " (progressDeadlineSeconds)"),
+        absl::StrCat("the job completed no step for ",
+                     absl::FormatDuration(*job_.progress_deadline), " (progressDeadlineSeconds)"),
         std::nullopt,
         now_,
         absl::ZeroDuration()};
@@ -242,7 +247,7 @@ class JobDecider {
       if (pod == nullptr || kept.handled_life == known || kept.handled_life != pod->uid) continue;
       const bool left =
           pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
-      // Nor is it a loss that one who is too many goes, or who dies of the job's end.
+      // The exit of a surplus pod is not a loss, nor is an exit caused by the end of the job.
       const bool ended_it = Ending() && !before.ending.has_value() &&
                             recovery_.memory.ending->outcome == policy::Outcome::kFailed &&
                             recovery_.memory.ending->blamed == slot;
@@ -263,7 +268,7 @@ class JobDecider {
   void Delete(const PodView& pod, std::optional<int64_t> grace) {
     plan_.deletions.push_back({pod.name, pod.uid, grace, pod.slot});
   }
-  // A pod of which nothing runs needs no time to leave.
+  // A pod without running containers needs no grace period.
   static std::optional<int64_t> GraceOf(const PodView& pod) {
     if (pod.terminal) return 0;
     return std::nullopt;
@@ -283,13 +288,13 @@ class JobDecider {
         plan_.creations.push_back(start.slot);
       } else if (!pod->deletion_asked.has_value()) {
         Delete(*pod, GraceOf(*pod));
-        // One whose other containers still run has to leave first.
+        // A pod whose other containers still run must be gone before it can be replaced.
         if (pod->terminal) plan_.creations.push_back(start.slot);
       }
     }
   }
 
-  // Pods that should be gone long since: their nodes do not answer.
+  // Force-deletes pods whose deletion is overdue because their nodes do not answer.
   void ForceStuck() {
     if (job_.force_delete_after == absl::ZeroDuration()) return;
     for (const PodView& pod : world_.pods) {
@@ -304,7 +309,7 @@ class JobDecider {
     }
   }
 
-  // Pods that never began, and would be made differently now: the cure of what kept them.
+  // Re-creates pods that never began and whose template has changed: the change may fix the cause.
   void ReplaceOutdated() {
     if (Ending()) return;
     for (const PodView& pod : world_.pods) {
@@ -322,7 +327,7 @@ class JobDecider {
     }
   }
 
-  // What is left of pods that have ended and get no successor.
+  // Deletes pods that have ended and get no successor.
   void CleanUp() {
     const bool all = Suspended() || (stopped_ && job_.clean_pod_policy == CleanPodPolicy::kAll);
     const bool running = stopped_ && job_.clean_pod_policy == CleanPodPolicy::kRunning;
@@ -349,7 +354,8 @@ class JobDecider {
     conversation.desired.set_suspend(decision.desired_suspend);
     for (const policy::ReportDeath& death : decision.deaths) {
       if (!progress_is_new_ || Ending()) break;
-      // By incarnation, which its successor has not: a pod's process ids tell nothing.
+      // Identified by incarnation, which differs from the successor's. Process ids are no use: they
+      // are equal in most pods.
       for (const v1::ProcessStatus& process : progress_->processes()) {
         if (process.process().role() != death.slot.role ||
             process.process().index() != death.slot.index) {
@@ -364,10 +370,10 @@ class JobDecider {
     plan_.conversation = std::move(conversation);
   }
 
-  // Only what is still of use is remembered.
+  // Drops memory that is no longer needed.
   void ForgetHealed() {
     policy::Memory& memory = recovery_.memory;
-    // Whatever ends after the end has no say in anything.
+    // Exits after the end of the job have no effect.
     if (Ending()) memory.slots.clear();
     for (auto it = memory.slots.begin(); it != memory.slots.end();) {
       policy::Memory::SlotMemory& kept = it->second;
@@ -414,7 +420,7 @@ class JobDecider {
     if (why.empty() || !(resizing_ || switching_)) return;
     Tell("CheckpointFailed", resizing_ ? "Scale" : "Switch",
          absl::StrCat("no checkpoint was saved before the change (", why,
-                      "): training continues from the newest one, and the steps since are "
+                      "): training continues from the newest one, and the steps since then are "
                       "computed again"),
          runtime::EventRecord::Type::kWarning);
   }
@@ -481,7 +487,7 @@ class JobDecider {
 policy::Limits ClusterLimits() {
   policy::Limits limits;
   limits.patient = true;
-  // A pod's own grace period ends with SIGKILL.
+  // The kubelet sends SIGKILL when the pod's own grace period ends.
   limits.stop_grace = absl::InfiniteDuration();
   return limits;
 }

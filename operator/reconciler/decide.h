@@ -1,10 +1,11 @@
-// What is to be done about a TrainingJob now. Pure: the whole world in, actions out.
+// Decides the actions for a TrainingJob. Pure: the whole world in, actions out.
 //
-// Intuition. Which processes a job should have, and how it ends, is operator/policy's to decide, as
-// for `sluice run`. This file says what that means where processes are pods: a pod is a life; one
-// that has ended is deleted before the next of its name is made; somebody else may delete or evict
-// pods; nodes fall silent; a job goes on after the operator did not. And it writes the status, in
-// which everything that must be remembered is kept (job_status.h).
+// Intuition. operator/policy decides which processes a job should have and how it ends, as for
+// `sluice run`. This file translates between processes and pods: a pod is a life, and a pod that
+// has ended is deleted before the next one of its name is created. It also handles what happens
+// only on a cluster: users and the cluster delete or evict pods, nodes become unreachable, and the
+// operator restarts while the job runs. It writes the status, which holds everything that must be
+// remembered (job_status.h).
 #ifndef SLUICE_OPERATOR_RECONCILER_DECIDE_H_
 #define SLUICE_OPERATOR_RECONCILER_DECIDE_H_
 
@@ -24,48 +25,49 @@
 
 namespace sluice::reconciler {
 
-// The limits of policies on a cluster: what fails from outside may be mended from outside.
+// The policy's limits on a cluster. They are patient: an outside cause can be fixed while the job
+// waits.
 policy::Limits ClusterLimits();
 
 struct World {
   JobView job;
-  PodImages images;   // that an activation would begin with now
-  kube::Json status;  // as it was last written
+  PodImages images;   // the images with which an activation would begin now
+  kube::Json status;  // as last written
   std::vector<PodView> pods;
-  // What the coordinator said last, and in which life (uid of its pod); null: nothing yet.
+  // The coordinator's last report, and the life that sent it (uid of its pod); null: none yet.
   const v1::JobProgress* progress = nullptr;
   std::string progress_of;
-  absl::Time progress_at = absl::InfinitePast();  // when it said so
-  // What the API server had against the last thing that was to be made; empty: nothing.
+  absl::Time progress_at = absl::InfinitePast();  // when it was received
+  // Why the API server refused the last creation; empty: it did not.
   Trouble refused;
-  // Of pods as they would be made now, by slot; for pods that have not begun.
+  // Hashes of the pods as they would be created now, by slot; for pods that have not begun.
   std::map<policy::Slot, std::string> template_hashes;
 };
 
 struct PodDeletion {
   std::string name;
   std::string uid;
-  std::optional<int64_t> grace_seconds;  // none: the pod's own
+  std::optional<int64_t> grace_seconds;  // nullopt: the pod's own grace period
   policy::Slot slot;
 };
 
 struct Plan {
-  // To be written before anything else is done; not at all where it equals the one of the world.
+  // Written before anything else is done; not written if it equals the world's status.
   kube::Json status;
-  // Whether that may wait a while.
+  // Whether the write may be delayed.
   StatusChange change = StatusChange::kTransition;
-  // All of MakeObjects and, once pods are made, the budget are to be there.
+  // Whether all objects of MakeObjects should exist, and the budget as soon as pods are created.
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation
   TrainingMode mode;    // of this activation
   PodImages images;     // of this activation
   std::vector<PodDeletion> deletions;
-  std::vector<policy::Slot> creations;  // where a deletion names the same slot, after it
+  std::vector<policy::Slot> creations;  // after the deletion of the same slot, if there is one
   bool delete_job = false;
   // Recorded once the status is written.
   std::vector<runtime::EventRecord> events;
 
-  // Of the conversation with the coordinator; nothing: there is nobody to speak with.
+  // The request to the coordinator; nullopt: no coordinator is running.
   struct Conversation {
     std::string life;  // uid of the coordinator's pod
     std::string ip;
@@ -74,15 +76,15 @@ struct Plan {
   };
   std::optional<Conversation> conversation;
 
-  // Decide again when something has changed, and not later than this.
+  // Decide again when something has changed, and no later than this.
   absl::Time decide_again = absl::InfiniteFuture();
 };
 
-// The images of the activation: those that it began with. Until a pod has run from an image, the
-// image may still be corrected.
+// The images of the activation: those with which it began. An image may still be corrected until a
+// pod has run from it.
 PodImages PinnedImages(const Recovery& recovery, const World& world);
 
-// Times must not go backwards from call to call.
+// `now` must not decrease from call to call.
 Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now);
 
 }  // namespace sluice::reconciler

@@ -656,7 +656,7 @@ TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
 
 // ---- processes that freeze and have no probes
 
-TEST(DecideJob, APodThatTheCoordinatorDoesNotHearOfIsReplacedWhenItsStartTakesTooLong) {
+TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
   Scene scene;
   scene.Spec({{"timeouts", {{"startSeconds", 100}}}});
   scene.Trains();

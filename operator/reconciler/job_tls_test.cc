@@ -216,7 +216,7 @@ TEST_F(JobTlsTest, ALostAuthorityIsReplacedAndWhatItSignedStaysGood) {
   EXPECT_THAT(Data("a-tls-worker", "ca.crt"), HasSubstr(Data("a-tls-ca", "ca.crt")));
 }
 
-TEST_F(JobTlsTest, EntriesThatSomebodySpoiltAreMadeAnew) {
+TEST_F(JobTlsTest, SpoiltEntriesAreReplaced) {
   Settle();
   const std::string other = Worker(1);
   for (const std::string& spoilt : {std::string("garbage"), other, std::string()}) {

@@ -1,5 +1,5 @@
-// A TrainingJob as the reconciler reads it: what every backend knows (api::TrainingJob), and the
-// fields that only clusters use.
+// A TrainingJob as the reconciler reads it: the fields of every backend (api::TrainingJob), and
+// those that only clusters use.
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
 
@@ -30,7 +30,7 @@ struct ClaimMount {
   std::string mount_path;
 };
 
-// How updates are applied. A job changes it through a checkpoint.
+// How updates are applied. A running job changes it by saving a checkpoint and restarting from it.
 struct TrainingMode {
   v1::Mode mode = v1::MODE_UNSPECIFIED;
   uint64_t max_staleness = 0;  // BOUNDED_STALENESS
@@ -88,12 +88,12 @@ struct JobView {
   Trouble problem;
 };
 
-// `object` as it comes from the API server; whatever is in it, this never fails.
+// `object` is from the API server. Never fails, whatever it contains.
 JobView ReadJob(const kube::Json& object);
 
-// Whether the job's processes speak TLS with each other: what spec.tls says; where that says
-// nothing, what the status says, and of a job that has none yet: yes. So a job keeps what it began
-// with, whichever operator that was.
+// Whether the job's processes use TLS: as spec.tls says; if it is unset, as the status says; if
+// there is no status yet, yes. So a job keeps the setting with which it began, even if another
+// version of the operator started it.
 bool SpeaksTls(const kube::Json& object);
 
 }  // namespace sluice::reconciler

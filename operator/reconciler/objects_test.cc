@@ -193,7 +193,7 @@ TEST(ObjectsTest, WorkersThatDownloadAreGivenAFolderForItUnlessTheyHaveOne) {
   EXPECT_THAT(env, ::testing::Not(HasSubstr("/tmp/sluice-cache")));
 }
 
-TEST(ObjectsTest, ProcessesAreToldWhereTheirCertificatesAre) {
+TEST(ObjectsTest, ProcessesReceiveThePathsOfTheirCertificates) {
   for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
     const Json pod = MakePod(Job(), kDefaults, slot);
     EXPECT_THAT(Arguments(pod), Contains("--tls-directory=/etc/sluice-tls"));

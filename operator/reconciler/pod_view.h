@@ -1,4 +1,4 @@
-// A pod of a job as the decisions see it.
+// A job's pod, as DecideJob needs it.
 #ifndef SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_
 #define SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_
 
@@ -12,7 +12,7 @@
 
 namespace sluice::reconciler {
 
-// What stands in the way, in a word and in words.
+// What blocks the job: a CamelCase reason and a message.
 struct Trouble {
   std::string reason;
   std::string message;
@@ -32,42 +32,42 @@ struct PodView {
   absl::Time created;
 
   bool begun = false;  // Sluice's container runs, or ran
-  absl::Time started;  // of the container; of the pod where it has not begun
+  absl::Time started;  // start of the container, or of the pod if the container has not begun
   bool ready = false;
-  bool was_ready = false;  // once; as far as an ended pod tells
-  Trouble waiting;         // why not all of its containers begin, where that is worth telling
-  // The reason from `slow_from` on, unless `waiting` has one: the pod still has not begun, or has
-  // not gone although it is deleted. See WaitingAt.
+  bool was_ready = false;  // ready at some time, as far as an ended pod shows it
+  Trouble waiting;         // why some containers do not begin, if users should know it
+  // The reason from `slow_from` on, unless `waiting` has one: the pod still has not begun, or still
+  // exists although it was deleted. See WaitingAt.
   Trouble slow;
   absl::Time slow_from = absl::InfiniteFuture();
 
-  // Sluice's container has ended (others may go on), or the whole pod has.
+  // Sluice's container has ended (others may still run), or the whole pod has.
   bool ended = false;
-  // Nothing of the pod runs any more.
+  // No container of the pod runs any more.
   bool terminal = false;
   absl::Time ended_at;
   policy::Exit exit;
   // A coordinator's last word, from its termination message.
   std::optional<v1::JobProgress> last_word;
 
-  // Somebody has asked for its deletion: when, and when it is to be gone.
+  // When its deletion was requested, and when the pod should be gone.
   std::optional<absl::Time> deletion_asked;
   absl::Time gone_by;
-  bool forced = false;  // it was asked to be gone at once
-  // Kubernetes deletes it for a taint of its node, and does not say which. A node that answers ends
-  // the pod by `gone_by`; until then only `node_lost` tells that the node is lost.
+  bool forced = false;  // it was deleted without a grace period
+  // Kubernetes deletes it for a taint of its node, and does not say which taint. A reachable node
+  // stops the pod by `gone_by`; until then only `node_lost` shows that the node is lost.
   bool tainted = false;
-  // Its node does not answer: what the pod says of itself is old.
+  // Its node does not answer: the pod's status is out of date.
   bool node_lost = false;
 };
 
-// Nothing for a pod of no role. Whatever is in it, this never fails.
+// Returns nullopt for a pod without a role. Never fails, whatever the pod contains.
 std::optional<PodView> ReadPod(const kube::Json& pod);
 
-// Takes away what ReadPod does not read, which is most of a pod's bytes.
+// Removes the fields that ReadPod does not read: most of a pod's bytes.
 void StripPod(kube::Json* pod);
 
-// Why a pod does not begin, or is not gone: `waiting`, or `slow` once its time has come.
+// Why a pod does not begin, or still exists: `waiting`, or `slow` from `slow_from` on.
 const Trouble& WaitingAt(const PodView& pod, absl::Time now);
 
 policy::ProcessObservation Observe(const PodView& pod);

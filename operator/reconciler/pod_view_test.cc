@@ -48,7 +48,7 @@ TEST(PodViewTest, APodOfNoRoleIsNone) {
   EXPECT_FALSE(ReadPod(Json::array({1})).has_value());
 }
 
-TEST(PodViewTest, WhoWantsARunningPodGoneIsKnownBeforeItHasGone) {
+TEST(PodViewTest, TheReasonOfADeletionIsKnownWhileThePodStillRuns) {
   Json status = {{"phase", "Running"}};
   Json target = Condition("DisruptionTarget", "True", "2026-01-01T00:00:00Z");
   for (const auto& [said, told] : std::map<std::string, std::string>{

@@ -16,8 +16,9 @@ struct Words {
   const char* advice;
 };
 
-// Whoever refuses chooses code and reason freely (a policy's 422, a webhook's 400); the words are
-// Kubernetes' own. The first that fits: what policies say is the text of others.
+// Admission plugins choose code and reason freely (a policy's 422, a webhook's 400), but the texts
+// below are Kubernetes' own. The first match decides. Policies come first, because their messages
+// may contain any text.
 constexpr Words kWords[] = {
     {" denied request: ", "Forbidden",
      "a ValidatingAdmissionPolicy of the cluster refuses it: correct the job's templates, or have "
@@ -25,19 +26,19 @@ constexpr Words kWords[] = {
     {" denied the request", "Forbidden",
      "an admission webhook of the cluster refuses it: correct the job's templates, or have the "
      "webhook's policy changed"},
-    {"failed calling webhook", "WebhookFails",
-     "an admission webhook of the cluster does not answer: mend it, or have its failurePolicy "
+    {"failed calling webhook", "WebhookUnavailable",
+     "an admission webhook of the cluster does not answer: repair it, or have its failurePolicy "
      "changed"},
-    {"exceeded quota: ", "QuotaExceeded", "raise the quota, or ask for less in the templates"},
+    {"exceeded quota: ", "QuotaExceeded", "raise the quota, or request less in the templates"},
     {"failed quota: ", "ResourcesNotSet",
-     "the quota counts what the templates do not say: set these resources in them"},
+     "the quota limits resources that the templates do not set: set these resources in them"},
     {"violates PodSecurity", "PodSecurityRefused", "correct the templates"},
     {" usage per ", "LimitRangeRefused",
      "correct the resources in the templates, or the namespace's LimitRange"},
     {" limit to request ratio per ", "LimitRangeRefused",
      "correct the resources in the templates, or the namespace's LimitRange"},
     {"error looking up service account ", "ServiceAccountMissing",
-     "make that service account, or correct serviceAccountName in the templates"},
+     "create the service account, or correct serviceAccountName in the templates"},
     {" because it is being terminated", "NamespaceTerminating",
      "the namespace is being deleted, and the job with it"},
 };
@@ -58,28 +59,29 @@ Refusal RefusalOf(const absl::Status& status) {
   };
   if (absl::IsAlreadyExists(status)) {
     return told("NameTaken",
-                "it is left as it is: delete it, or give the job another name; the job goes on by "
-                "itself when the name is free");
+                "it is left as it is: delete it, or give the job another name; the job continues "
+                "automatically when the name is free");
   }
   for (const Words& words : kWords) {
     if (!absl::StrContains(message, words.text)) continue;
-    return told(words.reason, words.advice, absl::string_view(words.reason) == "WebhookFails");
+    return told(words.reason, words.advice,
+                absl::string_view(words.reason) == "WebhookUnavailable");
   }
   if (absl::IsPermissionDenied(status)) {
     return told("Forbidden",
-                "where it is the operator that may not do it, give it the rights of its chart "
-                "(helm upgrade); else the message names what refuses it");
+                "if the operator lacks the permission, give it the rights of its chart "
+                "(helm upgrade); otherwise the message names what refuses the request");
   }
   if (absl::IsInvalidArgument(status) && IsOfPods(message)) {
     return told("InvalidTemplate", "correct the template of the role in the job");
   }
   if (absl::IsInvalidArgument(status)) {
     return told("ObjectRefused",
-                "the API server does not take an object that the operator makes of the job: the "
+                "the API server rejects an object that the operator creates for the job: the "
                 "message names the field");
   }
-  return told("ApiServerFails",
-              "tried again by itself, every 30 s at the latest: look at the API server and the "
+  return told("APIServerUnavailable",
+              "the operator retries at least every 30 s: look at the API server and the "
               "operator's log",
               /*may_pass=*/true);
 }

@@ -1,4 +1,4 @@
-// What it means for people that the API server did not do what it was asked. Pure.
+// Translates a refusal by the API server into a reason and advice for the user. Pure.
 #ifndef SLUICE_OPERATOR_RECONCILER_REFUSAL_H_
 #define SLUICE_OPERATOR_RECONCILER_REFUSAL_H_
 
@@ -8,13 +8,13 @@
 namespace sluice::reconciler {
 
 struct Refusal {
-  Trouble trouble;  // says what to do
-  // It often passes by itself, within moments: worth telling only when it lasts.
+  Trouble trouble;  // its message says what to do
+  // It often resolves itself within moments, and should be reported only when it lasts.
   bool may_pass = false;
 };
 
-// `status`: a kube::Client's of a write of a pod, or of another object of a job. Empty for OK, for
-// conflicts, and where this operator leads no more: those are answered by another look.
+// `status`: what kube::Client returned for writing a pod or another object of a job. Empty for OK,
+// for conflicts, and if this operator is no longer the leader: a new reconciliation handles those.
 Refusal RefusalOf(const absl::Status& status);
 
 }  // namespace sluice::reconciler

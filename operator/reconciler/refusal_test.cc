@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "Internal error occurred: failed calling webhook \"validate.example.com\": "
                     "failed to call webhook: Post \"https://gate.policy.svc:443/?timeout=10s\": "
                     "dial tcp 10.96.0.7:443: connect: connection refused"),
-             "WebhookFails", "its failurePolicy", true},
+             "WebhookUnavailable", "its failurePolicy", true},
         Case{"Template",
              Answer(422, "Invalid",
                     "Pod \"a-worker-0\" is invalid: spec.containers[0].resources.requests: Invalid "
@@ -124,19 +124,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"NameOfAnother",
              absl::AlreadyExistsError("there is a Service ns/a already, which was made by helm"),
              "NameTaken", "delete it, or give the job another name"},
-        Case{"Unauthorized", Answer(401, "Unauthorized", "Unauthorized"), "ApiServerFails",
+        Case{"Unauthorized", Answer(401, "Unauthorized", "Unauthorized"), "APIServerUnavailable",
              "operator's log", true},
         Case{"NoSuchKind",
              Answer(404, "NotFound", "the server could not find the requested resource"),
-             "ApiServerFails", "operator's log", true},
+             "APIServerUnavailable", "operator's log", true},
         Case{"TooManyRequests",
              Answer(429, "TooManyRequests", "the server has received too many requests"),
-             "ApiServerFails", "operator's log", true},
+             "APIServerUnavailable", "operator's log", true},
         Case{"Storage",
              Answer(500, "InternalError", "Internal error occurred: etcdserver: request timed out"),
-             "ApiServerFails", "operator's log", true},
+             "APIServerUnavailable", "operator's log", true},
         Case{"NoAnswer", absl::UnavailableError("create pods ns/a-worker-0: connection refused"),
-             "ApiServerFails", "operator's log", true}),
+             "APIServerUnavailable", "operator's log", true}),
     [](const auto& info) { return info.param.name; });
 
 TEST(NoRefusalTest, WhatAnotherLookAnswersIsNoTrouble) {

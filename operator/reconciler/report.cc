@@ -25,33 +25,35 @@ using Type = EventRecord::Type;
 
 constexpr size_t kMaxFailures = 8;
 constexpr size_t kMaxNamed = 5;  // pods named in one message
-// Of ends and of the condition: as policy::ReasonOf has it.
+// Reasons of exits and of the condition, as policy::ReasonOf returns them.
 constexpr char kDataMissing[] = "DataMissing";
 constexpr char kRefused[] = "Refused";
 
-// So many digits that a chart is right, and so few that equal values stay equal.
+// Six digits are enough for charts, and few enough that equal values stay equal.
 double Rounded(double value) {
   if (!std::isfinite(value)) return 0;
   return std::strtod(absl::StrFormat("%.6g", value).c_str(), nullptr);
 }
 
-// What a user can do about the end of a pod.
+// What a user can do about the exit of a pod.
 std::string Advice(const std::string& reason) {
   if (reason == "OOMKilled") return "raise resources.limits.memory in the role's template";
   if (reason == kDataMissing) {
-    return "put it there, or correct the volumes of the role's template; it is looked for again by "
-           "itself, after 1 s, 2 s, ... 30 s";
+    return "put it there, or correct the volumes of the role's template; the process is restarted "
+           "automatically after 1 s, 2 s, ... 30 s";
   }
   if (reason == kRefused) {
-    return "most often it is of another release than the job's other processes: correct spec.image "
+    return "usually its release differs from that of the job's other processes: correct spec.image "
            "or the image in the role's template, then suspend the job and resume it";
   }
-  if (reason == "StartError") return "the image lacks the program: correct the image or command";
+  if (reason == "StartError") {
+    return "the image does not contain the program: correct the image or command";
+  }
   return "";
 }
 
-// Of fields that the coordinator reads when it starts, those that it is told of (the first), for
-// which an activation ends (the next three), or which only the operator needs.
+// Whether a changed field needs no restart by the user. The operator sends the first to the
+// coordinator, starts a new activation for the next three, and reads the others itself.
 bool TakesEffectAtOnce(const std::string& path) {
   for (const char* known :
        {"spec.worker.replicas", "spec.parameterServer.replicas", "spec.training.mode",
@@ -139,7 +141,7 @@ class Reporter {
     return slot.index < (slot.role == v1::SHARD ? recovery_.shards : findings_.workers);
   }
 
-  // Who is there, who is not, and why.
+  // Finds the slots without a ready pod, and the reasons.
   void Sort() {
     std::map<policy::Slot, const PodView*> pods;
     for (const PodView& pod : world_.pods) pods[pod.slot] = &pod;
@@ -204,7 +206,7 @@ class Reporter {
     }
     Json& training = status_["training"];
     if (!training.is_object()) training = Json::object();
-    // Before its first view, a coordinator does not know how far the job is.
+    // Before its first view, the coordinator does not know the job's step.
     const bool knows = progress->step() > 0 || findings_.phase >= v1::JobProgress::TRAINING;
     if (!knows) return;
     const int64_t step = static_cast<int64_t>(progress->step());
@@ -290,7 +292,7 @@ class Reporter {
     if (!failures.is_array()) failures = Json::array();
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
-    // The condition's own event says it.
+    // The condition has an event of its own.
     if (reason == kDataMissing || reason == kRefused || Ending().has_value()) return;
     Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
          absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message),
@@ -308,7 +310,7 @@ class Reporter {
     if (!status_.contains("startTime")) status_["startTime"] = kube::EncodeTime(findings_.now);
   }
 
-  // Whether it trains, and the changes of its size.
+  // Sets Running, Suspended and Scaling.
   void Activity() {
     using Progress = v1::JobProgress;
     const bool active = findings_.phase == Progress::TRAINING ||
@@ -322,7 +324,7 @@ class Reporter {
       Set("Running", true, reason, "");
       if (!was) {
         Tell(Type::kNormal, "Training", "Train",
-             absl::StrCat("training goes on from step ", findings_.progress->step(), ", attempt ",
+             absl::StrCat("training continues from step ", findings_.progress->step(), ", attempt ",
                           findings_.progress->attempt()));
       }
     } else if (!findings_.unheard || Ending().has_value()) {
@@ -332,7 +334,7 @@ class Reporter {
       const std::string message = Ending()->reason.empty() ? "" : Ending()->reason;
       if (Set("Suspended", true, "Suspended", message)) {
         Tell(Type::kNormal, "Suspended", "Suspend",
-             message.empty() ? "a checkpoint is saved, and all pods are gone" : message);
+             message.empty() ? "a checkpoint is saved and all pods are gone" : message);
       }
     } else {
       Set("Suspended", false, Suspending() ? "Suspending" : "NotSuspended", "");
@@ -345,23 +347,24 @@ class Reporter {
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (!Accepted()) return job_.problem.reason;
-    if (findings_.phase == v1::JobProgress::BIRTH) return "MakingModel";
+    if (findings_.phase == v1::JobProgress::BIRTH) return "Initializing";
     return findings_.resizing || findings_.switching ? "Restarting" : "Starting";
   }
 
   void Scaling() {
     const uint32_t shards = job_.job.spec.parameter_server().replicas();
     const uint32_t sized = recovery_.sized_workers;
-    std::string reason = "AsWanted", message;
+    std::string reason = "ReplicasReady", message;
     if (findings_.resizing && !Over()) {
       reason = "ScalingShards";
-      message = absl::StrCat(recovery_.shards, " -> ", shards,
-                             " shards: the job saves a checkpoint and goes on with the new number");
+      message =
+          absl::StrCat(recovery_.shards, " -> ", shards,
+                       " shards: the job saves a checkpoint and continues with the new number");
     } else if (!Ending().has_value() && sized != 0 && sized != findings_.workers) {
       reason = "ScalingWorkers";
       message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
     }
-    const bool scaling = reason != "AsWanted";
+    const bool scaling = reason != "ReplicasReady";
     const bool was = HasCondition(status_, "Scaling");
     if (Set("Scaling", scaling, reason, message) && scaling) {
       Tell(Type::kNormal, reason, "Scale", message);
@@ -375,7 +378,7 @@ class Reporter {
     const bool idle = Ending().has_value() || !Accepted() || recovery_.shards == 0;
     if (idle) {
       Set("Ready", false, NotRunning(), "");
-      Set("Degraded", false, "AsWanted", "");
+      Set("Degraded", false, "ReplicasReady", "");
       return;
     }
     Trouble trouble = world_.refused.empty() ? waiting_ : world_.refused;
@@ -390,12 +393,13 @@ class Reporter {
                                             LastFailure(kDataMissing))};
     }
     if (trouble.empty() && !refused_.empty()) {
-      trouble = {kRefused, absl::StrCat("refused, and tried again after 1 s, 2 s, ... 30 s: ",
-                                        Names(refused_), LastFailure(kRefused))};
+      trouble = {kRefused,
+                 absl::StrCat("refused by the coordinator, restarted after 1 s, 2 s, ... 30 s: ",
+                              Names(refused_), LastFailure(kRefused))};
     }
     if (trouble.empty() && !failing_.empty()) {
-      trouble = {"ProcessesFail",
-                 absl::StrCat("failed, times in a row: ", Names(failing_), LastFailure())};
+      trouble = {"ProcessesFailing",
+                 absl::StrCat("failing (failures in a row): ", Names(failing_), LastFailure())};
     }
     if (trouble.empty() && recovery_.sized_workers > 0 && !missing_.empty()) {
       trouble = {"ProcessesMissing", absl::StrCat("not ready: ", Names(missing_))};
@@ -407,15 +411,16 @@ class Reporter {
     }
     const bool degraded = !trouble.empty();
     const bool changed =
-        Set("Degraded", degraded, degraded ? trouble.reason : "AsWanted", trouble.message);
-    // Ends of pods have events of their own.
-    const bool told = trouble.reason == "ProcessesFail" || trouble.reason == "ProcessesMissing";
+        Set("Degraded", degraded, degraded ? trouble.reason : "ReplicasReady", trouble.message);
+    // Exits of pods have events of their own.
+    const bool told = trouble.reason == "ProcessesFailing" || trouble.reason == "ProcessesMissing";
     if (changed && degraded && !told) {
       Tell(Type::kWarning, trouble.reason, "Reconcile", trouble.message);
     }
   }
 
-  // What the spec, or the operator's defaults, say and the job does not do yet.
+  // Sets SpecNotInEffect: values of the spec or of the operator's defaults that the running job
+  // does not use yet.
   void Pending() {
     std::vector<std::string> fields;
     std::string message;
@@ -433,9 +438,10 @@ class Reporter {
     }
     const bool newer_defaults = other_images && job_.job.image.empty();
     if (newer_defaults) {
-      absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images wait (",
-                      Images(world_.images), "): until the job is suspended and resumed its pods ",
-                      "are made from ", Images(recovery_.images));
+      absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images (",
+                      Images(world_.images),
+                      ") take effect when the job is suspended and resumed; ",
+                      "until then its pods run ", Images(recovery_.images));
     }
     const std::string reason = !fields.empty()  ? "FieldsPending"
                                : newer_defaults ? "ImagesPending"
@@ -451,7 +457,7 @@ class Reporter {
                                           : absl::StrCat(images.server, ", ", images.worker);
   }
 
-  // Those of the spec that the coordinator read before they were changed.
+  // Fields of the spec that changed after the coordinator had read them.
   std::vector<std::string> FieldsPending() const {
     std::vector<std::string> fields;
     for (const PodView& pod : world_.pods) {
@@ -473,7 +479,7 @@ class Reporter {
     return fields;
   }
 
-  // Of any reason, or of one alone.
+  // The newest failure with this reason, or with any reason if it is empty.
   std::string LastFailure(absl::string_view reason = "") const {
     const Json* failures = kube::Find(status_, {"lastFailures"});
     if (failures == nullptr || !failures->is_array()) return "";
@@ -533,7 +539,7 @@ class Reporter {
     if (!waiting_.empty()) return waiting_.reason;
     if (!without_data_.empty()) return kDataMissing;
     if (!refused_.empty()) return kRefused;
-    if (!failing_.empty()) return "Failing";
+    if (!failing_.empty()) return "ProcessesFailing";
     const bool trained = kube::Find(status_, {"training", "step"}) != nullptr;
     return trained ? "Recovering" : "Starting";
   }

@@ -1,4 +1,4 @@
-// What people are told about a TrainingJob: its status and its events. Pure.
+// Writes the status and the events of a TrainingJob. Pure.
 #ifndef SLUICE_OPERATOR_RECONCILER_REPORT_H_
 #define SLUICE_OPERATOR_RECONCILER_REPORT_H_
 
@@ -14,7 +14,7 @@
 
 namespace sluice::reconciler {
 
-// The end of a pod that was handled just now.
+// The exit of a pod that this reconciliation has handled.
 struct HandledEnd {
   const PodView* pod;
   policy::Exit exit;
@@ -23,22 +23,22 @@ struct HandledEnd {
 
 struct Findings {
   const World* world = nullptr;
-  const Recovery* recovery = nullptr;  // as it is from now on
-  // Of the coordinator's present life; STARTING if it said nothing.
+  const Recovery* recovery = nullptr;  // to be written
+  // Of the coordinator's current life; STARTING if it has reported nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
-  const v1::JobProgress* progress = nullptr;  // the newest, of whatever life; null: none
-  bool progress_is_new = false;               // of the present life
-  bool unheard = false;    // this operator has not heard the coordinator; one before it had
-  uint32_t workers = 0;    // wanted
-  bool resizing = false;   // stopping so as to go on with another number of shards
-  bool switching = false;  // stopping so as to go on in another mode
-  bool stopped = false;    // the end is reached: nothing runs any more
+  const v1::JobProgress* progress = nullptr;  // the newest, of any life; null: none
+  bool progress_is_new = false;               // `progress` is of the current life
+  bool unheard = false;    // this operator has no report of the coordinator; a previous one had
+  uint32_t workers = 0;    // desired
+  bool resizing = false;   // stopping, to continue with another number of shards
+  bool switching = false;  // stopping, to continue in another mode
+  bool stopped = false;    // the job has ended and no pod runs
   std::vector<HandledEnd> ends;
-  std::map<v1::Role, int> restarts;  // pods replaced just now
+  std::map<v1::Role, int> restarts;  // pods replaced by this reconciliation
   absl::Time now;
 };
 
-// Brings `status` up to date, and appends what is worth an event.
+// Updates `status`, and appends events for the changes that users should see.
 void Report(const Findings& findings, kube::Json* status,
             std::vector<runtime::EventRecord>* events);
 

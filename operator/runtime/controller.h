@@ -19,8 +19,8 @@ struct Result {
     kDone,          // nothing, until something changes
     kRequeue,       // again, with the key's backoff
     kRequeueAfter,  // again after `after`, but not sooner than Options::shortest_wait; no failure
-    kError,         // `status` stood in the way: again, with the key's backoff
-    kTerminal,      // `status` stands in the way and trying again is no use until something changes
+    kError,         // failed with `status`: again, with the key's backoff
+    kTerminal,      // failed with `status`, and a retry is useless until something changes
   };
   Kind kind = Kind::kDone;
   absl::Duration after;
@@ -42,15 +42,15 @@ struct Result {
 // "done", "requeue", "requeue_after", "error", "terminal_error": a label of metrics.
 const char* KindName(Result::Kind kind);
 
-// Makes the world as the object of that name wants it. The request is a name and no event: what has
-// changed is for the reconciler to see. Several threads, but one at a time for a key.
+// Brings the world to the state that the object of that name describes. The request is a name, not
+// an event: the reconciler finds out what has changed. Several threads, but one at a time per key.
 class Reconciler {
  public:
   virtual ~Reconciler() = default;
   virtual Result Reconcile(const Key& key) = 0;
 };
 
-// Told of what happens, for metrics and logs. Any thread; must not block.
+// Called after each reconciliation, for metrics and logs. Any thread; must not block.
 class ControllerObserver {
  public:
   virtual ~ControllerObserver() = default;

@@ -1,4 +1,4 @@
-// A local copy of one type's objects, with indexes, that tells what changes.
+// A local copy of one type's objects, with indexes, that reports changes to handlers.
 #ifndef SLUICE_OPERATOR_RUNTIME_INFORMER_H_
 #define SLUICE_OPERATOR_RUNTIME_INFORMER_H_
 
@@ -26,10 +26,10 @@ class InformerHandler {
  public:
   virtual ~InformerHandler() = default;
   virtual void OnAdd(const ObjectPtr& object) = 0;
-  // A resync tells of every object with `before` and `after` the same.
+  // A resync calls it for every object, with `before` and `after` the same.
   virtual void OnUpdate(const ObjectPtr& before, const ObjectPtr& after) = 0;
-  // The last state known: an object that went while there was no watch is told of as it was before.
-  // One that went and came again with another uid is an OnDelete and an OnAdd.
+  // `object` is the last known state, also of an object that was deleted while there was no watch.
+  // An object that was deleted and created again (another uid) is an OnDelete and an OnAdd.
   virtual void OnDelete(const ObjectPtr& object) = 0;
 };
 
@@ -53,13 +53,13 @@ class Informer final : public kube::ReflectorSink {
   std::vector<ObjectPtr> List(const std::string& ns) const;
   // The objects that `index` (one of the options') gives this value; in the order of their keys.
   std::vector<ObjectPtr> ByIndex(const std::string& index, const std::string& value) const;
-  // The first list is in the cache, and every handler has been told of it.
+  // The first list is in the cache, and every handler has been called for it.
   bool HasSynced() const;
   size_t size() const;
 
-  // Tells the handlers of every object, if the time for that has come. To be called now and then,
-  // by one thread; if it is not the one that feeds the informer, a handler may hear of an object
-  // that has just gone.
+  // Calls the handlers for every object if a resync is due. To be called periodically, by one
+  // thread; if that is not the thread that feeds the informer, a handler may be called for an
+  // object that has just been deleted.
   void MaybeResync(absl::Time now);
 
   void Replace(std::vector<kube::Json> objects) override;

@@ -45,7 +45,7 @@ TEST_F(QueueCoreTest, AKeyAddedWhileItIsWorkedOnWaitsUntilThatIsDone) {
   EXPECT_EQ(Take(), "");
 }
 
-TEST_F(QueueCoreTest, AKeyThatComesBackAtOnceStarvesNobody) {
+TEST_F(QueueCoreTest, AKeyThatComesBackAtOnceStarvesNoOtherKey) {
   for (const char* name : {"hot", "b", "c"}) core_.Add(K(name), now_);
   std::vector<std::string> order;
   for (int i = 0; i < 5; ++i) {

@@ -1,4 +1,4 @@
-// Threads that help whoever has many like things to wait for: calls of an API server, say.
+// Threads for callers that wait for many similar operations, such as calls of the API server.
 #ifndef SLUICE_OPERATOR_RUNTIME_TASK_POOL_H_
 #define SLUICE_OPERATOR_RUNTIME_TASK_POOL_H_
 
@@ -20,9 +20,9 @@ class TaskPool {
  public:
   using Task = std::function<absl::Status(size_t)>;
 
-  // None: tasks run on the callers' threads alone, one after the other.
+  // 0 threads: tasks run on the callers' threads only, one after the other.
   explicit TaskPool(int threads);
-  // No loop runs any more.
+  // No loop may be running.
   ~TaskPool();
 
   TaskPool(const TaskPool&) = delete;

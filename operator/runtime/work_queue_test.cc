@@ -54,7 +54,7 @@ TEST(WorkQueueTest, ManyThreadsWorkOnEachKeyAloneAndOnAllOfThem) {
   EXPECT_EQ(collisions, 0);
 }
 
-TEST(WorkQueueTest, ShuttingDownWakesWhoWaits) {
+TEST(WorkQueueTest, ShuttingDownWakesWaitingThreads) {
   const RealClock clock;
   WorkQueue queue({}, &clock);
   std::thread waiting([&] { EXPECT_FALSE(queue.Take().has_value()); });

@@ -157,21 +157,21 @@ TEST_F(JobFollowerTest, ShowsEachEvaluationOnce) {
 
 TEST_F(JobFollowerTest, ShowsEachEventOnce) {
   TellJob(Job("Starting", 0));
-  TellEvents({Event("1", "Normal", "Training", "training goes on from step 0")}, {});
-  TellEvents({}, {Event("1", "Normal", "Training", "training goes on from step 0"),
+  TellEvents({Event("1", "Normal", "Training", "training continues from step 0")}, {});
+  TellEvents({}, {Event("1", "Normal", "Training", "training continues from step 0"),
                   Event("2", "Warning", "WorkerFailed", "mnist-worker-0: OOMKilled")});
   Json of_another = Event("3", "Normal", "Training", "of an earlier job of this name");
   of_another["involvedObject"]["uid"] = "other";
   TellEvents({}, {of_another});
-  EXPECT_THAT(display_.heard, ElementsAre("training goes on from step 0",
+  EXPECT_THAT(display_.heard, ElementsAre("training continues from step 0",
                                           "WorkerFailed: mnist-worker-0: OOMKilled"));
 }
 
 TEST_F(JobFollowerTest, EventBeforeTheJobIsShownWithIt) {
-  TellEvents({}, {Event("1", "Normal", "Training", "training goes on from step 0")});
+  TellEvents({}, {Event("1", "Normal", "Training", "training continues from step 0")});
   EXPECT_THAT(display_.heard, IsEmpty());
   TellJob(Job("Starting", 0));
-  EXPECT_THAT(display_.heard, ElementsAre("training goes on from step 0"));
+  EXPECT_THAT(display_.heard, ElementsAre("training continues from step 0"));
 }
 
 TEST_F(JobFollowerTest, ShowsPodsAsProcessesWithStates) {

@@ -39,7 +39,7 @@ struct Summary {
 // The values of status.summary; any other value is the reason why pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
-    {"MakingModel", Phase::BIRTH, ""},
+    {"Initializing", Phase::BIRTH, ""},
     {"Training", Phase::TRAINING, ""},
     {"Evaluating", Phase::EVALUATING, ""},
     {"Saving", Phase::SAVING, ""},
@@ -49,7 +49,7 @@ constexpr Summary kSummaries[] = {
     {"Scaling", Phase::STARTING, "changing its number of shards"},
     {"SwitchingMode", Phase::STARTING, "switching its mode"},
     {"Recovering", Phase::STARTING, "recovering"},
-    {"Failing", Phase::STARTING, "processes fail again and again"},
+    {"ProcessesFailing", Phase::STARTING, "processes fail again and again"},
     {"Suspending", Phase::STARTING, "checkpointing and suspending"},
     {"Invalid", Phase::STARTING, "refused by the operator"},
     {"", Phase::STARTING, "waiting for the operator"},

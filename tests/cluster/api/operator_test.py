@@ -369,10 +369,10 @@ class OperatorTest(OperatorCase):
             'admissionReviewVersions': ['v1'], 'timeoutSeconds': 1}])
         self.wait_until_pods_are_refused('failed calling webhook')
         self.create()
-        message = self.told('WebhookFails')
+        message = self.told('WebhookUnavailable')
         self.assertIn('gate.example.com', message)
         self.assertIn('failurePolicy', message)
-        wait_for('an event reports it', lambda: any(one['reason'] == 'WebhookFails' and one['regarding']['name'] == 'job'
+        wait_for('an event reports it', lambda: any(one['reason'] == 'WebhookUnavailable' and one['regarding']['name'] == 'job'
                                                  for one in self.api.list('events', self.namespace)))
         said = [line for line in self.operator.log().splitlines() if 'Reconcile failed' in line and 'gate.example.com' in line]
         self.assertIn(f'job={self.namespace}/job', said[0])

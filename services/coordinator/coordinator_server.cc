@@ -32,7 +32,7 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Bytes of the messages of each control stream that wait for the core. One process cannot take the
+// Bytes of each control stream's messages that wait for the core. One process cannot use up the
 // room of the others.
 class WaitingBytes {
  public:
@@ -96,8 +96,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   ~Impl() override {
-    // A coordinator that goes before its job has ended leaves things as they are: it must not take
-    // the streams that end with it for deaths, and claim the next attempt.
+    // A coordinator that stops before its job has ended changes nothing: it must not count the
+    // streams that end with it as deaths and claim the next attempt.
     executor_.Post([this] {
       if (!has_exit_) End({ExitReason::kFailed, "the process ends"});
     });
@@ -215,7 +215,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     if (absl::Status valid = CheckSetDesired(*request); !valid.ok()) return ToGrpcStatus(valid);
     Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
-      desired_.clear_deaths();  // said once; only sizes and the wish to suspend are kept
+      desired_.clear_deaths();  // reported once; only sizes and `suspend` are kept
       core.OnSetDesired(request, now);
     });
     return grpc::Status::OK;

@@ -108,7 +108,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
                                 process.pid, " on ", process.host, ")"));
         return admission;
       }
-      // Whoever starts processes starts no second one before the first is gone.
+      // A parent starts no second process before the first one has ended.
       admission.displaced = Remove(incarnation, /*expelled=*/true, "replaced by a new process");
       break;
     }
@@ -183,7 +183,7 @@ Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string re
   ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
-  // One that left has no business here either: its incarnation's life is over.
+  // An incarnation that left must not register again either.
   RememberExpelled(departure.process.id);
   departures_.push_back(departure);
   if (departures_.size() > kMaxDepartures) departures_.pop_front();

@@ -22,7 +22,7 @@ class EventLog {
  public:
   void Add(v1::Event::Kind kind, std::string message, absl::Time now);
   void AddEvaluation(const v1::Evaluation& evaluation, std::string message, absl::Time now);
-  // Those with a sequence above `after`, ascending.
+  // Copies those with a sequence above `after`, ascending.
   void CopyTo(uint64_t after, v1::JobProgress* progress) const;
 
  private:
@@ -38,7 +38,7 @@ class EventLog {
 class BatchLosses {
  public:
   void OnWorkerProgress(uint32_t index, bool synchronous, const v1::WorkerProgress& progress);
-  // Those with a sequence above `after`, ascending.
+  // Copies those with a sequence above `after`, ascending.
   void CopyTo(uint64_t after, v1::JobProgress* progress) const;
 
  private:

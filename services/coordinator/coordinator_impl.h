@@ -341,7 +341,7 @@ class CoordinatorCore::Impl {
   // By shard: the members of the view that wait for a version of it, and when each last reported
   // that.
   std::map<uint64_t, std::map<uint64_t, absl::Time>> owed_;
-  absl::Time applied_at_;  // asynchronous: when samples were last applied, or an evaluation ended
+  absl::Time applied_at_;  // asynchronous: when samples were last applied, or were being evaluated
   bool judge_leases_ = false;  // in the current view change
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();

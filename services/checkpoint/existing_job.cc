@@ -26,8 +26,8 @@ constexpr const char* kLength[] = {"spec.training.steps", "spec.training.epochs"
 constexpr size_t kMaxShown = 10;       // differences in one message
 constexpr size_t kMaxValueBytes = 80;  // of one value in a message
 constexpr size_t kMaxSettingsDepth = 32;
-constexpr size_t kMaxSettingsBytes = 16
-                                     << 10;  // longer settings are not recorded: claims are small
+// Longer settings are not recorded: claims are small.
+constexpr size_t kMaxSettingsBytes = 16 << 10;
 
 std::string ValueText(const Json* value) {
   if (value == nullptr) return "(unset)";
@@ -275,10 +275,11 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
                          claim.attempt() > opened.point.manifest.checkpoint().attempt();
                 });
   if (of_unknown_job) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "it is not known whose checkpoints are there: ", absl::StrJoin(opened.point.damaged, "; "),
-        ". Put back what is damaged from a copy, or remove the folder to train from "
-        "the beginning"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job that wrote these checkpoints is unknown: ",
+                     absl::StrJoin(opened.point.damaged, "; "),
+                     ". Restore the damaged files from a copy, or remove the folder to train from "
+                     "the beginning"));
   }
   if (opened.existing.kind == Kind::kReplace) {
     opened.point = RestorePoint();

@@ -67,9 +67,9 @@ class LocalStorage final : public CheckpointStorage {
       const absl::Status damage = owner.status();
       owner = JobOfNewestManifest();
       if (owner.ok() && owner->empty()) {
-        return absl::DataLossError(
-            absl::StrCat(damage.message(), ". No checkpoint says whose folder it is; if it is job ",
-                         job, "'s, remove ", path));
+        return absl::DataLossError(absl::StrCat(
+            damage.message(), ". No checkpoint names the owner of this folder; if it is job ", job,
+            "'s, remove ", path));
       }
       if (owner.ok() && IsSameJob(*owner, job)) {
         // If it cannot be rewritten, it is found damaged again next time.
@@ -266,7 +266,7 @@ class LocalStorage final : public CheckpointStorage {
         attempts.push_back(attempt);
       } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
         junk->push_back(
-            absl::StrCat(JoinPath(ClaimsFolder(), name), " is no claim, and is ignored"));
+            absl::StrCat(JoinPath(ClaimsFolder(), name), " is not a claim and is ignored"));
       }
     }
     std::sort(attempts.begin(), attempts.end());
@@ -275,7 +275,7 @@ class LocalStorage final : public CheckpointStorage {
           absl::StrCat(ClaimPath(attempts.back()), " claims attempt ", attempts.back(),
                        ", and there are ", attempts.size() - 1,
                        " claims before it: no coordinator has made it, or claims were "
-                       "removed. Remove it, or put back what was removed"));
+                       "removed. Remove this claim, or restore the removed ones"));
     }
     return attempts;
   }
@@ -335,7 +335,7 @@ class LocalStorage final : public CheckpointStorage {
     if (checkpoints->empty()) return "";
     return absl::DataLossError(absl::StrCat(
         folder_, " holds ", checkpoints->size(),
-        " checkpoints, and neither a file 'owner' nor a manifest that says whose they are"));
+        " checkpoints, but neither a file 'owner' nor a manifest that names their job"));
   }
 
   absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& folder) {

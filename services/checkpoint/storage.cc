@@ -287,7 +287,7 @@ std::string JoinSentences(const std::vector<std::string>& sentences) {
 }
 
 constexpr char kAdvice[] =
-    ". Put back what is missing or damaged from a copy, begin a job with a folder of its own from "
+    ". Restore missing or damaged files from a copy, begin a job with a folder of its own from "
     "another checkpoint (checkpoint.restoreFrom), or remove the folder to train from the beginning";
 
 // Called if no checkpoint can be used: OK if there is really nothing to begin with.

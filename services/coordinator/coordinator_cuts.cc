@@ -481,8 +481,7 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
 // Training continues. The job does not end without its last checkpoint: it waits for the disk, for
 // as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
-  if (cut_->write && cut_->saving == Cut::Saving::kNo)
-    return;  // another shard has reported it before
+  if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has reported it
   checkpoint_status_.set_error(why);
   if (!final_cut_open_ ||
       (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {

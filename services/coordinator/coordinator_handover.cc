@@ -47,7 +47,7 @@ void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
     const Process& shard = *membership_.Find(incarnation);
     v1::CoordinatorMessage message;
     message.mutable_finish()->set_succeeded(true);
-    message.mutable_finish()->set_reason("let go; the job goes on with another shard");
+    message.mutable_finish()->set_reason("released; the job continues with another shard");
     Send(shard, std::move(message));
     if (!shard.suspect()) actions_.push_back(CloseStream{shard.stream, absl::OkStatus()});
     const Departure departure = *membership_.Leave(incarnation);  // ends `shard`
@@ -64,7 +64,7 @@ void CoordinatorCore::Impl::EndHandOver(absl::Time now) {
 
 // The shard left before its state was saved, or there was nothing to save.
 void CoordinatorCore::Impl::GoOnWithout(const std::string& why, absl::Time now) {
-  Info(absl::StrCat(why, "; the job goes on with another shard"), now);
+  Info(absl::StrCat(why, "; the job continues with another shard"), now);
   if (change_.has_install()) {
     BeginNextAttempt(now);
   } else {

@@ -314,10 +314,9 @@ class CoordinatorCore::Impl {
 
   // The model and the data, as the first worker reported them.
   std::optional<v1::Ready> model_;
-  std::set<uint32_t> model_workers_;  // indexes of the workers that reported it
-  bool model_confirmed_ = false;      // it is the job's; workers with another model are refused
-  std::set<std::string>
-      refused_models_;  // names of the workers that were refused for another model
+  std::set<uint32_t> model_workers_;      // indexes of the workers that reported it
+  bool model_confirmed_ = false;          // it is the job's; workers with another model are refused
+  std::set<std::string> refused_models_;  // names of the workers refused for another model
   std::optional<JobLength> length_;
 
   // The attempt.

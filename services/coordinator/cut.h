@@ -89,9 +89,8 @@ struct Cut {
   std::set<uint64_t> pinned;  // shards that reported it
   bool reached = false;       // a shard that owns blocks has pinned it; other shards pin at once
   std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
-  absl::Time lingers_since =
-      absl::InfiniteFuture();  // since when it is reached and not being evaluated
-  double seconds = 0;          // of the slowest shard that has written
+  absl::Time lingers_since = absl::InfiniteFuture();           // reached, and not being evaluated
+  double seconds = 0;  // of the slowest shard that has written
   // Asynchronous: what the pinned version contains.
   v1::Ledger ledger;
 

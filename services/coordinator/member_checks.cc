@@ -305,8 +305,8 @@ absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
   absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the most");
   status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the most"));
   if (desired.deaths_size() > kMaxDeaths) {
-    status.Update(
-        Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths, " may be said at once"));
+    status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
+                             " may be reported at once"));
   }
   return status;
 }

@@ -64,8 +64,8 @@ absl::StatusOr<StorageContents> OpenStorage(
                                                     status.message()));
   };
   if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
-  const std::vector<std::string> damage =
-      storage.FindDamage();  // before Own, which may repair some
+  // Before Own, which may repair some.
+  const std::vector<std::string> damage = storage.FindDamage();
   if (absl::Status status = storage.Own(FullJobName(job)); !status.ok()) {
     if (!absl::IsFailedPrecondition(status)) return fails(status, "used");
     StorageContents refused;

@@ -9,13 +9,12 @@
 namespace sluice::coordinator {
 
 struct Timers {
-  absl::Duration suspect;     // a process may return within this after its stream broke
-  absl::Duration silence;     // a frozen process is expelled after this
-  absl::Duration pause;       // a shard must answer a Pause(Now) or an Install within this
-  absl::Duration birth;       // a worker must bring version 0 within this
-  absl::Duration evaluation;  // a member must answer Evaluate within this
-  absl::Duration
-      suspend_checkpoint;  // a suspended job's last checkpoint must be complete within this
+  absl::Duration suspect;             // a process may return within this after its stream broke
+  absl::Duration silence;             // a frozen process is expelled after this
+  absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
+  absl::Duration birth;               // a worker must bring version 0 within this
+  absl::Duration evaluation;          // a member must answer Evaluate within this
+  absl::Duration suspend_checkpoint;  // the last checkpoint of a suspended job must end within this
   // At the start: wanted workers that are not ready this long after the last worker became ready,
   // or `gather_all` after the first one did, join later.
   absl::Duration gather = absl::Seconds(2);

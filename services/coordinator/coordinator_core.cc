@@ -466,7 +466,8 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
 }
 
 // Sends the list to all registered shards if it has changed. Until an attempt begins no process
-// opens a data stream, so one list is sent once all processes have registered.
+// opens a data stream, so none is sent before; the first list then names all workers that have
+// registered.
 void CoordinatorCore::Impl::TellAdmitted() {
   if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
   if (admitted_changes_ == membership_.changes() + reader_changes_) return;

@@ -1,4 +1,4 @@
-// Whole tensors of a checkpoint, put together from the partitions' files.
+// Assembles the whole tensors of a checkpoint from the partitions' files.
 #ifndef SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
 #define SLUICE_SERVICES_CHECKPOINT_CHECKPOINT_READER_H_
 
@@ -14,17 +14,17 @@
 
 namespace sluice {
 
-// Puts tensors together from blocks that come in any order.
+// Assembles tensors from blocks that are added in any order.
 class TensorAssembler {
  public:
-  // INVALID_ARGUMENT if table and layout do not fit each other.
+  // INVALID_ARGUMENT if table and layout do not match.
   static absl::StatusOr<TensorAssembler> Create(const v1::TensorTable& table,
                                                 const v1::Layout& layout);
 
   // The raw bytes of block number `block`. INVALID_ARGUMENT for a wrong number or size.
   absl::Status Add(uint32_t block, const absl::Cord& bytes);
 
-  // In the table's order. DATA_LOSS names a tensor of which blocks are missing.
+  // In the table's order. DATA_LOSS names a tensor with missing blocks.
   absl::StatusOr<std::vector<SafetensorsArray>> Take();
 
  private:
@@ -36,7 +36,7 @@ class TensorAssembler {
   std::vector<bool> added_;           // by block
 };
 
-// Every tensor of the table. DATA_LOSS names the file that is damaged and what is wrong with it.
+// Every tensor of the table. DATA_LOSS names the damaged file and what is wrong with it.
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
                                                                     const v1::Manifest& manifest);
 
@@ -45,9 +45,9 @@ struct NewestCheckpoint {
   std::vector<SafetensorsArray> tensors;
 };
 
-// FindRestorePoint and its tensors, also beside a job that trains and deletes checkpoints that it
-// has replaced. NOT_FOUND if there is no whole checkpoint, with what is wrong with those that are
-// there.
+// FindRestorePoint and the checkpoint's tensors. Works while the job trains and deletes checkpoints
+// that it has replaced. NOT_FOUND if no checkpoint is whole; the message says what is wrong with
+// each.
 absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage);
 
 }  // namespace sluice

@@ -26,7 +26,8 @@ constexpr const char* kLength[] = {"spec.training.steps", "spec.training.epochs"
 constexpr size_t kMaxShown = 10;       // differences in one message
 constexpr size_t kMaxValueBytes = 80;  // of one value in a message
 constexpr size_t kMaxSettingsDepth = 32;
-constexpr size_t kMaxSettingsBytes = 16 << 10;  // longer ones are not recorded: claims are small
+// Longer settings are not recorded: claims are small.
+constexpr size_t kMaxSettingsBytes = 16 << 10;
 
 std::string ValueText(const Json* value) {
   if (value == nullptr) return "(unset)";
@@ -47,7 +48,7 @@ std::string ListText(std::vector<std::string> changes) {
   return absl::StrJoin(changes, ", ");
 }
 
-// Empty if the claim does not record its job's settings, or not legibly.
+// Empty if the claim does not record its job's settings, or they cannot be parsed.
 Json ParseSettings(const std::string& text) {
   if (text.empty() || !CheckJsonText(text, kMaxSettingsDepth).ok()) return Json();
   Json settings = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -72,7 +73,7 @@ bool AsksForMore(const Json& before, const Json& after) {
          TrainingOf(after, "target") != TrainingOf(before, "target");
 }
 
-// What another activation has left.
+// What another activation left in the storage.
 struct Found {
   std::string job;
   bool finished = false;
@@ -112,7 +113,7 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
   return text;
 }
 
-// What a user can set.
+// Names what a user can set.
 std::string Advice(const Found& found) {
   std::vector<std::string> ways;
   if (!found.settings.empty()) {
@@ -190,7 +191,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
   if (from.has_dense()) *training.mutable_dense() = from.dense();
   std::string json;
-  // Fails only on text that is not UTF-8, which no manifest has; then the settings are not known.
+  // Fails only on text that is not UTF-8, which no manifest has; then the settings are unknown.
   if (!google::protobuf::util::MessageToJsonString(kept, &json).ok()) json.clear();
   return json.size() <= kMaxSettingsBytes ? json : "";
 }
@@ -249,8 +250,8 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
     opened.existing = JudgeExisting(job, opened.claims, *point);
     opened.point = *std::move(point);
   } else {
-    // What is replaced need not be whole. But its numbers must be known, and that it is another
-    // activation's.
+    // Replaced checkpoints need not be whole. But their numbers must be known, and that they are
+    // another activation's.
     absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
     if (!absl::IsFailedPrecondition(point.status()) || !checkpoints.ok()) return point.status();
     const uint64_t highest = opened.claims.empty() ? 0 : opened.claims.back().attempt();
@@ -261,8 +262,8 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
     if (opened.existing.kind != Kind::kReplace) return point.status();
     return opened;
   }
-  // A damaged claim may be this job's own, of checkpoints that are damaged too. Then it is not
-  // known whether the checkpoint that comes next was replaced.
+  // A damaged claim may be this job's own, of checkpoints that are damaged too. Then it is unknown
+  // whether the next candidate was replaced.
   const bool others =
       !opened.point.manifest.job().empty() && opened.point.manifest.job() != FullJobName(job);
   const bool of_unknown_job =
@@ -274,10 +275,11 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
                          claim.attempt() > opened.point.manifest.checkpoint().attempt();
                 });
   if (of_unknown_job) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "it is not known whose checkpoints are there: ", absl::StrJoin(opened.point.damaged, "; "),
-        ". Put back what is damaged from a copy, or remove the folder to train from "
-        "the beginning"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job that wrote these checkpoints is unknown: ",
+                     absl::StrJoin(opened.point.damaged, "; "),
+                     ". Restore the damaged files from a copy, or remove the folder to train from "
+                     "the beginning"));
   }
   if (opened.existing.kind == Kind::kReplace) {
     opened.point = RestorePoint();

@@ -1,11 +1,11 @@
 // What a job finds in its checkpoint storage when it starts, and what checkpoint.onExisting makes
-// of it.
+// it do.
 //
-// Intuition: one activation of a job has one uid. On a cluster it is the object's; `sluice run`
-// gives a new one when it starts a finished job again. Each claim names the job that made it, so
-// the newest claim tells whose checkpoints these are. A job with the newest claim's uid always
-// continues: that is a restarted pod, a replaced coordinator, a resumed job. Any other job that has
-// the same name asks checkpoint.onExisting, and says what it found.
+// Intuition: one activation of a job has one uid. On a cluster it is the object's uid; `sluice run`
+// makes a new one when it starts a finished job again. Each claim names the job that made it, so
+// the newest claim names the job that wrote these checkpoints. A job with the newest claim's uid
+// always continues: it is a restarted pod, a replaced coordinator or a resumed job. Any other job
+// of the same name does what checkpoint.onExisting says, and reports what it found.
 #ifndef SLUICE_SERVICES_CHECKPOINT_EXISTING_JOB_H_
 #define SLUICE_SERVICES_CHECKPOINT_EXISTING_JOB_H_
 
@@ -29,7 +29,7 @@ std::string FullJobName(const v1::JobSpec& job);
 // The settings that a checkpoint depends on, and the job's length, as Claim.settings holds them.
 std::string ClaimSettings(const v1::JobSpec& job);
 
-// Whether the setting ("spec.training.steps") says how much a job trains: such settings may grow
+// Whether the setting ("spec.training.steps") limits how much a job trains: such settings may grow
 // when a job continues.
 bool IsLengthSetting(const std::string& path);
 
@@ -37,7 +37,7 @@ struct ExistingJob {
   enum class Kind {
     kNone,      // nothing, or the job's own checkpoints
     kResume,    // another activation's checkpoints, from which this job continues
-    kReplace,   // another activation's checkpoints; this job begins again
+    kReplace,   // another activation's checkpoints; this job begins at zero
     kFinished,  // another activation has trained all that this job asks for
     kRefused,   // this job must not use the storage
   };
@@ -45,25 +45,25 @@ struct ExistingJob {
   std::string message;  // what was found, and what to do; empty with kNone
 };
 
-// `claims` and `point` are what the storage holds; a `point` that was not found says that no
-// checkpoint can be used.
+// `claims` and `point` are the storage's contents; point.found is false if no checkpoint can be
+// used.
 ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
                           const RestorePoint& point);
 
 // What an attempt begins with.
 struct OpenedStorage {
   std::vector<v1::Claim> claims;
-  RestorePoint point;  // not found if the job begins again
+  RestorePoint point;  // not found if the job begins at zero
   ExistingJob existing;
 };
 
-// Reads the claims and the best checkpoint, and judges them. Where checkpoints are damaged so that
-// FindRestorePoint fails, so does this, unless the job replaces them. Reads all files of the
-// checkpoint; changes nothing.
+// Reads the claims and the best checkpoint, and judges them. Fails if FindRestorePoint fails on
+// damaged checkpoints, unless the job replaces them. Reads all files of the checkpoint; changes
+// nothing.
 absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job);
 
-// The checkpoints that `job` replaces: those of attempts below its first one, if that began without
-// a checkpoint (checkpoint.onExisting: Replace). Empty for any other job.
+// The checkpoints that `job` replaces: those of attempts below its first one, if that attempt began
+// without a checkpoint (checkpoint.onExisting: Replace). Empty for any other job.
 std::vector<v1::CheckpointRef> ReplacedCheckpoints(
     const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
     const std::vector<v1::CheckpointRef>& checkpoints);

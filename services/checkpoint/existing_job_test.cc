@@ -237,7 +237,7 @@ TEST_F(ExistingJobTest, AJobThatReplacesNeverContinuesFromTheOtherJobWhereItsFir
   ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
   const auto opened = ReadForJob(*storage_, job);
   EXPECT_THAT(std::string(opened.status().message()),
-              AllOf(HasSubstr("it is not known whose checkpoints are there"),
+              AllOf(HasSubstr("the job that wrote these checkpoints is unknown"),
                     HasSubstr("claims/000003.json"), HasSubstr(CheckpointFolder(Ref(3, 10)))));
 }
 

@@ -29,7 +29,7 @@ absl::Status Annotate(const absl::Status& status, absl::string_view where) {
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
 }
 
-// Whether a file is there and is not what it should be. Another try would not help.
+// Whether a file exists and is invalid. Another try would not help.
 bool IsDamage(const absl::Status& status) {
   return !status.ok() && !absl::IsNotFound(status) && !absl::IsUnavailable(status) &&
          !absl::IsPermissionDenied(status) && !absl::IsUnimplemented(status);
@@ -63,16 +63,16 @@ class LocalStorage final : public CheckpointStorage {
       }
     }
     if (IsDamage(owner.status())) {
-      // Only its owner writes checkpoints into a folder, so what they say is as good.
+      // Only the owner writes checkpoints into a folder, so their manifests name it as well.
       const absl::Status damage = owner.status();
       owner = JobOfNewestManifest();
       if (owner.ok() && owner->empty()) {
-        return absl::DataLossError(
-            absl::StrCat(damage.message(), ". No checkpoint says whose folder it is; if it is job ",
-                         job, "'s, remove ", path));
+        return absl::DataLossError(absl::StrCat(
+            damage.message(), ". No checkpoint names the owner of this folder; if it is job ", job,
+            "'s, remove ", path));
       }
       if (owner.ok() && IsSameJob(*owner, job)) {
-        // If it cannot be made anew, it is found damaged the next time again.
+        // If it cannot be rewritten, it is found damaged again next time.
         AtomicWriteFile(files_, path, absl::Cord(OwnerText(job)), Suffix()).IgnoreError();
       }
     }
@@ -164,8 +164,9 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status WriteManifest(const v1::Manifest& manifest) override {
-    // What shards have reported is compared with what is there: a manifest never names more. Where
-    // shards write to disks of their own (pods without a shared volume) there is no folder.
+    // The shards' reports are compared with the existing files, so that a manifest never names
+    // missing ones. If shards write to their own disks (pods without a shared volume) there is no
+    // folder.
     absl::StatusOr<bool> shared = files_->Exists(Folder(manifest.checkpoint()));
     if (!shared.ok()) return shared.status();
     if (!*shared) {
@@ -192,7 +193,7 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                       const v1::PartitionFile& file) override {
-    // The name comes from a file that anybody may have edited.
+    // The name comes from a file that may have been edited.
     if (file.name().empty() || absl::StrContains(file.name(), '/')) {
       return absl::DataLossError(absl::StrCat(CheckpointFolder(ref), ": '", file.name(),
                                               "' is not the name of a file in it"));
@@ -220,7 +221,7 @@ class LocalStorage final : public CheckpointStorage {
     const std::string folder = Folder(ref);
     absl::Status status = files_->Remove(JoinPath(folder, kManifest));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
-    // Durably no checkpoint before its files go.
+    // The manifest must be durably gone before the files are removed.
     if (status.ok()) status = files_->SyncDirectory(folder);
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     return RemoveFolder(folder);
@@ -252,8 +253,8 @@ class LocalStorage final : public CheckpointStorage {
   // Several threads of one process write at once.
   std::string Suffix() { return absl::StrCat(writer_, "-", next_suffix_.fetch_add(1)); }
 
-  // Attempts of what is named as a claim, ascending. What is not is ignored; sentences about it go
-  // to `junk` unless that is null.
+  // Attempts of all files that are named like claims, ascending. Other files are ignored; sentences
+  // about them are added to `junk` unless it is null.
   absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
     absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsFolder());
     if (!names.ok()) return names.status();
@@ -265,7 +266,7 @@ class LocalStorage final : public CheckpointStorage {
         attempts.push_back(attempt);
       } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
         junk->push_back(
-            absl::StrCat(JoinPath(ClaimsFolder(), name), " is no claim, and is ignored"));
+            absl::StrCat(JoinPath(ClaimsFolder(), name), " is not a claim and is ignored"));
       }
     }
     std::sort(attempts.begin(), attempts.end());
@@ -274,7 +275,7 @@ class LocalStorage final : public CheckpointStorage {
           absl::StrCat(ClaimPath(attempts.back()), " claims attempt ", attempts.back(),
                        ", and there are ", attempts.size() - 1,
                        " claims before it: no coordinator has made it, or claims were "
-                       "removed. Remove it, or put back what was removed"));
+                       "removed. Remove this claim, or restore the removed ones"));
     }
     return attempts;
   }
@@ -320,7 +321,7 @@ class LocalStorage final : public CheckpointStorage {
         path, " is damaged: it should be a job's name, namespace/name/uid, and its CRC32C"));
   }
 
-  // Of the newest that can be read; empty if there is none.
+  // The job of the newest manifest that can be read; empty if there is none.
   absl::StatusOr<std::string> JobOfNewestManifest() {
     absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = ListCheckpoints();
     if (!checkpoints.ok()) return checkpoints.status();
@@ -334,7 +335,7 @@ class LocalStorage final : public CheckpointStorage {
     if (checkpoints->empty()) return "";
     return absl::DataLossError(absl::StrCat(
         folder_, " holds ", checkpoints->size(),
-        " checkpoints, and neither a file 'owner' nor a manifest that says whose they are"));
+        " checkpoints, but neither a file 'owner' nor a manifest that names their job"));
   }
 
   absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& folder) {

@@ -42,7 +42,7 @@ absl::Status Damaged(absl::string_view what) {
 
 bool IsUnsigned(const Json& value) { return value.is_number_unsigned(); }
 
-// One entry of the header; its place in the data goes to `begin`.
+// Reads one entry of the header; its offset in the data goes to `begin`.
 absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& entry,
                                            const absl::Cord& data, uint64_t* begin) {
   const auto bad = [&](absl::string_view what) {

@@ -1,5 +1,5 @@
 // The file format safetensors (https://github.com/huggingface/safetensors): a JSON header and plain
-// arrays, little endian. Partition files have it, and exported models.
+// arrays, little endian. Partition files and exported models use it.
 #ifndef SLUICE_SERVICES_CHECKPOINT_SAFETENSORS_H_
 #define SLUICE_SERVICES_CHECKPOINT_SAFETENSORS_H_
 
@@ -20,21 +20,21 @@ struct SafetensorsArray {
   v1::DataType dtype = v1::FLOAT32;
   std::vector<int64_t> shape;
   absl::Cord bytes;  // row-major
-  // A type that Sluice does not train: "BOOL", "U8", "I8", "I16", "I32" or "C64". `dtype` is
-  // DATA_TYPE_UNSPECIFIED then; otherwise this is empty.
+  // Set if Sluice does not train the type: "BOOL", "U8", "I8", "I16", "I32" or "C64"; `dtype` is
+  // DATA_TYPE_UNSPECIFIED then.
   std::string other_type = "";
 };
 
-// "F32", "BF16", ...; empty for what the format does not have.
+// "F32", "BF16", ...; empty for a type that the format does not have.
 absl::string_view SafetensorsTypeName(v1::DataType dtype);
 
-// In the order in which they are given. `metadata` is stored in the header.
+// Writes the arrays in the given order, and `metadata` in the header.
 absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
                             const std::map<std::string, std::string>& metadata);
 
-// The arrays in the order of their bytes, over the memory of `file`; `metadata`, if not null, gets
-// the header's texts. INVALID_ARGUMENT says what is wrong with the file: anything that is not
-// whole, or an array of a type that is not known here.
+// Returns the arrays in the order of their bytes; they refer to the memory of `file`. `metadata`,
+// if not null, receives the header's texts. INVALID_ARGUMENT says what is wrong with the file: it
+// is incomplete, or has an array of an unknown type.
 absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
     const absl::Cord& file, std::map<std::string, std::string>* metadata = nullptr);
 

@@ -1,9 +1,9 @@
-// What a model's state_dict holds beside the tensors that a job trains: second names of these (tied
-// weights), and constant buffers such as masks.
+// What a model's state_dict holds beside the tensors that a job trains: aliases of these tensors
+// (tied weights), and constant buffers such as masks.
 //
 // Intuition. Shards keep each trained tensor once, and nothing that training does not change. A
-// strict load_state_dict wants all names. So a worker writes what is missing to a file beside the
-// checkpoints, and `sluice export` and `sluice.load` add it to what they read.
+// strict load_state_dict wants all names. So a worker writes the missing names to a file beside the
+// checkpoints, and `sluice export` and `sluice.load` add them to what they read.
 #ifndef SLUICE_SERVICES_CHECKPOINT_STATE_DICT_EXTRAS_H_
 #define SLUICE_SERVICES_CHECKPOINT_STATE_DICT_EXTRAS_H_
 
@@ -22,7 +22,7 @@ namespace sluice {
 inline constexpr char kStateDictExtrasFile[] = "state_dict.extras";
 
 struct StateDictExtras {
-  std::map<std::string, std::string> aliases;  // second name -> name of the trained tensor
+  std::map<std::string, std::string> aliases;  // alias -> name of the trained tensor
   std::vector<SafetensorsArray> constants;
 
   bool empty() const { return aliases.empty() && constants.empty(); }
@@ -30,13 +30,12 @@ struct StateDictExtras {
 
 absl::Cord WriteStateDictExtras(const StateDictExtras& extras);
 
-// INVALID_ARGUMENT says what is wrong with the file: its checksum is not the one that it states, or
-// it is not such a file.
+// INVALID_ARGUMENT says what is wrong: the checksum does not match, or the file has another format.
 absl::StatusOr<StateDictExtras> ReadStateDictExtras(const absl::Cord& file);
 
-// Adds the constants, and a copy under each second name. INVALID_ARGUMENT, with `tensors`
-// unchanged: the extras are of another model (they name a tensor that is not there, or one that is
-// there already).
+// Adds the constants, and a copy of the tensor under each alias. INVALID_ARGUMENT, with `tensors`
+// unchanged: the extras are of another model (they name a tensor that is missing, or that exists
+// already).
 absl::Status AddExtras(const StateDictExtras& extras, std::vector<SafetensorsArray>* tensors);
 
 }  // namespace sluice

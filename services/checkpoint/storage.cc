@@ -42,8 +42,8 @@ constexpr uint32_t kFormatVersion = kCheckpointFormatVersion;
 template <>
 constexpr uint32_t kFormatVersion<v1::Claim> = kClaimFormatVersion;
 
-// The checksum is the last member of the text's object, over every byte before it: whatever is
-// flipped, cut off or put in shows, also a blank.
+// The checksum is the last member of the text's object and covers every byte before it: it detects
+// every flipped, missing or inserted byte, even a blank.
 template <typename Message>
 std::string ToJson(Message message) {
   message.set_format_version(kFormatVersion<Message>);
@@ -65,7 +65,7 @@ absl::Status ParseJson(absl::string_view json, bool ignore_unknown_fields, Messa
   const auto status = google::protobuf::util::JsonStringToMessage(
       google::protobuf::StringPiece(json.data(), json.size()), message, options);
   if (status.ok()) return absl::OkStatus();
-  // The lines behind the first one show the place.
+  // The lines after the first one show the position.
   const absl::string_view why(status.message().data(), status.message().size());
   return absl::DataLossError(why.substr(0, why.find('\n')));
 }
@@ -91,7 +91,7 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
     }
     text = absl::StrCat(body, kObjectEnds);
   }
-  // Of a newer version nothing is known but its number.
+  // Only the number of a newer version is known.
   if (Message any; ParseJson(text, /*ignore_unknown_fields=*/true, &any).ok() &&
                    any.format_version() > kFormatVersion<Message>) {
     return absl::UnimplementedError(
@@ -99,7 +99,7 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
                      kFormatVersion<Message>, ": use a newer version of Sluice"));
   }
   Message message;
-  // A field that is not known is damage: what it was instead would be missing without a word.
+  // An unknown field is damage: the field that it was before would be missing silently.
   if (absl::Status read = ParseJson(text, /*ignore_unknown_fields=*/false, &message); !read.ok()) {
     return damaged(read.message());
   }
@@ -188,8 +188,9 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
         std::any_of(checkpoints.begin(), checkpoints.end(),
                     [&](const v1::CheckpointRef& ref) { return OrderOf(ref) == OrderOf(parent); });
     attempt = parent.attempt();
-    // Where all of the parent's attempt are gone, and the claim's attempt has none that could have
-    // replaced them, a later attempt did, which began with the parent: its newest stand for it.
+    // If all checkpoints of the parent's attempt are gone, and the claim's attempt has none that
+    // could have replaced them, a later attempt that began with the parent replaced them: its
+    // newest checkpoints are used instead.
     const bool gone = std::none_of(
         checkpoints.begin(), checkpoints.end(),
         [&](const v1::CheckpointRef& ref) { return ref.attempt() == parent.attempt(); });
@@ -219,7 +220,7 @@ absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef&
 
 namespace {
 
-// More samples than a job can have, with room for what is added to them.
+// More samples than a job can have, so that sums do not overflow.
 constexpr uint64_t kMaxSamples = uint64_t{1} << 62;
 
 absl::Status CheckFileList(const v1::Manifest& manifest) {
@@ -235,7 +236,7 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
       return absl::DataLossError(absl::StrCat("it has two files of partition ", file.partition()));
     }
   }
-  // Manifests without tensors are those of tests.
+  // Only tests have manifests without tensors.
   if (manifest.table().tensors().empty() && manifest.layout().blocks().empty()) {
     return absl::OkStatus();
   }
@@ -286,10 +287,10 @@ std::string JoinSentences(const std::vector<std::string>& sentences) {
 }
 
 constexpr char kAdvice[] =
-    ". Put back what is missing or damaged from a copy, begin a job with a folder of its own from "
+    ". Restore missing or damaged files from a copy, begin a job with a folder of its own from "
     "another checkpoint (checkpoint.restoreFrom), or remove the folder to train from the beginning";
 
-// Whether there is really nothing to begin with, where no checkpoint can be used.
+// Called if no checkpoint can be used: OK if there is really nothing to begin with.
 absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints, bool candidates,
                         const RestorePoint& point) {
   const v1::Claim* newest = claims.empty() ? nullptr : &claims.back();
@@ -312,14 +313,14 @@ absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints
   return absl::OkStatus();
 }
 
-// A storage that cannot be reached, or that a newer version has written, is not damaged: falling
-// back would lose progress for nothing.
+// A storage that cannot be reached, or was written by a newer version, is not damaged: an older
+// checkpoint would lose progress needlessly.
 bool IsUnreachable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) ||
          absl::IsUnimplemented(status);
 }
 
-// Looks once. `changed`: a job that trains may have changed the storage meanwhile.
+// Looks once. Sets `changed` if a job that trains may have changed the storage meanwhile.
 absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* changed) {
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
@@ -345,7 +346,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
       return point;
     }
     if (IsUnreachable(status)) return status;
-    // A manifest goes first when a checkpoint is deleted.
+    // When a checkpoint is deleted, its manifest is removed first.
     *changed = *changed || absl::IsNotFound(storage.ReadManifest(ref).status());
     point.passed_over.push_back(ref);
     point.damaged.push_back(

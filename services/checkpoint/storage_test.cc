@@ -312,7 +312,7 @@ TEST_F(LocalStorageTest, JunkAmongTheClaimsIsNamedAndIgnored) {
   ASSERT_TRUE(point.ok()) << point.status();
   EXPECT_TRUE(point->found);
   EXPECT_THAT(point->damaged, SizeIs(5));
-  EXPECT_THAT(point->damaged, Contains(HasSubstr("README is no claim, and is ignored")));
+  EXPECT_THAT(point->damaged, Contains(HasSubstr("README is not a claim and is ignored")));
 }
 
 TEST_F(LocalStorageTest, AClaimFarBeyondTheOthersIsAnErrorWithAdvice) {

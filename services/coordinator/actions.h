@@ -1,4 +1,4 @@
-// What the coordinator's core asks its shell to do. Data only.
+// Actions that the coordinator's core returns to its shell. Data only.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_ACTIONS_H_
 #define SLUICE_SERVICES_COORDINATOR_ACTIONS_H_
@@ -17,41 +17,42 @@
 
 namespace sluice::coordinator {
 
-// A control stream of one process. Numbered by the shell, from 1; a number is never used twice.
+// A control stream of one process. The shell numbers streams from 1 and never reuses a number.
 using StreamId = uint64_t;
 
 // What a coordinator must know of the checkpoint storage to begin an attempt (R11).
 struct StorageContents {
-  std::vector<v1::Claim> claims;  // all; the end record too
-  // With what the next attempt begins: the newest good checkpoint of the highest claimed attempt,
-  // else that claim's parent, and so on.
+  std::vector<v1::Claim> claims;  // all, including the end record
+  // The checkpoint that the next attempt begins with: the newest good one of the highest claimed
+  // attempt, else that claim's parent, and so on.
   bool has_newest = false;
   v1::Manifest newest;
-  // Empty: it lies in the job's own storage. Else it is another job's (checkpoint.restoreFrom),
-  // with which a job without checkpoints of its own begins: the folder of that checkpoint.
+  // Empty: `newest` is in the job's own storage. Otherwise the folder of another job's checkpoint
+  // (checkpoint.restoreFrom), with which a job without own checkpoints begins.
   std::string foreign_folder;
-  std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not passed over
-  // One sentence for each better one that was passed over, and for whatever else is damaged.
+  std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not skipped
+  // One sentence for each better checkpoint that was skipped, and for each other damaged file.
   std::vector<std::string> damaged;
-  // Whether the job may use what is there. Replaced checkpoints are not `newest`.
+  // Whether the job may use the storage. Replaced checkpoints are never `newest`.
   ExistingJob existing;
 };
 
 enum class ExitReason {
   kSucceeded,   // the job has ended, now or before
-  kSuspended,   // all processes left after the checkpoint
+  kSuspended,   // all processes left after the last checkpoint
   kFailed,      // the job failed
-  kSuperseded,  // another coordinator has taken over, or won the claim: start another one
+  kSuperseded,  // another coordinator has taken over, or won the claim: start a new one
 };
 
-// Messages of one stream are sent in the order of the actions. Sending on a stream that is gone is
-// no error: nothing happens.
+// Messages of one stream are sent in the order of the actions. Sending on a closed stream has no
+// effect.
 struct Send {
   StreamId stream = 0;
   v1::CoordinatorMessage message;
 };
 
-// After what was sent before it. No OnDisconnected is needed for it, nor does one harm.
+// Takes effect after the messages that were sent before it. An OnDisconnected may follow, but need
+// not.
 struct CloseStream {
   StreamId stream = 0;
   absl::Status status;
@@ -73,26 +74,26 @@ struct WriteManifest {
   v1::Manifest manifest;
 };
 
-// Not answered; a failure is only worth a log line. To be done by RemoveReplaced.
+// Not answered; a failure is only logged. The shell calls RemoveReplaced.
 struct DeleteCheckpoint {
   v1::CheckpointRef checkpoint;
   uint64_t attempt = 0;  // of the checkpoint that replaced it
 };
 
-// Of a checkpoint that was given up, what lies there of it; nothing if it has a manifest after all.
-// Answered by OnIncompleteRemoved, also if it failed, which is only worth a log line.
+// Removes the files of an abandoned checkpoint, unless it has a manifest after all. Answered by
+// OnIncompleteRemoved, also if it failed; a failure is only logged.
 struct RemoveIncomplete {
   v1::CheckpointRef checkpoint;
 };
 
-// Answers OnOpenSnapshot. OK, at most once: the version is pinned. An error is the last answer: the
-// call ends with it.
+// Answers OnOpenSnapshot. OK is sent at most once and means that the version is pinned. An error is
+// the last answer and ends the call.
 struct AnswerSnapshot {
   uint64_t request = 0;
   absl::StatusOr<v1::Snapshot> snapshot;
 };
 
-// The last action ever: end the process.
+// Always the last action: the process exits.
 struct Exit {
   ExitReason reason = ExitReason::kFailed;
   std::string message;  // one sentence

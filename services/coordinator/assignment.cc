@@ -57,7 +57,7 @@ std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weigh
     uint64_t end = static_cast<uint64_t>(std::llround(cumulated * static_cast<double>(total) /
                                                       static_cast<double>(unit))) *
                    unit;
-    // At least one each, for this one and those that follow.
+    // At least one for this range and for each that follows.
     const uint64_t following = count - 1 - i;
     end = std::max(end, begin + 1);
     end = std::min(end, total > following ? total - following : 0);

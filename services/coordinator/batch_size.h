@@ -1,8 +1,8 @@
-// How many samples an asynchronous worker's update has.
+// The number of samples in an asynchronous worker's update.
 //
-// Intuition: every update moves the parameters once, whoever makes it, and is stale by what the
-// others applied meanwhile. Workers that take as long as each other for an update are equally stale
-// and equally heard; so a worker's batch is its share of the measured speed.
+// Intuition: every update moves the parameters once, and is stale by the updates that other workers
+// applied meanwhile. Workers that need the same time for an update are equally stale and have equal
+// weight; so a worker's batch is proportional to its measured speed.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_BATCH_SIZE_H_
 #define SLUICE_SERVICES_COORDINATOR_BATCH_SIZE_H_
@@ -18,8 +18,8 @@ struct BatchBounds {
   uint64_t max = 0;    // not below min
 };
 
-// `speed` in samples a second, that of one of the workers; `speeds`: of all. Those that are not
-// positive are unknown; a worker of unknown speed gets the usual batch. The result is at least
+// `speed` is that of one worker, `speeds` are those of all, in samples a second; a speed that is
+// not positive is unknown. A worker of unknown speed gets the usual batch. The result is at least
 // max(min, 1) and at most max.
 uint64_t BatchSize(double speed, const std::vector<double>& speeds, const BatchBounds& bounds);
 

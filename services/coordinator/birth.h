@@ -23,10 +23,10 @@ class Birth {
   // Forgets which workers were asked before.
   void Reset();
 
-  // Begins an ask: all shards must say that they hold it whole. With a worker, until `deadline`.
+  // Begins an ask: all shards must report Whole. With a worker, they must do so by `deadline`.
   void Ask(v1::AskId ask, const std::vector<uint64_t>& shards, std::optional<uint64_t> worker,
            absl::Time deadline);
-  // False: of another ask, or not a shard of this one.
+  // False: it is of another ask, or `shard` does not take part in this one.
   bool OnWhole(uint64_t shard, const v1::AskId& ask);
 
   const v1::AskId& ask() const { return ask_; }
@@ -35,15 +35,15 @@ class Birth {
   std::optional<uint64_t> worker() const { return worker_; }
   absl::Time deadline() const { return worker_.has_value() ? deadline_ : absl::InfiniteFuture(); }
 
-  // The worker to ask next: the first of the candidates (in order) that was asked least often.
-  // nullopt: there are no candidates.
+  // The worker to ask next: the first of the candidates that were asked least often. nullopt: there
+  // are no candidates.
   std::optional<uint64_t> NextWorker(const std::vector<uint64_t>& candidates) const;
 
  private:
   const CoordinatorRules* rules_;
   bool active_ = false;
   v1::AskId ask_;
-  std::set<uint64_t> missing_;  // shards that have not said Whole
+  std::set<uint64_t> missing_;  // shards that have not sent Whole
   std::optional<uint64_t> worker_;
   absl::Time deadline_ = absl::InfiniteFuture();
   std::multiset<uint64_t> asked_;  // workers

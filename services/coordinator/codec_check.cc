@@ -10,7 +10,7 @@ absl::Status Check(absl::string_view field, v1::Codec id, const v1::TensorTable&
   const absl::StatusOr<const Codec*> codec = FindCodec(id);
   if (!codec.ok()) return codec.status();
   for (const v1::TensorSpec& tensor : table.tensors()) {
-    if (tensor.kind() != v1::PARAMETER) continue;  // those travel as they are
+    if (tensor.kind() != v1::PARAMETER) continue;  // others are sent unencoded
     if (absl::Status status = (*codec)->Supports(tensor.dtype()); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("training.compression.", field,
                                                      " cannot carry parameter '", tensor.name(),

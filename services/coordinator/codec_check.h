@@ -7,8 +7,8 @@
 
 namespace sluice::coordinator {
 
-// Whether the job's codecs can carry the model's parameters. Asked before training: a codec that
-// was wanted and silently not used would be found out by a network bill. INVALID_ARGUMENT names the
+// Checks, before training, that the job's codecs can encode the model's parameters: if a codec were
+// silently not used, the user would only notice it by the traffic. INVALID_ARGUMENT names the
 // parameter and the field.
 absl::Status CheckCodecs(const v1::TrainingSpec& training, const v1::TensorTable& table);
 

@@ -29,10 +29,9 @@ CoordinatorOptions WithDefaults(CoordinatorOptions options, double gradients_sec
   return options;
 }
 
-// A tick that comes later than this after its deadline: the coordinator itself stood still.
+// If a tick is later than this after its deadline, the coordinator itself was frozen.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
-// A coordinator that runs again after it stood still has read what waits in its streams within
-// this.
+// Within this time after a freeze, the coordinator has read the messages that wait in its streams.
 constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
 
 }  // namespace
@@ -121,11 +120,10 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
 // ---- time
 
 void CoordinatorCore::Impl::Step(absl::Time now) {
-  // After this process stood still, the messages and answers of the others wait unread in its
-  // streams. Events come in any order then, so no process and no shard is judged before they are
-  // read.
+  // After this process was frozen, messages of other processes wait unread in its streams. Events
+  // come in any order then, so no process is judged before these messages are read.
   const absl::Duration gap = now - last_step_;
-  // The whole machine may have slept, and the members with it.
+  // The whole machine may have slept, including the members.
   if (gap > absl::Seconds(options_.job.timeouts().gradients()) / 2) {
     evaluated_at_ = applied_at_ = now;
   }
@@ -133,7 +131,8 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
     const absl::Time judged =
         std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
     absl::Duration forgiven = NextDeadline() + kLate < now ? gap : absl::ZeroDuration();
-    // Between two events it may also have stood still, and run again in time for its deadline.
+    // The process may also have been frozen between two events and have continued before its
+    // deadline.
     const bool over = judged + forgiven <= now;
     if (over || (forgiven > absl::ZeroDuration() && judged + forgiven < now + kCatchUp)) {
       forgiven = now + kCatchUp - judged;
@@ -266,7 +265,7 @@ void CoordinatorCore::Impl::OnDisconnected(StreamId stream, absl::Time now) {
   knows_model_.erase(stream);
   if (Process* process = membership_.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
-    // One that was leaving, or had been told to, has left.
+    // The process was leaving, or had been sent Finish: it has left.
     const bool needed = IsMember(incarnation) || HoldsState(incarnation);
     if (Leaving() || (process->leaving && !needed)) {
       membership_.Leave(incarnation);
@@ -329,7 +328,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
       OnRegister(stream, message.register_(), now);
     }
   } else if (process == nullptr) {
-    // Also messages that were under way when the stream's process was expelled.
+    // This includes messages that were under way when the process was expelled.
     actions_.push_back(
         CloseStream{stream, absl::FailedPreconditionError("the first message must be Register")});
   } else if (message.has_heartbeat()) {
@@ -450,13 +449,14 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     actions_.push_back(
         CloseStream{admission.closed_stream, absl::AbortedError("replaced by a newer stream")});
   }
-  // Workers run their user's code: their word says nothing about terms and attempts.
+  // Workers run user code: their reports are not trusted for terms and attempts.
   if (id.role() == v1::SHARD && request.has_newest_view()) NoteTerm(request.newest_view(), now);
   if (stage_ == Stage::kExited) return;
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
   }
-  // Before the worker learns of a shard to reach: shards refuse a worker that they do not know of.
+  // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
+  // know.
   TellAdmitted();
   const Process& process = *membership_.Find(id.incarnation());
   if (storage_known_) {
@@ -466,7 +466,8 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
 }
 
 // Sends the list to all registered shards if it has changed. Until an attempt begins no process
-// opens a data stream, and one list stands for all the processes that have come.
+// opens a data stream, so none is sent before; the first list then names all workers that have
+// registered.
 void CoordinatorCore::Impl::TellAdmitted() {
   if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
   if (admitted_changes_ == membership_.changes() + reader_changes_) return;
@@ -487,7 +488,8 @@ v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
   return message;
 }
 
-// What a process may have missed while it had no stream. Everything may be repeated.
+// Sends what the process may have missed while it had no stream. All these messages may be
+// repeated.
 void CoordinatorCore::Impl::Resend(const Process& process) {
   const uint64_t incarnation = process.incarnation();
   if (stage_ == Stage::kLeavingShards ||
@@ -560,8 +562,8 @@ void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, ab
   if (stage_ == Stage::kRunning) SendView(process);
 }
 
-// The job cannot be trained, as one of its processes has found. A process that was never needed
-// for it fails nothing but itself.
+// A process reports that the job cannot be trained. The failure of a process that was never needed
+// fails only that process.
 void CoordinatorCore::Impl::OnFailure(Process& process, const v1::Failure& failure,
                                       absl::Time now) {
   if (Leaving()) return;
@@ -584,7 +586,7 @@ bool CoordinatorCore::Impl::FailureEndsJob(const Process& process) const {
   return process.was_member || alone;
 }
 
-// Figures for people, of members only. What cannot be is left out.
+// Figures for people, from members only. Impossible figures are dropped.
 void CoordinatorCore::Impl::OnWorkerProgress(Process& process, const v1::WorkerProgress& said,
                                              absl::Time now) {
   if (!process.was_member || !length_.has_value()) return;
@@ -668,7 +670,7 @@ CoordinatorCore::Refusals CoordinatorCore::Impl::refusals() const {
 
 void CoordinatorCore::Impl::OnLeave(Process& process, absl::Time now) {
   if (process.id.role() == v1::WORKER && !Leaving() && IsMember(process.incarnation())) {
-    // It goes on until a view without it.
+    // The worker continues until there is a view without it.
     process.leaving = true;
     return;
   }
@@ -698,7 +700,7 @@ void CoordinatorCore::Impl::OnShardProgress(const Process& process,
 }
 
 // timeouts.gradients: by a shard for a synchronous step, by the arbiter for the holders of leases.
-// While workers evaluate, they train nothing.
+// Workers do not train while they evaluate.
 void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardProgress& progress,
                                       absl::Time now) {
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().gradients());
@@ -717,9 +719,9 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
   }
 }
 
-// timeouts.weights. A shard that does not have the version and gives signs of life waits for
-// gradients itself. One worker's word about a shard that talks counts for nothing: most members
-// must be owed something.
+// timeouts.weights. A shard that lacks the version and sends heartbeats waits for gradients itself.
+// The report of a single worker about such a shard does not count: most members must wait for a
+// version of it.
 void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgress& progress,
                                     absl::Time now) {
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());
@@ -782,7 +784,7 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
 
 void CoordinatorCore::Impl::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   Step(now);
-  if (!CheckSetDesired(desired).ok()) return;  // the shell has said so
+  if (!CheckSetDesired(desired).ok()) return;  // the shell has reported it
   if (desired.workers() > 0) wanted_workers_ = desired.workers();
   if (desired.shards() > 0) wanted_shards_ = desired.shards();
   membership_.SetWanted(wanted_workers_, wanted_shards_);

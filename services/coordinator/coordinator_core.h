@@ -1,14 +1,15 @@
-// The coordinator of one job: who is a member, which view holds, what is saved and evaluated when,
-// and how the job ends. It decides; shards and workers do.
+// The coordinator of one job. It decides which workers are members, which view is current, when
+// versions are saved and evaluated, and how the job ends. Shards and workers carry out its
+// decisions.
 //
 // Intuition. Everything that the members must agree on is a view, and a view changes in one way
-// only: Pause, replies, a decision, Install. So the core is a small set of facts (who lives, who is
-// in the view, how far the shards are, which cut is open) and one function that, after each event,
-// looks at the facts and starts what is due. Nothing is remembered about *why* something is due.
+// only: Pause, replies, a decision, Install. So the core is a small set of facts (the live
+// processes, the view, the progress of the shards, the open cut) and one function that looks at the
+// facts after each event and starts what is due. The core does not remember *why* something is due.
 //
 // Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
 // and restores from the newest checkpoint (R11). Views and asks carry (attempt, term, number), so
-// that whatever an older one has still under way is refused (R1).
+// that messages of an older coordinator that are still under way are refused (R1).
 //
 //   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> Prepare (and Birth)
 //              -> Whole from all shards -> first view
@@ -45,7 +46,7 @@ namespace sluice::coordinator {
 struct CoordinatorOptions {
   v1::JobSpec job;
   uint64_t incarnation = 0;  // of this coordinator; random, not 0
-  // Of the start, for whoever watches the job: they become events.
+  // Found at the start; they become events of the job.
   std::vector<std::string> warnings;
   // Name of a checkpoint's folder in the storage (services/checkpoint).
   std::function<std::string(const v1::CheckpointRef&)> checkpoint_folder;
@@ -53,13 +54,13 @@ struct CoordinatorOptions {
   std::string isa;    // recorded in manifests
 };
 
-// "<namespace>/<name>/<uid>", as members say it.
+// "<namespace>/<name>/<uid>", as members name the job.
 std::string JobName(const v1::JobSpec& job);
 
 class CoordinatorCore {
  public:
-  // The first action is ReadStorage. Nothing of `options` may be missing. `rules` must outlive the
-  // core; null: all rules.
+  // The first action is ReadStorage. All `options` must be set. `rules` must outlive the core;
+  // null: all rules.
   CoordinatorCore(CoordinatorOptions options, absl::Time now,
                   const CoordinatorRules* rules = nullptr);
   ~CoordinatorCore();
@@ -69,13 +70,13 @@ class CoordinatorCore {
 
   // ---- events
 
-  // Answer to ReadStorage. An error that may pass is tried again after a while; its message is a
-  // sentence.
+  // Answer to ReadStorage. After a transient error the storage is read again later; the error's
+  // message is a sentence.
   void OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
 
   // A process has opened a control stream. It must register on it.
   void OnConnected(StreamId stream, absl::Time now);
-  // A message that breaks the contract closes the stream with INVALID_ARGUMENT.
+  // A message that violates the contract closes the stream with INVALID_ARGUMENT.
   void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnDisconnected(StreamId stream, absl::Time now);
 
@@ -92,31 +93,32 @@ class CoordinatorCore {
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
-  // The version stays pinned until the shell says that the call has ended, or the core ends it.
+  // The version stays pinned until the shell reports the end of the call, or the core ends the
+  // call.
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
-  // The reader has ended its call, or is gone. Without effect if the core has ended it.
+  // The reader has ended its call, or has disconnected. No effect if the core has ended the call.
   void OnSnapshotCallEnded(uint64_t request, absl::Time now);
 
   void OnTick(absl::Time now);
 
-  // ---- what to do
+  // ---- actions
 
   std::vector<Action> TakeActions();
   // InfiniteFuture: none.
   absl::Time NextDeadline() const;
 
-  // ---- what is
+  // ---- state
 
   // For JobControl.GetProgress; events with a sequence above `events_after` only.
   v1::JobProgress Progress(uint64_t events_after, absl::Time now) const;
   v1::JobProgress Progress(const v1::GetProgressRequest& request, absl::Time now) const;
-  // What was refused so far, and kept, for the metrics.
+  // What was refused so far, and what is kept, for the metrics.
   struct Refusals {
-    uint64_t messages = 0;       // broke the contract: their streams were closed
-    uint64_t figures = 0;        // of workers' reports: left out
-    uint64_t registrations = 0;  // refused, or put off
+    uint64_t messages = 0;       // violated the contract; their streams were closed
+    uint64_t figures = 0;        // dropped from workers' reports
+    uint64_t registrations = 0;  // refused or postponed
     uint64_t readers = 0;        // snapshots refused
-    uint64_t expelled = 0;       // incarnations that are remembered as expelled
+    uint64_t expelled = 0;       // incarnations remembered as expelled
     uint64_t snapshots = 0;      // open
   };
   Refusals refusals() const;

@@ -344,7 +344,7 @@ TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTak
   job.core->OnStorageRead(StorageContents(), job.now);
   job.Pump();
   EXPECT_NE(job.ViewNumber(), 0);
-  EXPECT_FALSE(job.HasEvent("was not heard"));
+  EXPECT_FALSE(job.HasEvent("sent nothing"));
   job.Train(20);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
@@ -359,7 +359,7 @@ TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
   job.core->OnStorageRead(StorageContents(), job.now);
   job.Pump();
   job.Pass(absl::Seconds(6));
-  EXPECT_TRUE(job.HasEvent("worker-0: was not heard for 5s"));
+  EXPECT_TRUE(job.HasEvent("worker-0: sent nothing for 5s"));
 }
 
 TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {

@@ -1,4 +1,4 @@
-// The open cut and what it is for: checkpoints, evaluation, snapshots.
+// The open cut and its purposes: checkpoints, evaluation, snapshots.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint32_t kManifestFormatVersion = 2;
 constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
-constexpr size_t kMaxFinalProblems = 64;  // that are told of one last checkpoint
+constexpr size_t kMaxFinalProblems = 64;  // reported of one last checkpoint
 constexpr uint64_t kMaxCutLead = 1 << 20;
 
 // Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
@@ -29,11 +29,11 @@ constexpr double kMinSnapshotHoldSeconds = 1;
 constexpr double kMaxSnapshotHoldSeconds = 600;
 constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
 constexpr size_t kMaxSnapshots = 16;  // waiting and pinned
-// A reader's cut makes room this long before the step of a checkpoint or an evaluation, so that its
-// shards hear of the next cut in time.
+// A reader's cut makes room this long before the step of a checkpoint or an evaluation, so that the
+// shards learn of the next cut in time.
 constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 
-// Whether samples are sequences of tokens: then a loss is told as perplexity.
+// Whether samples are sequences of tokens: then a loss is reported as perplexity.
 bool IsLanguageModel(const v1::JobSpec& job) {
   return job.data().format() == v1::DataSpec::TEXT || job.data().synthetic().vocabulary() > 0;
 }
@@ -85,14 +85,14 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
   }
   if (Synchronous() && change_.has_install() && Idle()) {
     PlanSynchronousCut(now);
-    // After the cut: the shards stand still until they know of it.
+    // After the cut: the shards wait until they know of it.
     MoveHold(now);
   }
 }
 
 // ---- planning
 
-// What schedules count.
+// The number that schedules count.
 uint64_t CoordinatorCore::Impl::ScheduleStep() const {
   return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
 }
@@ -107,19 +107,19 @@ uint64_t CoordinatorCore::Impl::SamplesIn(const v1::Ledger& ledger) {
   return samples;
 }
 
-// Whether all workers train on from one version, so that training can be held at one.
+// Whether all workers train from the same version, so that training can be held at a version.
 bool CoordinatorCore::Impl::InStep() const {
   return Synchronous() ||
          (mode_ == v1::BOUNDED_STALENESS && options_.job.training().max_staleness() == 0);
 }
 
-// Whether the open cut has been there for a checkpoint alone for longer than training is held up
-// for it.
+// Whether the open cut has served only a checkpoint for longer than training is held for it.
 bool CoordinatorCore::Impl::CutLingers(absl::Time now) const {
   return cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
 }
 
-// The first version from `from` on that is due to be evaluated and is not the open cut's; 0: none.
+// The first version, not below `from`, that is due for evaluation and is not the open cut's; 0:
+// none.
 uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
   if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
   if (CutLingers(now)) return 0;
@@ -136,7 +136,7 @@ void CoordinatorCore::Impl::MoveHold(absl::Time now) {
   SendToShards(HoldMessage());
 }
 
-// Asynchronous: only a view moves the hold, and training has come to it.
+// Asynchronous: only a view moves the hold, and training has reached it.
 bool CoordinatorCore::Impl::HoldLapses(absl::Time now) const {
   return hold_ > 0 && ScheduleStep() >= hold_ && CutLingers(now);
 }
@@ -167,7 +167,7 @@ std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
   }
   static const IntervalSchedule kNever(0, absl::ZeroDuration());
   const uint64_t earliest = EarliestCut(now);
-  // While files are removed none of that name may be written.
+  // While files are removed, no files of the same name may be written.
   std::optional<CutPlan> plan = PlanCut(removals_ > 0 ? kNever : checkpoints_,
                                         EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
                                         length_->total_steps(), now);
@@ -192,11 +192,11 @@ void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
   if (cut_.has_value()) {
     if (final_cut_open_) return;
     if (goal_ == Goal::kComplete && evaluation_.has_value()) return;
-    // A reader's cut makes room for one of the job that is due.
+    // A reader's cut makes room for a due cut of the job.
     const bool due =
         (plan->checkpoint || plan->evaluation) && plan->step <= EarliestCut(now) + ReaderLead(now);
     const bool makes_room = CutIsForReadersOnly() && due;
-    // One that no shard has reached yet makes room for one that is due before it.
+    // A cut that no shard has reached makes room for a cut that is due before it.
     if (goal_ == Goal::kNone && !makes_room && (cut_->reached || plan->step >= cut_->step)) return;
     CloseCut();
   }
@@ -206,7 +206,7 @@ void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
   SendToShards(message);
 }
 
-// An asynchronous cut is made by a view change, and is therefore due only when its step is there.
+// An asynchronous cut is made by a view change, and is therefore due only once its step is reached.
 bool CoordinatorCore::Impl::AsynchronousCutDue(absl::Time now) const {
   if (cut_.has_value() && !CutIsForReadersOnly()) return false;
   const std::optional<CutPlan> plan = PlanNow(now);
@@ -255,7 +255,7 @@ void CoordinatorCore::Impl::CloseCut() {
   ReplanSoon();
 }
 
-// ---- what shards say
+// ---- reports of shards
 
 bool CoordinatorCore::Impl::IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const {
   return cut_.has_value() && cut == cut_->id && name.attempt() == cut_->name.attempt() &&
@@ -308,11 +308,12 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     return;
   }
   if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
-    // One partition of it stands there; others may be one behind (what is committed hangs on it).
+    // One of its partitions is at this version; others may be one behind (this affects what is
+    // committed).
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
-  if (hold_ > 0 && failed.past() > hold_) {  // it came too late for some; the others go on, too
+  if (hold_ > 0 && failed.past() > hold_) {  // too late for some shards; release the others too
     hold_ = 0;
     SendToShards(HoldMessage());
   }
@@ -396,8 +397,8 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   return manifest;
 }
 
-// What the bits of a synchronous job depend on, as far as the coordinator knows it. Threads that
-// workers choose by themselves are not among it.
+// What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
+// the thread counts that workers choose themselves.
 std::string CoordinatorCore::Impl::Arithmetic() const {
   const v1::TrainingSpec& training = options_.job.training();
   const uint32_t threads = training.threads() == 0 && training.bit_exact() ? 1 : training.threads();
@@ -438,7 +439,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
               now);
   incomplete_.erase(cut_->step);
   RemoveIncompletes();
-  incomplete_.clear();  // each shard writes in order: nobody writes one of them any more
+  incomplete_.clear();  // each shard writes in order, so no shard writes one of them any more
   storage_.checkpoints.push_back(cut_->name);
   std::vector<v1::CheckpointRef> unneeded =
       ReplacedCheckpoints(options_.job, storage_.claims, storage_.checkpoints);
@@ -460,7 +461,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   }
 }
 
-// Shards may still be writing: what comes too late goes with the next.
+// Shards may still be writing: late files are removed with the next one.
 void CoordinatorCore::Impl::RemoveIncompletes() {
   for (const uint64_t step : incomplete_) {
     RemoveIncomplete remove;
@@ -477,10 +478,10 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
   Advance(now);
 }
 
-// Training goes on. The end of the job does not come without its checkpoint: it waits for the disk,
-// for as long as the user lets it.
+// Training continues. The job does not end without its last checkpoint: it waits for the disk, for
+// as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
-  if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has said so before
+  if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has reported it
   checkpoint_status_.set_error(why);
   if (!final_cut_open_ ||
       (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {
@@ -497,14 +498,14 @@ void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time no
   final_retry_at_ = now + RetryDelay(++final_failures_);
 }
 
-// Before the next try of what has failed so many times in a row.
+// The delay before the next try after this many failures in a row.
 absl::Duration CoordinatorCore::Impl::RetryDelay(int failures) const {
   return std::min(timers_.storage_retry * (1 << std::min(failures - 1, 10)), kMaxFinalRetry);
 }
 
 // ---- evaluation
 
-// While it trains; at the end it is all of them.
+// While the job trains; at the end all samples are evaluated.
 uint64_t CoordinatorCore::Impl::EvaluationSamples() const {
   const uint64_t limit = options_.job.data().evaluation().max_samples();
   const uint64_t samples = model_->evaluation_samples();
@@ -536,13 +537,14 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
   for (auto& [incarnation, evaluate] : evaluation_->Assign(Evaluators(), now)) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(evaluate);
-    // To a suspect it is sent again when it returns.
+    // For a suspect it is sent again when the worker returns.
     Send(*membership_.Find(incarnation), std::move(message));
   }
 }
 
-// The members; where training has ended at a target, who was one or came since. Layers that shards
-// compute are computed for those who were members, so others are asked only if none of these lives.
+// The members. If training has ended at a target: the workers that were members or have joined
+// since. Shards compute their layers only for workers that were members, so other workers are asked
+// only if no former member is alive.
 std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
   std::vector<Evaluator> evaluators;
   const auto add = [&](const Process* process) {
@@ -587,7 +589,7 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::NoteEvaluation(v1::Evaluation result, absl::Time now) {
-  // Samples have as many tokens as each other, so the mean of samples is the mean of tokens.
+  // All samples have the same number of tokens, so the mean over samples is the mean over tokens.
   const double perplexity = std::exp(result.loss());
   if (IsLanguageModel(options_.job) && std::isfinite(perplexity)) {
     result.set_has_perplexity(true);
@@ -667,7 +669,7 @@ absl::Status CoordinatorCore::Impl::CheckReader(const v1::OpenSnapshotRequest& r
 
 void CoordinatorCore::Impl::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
   Step(now);
-  // The answer goes to a call that has ended, and is dropped.
+  // The call has ended, so the answer is dropped.
   EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.request == request; },
                  absl::CancelledError("the reader ended the call"));
   Advance(now);

@@ -12,8 +12,9 @@
 namespace sluice::coordinator {
 
 void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
-  // A job that waits for its disk at the end can be stopped: it goes on from its newest checkpoint
-  // when it is started again. For a shard that leaves training has stopped in the same way.
+  // A job that waits for its disk at the end can be stopped: it continues from its newest
+  // checkpoint when it is started again. Training has stopped in the same way for a shard that
+  // leaves.
   const bool waits = final_failures_ > 0 || (claim_.has_value() && storage_errors_ > 0);
   const bool hands_over = goal_ == Goal::kHandOver;
   if (suspend_ && (waits || hands_over) && goal_ != Goal::kNone && goal_ != Goal::kSuspend) {
@@ -30,7 +31,7 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     goal_ = Goal::kTarget;
     Info("the target is reached", now);
   } else if (change_.has_install() && Idle()) {
-    // All shards must have closed the last step, whatever one of them says to be committed.
+    // All shards must have closed the last step; one shard's `committed` is not enough.
     const bool complete = Synchronous()
                               ? std::min(committed_, LowestClosed()) >= length_->total_steps()
                               : Samples() >= length_->total_samples();
@@ -48,8 +49,8 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
-  // Whether the job is complete is a fact once it is; a wish to suspend comes too late then, unless
-  // the job waits for its disk.
+  // A complete job stays complete: a suspension comes too late then, unless the job waits for its
+  // disk.
   const Goal before = goal_;
   ChooseGoal(now);
   if (goal_ == Goal::kNone) return;
@@ -84,7 +85,7 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   } else if (goal_ == Goal::kHandOver) {
     EndHandOver(now);
   } else if (!claim_.has_value() || (!claim_pending_ && retry_at_ <= now)) {
-    // (R11) The end is the next name in the sequence of claims.
+    // (R11) The end record takes the next name in the sequence of claims.
     Claim(/*end=*/true, now);
   }
 }
@@ -93,7 +94,7 @@ bool CoordinatorCore::Impl::EndsWithEvaluation() const {
   return goal_ == Goal::kComplete || goal_ == Goal::kTarget;
 }
 
-// What is still missing of the last checkpoint and the last evaluation.
+// The parts of the last checkpoint and the last evaluation that are still missing.
 CutPlan CoordinatorCore::Impl::FinalPlan() const {
   CutPlan plan;
   plan.step = Synchronous() ? LowestClosed() : HighestClosed();
@@ -104,7 +105,7 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
                          last_result_->samples() == model_->evaluation_samples();
   plan.evaluation =
       EndsWithEvaluation() && EvaluationSamples() > 0 && !evaluated && !final_evaluation_given_up_;
-  // Only what stands still can be final.
+  // Only a version that no longer changes can be final.
   if (Stopping() && view_.workers_size() > 0 && Synchronous()) return {};
   return plan;
 }

@@ -1,7 +1,7 @@
-// A shard that asks to leave (SIGTERM). It holds the one copy of its partitions, so training stops
-// as for a suspension: a view without workers, a checkpoint of the version that it ends with. Then
-// the shard is let go, and the next attempt begins with that checkpoint as soon as another shard
-// has come in its place. Nothing is lost, and nothing of it counts against backoffLimit.
+// A shard that asks to leave (SIGTERM). It holds the only copy of its partitions, so training stops
+// as for a suspension: a view without workers, then a checkpoint of the last version. Then the
+// shard may leave, and the next attempt begins with that checkpoint as soon as another shard has
+// replaced it. Nothing is lost, and it does not count against backoffLimit.
 
 #include <algorithm>
 #include <utility>
@@ -17,7 +17,7 @@ bool CoordinatorCore::Impl::HoldsState(uint64_t incarnation) const {
   return std::find(facts_.shards.begin(), facts_.shards.end(), incarnation) != facts_.shards.end();
 }
 
-// Whether it has to wait until its state is saved.
+// Whether the shard must wait until its state is saved.
 bool CoordinatorCore::Impl::AsksToLeave(Process& process, absl::Time now) {
   const bool trains = stage_ == Stage::kRunning && change_.has_install();
   if (process.id.role() != v1::SHARD || !trains || !HoldsState(process.incarnation())) {
@@ -37,7 +37,7 @@ bool CoordinatorCore::Impl::ShardLeaves() const {
   });
 }
 
-// Shards that ask to leave and whose state is saved, or of an attempt that is over.
+// Lets shards go that ask to leave and have their state saved, or are of an attempt that is over.
 void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
   std::vector<uint64_t> leaving;
   for (const Process* shard : membership_.Living(v1::SHARD)) {
@@ -47,7 +47,7 @@ void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
     const Process& shard = *membership_.Find(incarnation);
     v1::CoordinatorMessage message;
     message.mutable_finish()->set_succeeded(true);
-    message.mutable_finish()->set_reason("let go; the job goes on with another shard");
+    message.mutable_finish()->set_reason("released; the job continues with another shard");
     Send(shard, std::move(message));
     if (!shard.suspect()) actions_.push_back(CloseStream{shard.stream, absl::OkStatus()});
     const Departure departure = *membership_.Leave(incarnation);  // ends `shard`
@@ -56,15 +56,15 @@ void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
   }
 }
 
-// The checkpoint is there, or took too long.
+// The checkpoint is complete, or took too long.
 void CoordinatorCore::Impl::EndHandOver(absl::Time now) {
   LetShardsGo(now);
   BeginNextAttempt(now);
 }
 
-// It went before its state was saved, or there was nothing to save.
+// The shard left before its state was saved, or there was nothing to save.
 void CoordinatorCore::Impl::GoOnWithout(const std::string& why, absl::Time now) {
-  Info(absl::StrCat(why, "; the job goes on with another shard"), now);
+  Info(absl::StrCat(why, "; the job continues with another shard"), now);
   if (change_.has_install()) {
     BeginNextAttempt(now);
   } else {

@@ -1,6 +1,6 @@
-// The inside of CoordinatorCore. Private to this package; its sources are split by what they do:
+// The implementation of CoordinatorCore. Private to this package; its sources are divided by task:
 // coordinator_core.cc (events), _start.cc (storage, claims, birth, restoration), _views.cc,
-// _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (shards that leave), _end.cc,
+// _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (leaving shards), _end.cc,
 // _progress.cc.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
@@ -30,7 +30,7 @@
 
 namespace sluice::coordinator {
 
-// Grouped by what belongs together; there is one of it in a process.
+// Members are grouped by topic; a process has one instance, so padding does not matter.
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class CoordinatorCore::Impl {
  public:
@@ -58,20 +58,20 @@ class CoordinatorCore::Impl {
   const v1::View& view() const { return view_; }
 
  private:
-  // A process whose messages break the contract so often is expelled.
+  // A process that violates the contract this many times is expelled.
   static constexpr int kMaxBreaches = 3;
-  // timeouts.gradients where the job does not say.
+  // Default of timeouts.gradients.
   static constexpr double kDefaultGradientsSeconds = 600;
 
-  // What a shard says is about this old, and an answer takes about this long to reach it.
+  // A shard's report is about this old, and an answer takes about this long to reach the shard.
   static constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
 
-  // kReading -> kGathering <-> kClaiming; kGathering -> kPreparing -> kRunning;
-  // kPreparing, kRunning -> kGathering (a shard or the asked worker is lost before the first view);
+  // kReading -> kGathering <-> kClaiming; kGathering -> kPreparing -> kRunning; kPreparing,
+  // kRunning -> kGathering (the job loses a shard or the asked worker before the first view);
   // kPreparing, kRunning -> kReading (restoration); any -> kLeavingWorkers -> kLeavingShards ->
   // kExited; any -> kExited (superseded).
   enum class Stage {
-    kReading,         // what the storage holds
+    kReading,         // the storage's contents
     kGathering,       // until shards and a worker have come
     kClaiming,        // the next attempt
     kPreparing,       // until all shards hold the attempt's first state
@@ -81,8 +81,9 @@ class CoordinatorCore::Impl {
     kExited,
   };
 
-  // Why training ends, once it does; kSwitch: only of this attempt, which was asynchronous so that
-  // a synchronous one can follow; kHandOver: only of this attempt, because a shard asks to leave.
+  // Why training ends, once it does. kSwitch ends only this attempt, which was asynchronous, so
+  // that a synchronous attempt can follow; kHandOver ends only this attempt, because a shard asks
+  // to leave.
   enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
 
   struct ShardState {
@@ -111,7 +112,7 @@ class CoordinatorCore::Impl {
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
   bool FailureEndsJob(const Process& process) const;
   void OnWorkerProgress(Process& process, const v1::WorkerProgress& progress, absl::Time now);
-  // Empty: the message may be obeyed, or is one that nothing is made of.
+  // OK: the message is valid, or will be ignored.
   absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
   ShardFacts FactsOf(const Process& shard) const;
   uint64_t LastStep() const;
@@ -166,7 +167,7 @@ class CoordinatorCore::Impl {
   WantedChange Wanted(absl::Time now);
   absl::Time LeasesOverdue() const;
   void ExpelIdleLeaseholders(absl::Time now);
-  static std::string IdleLeaseholder(absl::Duration limit);  // why it is expelled
+  static std::string IdleLeaseholder(absl::Duration limit);  // the reason of its expulsion
   bool HasDeadMember() const;
   bool HasStoppedBefore(uint64_t step) const;
   bool JoinDue(absl::Time now);
@@ -205,7 +206,7 @@ class CoordinatorCore::Impl {
   void MoveHold(absl::Time now);
   v1::CoordinatorMessage HoldMessage() const;
   void OpenNewCut(const CutPlan& plan, uint64_t step);
-  void ReplanSoon();  // gives the open cut up; what it was for is due again
+  void ReplanSoon();  // abandons the open cut; its purposes become due again
   void CloseCut();
   void AdvanceSaving(absl::Time now);
   v1::Manifest MakeManifest(absl::Time now) const;
@@ -214,7 +215,7 @@ class CoordinatorCore::Impl {
   void FailCheckpoint(const std::string& why, absl::Time now);
   absl::Duration RetryDelay(int failures) const;
   void RemoveIncompletes();
-  // Whether a report is of the open cut: coordinators number cuts from 1 again, names are unique.
+  // Whether a report is about the open cut. Each coordinator numbers cuts from 1; names are unique.
   bool IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const;
   std::string CheckFiles(const Process& process, const v1::CutWritten& written) const;
   void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
@@ -283,7 +284,7 @@ class CoordinatorCore::Impl {
   BatchLosses losses_;
   absl::Time last_step_;
 
-  // What is wanted.
+  // Wanted processes.
   uint64_t wanted_workers_;
   uint64_t wanted_shards_;
   bool suspend_ = false;
@@ -295,27 +296,27 @@ class CoordinatorCore::Impl {
   absl::Time retry_at_ = absl::InfiniteFuture();
   int storage_errors_ = 0;
   uint64_t highest_claim_ = 0;
-  // The highest attempt that a shard has a view of, now and when the storage began to be read. A
-  // claim of it that is not in the storage then was lost.
+  // The highest attempt of which a shard has a view, now and when the latest read of the storage
+  // began. If the storage has no claim of the latter, the claim was lost.
   uint64_t shards_attempt_ = 0;
   uint64_t shards_attempt_at_read_ = 0;
   absl::Time look_at_ = absl::InfiniteFuture();  // at the claims, while gathering
-  bool looking_ = false;                         // they are being read for that
+  bool looking_ = false;                         // a read of the claims for that is under way
   bool claim_unused_ = false;                    // attempt_ is claimed and no view of it was made
   std::optional<v1::Claim> claim_;               // wanted, or under way
   bool claim_pending_ = false;
   v1::Term term_;
-  uint64_t highest_counter_ = 0;  // of terms that were seen
+  uint64_t highest_counter_ = 0;  // of the terms seen so far
   uint64_t last_number_ = 0;      // of pauses and asks, over the whole term
   uint64_t restorations_ = 0;
   std::optional<v1::CheckpointRef> unloadable_;  // a shard could not load it
   std::string unloadable_why_;
 
-  // The model and the data, as the first worker said.
+  // The model and the data, as the first worker reported them.
   std::optional<v1::Ready> model_;
-  std::set<uint32_t> model_workers_;      // indexes of the workers that brought it
-  bool model_confirmed_ = false;          // it is the job's, whatever other workers bring
-  std::set<std::string> refused_models_;  // names of the workers that were refused for another one
+  std::set<uint32_t> model_workers_;      // indexes of the workers that reported it
+  bool model_confirmed_ = false;          // it is the job's; workers with another model are refused
+  std::set<std::string> refused_models_;  // names of the workers refused for another model
   std::optional<JobLength> length_;
 
   // The attempt.
@@ -323,7 +324,7 @@ class CoordinatorCore::Impl {
   v1::Layout layout_;
   uint64_t layout_hash_ = 0;
   v1::Mode mode_;               // of this attempt
-  uint64_t last_position_ = 0;  // kSwitch: up to which it trains
+  uint64_t last_position_ = 0;  // kSwitch: the position at which training ends
   AttemptFacts facts_;
   std::vector<v1::View::Shard> shards_;
   std::optional<v1::CheckpointRef> base_;
@@ -333,13 +334,14 @@ class CoordinatorCore::Impl {
   absl::Time view_since_;
   uint64_t committed_ = 0;
   std::map<uint64_t, ShardState> shard_states_;  // by incarnation
-  absl::flat_hash_set<StreamId> knows_model_;    // on which table and layout were sent
+  absl::flat_hash_set<StreamId> knows_model_;    // streams on which table and layout were sent
   uint64_t reader_changes_ = 0;                  // snapshots opened and ended
-  uint64_t admitted_changes_ = 0;                // of members and readers, that shards were told
-  // By shard: the members of the view that it owes a version, and when they said so last.
+  uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
+  // By shard: the members of the view that wait for a version of it, and when each last reported
+  // that.
   std::map<uint64_t, std::map<uint64_t, absl::Time>> owed_;
-  absl::Time applied_at_;      // asynchronous: when samples were applied last, or evaluated
-  bool judge_leases_ = false;  // in the view change that is under way
+  absl::Time applied_at_;  // asynchronous: when samples were last applied, or were being evaluated
+  bool judge_leases_ = false;  // in the current view change
   absl::Time gather_at_ = absl::InfiniteFuture();
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
@@ -348,16 +350,16 @@ class CoordinatorCore::Impl {
   IntervalSchedule checkpoints_;
   IntervalSchedule evaluations_;
   std::optional<Cut> cut_;
-  // Of checkpoints of this attempt that were begun and are not complete. What lies there of them is
-  // removed once the next one is complete, or has failed; until that is done no cut is opened,
-  // which might be of the same name.
+  // Steps of this attempt's checkpoints that were begun and not completed. Their files are removed
+  // once the next checkpoint is complete or has failed. No cut is opened until the removal is done,
+  // because it might get the same name.
   std::set<uint64_t> incomplete_;  // steps
   int removals_ = 0;               // under way
   uint64_t last_cut_ = 0;
   uint64_t last_evaluation_id_ = 0;
-  uint64_t cut_lead_ = 1;  // grows while shards say that they are past the step
+  uint64_t cut_lead_ = 1;  // grows while shards report that they are past the step
   std::optional<Evaluation> evaluation_;
-  uint64_t hold_ = 0;  // what shards were told last: Hold, Install.hold as a step
+  uint64_t hold_ = 0;  // last sent to shards: Hold, Install.hold as a step
   absl::Time evaluated_at_ =
       absl::InfinitePast();              // a step waited while an evaluation was under way
   std::vector<SnapshotHold> snapshots_;  // waiting for a cut
@@ -371,7 +373,7 @@ class CoordinatorCore::Impl {
   bool final_cut_open_ = false;
   bool final_evaluation_given_up_ = false;
   int final_failures_ = 0;                // of the last checkpoint, in a row
-  std::set<std::string> final_problems_;  // that were told of it, each once
+  std::set<std::string> final_problems_;  // reported of it, each once
   absl::Time final_retry_at_ = absl::InfiniteFuture();
   absl::Time suspend_deadline_ = absl::InfiniteFuture();  // of kSuspend and kHandOver
   absl::Time leave_deadline_ = absl::InfiniteFuture();

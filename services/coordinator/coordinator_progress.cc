@@ -1,4 +1,4 @@
-// What people and the operator see.
+// The job's progress, for people and the operator.
 
 #include <algorithm>
 #include <utility>
@@ -41,7 +41,7 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
     case ExitReason::kFailed:
       return v1::JobProgress::FAILED;
     case ExitReason::kSuperseded:
-      return v1::JobProgress::STARTING;  // as the one that took over will say
+      return v1::JobProgress::STARTING;  // as the coordinator that took over reports
   }
   return v1::JobProgress::STARTING;
 }

@@ -32,7 +32,7 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Bytes of the messages of each control stream that wait for the core. One process cannot take the
+// Bytes of each control stream's messages that wait for the core. One process cannot use up the
 // room of the others.
 class WaitingBytes {
  public:
@@ -96,8 +96,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   ~Impl() override {
-    // A coordinator that goes before its job has ended leaves things as they are: it must not take
-    // the streams that end with it for deaths, and claim the next attempt.
+    // A coordinator that stops before its job has ended changes nothing: it must not count the
+    // streams that end with it as deaths and claim the next attempt.
     executor_.Post([this] {
       if (!has_exit_) End({ExitReason::kFailed, "the process ends"});
     });
@@ -177,13 +177,13 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   // ---- Streams::Handler
 
   void OnOpen(Streams::StreamId stream, const std::string& peer) override {
-    logger_.Debug("A control stream opened", {{"stream", stream}, {"peer", peer}});
+    logger_.Debug("Control stream opened", {{"stream", stream}, {"peer", peer}});
     Event([stream](CoordinatorCore& core, absl::Time now) { core.OnConnected(stream, now); });
   }
   absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
                      const v1::MemberMessage& message) override {
     absl::Status may = security::MaySay(peer, message);
-    if (!may.ok()) logger_.Warning("A message is refused", {{"why", may.ToString()}});
+    if (!may.ok()) logger_.Warning("Message refused", {{"why", may.ToString()}});
     return may;
   }
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
@@ -204,7 +204,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         bytes);
   }
   void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
-    logger_.Debug("A control stream closed", {{"stream", stream}, {"why", why.ToString()}});
+    logger_.Debug("Control stream closed", {{"stream", stream}, {"why", why.ToString()}});
     Event([stream](CoordinatorCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
   }
 
@@ -215,7 +215,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     if (absl::Status valid = CheckSetDesired(*request); !valid.ok()) return ToGrpcStatus(valid);
     Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
-      desired_.clear_deaths();  // said once; only sizes and the wish to suspend are kept
+      desired_.clear_deaths();  // reported once; only sizes and `suspend` are kept
       core.OnSetDesired(request, now);
     });
     return grpc::Status::OK;
@@ -321,7 +321,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(ClaimAttempt& claim) {
     storage_thread_.Post([this, claim = std::move(claim.claim)] {
       const absl::Status status = storage_->CreateClaim(claim);
-      logger_.Info(claim.end() ? "Wrote the end record" : "Claimed an attempt",
+      logger_.Info(claim.end() ? "End record written" : "Attempt claimed",
                    {{"attempt", claim.attempt()}, {"status", status.ToString()}});
       Event([attempt = claim.attempt(), status](CoordinatorCore& core, absl::Time now) {
         core.OnClaimResult(attempt, status, now);
@@ -338,7 +338,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(WriteManifest& write) {
     storage_thread_.Post([this, manifest = std::move(write.manifest)] {
       const absl::Status status = storage_->WriteManifest(manifest);
-      logger_.Info("Wrote a manifest", {{"checkpoint", CheckpointFolder(manifest.checkpoint())},
+      logger_.Info("Manifest written", {{"checkpoint", CheckpointFolder(manifest.checkpoint())},
                                         {"status", status.ToString()}});
       Event([checkpoint = manifest.checkpoint(), status](CoordinatorCore& core, absl::Time now) {
         core.OnManifestWritten(checkpoint, status, now);
@@ -350,7 +350,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
                           attempt = remove.attempt] {
       const absl::Status status = RemoveReplaced(*storage_, checkpoint, attempt);
       if (status.ok()) return;
-      logger_.Warning("An old checkpoint could not be removed",
+      logger_.Warning("Old checkpoint could not be removed",
                       {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
     });
   }
@@ -360,7 +360,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       const bool incomplete = absl::IsNotFound(storage_->ReadManifest(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {
-        logger_.Warning("A checkpoint that was given up could not be removed",
+        logger_.Warning("Abandoned checkpoint could not be removed",
                         {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
       }
       Event([](CoordinatorCore& core, absl::Time now) { core.OnIncompleteRemoved(now); });
@@ -372,7 +372,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(Exit& exit) { End(exit); }
 
   void End(Exit exit) {
-    logger_.Info("The coordinator ends", {{"why", exit.message}});
+    logger_.Info("Coordinator exits", {{"why", exit.message}});
     exit_ = std::move(exit);
     has_exit_ = true;
     snapshots_.EndAll(JobHasEnded());
@@ -385,10 +385,10 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     last_view_ = view.id();
     rendezvous_.OnView(view);
     view_changes_.Increment();
-    logger_.Info("A view was decided", {{"view", ShortName(view.id())},
-                                        {"first_step", view.first_step()},
-                                        {"workers", view.workers_size()},
-                                        {"shards", view.shards_size()}});
+    logger_.Info("View decided", {{"view", ShortName(view.id())},
+                                  {"first_step", view.first_step()},
+                                  {"workers", view.workers_size()},
+                                  {"shards", view.shards_size()}});
     metrics_->gauge("members", {"worker"}).Set(view.workers_size());
     metrics_->gauge("members", {"shard"}).Set(view.shards_size());
   }

@@ -1,7 +1,8 @@
 // The coordinator's shell: threads, sockets and storage around CoordinatorCore.
 //
-// One serial executor guards the core. Control streams and JobControl calls hand what came to it; a
-// storage thread carries out what blocks and reports back. No lock is held while the core runs.
+// One serial executor guards the core. Control streams and JobControl calls pass their messages to
+// it; a storage thread carries out the actions that block and reports their results. No lock is
+// held while the core runs.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
 #define SLUICE_SERVICES_COORDINATOR_COORDINATOR_SERVER_H_
@@ -29,10 +30,10 @@ class CoordinatorServer {
     std::string address = "127.0.0.1:0";  // host:port; port 0: any
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;
-    // Finds the other job's checkpoint that this one begins with; null: there is none.
+    // Finds the other job's checkpoint with which this job begins; null: there is none.
     std::function<absl::StatusOr<RestoreSource>()> restore_source;
-    // How long progress is still answered after the end, so that whoever follows the job sees how
-    // it ended.
+    // How long GetProgress is still answered after the end, so that clients that follow the job see
+    // how it ended.
     absl::Duration linger = absl::Seconds(2);
   };
 
@@ -42,7 +43,8 @@ class CoordinatorServer {
     v1::JobProgress progress;  // the last
   };
 
-  // `storage`, `metrics` must outlive the server. UNAVAILABLE: the address cannot be listened on.
+  // `storage`, `metrics` must outlive the server. UNAVAILABLE: the server cannot listen on the
+  // address.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(Options options,
                                                                   CheckpointStorage* storage,
                                                                   Metrics* metrics, Logger logger);
@@ -53,10 +55,10 @@ class CoordinatorServer {
   // OK while the core runs.
   absl::Status Ready() const;
 
-  // OK while the core comes to its events (Liveness). Any thread; does not block.
+  // OK while the core handles its events in time (Liveness). Any thread; does not block.
   absl::Status Alive();
 
-  // Asks the job to checkpoint and end (SIGTERM): what SetDesired with suspend does. Any thread.
+  // Suspends the job, as SetDesired with suspend does (SIGTERM): checkpoint, then exit. Any thread.
   void Suspend();
 
   // Blocks until the core has ended and the linger time is over.

@@ -424,7 +424,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
   facts_.base_ledger = manifest.ledger();
   if (options_.job.training().bit_exact() && manifest.isa() != Arithmetic()) {
     Warn(absl::StrCat("BitExact: ", CheckpointName(*base_), " is of ", manifest.isa(),
-                      ", and training goes on with ", Arithmetic(), ": bits may differ"),
+                      ", and training continues with ", Arithmetic(), ": bits may differ"),
          now);
   }
   if (IsSynchronous(manifest.mode()) == Synchronous()) return;
@@ -433,7 +433,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
       *facts_.base_ledger.add_applied() = ToProto(Interval{0, manifest.samples()});
     }
     facts_.base_ledger.set_updates(base_->step());
-    Info(absl::StrCat("training goes on asynchronously after step ", base_->step()), now);
+    Info(absl::StrCat("training continues asynchronously after step ", base_->step()), now);
     return;
   }
   IntervalSet applied = *IntervalSet::FromProtos(manifest.ledger().applied());
@@ -442,14 +442,14 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
   if (applied.Count() == length_->SamplesAt(step)) {
     facts_.base_version = step;
     facts_.base_ledger.Clear();
-    Info(absl::StrCat("training goes on synchronously at step ", step), now);
+    Info(absl::StrCat("training continues synchronously at step ", step), now);
     return;
   }
   mode_ = v1::ASYNCHRONOUS;
   last_position_ = length_->SamplesAt(step);
-  Info(absl::StrCat("before training goes on synchronously at step ", step, ", ",
+  Info(absl::StrCat("before training continues synchronously at step ", step, ", ",
                     last_position_ - applied.Count(),
-                    " samples before it that asynchronous training left open are trained on"),
+                    " earlier samples that asynchronous training left out are trained on"),
        now);
 }
 
@@ -613,11 +613,11 @@ void CoordinatorCore::Impl::AdvancePreparing(absl::Time now) {
   if (!birth_.worker().has_value()) return;
   const Process* worker = membership_.Find(*birth_.worker());
   if (worker == nullptr) {
-    Info("the worker that creates the model is gone; another one is asked", now);
+    Info("the worker that creates the model is gone; asking another worker", now);
     Ask(now);
   } else if (birth_.deadline() <= now) {
     Warn(absl::StrCat(ProcessName(worker->id), " did not create the model in ",
-                      absl::FormatDuration(timers_.birth), "; the next one is asked"),
+                      absl::FormatDuration(timers_.birth), "; asking the next worker"),
          now);
     Ask(now);
   }

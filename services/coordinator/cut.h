@@ -1,9 +1,9 @@
 // When versions are saved and evaluated, and the one cut that is open at a time.
 //
-// Intuition: a cut pins one version on all shards. What it is for (a checkpoint, an evaluation, a
-// person who inspects the job) may share it. Steps that are known beforehand are named as early as
-// possible, so that no shard is past them; what is due by time gets the next step that shards can
-// still reach.
+// Intuition: a cut pins one version on all shards. Several purposes (a checkpoint, an evaluation, a
+// reader that inspects the job) may share one cut. Steps that are known in advance are announced as
+// early as possible, so that no shard is past them; a cut that is due by time gets the next step
+// that all shards can still reach.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CUT_H_
 #define SLUICE_SERVICES_COORDINATOR_CUT_H_
@@ -28,11 +28,10 @@ class IntervalSchedule {
   // 0: not by steps; not by time.
   IntervalSchedule(uint64_t steps, absl::Duration time) : steps_(steps), time_(time) {}
 
-  // Something was done (or the attempt began) at this step.
+  // The scheduled work was done (or the attempt began) at this step.
   void Done(uint64_t step, absl::Time now);
 
-  // The step at which it is due next, not below `earliest`; nullopt: not due at a step that is
-  // known yet.
+  // The next due step, not below `earliest`; nullopt: no due step is known yet.
   std::optional<uint64_t> NextStep(uint64_t earliest, absl::Time now) const;
   // The lowest multiple of the interval that is not done and not below `from`; 0: not by steps.
   uint64_t NextMultiple(uint64_t from) const;
@@ -52,8 +51,8 @@ struct CutPlan {
   bool evaluation = false;
 };
 
-// What to name next, if anything. `earliest`: the lowest step that no shard is past. Steps at or
-// past `end` are left to the end of the job.
+// The next cut to announce, if any. `earliest`: the lowest step that no shard is past. Steps at or
+// past `end` are saved and evaluated at the end of the job.
 std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
                                const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
                                absl::Time now);
@@ -64,13 +63,13 @@ struct SnapshotHold {
   v1::ProcessId reader;
   absl::Duration hold;    // how long a pinned version is held
   bool answered = false;  // the reader knows the pinned version
-  absl::Time expires;     // not answered: when it is given up; answered: when the hold ends
+  absl::Time expires;     // not answered: when the request fails; answered: when the hold ends
 };
 
 // An open cut.
 struct Cut {
   enum class Saving {
-    kNo,             // it is not a checkpoint, or not one any more
+    kNo,             // not a checkpoint, or no longer one
     kCollecting,     // files are being written
     kCheckingClaim,  // (R11) the claims are read before the manifest
     kWriting,        // the manifest
@@ -87,8 +86,8 @@ struct Cut {
   bool evaluation = false;  // still to be done
   std::vector<SnapshotHold> snapshots;
 
-  std::set<uint64_t> pinned;  // shards that said so
-  bool reached = false;       // a shard that owns blocks has pinned it; others pin at once
+  std::set<uint64_t> pinned;  // shards that reported it
+  bool reached = false;       // a shard that owns blocks has pinned it; other shards pin at once
   std::map<uint64_t, std::vector<v1::PartitionFile>> written;  // by shard
   absl::Time lingers_since = absl::InfiniteFuture();           // reached, and not being evaluated
   double seconds = 0;  // of the slowest shard that has written

@@ -12,7 +12,7 @@ namespace sluice::coordinator {
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
   if (options_.first >= options_.samples) options_.first = 0;
-  // No range lies on both sides.
+  // No range is on both sides.
   if (options_.first > 0) free_.push_back({0, options_.first});
   free_.push_back({options_.first, options_.samples});
 }
@@ -26,7 +26,7 @@ v1::Evaluate Evaluation::Message(const Interval& range) const {
   return message;
 }
 
-// From the dead and from those that are out of time.
+// From dead workers and from late ones.
 void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now) {
   for (auto& [incarnation, leases] : leased_) {
     const bool lives =
@@ -102,7 +102,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
                            : absl::UnknownError(CleanUtf8(result.error(), kMaxReasonBytes));
   if (!valid.ok()) {
     ++errors_;
-    // A model whose loss is not finite gives no other loss to the next worker.
+    // If the model's loss is not finite, the next worker computes the same.
     if (!std::isfinite(result.loss_sum())) errors_ = kMaxErrors + 1;
     last_error_ = std::string(valid.message());
     free_.push_back(range);

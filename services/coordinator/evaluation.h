@@ -1,8 +1,8 @@
 // One evaluation: held-out samples, leased in ranges to members, all at one pinned version.
 //
-// Intuition: each evaluator gets one range as long as its share of the speed; what a dead one had,
-// or could not do, or did not do in time, goes to another. Results are added up when every range is
-// there.
+// Intuition: each evaluator gets one range proportional to its speed. A range whose evaluator died,
+// failed or was too slow is given to another evaluator. The results are summed when every range is
+// done.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
 #define SLUICE_SERVICES_COORDINATOR_EVALUATION_H_
@@ -34,9 +34,9 @@ class Evaluation {
     uint64_t attempt = 0;  // results carry it, and the version
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
-    uint64_t first = 0;    // the result of positions [0, first) is wanted too; 0: it is not
+    uint64_t first = 0;    // also report the result of positions [0, first); 0: do not
     absl::Time started;
-    // A worker that has not answered for this long loses its samples, though it lives.
+    // A worker that has not answered for this long loses its samples, even if it is alive.
     absl::Duration patience = absl::InfiniteDuration();
   };
 
@@ -46,22 +46,22 @@ class Evaluation {
   uint64_t cut() const { return options_.cut; }
   uint64_t version() const { return options_.version; }
 
-  // Gives samples that no worker has to the evaluators: messages by incarnation. A worker that is
-  // not among the evaluators, or has not answered in time, loses its samples. The latter gets no
-  // more of this evaluation, unless there is no other worker.
+  // Gives the unassigned samples to evaluators; returns messages by incarnation. A worker that is
+  // not among the evaluators, or has not answered in time, loses its samples. A worker that was
+  // late gets no more samples of this evaluation, unless there is no other worker.
   std::vector<std::pair<uint64_t, v1::Evaluate>> Assign(const std::vector<Evaluator>& evaluators,
                                                         absl::Time now);
-  // When the next one has not answered in time.
+  // When the next answer becomes overdue.
   absl::Time NextDeadline() const;
-  // What an evaluator owes, to be sent again on a new stream.
+  // The ranges that an evaluator has not answered, to be sent again on a new stream.
   std::vector<v1::Evaluate> OwedBy(uint64_t incarnation) const;
 
-  // A result, or an error; a repeated one, one that comes too late, and one of another attempt or
-  // version has no effect. A range with an error is free again.
+  // A result or an error. A repeated or late result, and one of another attempt or version, has no
+  // effect. A range with an error becomes free again.
   void OnResult(uint64_t incarnation, const v1::EvaluationResult& result);
 
   bool done() const { return done_.Count() == options_.samples; }
-  // It was tried so often that it is given up: why.
+  // True after too many errors; last_error() says why.
   bool failed() const { return errors_ > kMaxErrors; }
   const std::string& last_error() const { return last_error_; }
 

@@ -28,7 +28,7 @@ const FieldDescriptor* FindField(const Descriptor& type, const std::string& name
 
 bool IsKnown(const EnumDescriptor& type, const Json& value) {
   if (value.is_string()) return type.FindValueByName(value.get<std::string>()) != nullptr;
-  // Anything that is neither is the parser's to refuse.
+  // The parser refuses all other values.
   return !value.is_number_integer() || type.FindValueByNumber(value.get<int>()) != nullptr;
 }
 
@@ -74,7 +74,7 @@ class Reader {
 }  // namespace
 
 absl::StatusOr<JobFile> ParseJobFile(absl::string_view text) {
-  // A job has messages within messages; a file that nests deeper is none.
+  // A file that nests deeper than a job's messages is not a job.
   constexpr size_t kMaxDepth = 64;
   if (absl::Status status = CheckJsonText(text, kMaxDepth); !status.ok()) return status;
   Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);

@@ -1,7 +1,7 @@
 // The job file: a JobSpec as JSON, as an operator or `sluice` writes it for the coordinator.
 //
-// The writer may be of a newer release than the coordinator. What the coordinator does not know is
-// left out where the job can run without it, and refused where it cannot (docs/versions.md).
+// The writer may be of a newer release than the coordinator. The coordinator ignores unknown fields
+// if the job can run without them, and refuses the file otherwise (docs/versions.md).
 #ifndef SLUICE_SERVICES_COORDINATOR_JOB_FILE_H_
 #define SLUICE_SERVICES_COORDINATOR_JOB_FILE_H_
 
@@ -20,8 +20,8 @@ struct JobFile {
   std::vector<std::string> unknown_fields;
 };
 
-// FAILED_PRECONDITION: a field has a value that this build does not know, as a newer release may
-// write. INVALID_ARGUMENT: the text is no job.
+// FAILED_PRECONDITION: a field has a value that this build does not know; a newer release may have
+// written it. INVALID_ARGUMENT: the text is not a job.
 absl::StatusOr<JobFile> ParseJobFile(absl::string_view text);
 
 }  // namespace sluice::coordinator

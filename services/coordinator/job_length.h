@@ -1,4 +1,4 @@
-// How long a job is, in steps and in samples, and how the two go over into each other.
+// The length of a job in steps and in samples, and conversions between the two.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_JOB_LENGTH_H_
 #define SLUICE_SERVICES_COORDINATOR_JOB_LENGTH_H_
@@ -20,16 +20,16 @@ class JobLength {
   // INVALID_ARGUMENT names the field of the job that is out of range.
   static absl::StatusOr<JobLength> Create(const v1::JobSpec& job, uint64_t training_samples);
 
-  // Synchronous steps; asynchronous: as many global batches as the samples make.
+  // Synchronous: steps; asynchronous: the global batches that the samples make.
   uint64_t total_steps() const { return total_steps_; }
   uint64_t total_samples() const { return total_samples_; }
   uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
 
   // Synchronous: samples in the steps before `step`.
   uint64_t SamplesAt(uint64_t step) const { return plan_.PositionsOf(step).begin; }
-  // The first step that begins after so many samples, or more.
+  // The first step that begins after at least this many samples.
   uint64_t StepFrom(uint64_t samples) const { return plan_.StepFrom(samples); }
-  // Asynchronous: what schedules count as steps: whole global batches.
+  // Asynchronous: whole global batches, which schedules count as steps.
   uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
   uint64_t SamplesOfBatches(uint64_t batches) const { return batches * batch_; }
   double EpochsIn(uint64_t samples) const {

@@ -1,4 +1,4 @@
-// sluice-coordinator: one a job.
+// sluice-coordinator: one per job.
 
 #include <google/protobuf/util/json_util.h>
 
@@ -53,7 +53,7 @@ absl::StatusOr<coordinator::JobFile> ReadJob(FileSystem* files, const std::strin
                    "image of its release"));
 }
 
-// Which kernels choose at run time on a machine like this one.
+// The instruction set that kernels choose at run time on this machine.
 const char* BestInstructionSet() {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return hwy::TargetName(targets & -targets);  // the lowest bit is the best
@@ -84,7 +84,7 @@ absl::Status WriteStatusFile(FileSystem* files, const std::string& path,
   return AtomicWriteFile(files, path, absl::Cord(json), "status");
 }
 
-// The file may be one that cannot be replaced, only written.
+// It may be possible to write the file, but not to replace it.
 absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
                                   const v1::JobProgress& progress) {
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
@@ -150,7 +150,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.address = *std::move(address);
   if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
     options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
-    // A job that can never begin says so at once, unless it has begun before.
+    // A job that can never begin fails at once, unless it has begun before.
     absl::StatusOr<RestorePoint> own = FindRestorePoint(*storage);
     if (own.ok() && !own->found) {
       if (absl::StatusOr<RestoreSource> source = options.restore_source(); !source.ok()) {

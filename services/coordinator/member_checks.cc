@@ -24,7 +24,8 @@ constexpr uint64_t kMaxReportCount = uint64_t{1} << 48;  // bytes, samples
 constexpr double kMaxTimesElapsed = 8;                   // threads and buffers overlap
 constexpr absl::Duration kReportSlack = absl::Seconds(1);
 
-// Right predictions in so many samples. A sample may be a sequence of tokens, each predicted.
+// The most correct predictions in this many samples. A sample may be a sequence of tokens, each
+// predicted.
 bool CanBeCorrect(double correct, uint64_t samples) {
   constexpr double kMaxOfASample = 1 << 24;
   return correct >= 0 && correct <= static_cast<double>(samples) * kMaxOfASample;
@@ -75,8 +76,8 @@ absl::Status CheckLedger(const v1::Ledger& ledger, const ShardFacts& facts) {
   return AtMost("ledger.updates", ledger.updates(), LastVersion(facts), "the job's last update");
 }
 
-// The view that the shard says it has: one that this coordinator made, as it made it. A view of
-// another attempt or coordinator is for the decision to judge.
+// The view that the shard reports must be one that this coordinator made, unchanged. A view of
+// another attempt or coordinator is judged by the decision.
 absl::Status CheckNewest(const v1::PauseReply& reply, const ShardFacts& facts) {
   const v1::ViewId& id = reply.view();
   if (id.attempt() >= kMaxTerm || id.term().counter() >= kMaxTerm) {
@@ -99,7 +100,7 @@ absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts)
   std::set<uint32_t> named;
   uint64_t lowest = LastVersion(facts);
   for (const v1::PauseReply::PartitionState& state : reply.partitions()) {
-    // A shard may say of partitions without blocks what it likes.
+    // A shard may report anything about partitions without blocks.
     if (!Owns(facts, state.partition())) continue;
     if (!named.insert(state.partition()).second) {
       return Impossible("partition ", state.partition(), " is named twice");
@@ -125,7 +126,7 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
         !status.ok()) {
       return status;
     }
-    // An incarnation's clock goes over all attempts that it lived through.
+    // An incarnation's clock counts across all attempts of its lifetime.
     if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
         !status.ok()) {
       return status;
@@ -171,7 +172,7 @@ absl::Status CheckReady(const v1::Ready& ready) {
       status.Update(Impossible("a tensor's name, \"", CleanUtf8(tensor.name(), kMaxAddressBytes),
                                "\", is not UTF-8"));
     }
-    // A refusal that says what differs quotes both, and is kept as an event.
+    // A refusal that names a difference quotes both names, and is kept as an event.
     status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
     if (tensor.shape_size() > kMaxTensorDimensions) {
       status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
@@ -192,7 +193,7 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
                          facts.owned.empty() ? facts.total_steps : progress.closed(),
                          "what the shard has closed"));
   }
-  // Counts of a process may go over several attempts.
+  // Counts of a process may span several attempts.
   status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
   status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
                        "the most"));
@@ -200,9 +201,9 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 }
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
-  if (!reply.has_view()) return absl::OkStatus();  // it has only an ask to say
+  if (!reply.has_view()) return absl::OkStatus();  // it reports only an ask
   if (absl::Status status = CheckNewest(reply, facts); !status.ok()) return status;
-  // What a shard of an older attempt holds is not used.
+  // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
   if (absl::Status status = CheckVersions(reply, facts); !status.ok()) return status;
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
@@ -262,7 +263,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
   for (v1::WorkerProgress::Step& step : *steps) {
     const auto samples = static_cast<double>(step.samples());
     const double most = std::numeric_limits<float>::max() * samples;
-    // A loss that is not finite is one that training has come to, and is not counted later on.
+    // A loss that is not finite is possible: training has diverged. It is not counted later.
     if (std::isfinite(step.loss_sum()) && std::abs(step.loss_sum()) > most) {
       step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
       ++left_out;
@@ -304,8 +305,8 @@ absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
   absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the most");
   status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the most"));
   if (desired.deaths_size() > kMaxDeaths) {
-    status.Update(
-        Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths, " may be said at once"));
+    status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
+                             " may be reported at once"));
   }
   return status;
 }

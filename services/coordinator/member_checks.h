@@ -1,9 +1,9 @@
-// What a member's message must be like before it changes anything: every number is compared with
-// what the coordinator knows itself, in one function for each message (docs/protocol.md 14).
+// Checks of members' messages, made before a message changes anything: one function per message
+// compares every number with the coordinator's own knowledge (docs/protocol.md 14).
 //
-// Intuition. A shard's word is obeyed, so a word that cannot be is a breach: the message changes
-// nothing and its stream is closed. A worker runs its user's code, and its figures are for people:
-// one that cannot be is left out, and the rest counts.
+// Intuition. The coordinator acts on a shard's report, so an impossible value is a breach: the
+// message changes nothing and its stream is closed. A worker runs user code, and its figures are
+// for people: impossible figures are dropped, and the rest counts.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_MEMBER_CHECKS_H_
 #define SLUICE_SERVICES_COORDINATOR_MEMBER_CHECKS_H_
@@ -20,8 +20,8 @@
 
 namespace sluice::coordinator {
 
-// Bounds of what members and the operator may say.
-inline constexpr size_t kMaxReasonBytes = 4096;  // of a failure; longer ones are cut
+// Bounds of the values that members and the operator may send.
+inline constexpr size_t kMaxReasonBytes = 4096;  // of a failure; longer reasons are truncated
 inline constexpr size_t kMaxAddressBytes = 512;  // Register's address, host, metrics_address
 inline constexpr size_t kMaxTensorNameBytes = 4096;
 inline constexpr int kMaxTensorDimensions = 64;  // as many as PyTorch's
@@ -30,36 +30,36 @@ inline constexpr uint64_t kMaxTerm = uint64_t{1} << 62;  // of a term's counter,
 inline constexpr uint32_t kMaxWantedProcesses = 65536;   // of one role
 inline constexpr int kMaxDeaths = 65536;                 // in one SetDesired
 
-// What an attempt says about the words of one of its shards.
+// What the coordinator knows of an attempt when it checks the reports of one of its shards.
 struct ShardFacts {
   bool synchronous = true;
   uint64_t total_steps = 0;
   uint64_t total_samples = 0;
-  uint64_t first_version = 0;   // that the attempt began with
+  uint64_t first_version = 0;   // with which the attempt began
   std::vector<uint32_t> owned;  // ascending; partitions of this shard that are not empty
-  // Views of this attempt that a shard may have, with their Installs; by number.
+  // Installs of the views of this attempt that a shard may have, by view number.
   const std::map<uint64_t, v1::Install>* installs = nullptr;
   uint64_t attempt = 0;
   v1::Term term;
 };
 
-// INVALID_ARGUMENT says what cannot be, and what would be right.
+// INVALID_ARGUMENT names the impossible value, and what would be right.
 absl::Status CheckRegister(const v1::Register& request);
 absl::Status CheckReady(const v1::Ready& ready);
-// Of the view that holds.
+// Of the current view.
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts);
-// Of the Pause that is under way.
+// Of the current Pause.
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts);
-// Of the open cut: its version.
+// `version`: that of the open cut.
 absl::Status CheckCutPinned(const v1::CutPinned& pinned, uint64_t version);
-// Whether the files are the shard's is a matter of the checkpoint, which fails otherwise.
+// Does not check that the files are the shard's: if they are not, the checkpoint fails.
 absl::Status CheckCutWritten(const v1::CutWritten& written);
 absl::Status CheckCutFailed(const v1::CutFailed& failed, const ShardFacts& facts);
 // `asked`: the samples that the worker was asked to evaluate.
 absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked);
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired);
 
-// What the coordinator knows of a worker's training.
+// What the coordinator knows about a worker's training.
 struct WorkerFacts {
   uint64_t total_steps = 0;
   uint64_t total_samples = 0;
@@ -68,9 +68,9 @@ struct WorkerFacts {
   absl::Duration elapsed;     // since its last report, or its registration
 };
 
-// Leaves out of the report what cannot be: steps past the job's end or with more samples than a
-// worker has in one, losses that are no sum of float32, times longer than those that passed, and
-// counts that no message reaches. Returns how many figures were left out or cut.
+// Removes impossible figures from the report: steps past the job's end or with more samples than a
+// worker has in one step, losses that are no sum of float32 values, times longer than the elapsed
+// time, and counts that no message can reach. Returns how many figures were removed or reduced.
 int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts);
 
 }  // namespace sluice::coordinator

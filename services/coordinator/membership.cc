@@ -68,7 +68,7 @@ std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const 
                      "coordinator's release"));
   }
   if (options_.refuse_expelled && expelled_.contains(request.process().incarnation())) {
-    return Refuse(v1::Refusal::EXPELLED, "this incarnation was expelled; come back with a new one");
+    return Refuse(v1::Refusal::EXPELLED, "this incarnation was expelled; register with a new one");
   }
   return std::nullopt;
 }
@@ -104,11 +104,11 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
       if (!process.suspect()) {
         admission.refusal =
             Refuse(v1::Refusal::DUPLICATE,
-                   absl::StrCat("another living process is ", ProcessName(id), " (process id ",
+                   absl::StrCat("another live process is ", ProcessName(id), " (process id ",
                                 process.pid, " on ", process.host, ")"));
         return admission;
       }
-      // Whoever starts processes starts no second one before the first is gone.
+      // A parent starts no second process before the first one has ended.
       admission.displaced = Remove(incarnation, /*expelled=*/true, "replaced by a new process");
       break;
     }
@@ -183,7 +183,7 @@ Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string re
   ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
-  // One that left has no business here either: its incarnation's life is over.
+  // An incarnation that left must not register again either.
   RememberExpelled(departure.process.id);
   departures_.push_back(departure);
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
@@ -222,7 +222,7 @@ std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
     overdue.emplace_back(
         incarnation, process.suspect() ? absl::StrCat("its connection broke and did not return in ",
                                                       absl::FormatDuration(options_.suspect))
-                                       : absl::StrCat("was not heard for ",
+                                       : absl::StrCat("sent nothing for ",
                                                       absl::FormatDuration(options_.silence)));
   }
   std::sort(overdue.begin(), overdue.end());

@@ -1,9 +1,10 @@
-// Which processes live. Processes register on a control stream, send messages, lose their stream,
-// return, leave, and die. An incarnation that was expelled is never admitted again (R7).
+// Tracks which processes are alive. Processes register on a control stream, send messages, lose
+// their stream, return, leave, and die. An expelled incarnation is never admitted again (R7).
 //
-// Intuition: three ways to learn of a death. The process manager tells it (at once); the stream
-// breaks and does not come back (suspect, 1 s); the stream is there but silent (a frozen process,
-// 5 s). Membership knows which processes live; the view knows which of them are members.
+// Intuition: there are three ways to learn of a death. The process manager reports it (at once);
+// the stream breaks and the process does not return (suspect, 1 s); the stream is open but silent
+// (a frozen process, 5 s). Membership knows which processes are alive; the view knows which of them
+// are members.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
 #define SLUICE_SERVICES_COORDINATOR_MEMBERSHIP_H_
@@ -26,7 +27,7 @@
 
 namespace sluice::coordinator {
 
-// One that lives: it has a stream, or lost it less than `suspect` ago.
+// A live process: it has a stream, or lost its stream less than `suspect` ago.
 struct Process {
   v1::ProcessId id;
   std::string address;
@@ -35,21 +36,21 @@ struct Process {
   uint64_t pid = 0;
   StreamId stream = 0;  // 0: suspect
   absl::Time heard;
-  absl::Time broken = absl::InfiniteFuture();  // since when it has no stream
+  absl::Time broken = absl::InfiniteFuture();  // when it lost its stream
   absl::Time ready_since = absl::InfiniteFuture();
   bool ready = false;       // workers: model and data are open
-  bool leaving = false;     // has said Leave
+  bool leaving = false;     // has sent Leave
   bool was_member = false;  // workers: of a view of this coordinator
-  absl::Time reported;      // workers: when it last reported progress, or began to live
+  absl::Time reported;      // workers: when it last reported progress, or registered
   int breaches = 0;         // of the protocol
-  // Its registration. Before that it waits, and says nothing.
+  // Whether its registration was answered. Until then the process waits, and sends nothing.
   bool answered = false;
 
   uint64_t incarnation() const { return id.incarnation(); }
   bool suspect() const { return stream == 0; }
 };
 
-// One that does not live any more.
+// A process that is no longer alive.
 struct Departure {
   Process process;
   bool expelled = false;  // false: it left
@@ -69,16 +70,16 @@ class Membership {
     uint64_t shards = 0;
   };
 
-  // Incarnations of one role and index that are remembered as expelled. Beyond it, no process of
-  // that role and index is admitted any more, so that R7 holds; the others are not affected. A new
-  // coordinator begins with none.
+  // At most this many expelled incarnations are remembered for each role and index. Beyond it no
+  // process of that role and index is admitted, so that R7 holds; other processes are not affected.
+  // A new coordinator begins with none.
   static constexpr size_t kMaxExpelledOfPlace = size_t{1} << 14;
   // Streams on which no process has registered yet.
   static constexpr size_t kMaxRegistering = 4096;
 
   explicit Membership(Options options) : options_(std::move(options)) {}
 
-  // A process with an index beyond these is not admitted until they grow; one that lives stays.
+  // A process with a higher index is not admitted until these grow; a live process stays.
   void SetWanted(uint64_t workers, uint64_t shards);
 
   // A stream on which no process has registered yet. False: there are kMaxRegistering of them.
@@ -87,41 +88,42 @@ class Membership {
   struct Admission {
     enum class Kind {
       kNew,
-      kReturned,  // the same life on a new stream
+      kReturned,  // the same incarnation on a new stream
       kRefused,
-      kLater,  // not now: it may register again, under the same incarnation
+      kLater,  // not now: it may register again with the same incarnation
     };
     Kind kind = Kind::kRefused;
     v1::Refusal refusal;                 // kRefused
     std::string why;                     // kLater
-    StreamId closed_stream = 0;          // kReturned: the old stream, if it was still there
+    StreamId closed_stream = 0;          // kReturned: the old stream, if it was still open
     std::optional<Departure> displaced;  // a suspect of the same role and index, now expelled
   };
   Admission Register(StreamId stream, const v1::Register& request, absl::Time now);
 
-  // Of the process that is registered on the stream; null if there is none.
+  // The process that is registered on the stream, or null.
   Process* OnStream(StreamId stream);
   const Process* OnStream(StreamId stream) const;
-  // Null if it does not live.
+  // Null if the process is not alive.
   Process* Find(uint64_t incarnation);
   const Process* Find(uint64_t incarnation) const;
 
   void Heard(StreamId stream, absl::Time now);
-  // Its registration was answered: from now on it must be heard.
+  // The process's registration was answered: from now on it must send heartbeats.
   void Answered(uint64_t incarnation, absl::Time now);
-  // The process becomes suspect. Null if no process (or a newer one) is on the stream.
+  // The process becomes suspect. Null if no process is registered on the stream, or it has a newer
+  // one.
   Process* Disconnected(StreamId stream, absl::Time now);
-  // It has left by itself.
+  // The process has left voluntarily.
   std::optional<Departure> Leave(uint64_t incarnation);
   std::optional<Departure> Expel(uint64_t incarnation, std::string reason);
-  // A death that the parent saw; without effect if the process does not live. Its incarnation is
-  // refused from now on even if it never came.
+  // A death that the parent process reports; no effect if the process is not alive. Its incarnation
+  // is refused from now on, even if it never registered.
   std::optional<Departure> ReportDeath(const v1::SetDesiredRequest::Death& death);
-  // Expels suspects and silent processes whose time is over.
+  // Expels suspects and silent processes that are overdue.
   std::vector<Departure> ExpelOverdue(absl::Time now);
-  // Streams on which no process registered in time; they are forgotten.
+  // Returns the streams on which no process registered in time, and forgets them.
   std::vector<StreamId> TakeOverdueStreams(absl::Time now);
-  // Time in which the coordinator itself was frozen counts against no process.
+  // The time for which the coordinator itself was frozen does not count against any process.
   void Forgive(absl::Duration late);
 
   bool IsExpelled(uint64_t incarnation) const { return expelled_.contains(incarnation); }
@@ -133,7 +135,7 @@ class Membership {
   // Newest last; bounded.
   const std::deque<Departure>& departures() const { return departures_; }
 
-  // Grows with each process that begins to live, or lives no longer.
+  // Grows with each process that is admitted or removed.
   uint64_t changes() const { return changes_; }
 
   absl::Time NextDeadline() const;
@@ -141,12 +143,12 @@ class Membership {
  private:
   static constexpr size_t kMaxDepartures = 64;
 
-  // When the process is overdue; InfiniteFuture: never, as things are.
+  // When the process becomes overdue; InfiniteFuture: never, in its current state.
   absl::Time Overdue(const Process& process) const;
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
   void RememberExpelled(const v1::ProcessId& id);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
-  // Why a new process is not admitted now; empty: it is.
+  // Why a new process cannot be admitted now; empty: it can.
   std::string CheckRoom(const v1::ProcessId& id) const;
 
   Options options_;

@@ -141,7 +141,7 @@ TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(7.9)).empty());
   const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(8));
   ASSERT_EQ(expelled.size(), 1u);
-  EXPECT_THAT(expelled[0].reason, HasSubstr("was not heard for 5s"));
+  EXPECT_THAT(expelled[0].reason, HasSubstr("sent nothing for 5s"));
 }
 
 TEST(Membership, WhoWaitsForTheAnswerToItsRegistrationIsNotExpelledForSilence) {

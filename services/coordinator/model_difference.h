@@ -8,10 +8,10 @@
 
 namespace sluice::coordinator {
 
-// What the second has otherwise than the first, as a clause that names the tensor ("tensor
-// fc1.weight is float32[10, 192], not float32[10, 128]"). Empty: nothing.
+// The first difference between the two tables, as a clause that names the tensor ("tensor
+// fc1.weight is float32[10, 192], not float32[10, 128]"). Empty: they are equal.
 std::string Difference(const v1::TensorTable& expected, const v1::TensorTable& actual);
-// The same of a worker's model and data.
+// The same for a worker's model and data.
 std::string Difference(const v1::Ready& expected, const v1::Ready& actual);
 
 }  // namespace sluice::coordinator

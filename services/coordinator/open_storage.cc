@@ -10,7 +10,7 @@
 namespace sluice::coordinator {
 namespace {
 
-// Everything of a storage that the core wants to know before an attempt.
+// Everything that the core must know of a storage before an attempt.
 absl::StatusOr<StorageContents> ReadContents(
     CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
@@ -30,7 +30,7 @@ absl::StatusOr<StorageContents> ReadContents(
   if (contents.existing.kind == ExistingJob::Kind::kReplace) {
     if (absl::Status aside = storage.SetVocabularyAside(); !aside.ok()) return aside;
   }
-  // What is damaged does not count among those that are kept.
+  // Damaged checkpoints do not count as kept ones.
   for (const v1::CheckpointRef& bad : point.passed_over) {
     const auto is_bad = [&](const v1::CheckpointRef& ref) {
       return ref.attempt() == bad.attempt() && ref.step() == bad.step();
@@ -48,7 +48,7 @@ absl::StatusOr<StorageContents> ReadContents(
     for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
   }
   if (!contents.claims.empty()) {
-    // What older attempts left behind without a manifest can never become a checkpoint.
+    // Folders of older attempts without a manifest can never become checkpoints.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
   }
   return contents;
@@ -64,7 +64,8 @@ absl::StatusOr<StorageContents> OpenStorage(
                                                     status.message()));
   };
   if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
-  const std::vector<std::string> damage = storage.FindDamage();  // Own may mend some
+  // Before Own, which may repair some.
+  const std::vector<std::string> damage = storage.FindDamage();
   if (absl::Status status = storage.Own(FullJobName(job)); !status.ok()) {
     if (!absl::IsFailedPrecondition(status)) return fails(status, "used");
     StorageContents refused;

@@ -1,4 +1,4 @@
-// What the coordinator reads of its checkpoint storage before an attempt.
+// Reads the checkpoint storage before an attempt.
 #ifndef SLUICE_SERVICES_COORDINATOR_OPEN_STORAGE_H_
 #define SLUICE_SERVICES_COORDINATOR_OPEN_STORAGE_H_
 
@@ -13,9 +13,9 @@
 
 namespace sluice::coordinator {
 
-// Whether the job may use the storage, and what it holds. What is damaged is named in the contents.
-// `restore_source`, if any, is asked where the storage has nothing to begin with. Blocks for the
-// disk. The message of an error is a sentence.
+// Returns whether the job may use the storage, and its contents, which name damaged files.
+// `restore_source`, if set, is called if the storage has no checkpoint to begin with. Blocks for
+// the disk. The message of an error is a sentence.
 absl::StatusOr<StorageContents> OpenStorage(
     CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source);

@@ -57,7 +57,7 @@ void BatchLosses::CopyTo(uint64_t after, v1::JobProgress* progress) const {
 
 namespace {
 
-// Without beginning at 0 again: as much as there is.
+// Does not restart at 0: uses the samples that there are.
 uint64_t SumOf(uint64_t a, uint64_t b) {
   return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max()
                                                       : a + b;
@@ -121,7 +121,7 @@ void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
   if (!began_.has_value()) began_ = now;
   newest_ = now;
   samples_.emplace_back(now, samples);
-  // One older than the window stays, so that the rate spans it.
+  // One entry older than the window is kept, so that the rate spans the window.
   while (samples_.size() > 2 && samples_[1].first + kWindow <= now) samples_.pop_front();
 }
 

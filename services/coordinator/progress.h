@@ -1,4 +1,4 @@
-// Figures for people: loss, speeds, where the time went, and what happened.
+// Figures for people: loss, speeds, time by activity, and events.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_PROGRESS_H_
 #define SLUICE_SERVICES_COORDINATOR_PROGRESS_H_
@@ -22,7 +22,7 @@ class EventLog {
  public:
   void Add(v1::Event::Kind kind, std::string message, absl::Time now);
   void AddEvaluation(const v1::Evaluation& evaluation, std::string message, absl::Time now);
-  // Those with a sequence above `after`, ascending.
+  // Copies those with a sequence above `after`, ascending.
   void CopyTo(uint64_t after, v1::JobProgress* progress) const;
 
  private:
@@ -33,12 +33,12 @@ class EventLog {
   std::deque<v1::Event> events_;
 };
 
-// The newest 1,000 losses of single batches, numbered from 1: of each worker its first batch and
-// every fifth from there.
+// The newest 1,000 losses of single batches, numbered from 1: each worker's first batch and every
+// fifth after it.
 class BatchLosses {
  public:
   void OnWorkerProgress(uint32_t index, bool synchronous, const v1::WorkerProgress& progress);
-  // Those with a sequence above `after`, ascending.
+  // Copies those with a sequence above `after`, ascending.
   void CopyTo(uint64_t after, v1::JobProgress* progress) const;
 
  private:
@@ -47,10 +47,10 @@ class BatchLosses {
 
   uint64_t next_ = 1;
   std::deque<v1::BatchLoss> losses_;
-  absl::flat_hash_map<uint32_t, uint64_t> batches_;  // asynchronous: of each worker, so far
+  absl::flat_hash_map<uint32_t, uint64_t> batches_;  // asynchronous: batches of each worker so far
 };
 
-// How often each staleness was seen, from which quantiles come.
+// Counts how often each staleness occurred; computes quantiles.
 class StalenessCounts {
  public:
   void Add(uint64_t staleness);
@@ -60,11 +60,12 @@ class StalenessCounts {
   double mean() const {
     return count_ > 0 ? static_cast<double>(sum_) / static_cast<double>(count_) : 0;
   }
-  // The lowest staleness that so many of all updates do not exceed. `fraction` is in (0, 1].
+  // The lowest staleness that this fraction of all updates does not exceed. `fraction` is in (0,
+  // 1].
   uint64_t Quantile(double fraction) const;
 
  private:
-  static constexpr uint64_t kMost = 10000;  // this and above are counted as one
+  static constexpr uint64_t kMost = 10000;  // this and all above are counted together
 
   std::vector<uint64_t> counts_;
   uint64_t count_ = 0;
@@ -72,31 +73,32 @@ class StalenessCounts {
   uint64_t largest_ = 0;
 };
 
-// What the workers report.
+// Sums of the workers' reports.
 class TrainingMeter {
  public:
-  // `loss_samples`: the loss is the mean over about so many of the last samples.
+  // `loss_samples`: the loss is the mean over about this many of the last samples.
   explicit TrainingMeter(uint64_t loss_samples) : loss_samples_(loss_samples) {}
 
   void OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgress& progress);
   void Forget(uint64_t incarnation) { workers_.erase(incarnation); }
 
-  // Samples of the whole job, as they become known: first when training begins, then after each
-  // step. A lower number begins anew (a restoration).
+  // Samples of the whole job: called when training begins, then after each step. A lower number
+  // than before restarts the measurement (a restoration).
   void OnSamples(uint64_t samples, absl::Time now);
 
   bool has_loss() const { return loss_count_ > 0; }
   double loss() const;
-  // Of one worker, while it computes; 0: unknown.
+  // Samples per second of one worker while it computes; 0: unknown.
   double SpeedOf(uint64_t incarnation) const;
   // Of the job over the last seconds.
   double SamplesPerSecond(absl::Time now) const;
-  // From the first OnSamples to the last that had news.
+  // From the first OnSamples to the last one that reported a new number.
   absl::Duration TrainingTime() const { return newest_ - began_.value_or(newest_); }
   void CopyTo(v1::JobProgress* progress) const;
 
  private:
-  // Long enough that an evaluation, for which training stands still, does not look like its end.
+  // Long enough that the pause of training for an evaluation does not look like the end of
+  // training.
   static constexpr absl::Duration kWindow = absl::Seconds(30);
   static constexpr double kMaxSpeed = 1e9;  // samples a second, whatever a worker reports
 

@@ -39,7 +39,7 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
         "view ", ShortName(request.view()), " is not the newest: that is ", ShortName(view_)));
   }
   const uint64_t incarnation = request.process().incarnation();
-  // The whole identity: a worker asks in its own name.
+  // Compares the whole identity: a worker may only ask for itself.
   const auto asker =
       std::find_if(members_.begin(), members_.end(), [&](const v1::ProcessId& member) {
         return member.incarnation() == incarnation && member.role() == request.process().role() &&

@@ -1,8 +1,8 @@
-// Where the members of a view that sum gradients among each other (docs/protocol.md 7.12) leave
-// each other's addresses.
+// Exchanges addresses between the members of a view that sum gradients among each other
+// (docs/protocol.md 7.12).
 //
-// It knows the newest view alone: with each new one it begins anew, so it holds the addresses of
-// each member at most once. Pure; for one thread.
+// It stores the newest view only and discards the addresses of older views, so it stores each
+// member's addresses at most once. Pure; not thread-safe.
 #ifndef SLUICE_SERVICES_COORDINATOR_RENDEZVOUS_H_
 #define SLUICE_SERVICES_COORDINATOR_RENDEZVOUS_H_
 
@@ -22,13 +22,13 @@ namespace sluice::coordinator {
 class Rendezvous {
  public:
   static constexpr size_t kMaxAddressBytes = 512;
-  static constexpr size_t kMaxViewBytes = size_t{256} << 20;  // of the addresses that are kept
+  static constexpr size_t kMaxViewBytes = size_t{256} << 20;  // of the stored addresses
 
-  // The newest view. What was left in another one is dropped.
+  // Sets the newest view. Addresses of another view are dropped.
   void OnView(const v1::View& view);
 
-  // Keeps the sender's addresses, and gives those that are meant for it once all are there. Errors
-  // as proto/rendezvous.proto says them; nothing is changed then.
+  // Stores the sender's addresses, and returns those that are meant for it once all members have
+  // sent theirs. Errors as in proto/rendezvous.proto; an error changes nothing.
   absl::StatusOr<v1::MeetReply> Meet(const v1::MeetRequest& request);
 
  private:

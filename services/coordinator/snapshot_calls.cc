@@ -57,7 +57,7 @@ class SnapshotCalls::Call final : public grpc::ServerWriteReactor<v1::Snapshot> 
       case Outbox::Action::kWrite:
         return StartWrite(&outbox_.front());
       case Outbox::Action::kCutLater: {
-        // The reader has not taken the snapshot, which is over.
+        // The reader has not received the snapshot, which has ended.
         MutexLock lock(&mutex_);
         if (context_ != nullptr) context_->TryCancel();
         return;
@@ -70,8 +70,8 @@ class SnapshotCalls::Call final : public grpc::ServerWriteReactor<v1::Snapshot> 
   SnapshotCalls* const calls_;
   const uint64_t number_;
   Outbox outbox_{/*max_cost=*/1, nullptr};  // one Snapshot
-  // Protects the context's life: gRPC's is over after OnDone. Held while it is cancelled, which
-  // runs no reaction on this thread.
+  // Protects the context's lifetime: gRPC destroys it after OnDone. Held while it is cancelled,
+  // which runs no reaction on this thread.
   Mutex mutex_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,6 @@
-// The open calls of JobControl.OpenSnapshot. A call carries one Snapshot, and lasts as long as its
-// reader wants the version and the core lets it: so a reader that dies, or loses its network, lets
-// go of its version.
+// The open calls of JobControl.OpenSnapshot. A call carries one Snapshot, and lasts until its
+// reader or the core ends it: so the version of a reader that dies or loses its network is
+// released.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_SNAPSHOT_CALLS_H_
 #define SLUICE_SERVICES_COORDINATOR_SNAPSHOT_CALLS_H_
@@ -20,11 +20,11 @@
 
 namespace sluice::coordinator {
 
-// Give it to the GrpcServer beside the generated service. Thread-safe; nothing blocks but Stopped.
+// Pass it to the GrpcServer together with the generated service. Thread-safe; only Stopped blocks.
 class SnapshotCalls final : public GrpcServer::Service {
  public:
   // `on_ended` is called once for each call, after its reader ended it or its last answer was sent;
-  // from a thread of gRPC's.
+  // on a gRPC thread.
   explicit SnapshotCalls(std::function<void(uint64_t call)> on_ended)
       : on_ended_(std::move(on_ended)) {}
 
@@ -32,12 +32,12 @@ class SnapshotCalls final : public GrpcServer::Service {
   grpc::ServerWriteReactor<v1::Snapshot>* Accept(grpc::CallbackServerContext* context,
                                                  uint64_t* call);
 
-  // As coordinator::AnswerSnapshot. On a call that has ended nothing happens.
+  // As coordinator::AnswerSnapshot. No effect on a call that has ended.
   void Answer(uint64_t call, absl::StatusOr<v1::Snapshot> snapshot);
-  // The last answer of all open calls.
+  // Sends `why` to all open calls as their last answer.
   void EndAll(const absl::Status& why);
 
-  // GrpcServer::Service; the generated service is registered by itself.
+  // GrpcServer::Service; the generated service is registered separately.
   void Register(grpc::ServerBuilder*) override {}
   void Stopping() override { EndAll(absl::UnavailableError("the coordinator is stopping")); }
   // Blocks until all calls have ended.

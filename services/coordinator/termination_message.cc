@@ -23,7 +23,7 @@ std::string TerminationMessage(v1::JobProgress progress) {
     if (progress.has_checkpoint()) {
       v1::CheckpointStatus& checkpoint = *progress.mutable_checkpoint();
       checkpoint.set_error(TruncateUtf8(checkpoint.error(), most));
-      // Half a path is none.
+      // A truncated path is useless.
       if (checkpoint.folder().size() > most) checkpoint.clear_folder();
     }
     json.clear();

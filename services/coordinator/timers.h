@@ -1,4 +1,4 @@
-// The job's timers as durations, with a default for each that is not set.
+// The job's timers as durations; unset ones have defaults.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_TIMERS_H_
 #define SLUICE_SERVICES_COORDINATOR_TIMERS_H_
@@ -9,27 +9,27 @@
 namespace sluice::coordinator {
 
 struct Timers {
-  absl::Duration suspect;             // a broken stream may return within this
+  absl::Duration suspect;             // a process may return within this after its stream broke
   absl::Duration silence;             // a frozen process is expelled after this
   absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
   absl::Duration birth;               // a worker must bring version 0 within this
   absl::Duration evaluation;          // a member must answer Evaluate within this
-  absl::Duration suspend_checkpoint;  // a suspended job's last checkpoint must be there within this
-  // At the start: wanted workers that are not ready this long after the newest one that is, or
-  // `gather_all` after the first one, join later.
+  absl::Duration suspend_checkpoint;  // the last checkpoint of a suspended job must end within this
+  // At the start: wanted workers that are not ready this long after the last worker became ready,
+  // or `gather_all` after the first one did, join later.
   absl::Duration gather = absl::Seconds(2);
   absl::Duration gather_all = absl::Seconds(30);
   // Joins within this are one view change.
   absl::Duration join = absl::Milliseconds(100);
-  // While it waits for others, the claims are read again this often: another coordinator may have
-  // ended the job, or gone on with it.
+  // While the coordinator waits for processes, it reads the claims this often: another coordinator
+  // may have ended the job, or continued it.
   absl::Duration claims = absl::Seconds(2);
   // A failed operation on the storage is tried again after this.
   absl::Duration storage_retry = absl::Seconds(1);
-  // A new division of the work must have been better for this long before it is made.
+  // A new division of the work must have been better for this long before it is installed.
   absl::Duration rebalance = absl::Seconds(5);
-  // Training stands still at a version that is due for evaluation while another is evaluated; but
-  // no longer than this for a checkpoint that is slow, or a reader.
+  // Training waits at a version that is due for evaluation while another version is evaluated; for
+  // a slow checkpoint or a reader it waits at most this long.
   absl::Duration hold = absl::Seconds(10);
 };
 

@@ -1,8 +1,8 @@
 // One change of the view at a time: Pause, replies, Install, Installed.
 //
-// Intuition: every Pause has a new number, and a reply counts only for its own Pause (R1), so that
-// starting anew is always possible: a Now simply overrides whatever is waited for (R5). Once the
-// Install is out, the next change may begin; shards get both in order on their streams.
+// Intuition: every Pause has a new number, and a reply counts only for its own Pause (R1), so a
+// change can always be restarted: a Now simply overrides a pending Pause (R5). Once the Install is
+// sent, the next change may begin; shards get both in order on their streams.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_VIEW_CHANGE_H_
 #define SLUICE_SERVICES_COORDINATOR_VIEW_CHANGE_H_
@@ -24,23 +24,23 @@ class ViewChange {
   // `rules` must outlive it.
   explicit ViewChange(const CoordinatorRules* rules) : rules_(rules) {}
 
-  // Forgets all: an attempt begins with these shards, by incarnation.
+  // Forgets everything: an attempt begins with these shards (incarnations).
   void Reset(std::vector<uint64_t> shards);
 
-  // The Pause to send to all shards. Replies to earlier ones do not count any more.
+  // Returns the Pause to send to all shards. Replies to earlier ones no longer count.
   const v1::Pause& Begin(v1::Pause pause, absl::Time now);
-  // False: it is not of this change.
+  // False: the reply is not to the current Pause.
   bool OnReply(uint64_t shard, const v1::PauseReply& reply);
 
-  // A Pause is out and not all replies are in, or they were not decided on yet.
+  // A Pause was sent, and replies are missing or no decision was made yet.
   bool pausing() const { return pausing_; }
   bool AllReplied() const { return pausing_ && replies_.size() == shards_.size(); }
   const v1::Pause& pause() const { return pause_; }
   const PauseReplies& replies() const { return replies_; }
 
-  // The decision: to be sent to all shards.
+  // Records the decision, which is to be sent to all shards.
   void Decide(v1::Install install, absl::Time now);
-  // The decision cannot be made; the Pause is forgotten.
+  // Forgets the Pause: no decision can be made.
   void GiveUp() { pausing_ = false; }
   // False: not the newest view, or not a shard of the attempt.
   bool OnInstalled(uint64_t shard, const v1::ViewId& view);
@@ -49,13 +49,14 @@ class ViewChange {
   // The newest decision; meaningful once there is one in this attempt.
   const v1::Install& install() const { return installs_.rbegin()->second; }
   bool has_install() const { return !installs_.empty(); }
-  // Of this attempt, by view number, as far back as a shard may still be.
+  // Installs of this attempt by view number, as far back as a shard may need them.
   const std::map<uint64_t, v1::Install>& installs() const { return installs_; }
 
-  // Shards that owe an answer since `timeout` or longer: a reply to a Pause(Now), or Installed.
+  // Shards that have owed an answer (a reply to a Pause(Now), or Installed) for `timeout` or
+  // longer.
   std::vector<uint64_t> Overdue(absl::Time now, absl::Duration timeout) const;
   absl::Time NextDeadline(absl::Duration timeout) const;
-  // Time in which the coordinator itself stood still counts for no answer.
+  // The time for which the coordinator itself was frozen does not count against any answer.
   void Forgive(absl::Duration late);
 
  private:
@@ -66,7 +67,7 @@ class ViewChange {
   absl::Time paused_at_;
   PauseReplies replies_;
   std::map<uint64_t, v1::Install> installs_;
-  std::set<uint64_t> uninstalled_;  // shards that have not said Installed of the newest
+  std::set<uint64_t> uninstalled_;  // shards that have not sent Installed of the newest view
   absl::Time installed_at_;
 };
 

@@ -22,7 +22,7 @@ Decision Fail(Decision::Outcome outcome, std::string reason) {
 
 std::string ShardName(size_t position) { return absl::StrCat("ps-", position); }
 
-// The checks that both modes share. nullopt: all replies are of this attempt and this coordinator.
+// The checks of both modes. nullopt: all replies are of this attempt and this coordinator.
 std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseReplies& replies) {
   bool first = true;
   for (const auto& [incarnation, reply] : replies) {
@@ -64,7 +64,7 @@ const v1::PauseReply* Newest(const PauseReplies& replies) {
   return newest;
 }
 
-// Whether every partition can come to the version: from the one after it by its undo.
+// Checks that every partition can reach the version: a partition one version ahead uses its undo.
 std::optional<std::string> CheckFallBack(const AttemptFacts& attempt, const PauseReplies& replies,
                                          uint64_t version) {
   for (size_t i = 0; i < attempt.shards.size(); ++i) {
@@ -93,9 +93,9 @@ std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
   return clocks;
 }
 
-// Updates that a shard will have applied after the install; its reply lacks those one ahead of it.
-// `base`: the samples in the checkpoint that the attempt began with. Its files hold their records,
-// and a shard without partitions loads none.
+// Updates that a shard will have applied after the install; its reply lacks the ones that it has
+// only staged. `base`: the samples in the checkpoint that the attempt began with. Its files hold
+// their records, and a shard without partitions loads none.
 std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& reply,
                                        const std::vector<v1::ClockRecord>& winners,
                                        const IntervalSet& base, uint64_t* updates) {
@@ -123,7 +123,7 @@ std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& re
   return std::nullopt;
 }
 
-// What is left of a lease after what was applied; empty: nothing.
+// The part of a lease that was not applied; empty: all was applied.
 Interval Rest(Interval lease, const IntervalSet& applied) {
   return applied.FirstGap(lease.begin, lease.end, lease.size());
 }
@@ -155,7 +155,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
         return Fail(Decision::Outcome::kLost,
                     absl::StrCat(ShardName(i), " does not hold partition ", p));
       }
-      // (R3) A shard that lacks the newest view stands at that view's first step.
+      // (R3) A shard that lacks the newest view is at that view's first step.
       const bool current = reply.has_view() && Same(reply.view(), newest->view());
       const uint64_t stands = current ? version->second : newest->newest().first_step();
       lowest = std::min(lowest, stands);
@@ -207,7 +207,8 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
   decision.ledger.set_updates(updates);
   decision.first_step = updates;
 
-  // The arbiter's records, unless it never learned the newest view: then what that view began with.
+  // The arbiter's records, unless it never learned the newest view: then the records that this view
+  // began with.
   const v1::PauseReply& arbiter = replies.at(attempt.shards[attempt.owner[0]]);
   std::vector<v1::LeaseRecord> recorded(arbiter.leases().begin(), arbiter.leases().end());
   if (!arbiter.has_view() || !Same(arbiter.view(), newest->view())) {

@@ -1,9 +1,10 @@
-// What a view change keeps: a pure function of the shards' replies to one Pause
+// Decides what a view change keeps: a pure function of the shards' replies to one Pause
 // (docs/protocol.md 7.5, 8.4).
 //
 // Synchronous: m, the lowest version of all partitions. Versions differ by at most one, and a
-// partition at m + 1 still has m. Asynchronous: of each worker the highest clock that any shard has
-// applied; shards one behind hold that update staged, because Apply is sent only after all acks.
+// partition at m + 1 still has m. Asynchronous: each worker's highest clock that any shard has
+// applied; shards that are one behind have that update staged, because Apply is sent only after all
+// acks.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_VIEW_DECISION_H_
 #define SLUICE_SERVICES_COORDINATOR_VIEW_DECISION_H_
@@ -20,15 +21,15 @@
 
 namespace sluice::coordinator {
 
-// What does not change within an attempt (one copy of each partition, no moves).
+// Facts that do not change within an attempt (one copy of each partition, no moves).
 struct AttemptFacts {
-  v1::AskId ask;                 // with whose state the attempt begins
+  v1::AskId ask;                 // the ask that brought the attempt's first state
   v1::Term term;                 // of this coordinator
   uint64_t base_version = 0;     // version of that state
   v1::Ledger base_ledger;        // asynchronous: of that state
   std::vector<uint64_t> shards;  // incarnations; position = View.shards
   std::vector<uint32_t> owner;   // partition -> position
-  std::vector<bool> empty;       // partitions without blocks: never named
+  std::vector<bool> empty;       // partitions without blocks, which are never named
 };
 
 // Replies of all of `shards`, by incarnation.
@@ -37,8 +38,8 @@ using PauseReplies = std::map<uint64_t, v1::PauseReply>;
 struct Decision {
   enum class Outcome {
     kDecided,
-    kLost,        // a shard does not hold what it should: restore
-    kNotWhole,    // before the first view: a shard does not hold the ask whole: ask again
+    kLost,        // a shard lacks state that it should hold: restore
+    kNotWhole,    // before the first view, a shard does not hold the ask whole: ask again
     kSuperseded,  // a reply shows a newer coordinator
   };
   Outcome outcome = Outcome::kDecided;
@@ -54,8 +55,8 @@ struct Decision {
 Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
                            const CoordinatorRules& rules);
 
-// `members`: incarnations that are in the old and the new view; others lose their leases.
-// `installs`: of this attempt, by view number: what shards that lack a view were not told.
+// `members`: incarnations in both the old and the new view; other workers lose their leases.
+// `installs`: those of this attempt, by view number; needed for shards that missed a view.
 Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
                             const absl::flat_hash_set<uint64_t>& members,
                             const std::map<uint64_t, v1::Install>& installs,

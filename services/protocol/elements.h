@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Between the wire's v1::DataType and C++ types.
+// Conversions between the wire's v1::DataType and C++ types.
 
 // DataTypeOf<float> is v1::FLOAT32, and so on.
 template <typename T>
@@ -28,7 +28,7 @@ inline constexpr v1::DataType DataTypeOf<Float16> = v1::FLOAT16;
 template <>
 inline constexpr v1::DataType DataTypeOf<int64_t> = v1::INT64;
 
-// Bytes of one element; 0 for a value that is no data type.
+// Bytes of one element; 0 for an unknown data type.
 constexpr size_t ElementBytes(v1::DataType dtype) {
   switch (dtype) {
     case v1::FLOAT64:
@@ -49,8 +49,8 @@ constexpr bool IsFloatingPoint(v1::DataType dtype) {
          dtype == v1::FLOAT16;
 }
 
-// The data type of gradient sums and optimizer state beside parameters of `dtype`: FLOAT64 beside
-// FLOAT64, FLOAT32 beside every other.
+// The data type of gradient sums and optimizer state for parameters of `dtype`: FLOAT64 for
+// FLOAT64, FLOAT32 for every other.
 constexpr v1::DataType ComputeDataType(v1::DataType dtype) {
   return dtype == v1::FLOAT64 ? v1::FLOAT64 : v1::FLOAT32;
 }
@@ -87,8 +87,8 @@ bool VisitFloatingPoint(v1::DataType dtype, Visit&& visit) {
   }
 }
 
-// A contiguous range of elements whose type is known at run time. Refers to memory of somebody
-// else, aligned for the element.
+// A contiguous range of elements whose type is known at run time. Does not own its memory, which is
+// aligned for the element.
 class ConstElements {
  public:
   ConstElements() = default;
@@ -115,7 +115,7 @@ class ConstElements {
   size_t count_ = 0;
 };
 
-// The same, to be written.
+// The same, writable.
 class Elements {
  public:
   Elements() = default;

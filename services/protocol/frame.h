@@ -14,28 +14,28 @@
 
 namespace sluice {
 
-// Frames that go out as one gRPC message. Small payloads are copied next to their headers; the
-// chunks of larger ones are sent from where they lie, and are held (a reference on the Cord) as
-// long as this or the message.
+// Frames that are sent as one gRPC message. Small payloads are copied next to their headers. The
+// chunks of larger ones are sent without a copy, and are referenced (by the Cord) as long as this
+// or the message exists.
 class OutgoingFrames {
  public:
   OutgoingFrames() = default;
   OutgoingFrames(const v1::Header& header, const absl::Cord& payload);
-  // One whose payload lies in shared memory.
+  // A frame whose payload is in shared memory.
   OutgoingFrames(const v1::Header& header, const v1::SharedPayload& place);
 
   size_t count() const { return count_; }
-  // Of the frames, without what a batch adds to each.
+  // Bytes of the frames, without the bytes that a batch adds to each.
   size_t bytes() const { return bytes_; }
 
-  // Takes the frames of `next` behind its own; `next` has none then.
+  // Appends the frames of `next`, which is empty afterwards.
   void Append(OutgoingFrames&& next);
 
   // One frame: exactly that. Several: a batch.
   grpc::ByteBuffer Message() const;
 
  private:
-  // Of each frame: what precedes it in a batch, then its own slices.
+  // For each frame: its prefix in a batch, then its own slices.
   std::vector<grpc::Slice> slices_;
   size_t count_ = 0;
   size_t bytes_ = 0;

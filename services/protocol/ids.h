@@ -1,5 +1,4 @@
-// How the protocol's identifiers are compared and printed (R1). Messages carry them as protobufs;
-// these are their orders.
+// Comparison and printing of the protocol's identifiers (R1), which messages carry as protobufs.
 
 #ifndef SLUICE_SERVICES_PROTOCOL_IDS_H_
 #define SLUICE_SERVICES_PROTOCOL_IDS_H_
@@ -14,12 +13,12 @@
 
 namespace sluice {
 
-// A term belongs to one coordinator: by counter, then by coordinator.
+// A term belongs to one coordinator. Ordered by counter, then by coordinator.
 inline std::tuple<uint64_t, uint64_t> Order(const v1::Term& term) {
   return {term.counter(), term.coordinator()};
 }
 
-// Views, asks and pauses: by attempt, then term, then number. The order of the default value (no
+// Views, asks and pauses are ordered by attempt, then term, then number. The default value (no
 // view, no ask) is below all others.
 template <typename Id>
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> OrderOf(const Id& id) {
@@ -43,8 +42,8 @@ bool Same(const Id& a, const Id& b) {
   return Order(a) == Order(b);
 }
 
-// "1.2.7": attempt, the term's counter, number. Two coordinators of one counter print alike: for
-// people, not for comparison.
+// "1.2.7": attempt, the term's counter, number. Two coordinators with the same counter print alike:
+// for people, not for comparison.
 template <typename Id>
 std::string ShortName(const Id& id) {
   return std::to_string(id.attempt()) + "." + std::to_string(id.term().counter()) + "." +

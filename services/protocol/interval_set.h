@@ -1,5 +1,5 @@
-// A set of unsigned integers kept as disjoint half-open ranges: which samples of a job were applied
-// (the data ledger).
+// A set of unsigned integers, stored as disjoint half-open ranges: the samples of a job that were
+// applied (the data ledger).
 
 #ifndef SLUICE_SERVICES_PROTOCOL_INTERVAL_SET_H_
 #define SLUICE_SERVICES_PROTOCOL_INTERVAL_SET_H_
@@ -44,8 +44,8 @@ class IntervalSet {
   bool ContainsAll(const Interval& interval) const;
   bool Intersects(const Interval& interval) const;
 
-  // The first `limit` values at the most, as one contiguous range: the lowest gap at or above
-  // `from` and below `end`. Empty: none.
+  // At most the first `limit` values of the lowest gap at or above `from` and below `end`, as one
+  // contiguous range. Empty: there is no gap.
   Interval FirstGap(uint64_t from, uint64_t end, uint64_t limit) const;
 
   // Number of integers in the set.

@@ -1,10 +1,10 @@
-// How a job's tensors are cut into blocks and placed on partitions.
+// How a job's tensors are divided into blocks and placed on partitions.
 //
-// Intuition: a partition is what is owned, copied, moved and saved; it should hold about as many
-// bytes as the others, whatever the tensors' sizes. So tensors are cut into blocks of about total /
-// 64 bytes (small models: few blocks; large ones: 1 MiB), and blocks are dealt to partitions
-// largest first, each to the one that holds least. All of it is a pure function of the tensor
-// table, so that whoever computes it gets the same.
+// Intuition: a partition is the unit of ownership, copies, moves and checkpoints. All partitions
+// should have about the same number of bytes, whatever the tensors' sizes. So tensors are divided
+// into blocks of about total / 64 bytes (small models: few blocks; large ones: 1 MiB), and blocks
+// are assigned to partitions largest first, each to the partition with the fewest bytes. The layout
+// is a pure function of the tensor table, so that every process computes the same one.
 
 #ifndef SLUICE_SERVICES_PROTOCOL_LAYOUT_H_
 #define SLUICE_SERVICES_PROTOCOL_LAYOUT_H_
@@ -29,7 +29,7 @@ inline constexpr uint64_t kMaxFramePayloadBytes = 2 << 20;
 // Product of the shape; 1 for a scalar.
 uint64_t ElementCount(const v1::TensorSpec& tensor);
 
-// Whether the table can be a job's state: names unique and not empty, types known, extents not
+// Checks that the table can be a job's state: names unique and not empty, types known, extents not
 // negative, no more than 2^40 bytes, and counters integer, everything else floating-point.
 // INVALID_ARGUMENT names the tensor.
 absl::Status ValidateTable(const v1::TensorTable& table);
@@ -38,7 +38,8 @@ absl::Status ValidateTable(const v1::TensorTable& table);
 // kMaxPartitions].
 absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t partitions);
 
-// Whether every element of every tensor is in exactly one block and the blocks are in their order.
+// Checks that every element of every tensor is in exactly one block, and that the blocks are in
+// order.
 absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layout);
 
 // Equal layouts of equal tables have equal hashes, on every machine.
@@ -46,7 +47,7 @@ uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout);
 
 uint64_t BlockBytes(const v1::TensorTable& table, const v1::Block& block);
 
-// What is asked of a layout again and again, computed once. Refers to neither argument afterwards.
+// Frequent queries of a layout, computed once. Does not refer to the arguments afterwards.
 class LayoutIndex {
  public:
   LayoutIndex(const v1::TensorTable& table, const v1::Layout& layout);
@@ -73,7 +74,7 @@ class LayoutIndex {
 };
 
 // Partition -> position in a list of `shards` shards, by bytes: largest partition first, each to
-// the shard that holds least.
+// the shard with the fewest bytes.
 std::vector<uint32_t> PlacePartitions(const LayoutIndex& index, uint32_t shards);
 
 }  // namespace sluice

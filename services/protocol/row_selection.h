@@ -1,4 +1,4 @@
-// Which rows of embedding tables a worker wants, and how a Pull names them.
+// The rows of embedding tables that a worker wants, and how a Pull names them.
 #ifndef SLUICE_SERVICES_PROTOCOL_ROW_SELECTION_H_
 #define SLUICE_SERVICES_PROTOCOL_ROW_SELECTION_H_
 
@@ -13,19 +13,20 @@
 
 namespace sluice {
 
-// Rows by tensor: ascending, each once. A tensor that is named is wanted by these rows only, which
-// may be none; one that is not named is wanted whole.
+// Rows by tensor: ascending, without duplicates. Of a named tensor only these rows are wanted,
+// possibly none; a tensor that is not named is wanted whole.
 using RowSelections = std::map<uint32_t, std::vector<uint64_t>>;
 
-// Makes numbers ascending, each once.
+// Sorts the numbers and removes duplicates.
 void SortRows(std::vector<uint64_t>* rows);
 
-// Adds the selections to a Pull; the payload that belongs to it.
+// Adds the selections to a Pull; returns its payload.
 absl::Cord AppendSelections(const RowSelections& selections, v1::Pull* pull);
 
-// What a Pull and its payload say of a job's tensors; empty: all rows of all. INVALID_ARGUMENT,
-// naming the tensor, for one that is not there, is no matrix of parameters, or is named twice; for
-// rows that are not ascending or not there; and where header and payload contradict each other.
+// The selection that a Pull and its payload make of a job's tensors; empty: all rows of all
+// tensors. INVALID_ARGUMENT, naming the tensor, if it does not exist, is not a matrix of
+// parameters, or is named twice; if rows are not ascending or do not exist; and if header and
+// payload contradict each other.
 absl::StatusOr<RowSelections> ReadSelections(const v1::Pull& pull, const absl::Cord& payload,
                                              const v1::TensorTable& table);
 

@@ -1,10 +1,10 @@
-// Which sample is trained on when: a pure function of the job, the same for whoever computes it.
+// The order in which samples are trained on: a pure function of the job, the same in every process.
 //
 // Intuition. A job walks through an endless line of *positions* 0, 1, 2, ... With N samples,
-// position p lies in epoch p / N, and each epoch visits every sample once in an order of its own. A
+// position p is in epoch p / N, and each epoch visits every sample once in its own order. A
 // synchronous job's step is a range of positions, a step's microbatches are ranges within it; an
-// asynchronous job's ledger leases ranges of positions. So a step number, or a set of ranges, is
-// all there is to say about what was trained on.
+// asynchronous job's ledger leases ranges of positions. So a step number, or a set of ranges, fully
+// describes which samples were trained on.
 //
 // The order is specified to the bit, so that it can be implemented elsewhere. All arithmetic is on
 // unsigned 64-bit integers, modulo 2^64; mix and at are SplitMix64Mix and SplitMix64At
@@ -46,13 +46,13 @@ struct PositionRange {
 // More samples, or more samples in a batch, are refused.
 inline constexpr uint64_t kMaxSamples = uint64_t{1} << 40;
 
-// Positions to samples. A value: copy it freely.
+// Maps positions to samples. Cheap to copy.
 class SampleOrder {
  public:
   struct Options {
     uint64_t samples = 0;
     uint64_t seed = 0;
-    bool shuffle = true;  // false: sample i stands at place i of every epoch
+    bool shuffle = true;  // false: sample i is at place i of every epoch
   };
 
   // InvalidArgument unless 1 <= samples <= kMaxSamples.
@@ -84,9 +84,9 @@ class SampleOrder {
 };
 
 // The steps of a synchronous job. An epoch has ceil(samples / global_batch_size) steps; the last
-// one takes what is left, so that every sample is in exactly one step of an epoch. A step's samples
-// are cut into microbatches of microbatch_size; the last may be smaller, and those past the end of
-// a smaller step are empty. A value.
+// one takes the remaining samples, so that every sample is in exactly one step of an epoch. A
+// step's samples are divided into microbatches of microbatch_size; the last may be smaller, and
+// those past the end of a smaller step are empty. Copyable.
 class StepPlan {
  public:
   struct Options {
@@ -115,8 +115,8 @@ class StepPlan {
   // The first step that begins at this position, or after it.
   uint64_t StepFrom(uint64_t position) const;
 
-  // The positions of microbatches [microbatches.begin, microbatches.end) of a step; empty if all of
-  // them are.
+  // The positions of microbatches [microbatches.begin, microbatches.end) of a step; empty if all
+  // these microbatches are.
   PositionRange PositionsOf(uint64_t step, PositionRange microbatches) const;
 
  private:

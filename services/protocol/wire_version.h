@@ -1,8 +1,8 @@
 // Versions of the wire types in proto/.
 //
 // Intuition. A build speaks a range of versions: its own and the one before (docs/versions.md). On
-// a data stream Hello offers the range, and the reply says the newest common version. On a control
-// stream Register says one version, the newest; a coordinator that does not speak it refuses it
+// a data stream Hello offers the range, and the reply names the newest common version. On a control
+// stream Register names one version, the newest; a coordinator that does not speak it refuses it
 // with WIRE_VERSION, and the process registers again with the next older version that it speaks. So
 // a newer process finds a common version also with a coordinator that was built before it.
 

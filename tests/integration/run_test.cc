@@ -382,7 +382,7 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   EXPECT_THAT(said, HasSubstr(absl::StrCat("passed over: checkpoint ", newest, " is damaged")));
   EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
   EXPECT_THAT(said, HasSubstr("owner is damaged"));
-  EXPECT_THAT(said, HasSubstr("README is no claim, and is ignored"));
+  EXPECT_THAT(said, HasSubstr("README is not a claim and is ignored"));
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 1000);

@@ -9,12 +9,12 @@
 
 namespace sluice {
 
-// What every codec checks before it writes anything. INVALID_ARGUMENT tells what is wrong.
+// Checks that every codec makes before it writes anything. INVALID_ARGUMENT says what is wrong.
 
-// A buffer of `have` bytes takes the `need` that encoding may write.
+// A buffer of `have` bytes has room for the `need` bytes that encoding may write.
 absl::Status CheckRoom(const Codec& codec, size_t have, size_t need);
 
-// A payload of `have` bytes is the `need` that the block takes.
+// A payload has exactly the `need` bytes of the block.
 absl::Status CheckPayload(const Codec& codec, size_t have, size_t need);
 
 // An accumulator is of the type in which blocks of `dtype` are summed.

@@ -13,44 +13,44 @@
 
 namespace sluice {
 
-// What encoding, not decoding, has to be told.
+// Options of encoding; decoding needs none.
 struct CodecOptions {
-  // TopK: of a block's elements, how many are sent: the fraction, rounded up. Above 0, at most 0.5.
+  // TopK: the fraction of a block's elements that is sent, rounded up to whole elements. Above 0,
+  // at most 0.5.
   double fraction = 0.01;
-  // SignThreshold: below it nothing is sent. Above 0, finite.
+  // SignThreshold: smaller magnitudes are sent as 0. Above 0, finite.
   double threshold = 1;
 };
 
 // How the elements of one block become the bytes of a payload, and back. Used by workers (encode
-// gradients, decode parameters) and shards (the other way round).
+// gradients, decode parameters) and shards (the reverse).
 //
 // A codec is a pure function of its arguments: the same values give the same bytes on every
-// machine. It is stateless and shared: all calls are thread-safe and none blocks. What a lossy one
-// leaves out is its caller's to remember (GradientEncoder in services/worker/core).
+// machine. It is stateless and shared: all calls are thread-safe and none blocks. The caller of a
+// lossy codec keeps the residual (GradientEncoder in services/worker/core).
 //
-// A value that is not finite is decoded as one that is not finite either, so that the job's policy
-// sees it.
+// A non-finite value is decoded as a non-finite value, so that the job's policy sees it.
 //
-// INVALID_ARGUMENT names the codec and what was wrong; a call that fails has written nothing.
-// Payloads may be anything that a peer sends.
+// INVALID_ARGUMENT names the codec and the error; a failed call has written nothing. Payloads may
+// be anything that a peer sends.
 class Codec {
  public:
   virtual ~Codec() = default;
 
   virtual v1::Codec id() const = 0;
 
-  // Whether blocks of `dtype` can be carried.
+  // Whether the codec supports blocks of `dtype`.
   virtual absl::Status Supports(v1::DataType dtype) const = 0;
 
-  // The most bytes that `count` elements of `dtype` take: how large a buffer Encode needs.
+  // The most bytes that `count` elements of `dtype` take: the size of the buffer that Encode needs.
   virtual absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const = 0;
 
-  // Writes the encoded values to the front of `to` and returns how many bytes these are, at most
+  // Writes the encoded values to the front of `to` and returns their size in bytes, at most
   // EncodedBytes.
   virtual absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const = 0;
 
-  // Whether the payload is one of a block of `count` elements of `dtype`: then Decode and DecodeAdd
-  // take it.
+  // Checks that the payload encodes a block of `count` elements of `dtype`: then Decode and
+  // DecodeAdd accept it.
   virtual absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
                                 size_t count) const = 0;
 
@@ -63,11 +63,11 @@ class Codec {
                                  Elements accumulator) const = 0;
 };
 
-// The codec of that id, which lives forever; it decodes everything and encodes with the default
-// options. INVALID_ARGUMENT for a number that is none.
+// The codec with this id, which is never destroyed; it decodes everything and encodes with the
+// default options. INVALID_ARGUMENT for an unknown id.
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id);
 
-// One that encodes with these options. INVALID_ARGUMENT also for options out of their range.
+// A codec that encodes with these options. INVALID_ARGUMENT also for options out of range.
 absl::StatusOr<std::unique_ptr<const Codec>> MakeCodec(v1::Codec id, const CodecOptions& options);
 
 }  // namespace sluice

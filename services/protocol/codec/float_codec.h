@@ -8,11 +8,10 @@
 
 namespace sluice {
 
-// What the codecs that reduce gradients to a few bits have in common: they work on float32.
-// float64 blocks are rounded to float32 first (beyond its range to infinity), and what is decoded
-// are float32 numbers.
+// Base of the codecs that reduce gradients to a few bits; they work on float32. float64 blocks are
+// rounded to float32 first (beyond its range to infinity), and decoded values are float32 numbers.
 //
-// A payload is much smaller than its block, so it is put together before it is read.
+// A payload is much smaller than its block, so it is made contiguous before it is read.
 class FloatCodec : public Codec {
  public:
   explicit FloatCodec(v1::Codec id) : id_(id) {}

@@ -13,7 +13,7 @@ namespace sluice {
 //   of each group: scale, float32 | an int8 for each element
 //
 // scale = max |x| / 127; an element is round(x / scale), ties to even, and is decoded as that times
-// scale: off by half a scale at most. A group with something that is not finite has the scale NaN.
+// scale: off by half a scale at most. A group with a non-finite element has the scale NaN.
 //
 // T. Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (which also looks
 // at finer codes than this linear one).

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// v1::CODEC_RAW: the elements as they are in memory, little endian. Every data type; integers can
-// be decoded but not added.
+// v1::CODEC_RAW: the elements as in memory, little endian. Every data type; integers can be decoded
+// but not added.
 std::unique_ptr<const Codec> MakeRaw();
 
 }  // namespace sluice

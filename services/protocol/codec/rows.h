@@ -1,9 +1,9 @@
-// Some rows of a matrix, as they are: how embedding tables travel.
+// Some rows of a matrix, unencoded: the format in which embedding tables are sent.
 //
-// Intuition. A batch uses few rows of a table. A matrix is cut into blocks like every tensor, by
-// elements and without regard to its rows: so a block begins and ends within a row, and a row may
-// lie in two blocks. A payload in CODEC_ROWS is of one block. It names rows, and holds those of
-// their elements that lie in the block.
+// Intuition. A batch uses few rows of a table. A matrix is divided into blocks like every tensor,
+// by elements and regardless of its rows: so a block may begin and end within a row, and a row may
+// be in two blocks. A payload in CODEC_ROWS is of one block. It names rows, and has those of their
+// elements that are in the block.
 //
 //   bytes                content, little endian
 //   0 to 3               n, the number of rows
@@ -31,37 +31,37 @@
 
 namespace sluice {
 
-// Where a block lies in a matrix: elements [offset, offset + count) of it, in row-major order.
+// The position of a block in a matrix: its elements [offset, offset + count), in row-major order.
 // row_elements is not 0.
 struct RowCut {
   uint64_t row_elements = 1;
   uint64_t offset = 0;
   uint64_t count = 0;
 
-  // Rows of which the block holds elements: [begin_row, end_row).
+  // Rows that have elements in the block: [begin_row, end_row).
   uint64_t begin_row() const { return offset / row_elements; }
   uint64_t end_row() const {
     return count == 0 ? begin_row() : (offset + count - 1) / row_elements + 1;
   }
 };
 
-// Where the elements of a row that lie in a block lie: `count` from element `offset` of the block.
+// The position in a block of a row's elements: `count` elements from element `offset` of the block.
 struct RowPart {
   uint64_t offset = 0;
   uint64_t count = 0;
 };
 
-// `row` is one of the cut's.
+// `row` must be one of the cut's.
 RowPart PartOf(const RowCut& cut, uint64_t row);
 
-// Those of `rows` (ascending) of which the block holds elements.
+// Those of `rows` (ascending) that have elements in the block.
 absl::Span<const uint64_t> RowsIn(const RowCut& cut, absl::Span<const uint64_t> rows);
 
-// How many bytes the payload of these rows (ascending, all of the cut) takes.
+// The size in bytes of the payload of these rows (ascending, all of the cut).
 size_t RowsBytes(const RowCut& cut, absl::Span<const uint64_t> rows, v1::DataType dtype);
 
-// The payload of these rows, each the bytes of a whole row: `row_at(i)` is where rows[i] begins in
-// memory. `rows` as above. The payload is a copy.
+// The payload of these rows, each the bytes of a whole row: `row_at(i)` points to the first byte of
+// rows[i]. `rows` as above. The payload is a copy.
 using RowAt = absl::FunctionRef<const char*(size_t)>;
 absl::Cord EncodeRows(const RowCut& cut, absl::Span<const uint64_t> rows, v1::DataType dtype,
                       RowAt row_at);
@@ -70,9 +70,9 @@ absl::Cord EncodeRows(const RowCut& cut, absl::Span<const uint64_t> rows, v1::Da
 absl::Cord EncodeRowsOfBlock(const RowCut& cut, absl::Span<const uint64_t> rows, v1::DataType dtype,
                              absl::Span<const char> block);
 
-// What a payload of a block of `count` elements holds: parts, and in the same order their bytes
-// from `values_at` on. INVALID_ARGUMENT, naming the codec, for what is none: a payload may be
-// anything that a peer sends.
+// The contents of a payload of a block of `count` elements: parts, and in the same order their
+// bytes from `values_at` on. INVALID_ARGUMENT, naming the codec, if it is not such a payload: it
+// may be anything that a peer sends.
 struct RowParts {
   std::vector<RowPart> parts;
   size_t values_at = 0;

@@ -7,13 +7,13 @@
 
 namespace sluice {
 
-// v1::CODEC_TOP_K: of each block only the elements of the largest magnitude, as they are; the
-// others are decoded as 0. Meant for error feedback.
+// v1::CODEC_TOP_K: only the elements of the largest magnitude of each block, unchanged; all others
+// are decoded as 0. Meant for error feedback.
 //
 //   uint32 k | k indices, uint32, ascending | k values, float32
 //
 // Of n elements k = ceil(fraction * n) are sent; of equal magnitudes those with the lower index;
-// what is not finite counts as the largest. A decoder takes any k of at most n.
+// non-finite elements count as the largest. A decoder accepts any k of at most n.
 //
 // A. F. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 // with error feedback: S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory",

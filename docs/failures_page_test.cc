@@ -169,7 +169,7 @@ TEST(FailuresPage, NamesTheEndsOfJobsAndNoOthers) {
   EXPECT_EQ(told, EndsOfJobs());
 
   std::set<std::string> of_condition;
-  for (const auto& row : TableBelow(Page("operator.md"), "| condition | holds when | reasons |")) {
+  for (const auto& row : TableBelow(Page("operator.md"), "| condition | True when | reasons ")) {
     if (row[0] != "`Failed`") continue;
     const std::vector<std::string> parts = absl::StrSplit(row.back(), '`');
     for (size_t i = 1; i < parts.size(); i += 2) of_condition.insert(parts[i]);

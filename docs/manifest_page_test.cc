@@ -14,7 +14,7 @@ TEST(ManifestPage, IsWhatTheTableOfFieldsSays) {
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), ReferenceMarkdown())
-      << "make it anew: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
+      << "regenerate it: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
 }
 
 }  // namespace

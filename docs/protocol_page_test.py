@@ -10,7 +10,7 @@ from tools import unittest_main
 # model's description comes from a program that the command line starts.
 NOT_FROM_PEERS = {'job.proto', 'describe.proto'}
 
-# Files whose table is still to be written: whoever writes it takes the name out.
+# Files whose table is not written yet; remove a name together with writing its table.
 PENDING = set()
 
 COLUMNS = ['message', 'fields', 'sent by', 'what the receiver checks']

@@ -291,7 +291,7 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
     if (read && !names(events, path)) return absl::StrCat("NOT NAMED: ", path, " in\n", events);
   }
   if (folder == saved.manifests().rbegin()->first) return kSame;
-  return absl::StrContains(events, "passed over") ? kOlder : "OLDER WITHOUT A WORD";
+  return absl::StrContains(events, "skipped: ") ? kOlder : "OLDER WITHOUT A WORD";
 }
 
 class CheckpointDamageTest : public ::testing::TestWithParam<ModeOfJob> {};

@@ -814,7 +814,7 @@ TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
   job.Kill(*job.shards[0]);
   job.AddShard(0);
   EXPECT_EQ(job.core->view().first_step(), 4);
-  EXPECT_TRUE(job.HasEvent("passed over: step 8 is damaged"));
+  EXPECT_TRUE(job.HasEvent("skipped: step 8 is damaged"));
 }
 
 TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadFailsTheJob) {

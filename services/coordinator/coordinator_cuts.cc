@@ -308,8 +308,8 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     return;
   }
   if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
-    // One of its partitions is at this version; others may be one behind (this affects what is
-    // committed).
+    // `past` is the highest version of its partitions. Its other partitions may be one version
+    // behind, and `closed` is the lowest version, from which the committed one follows.
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);

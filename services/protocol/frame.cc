@@ -12,10 +12,10 @@
 namespace sluice {
 namespace {
 
-// Pieces up to this are copied: that is cheaper than the bookkeeping of a reference.
+// Pieces of at most this size are copied: a copy costs less than keeping a reference.
 constexpr size_t kCopyBytes = 4096;
 
-// A payload on its way out, kept alive by the slices that refer to it.
+// A payload that is being sent. The slices that refer to it keep it alive.
 class PayloadHolder {
  public:
   explicit PayloadHolder(const absl::Cord& payload) : payload_(payload) {}
@@ -41,7 +41,7 @@ class PayloadHolder {
 absl::Cord ToCord(const grpc::Slice& slice) {
   const absl::string_view bytes(reinterpret_cast<const char*>(slice.begin()), slice.size());
   if (bytes.size() <= kCopyBytes) return absl::Cord(bytes);
-  // The slice is kept by the releaser and dies with it.
+  // The releaser owns a copy of the slice, and so keeps its bytes alive.
   return absl::MakeCordFromExternal(bytes, [slice] {});
 }
 

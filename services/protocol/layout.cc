@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 40;
 constexpr int kMaxTensors = 1 << 20;
 
-// Deals items to bins, largest first, each to the bin that holds least; ties go to the lower
-// number. Longest-processing-time rule (Graham, "Bounds on multiprocessing timing anomalies",
+// Deals items to bins, largest first, each to the bin with the smallest sum so far; ties go to the
+// lower number. Longest-processing-time rule (Graham, "Bounds on multiprocessing timing anomalies",
 // 1969): at most 4/3 of the best balance.
 std::vector<uint32_t> DealLargestFirst(const std::vector<uint64_t>& sizes, uint32_t bins) {
   std::vector<uint32_t> order(sizes.size());
@@ -41,7 +41,7 @@ std::vector<uint32_t> DealLargestFirst(const std::vector<uint64_t>& sizes, uint3
   return bin_of;
 }
 
-// Elements in a block of this tensor, given the wished size in bytes.
+// Elements in a block of this tensor, for blocks of about this size in bytes.
 uint64_t ElementsPerBlock(const v1::TensorSpec& tensor, uint64_t block_bytes) {
   return std::max<uint64_t>(1, block_bytes / ElementBytes(tensor.dtype()));
 }
@@ -109,8 +109,8 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
   for (const v1::TensorSpec& tensor : table.tensors()) {
     total += ElementCount(tensor) * ElementBytes(tensor.dtype());
   }
-  // The number of 64 belongs to the block's size, not to the number of partitions: a layout of
-  // other partitions has the same blocks.
+  // 64 is part of the definition of the block size and does not depend on the number of
+  // partitions: layouts with other numbers of partitions have the same blocks.
   const uint64_t block_bytes = std::clamp(total / 64, kMinBlockBytes, kMaxBlockBytes);
 
   std::vector<v1::Block> blocks;
@@ -129,7 +129,7 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
   }
   const std::vector<uint32_t> partition_of = DealLargestFirst(sizes, partitions);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i].set_partition(partition_of[i]);
-  // They are in the order of (tensor, offset) already.
+  // The blocks are already in the order of (tensor, offset).
   std::stable_sort(blocks.begin(), blocks.end(), [](const v1::Block& a, const v1::Block& b) {
     return a.partition() < b.partition();
   });
@@ -183,7 +183,7 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
 }
 
 uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout) {
-  // A canonical text: protobuf's own bytes are not promised to be the same everywhere.
+  // Hashes a canonical text, because protobuf does not guarantee the same bytes everywhere.
   std::string text = absl::StrCat("partitions ", layout.partitions(), "\n");
   for (const v1::TensorSpec& tensor : table.tensors()) {
     absl::StrAppend(&text, tensor.name().size(), ":", tensor.name(), " ", tensor.dtype(), " ",

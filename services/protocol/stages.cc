@@ -94,7 +94,7 @@ absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
     for (int t = 0; t < table.tensors_size(); ++t) {
       if ((*stage_of)[static_cast<size_t>(t)] != stage) continue;
       const uint64_t count = ElementCount(table.tensors(t));
-      // As large as may be: what lies in one block is computed with where it lies.
+      // Blocks are as large as possible: a layer computes with a block's memory in place.
       const uint64_t step = kMaxBlockBytes / ElementBytes(table.tensors(t).dtype());
       for (uint64_t offset = 0; offset < count; offset += step) {
         v1::Block& block = *layout.add_blocks();

@@ -35,7 +35,7 @@ absl::Status Invalid(What... what) {
   return absl::InvalidArgumentError(absl::StrCat("CODEC_ROWS: ", what...));
 }
 
-// Head and row numbers. Returns where the values begin.
+// Writes the head and the row numbers. Returns where the values begin.
 char* WriteHead(const RowCut& cut, absl::Span<const uint64_t> rows, char* to) {
   to = Store(rows.size(), to);
   to = Store(cut.row_elements, to);
@@ -50,7 +50,8 @@ absl::Cord Owning(std::string bytes) {
   return absl::MakeCordFromExternal(*kept, [kept] { delete kept; });
 }
 
-// In one piece, aligned for every element: rows are short, and a payload's chunks are cut anywhere.
+// The values in one piece, aligned for every element type: rows are short, and a payload may be
+// split into chunks anywhere.
 std::string Values(const absl::Cord& payload, const RowParts& split) {
   return std::string(payload.Subcord(split.values_at, payload.size() - split.values_at));
 }
@@ -179,7 +180,7 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     return Invalid("a block of data type ", static_cast<int>(dtype), ", which is unknown");
   }
   if (payload.size() < kHead) return Invalid("a payload of ", payload.size(), " bytes");
-  // What is read twice is copied first: the sender may change it meanwhile.
+  // The head is read twice, so it is copied first: the sender may change shared memory meanwhile.
   const std::string head(payload.Subcord(0, kHead));
   const uint64_t rows = Load(head.data());
   const uint64_t row_elements = Load(head.data() + 4);

@@ -78,7 +78,7 @@ class CheckpointReaderTest : public ::testing::Test {
   v1::Manifest manifest_;
 };
 
-TEST_F(CheckpointReaderTest, TensorsArePutTogetherFromTheirBlocks) {
+TEST_F(CheckpointReaderTest, AssemblesTensorsFromTheirBlocks) {
   WriteFiles();
   const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
@@ -134,7 +134,7 @@ class BusyStorage final : public CheckpointStorage {
   const v1::Manifest next_;
 };
 
-TEST_F(CheckpointReaderTest, OneThatIsReplacedWhileItIsReadGivesWayToWhatReplacedIt) {
+TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
   v1::Claim claim;
   claim.set_format_version(kCheckpointFormatVersion);
   claim.set_attempt(1);
@@ -157,7 +157,7 @@ TEST_F(CheckpointReaderTest, OneThatIsReplacedWhileItIsReadGivesWayToWhatReplace
   }
 }
 
-TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
+TEST_F(CheckpointReaderTest, NamesDamagedFile) {
   WriteFiles();
   ASSERT_TRUE(storage_
                   ->WriteFile(manifest_.checkpoint(), manifest_.files(1).name(),
@@ -168,20 +168,20 @@ TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
   EXPECT_THAT(tensors.status().message(), HasSubstr("partition-1"));
 }
 
-TEST_F(CheckpointReaderTest, AMissingPartIsNamed) {
+TEST_F(CheckpointReaderTest, NamesMissingPart) {
   WriteFiles("count");
   const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
   EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
   EXPECT_THAT(tensors.status().message(), HasSubstr("count"));
 }
 
-TEST_F(CheckpointReaderTest, ALayoutThatDoesNotFitTheTableIsRefused) {
+TEST_F(CheckpointReaderTest, RejectsLayoutThatDoesNotFitTable) {
   WriteFiles();
   manifest_.mutable_layout()->mutable_blocks(0)->set_count(1);
   EXPECT_TRUE(absl::IsDataLoss(ReadCheckpointTensors(*storage_, manifest_).status()));
 }
 
-TEST_F(CheckpointReaderTest, BlocksOfAWrongNumberOrSizeAreRefused) {
+TEST_F(CheckpointReaderTest, RejectsWrongNumberOrSizeOfBlocks) {
   auto assembler = TensorAssembler::Create(manifest_.table(), manifest_.layout());
   ASSERT_TRUE(assembler.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(1000, absl::Cord("1234"))));

@@ -299,12 +299,12 @@ class CheckpointDamageTest : public ::testing::TestWithParam<ModeOfJob> {};
 INSTANTIATE_TEST_SUITE_P(AllModes, CheckpointDamageTest, ::testing::ValuesIn(kModes),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(CheckpointDamageTest, WholeFolderIsRestoredFromItsNewestCheckpoint) {
+TEST_P(CheckpointDamageTest, RestoresNewestCheckpointOfWholeFolder) {
   SavedJob saved(GetParam());
   EXPECT_EQ(Restore(saved, {}), kSame);
 }
 
-TEST_P(CheckpointDamageTest, FlippedBitsAndTruncationsNeverDifferInSilenceAndNeverBeginAtZero) {
+TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZero) {
   SavedJob saved(GetParam());
   // Other damage in each mode.
   const uint64_t seed =
@@ -338,7 +338,7 @@ TEST_P(CheckpointDamageTest, FlippedBitsAndTruncationsNeverDifferInSilenceAndNev
   }
 }
 
-TEST_P(CheckpointDamageTest, WithoutAWholeCheckpointTheJobFailsAndSaysWhatToDo) {
+TEST_P(CheckpointDamageTest, FailsWithAdviceIfNoCheckpointIsWhole) {
   SavedJob saved(GetParam());
   for (const auto& [folder, manifest] : saved.manifests()) {
     saved.Write(absl::StrCat(kStore, "/", folder, "/manifest.json"), "{");

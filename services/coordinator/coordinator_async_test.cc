@@ -36,7 +36,7 @@ void SaySpeed(FakeWorker& worker, double samples_per_second) {
   worker.Say(message);
 }
 
-TEST(CoordinatorAsync, AWorkersBatchFollowsItsSpeed) {
+TEST(CoordinatorAsync, BatchSizeFollowsWorkersSpeed) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_training()->set_min_batch_size(1);
   spec.mutable_training()->set_max_batch_size(128);
@@ -61,7 +61,7 @@ TEST(CoordinatorAsync, AWorkersBatchFollowsItsSpeed) {
   }
 }
 
-TEST(CoordinatorAsync, WithoutBoundsEveryBatchIsAsTheJobSays) {
+TEST(CoordinatorAsync, WithoutBoundsEveryBatchHasGlobalBatchSize) {
   FakeJob job(Asynchronous());
   job.Start();
   SaySpeed(*job.workers[0], 100);
@@ -70,7 +70,7 @@ TEST(CoordinatorAsync, WithoutBoundsEveryBatchIsAsTheJobSays) {
   EXPECT_EQ(job.workers[1]->batch_size, 0u);
 }
 
-TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
+TEST(CoordinatorAsync, JoinDoesNotWaitForStep) {
   FakeJob job(Asynchronous());
   job.Start();
   job.AddWorker(2);
@@ -78,7 +78,7 @@ TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
   EXPECT_EQ(job.core->view().workers_size(), 3);
 }
 
-TEST(CoordinatorAsync, TheHighestClockThatAnyShardAppliedWins) {
+TEST(CoordinatorAsync, HighestClockAppliedByAnyShardWins) {
   FakeJob job(Asynchronous());
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -94,7 +94,7 @@ TEST(CoordinatorAsync, TheHighestClockThatAnyShardAppliedWins) {
   EXPECT_EQ(install.view().first_step(), 2);
 }
 
-TEST(CoordinatorAsync, LeasesOfThoseWhoStayAreKeptWithoutWhatWasApplied) {
+TEST(CoordinatorAsync, KeepsUnappliedLeasesOfRemainingMembers) {
   FakeJob job(Asynchronous());
   job.Start();
   const uint64_t gone = job.workers[0]->id.incarnation();
@@ -116,7 +116,7 @@ TEST(CoordinatorAsync, LeasesOfThoseWhoStayAreKeptWithoutWhatWasApplied) {
   EXPECT_EQ(install.leases(0).samples().end(), 64);
 }
 
-TEST(CoordinatorAsync, ACheckpointIsAViewChangeThatNamesTheCut) {
+TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -142,7 +142,7 @@ v1::JobSpec Together() {
   return spec;
 }
 
-TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
+TEST(CoordinatorAsync, MembersInStepAreHeldAtDueEvaluation) {
   FakeJob job(Together());
   job.Start();
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
@@ -152,7 +152,7 @@ TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
 }
 
-TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitForAReader) {
+TEST(CoordinatorAsync, MembersInStepDoNotWaitForReader) {
   FakeJob job(Together());
   job.Start();
   job.OpenSnapshot(1, 60);
@@ -165,7 +165,7 @@ TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitForAReader) {
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
 }
 
-TEST(CoordinatorAsync, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+TEST(CoordinatorAsync, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -183,7 +183,7 @@ TEST(CoordinatorAsync, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnothe
   EXPECT_THAT(saved, ::testing::ElementsAre(2, 4, 6, 8));
 }
 
-TEST(CoordinatorAsync, AReaderWhomNobodyWaitsForAsksForNothing) {
+TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoHold) {
   FakeJob job(Together());
   job.Start();
   job.OpenSnapshot(1, 60);
@@ -192,7 +192,7 @@ TEST(CoordinatorAsync, AReaderWhomNobodyWaitsForAsksForNothing) {
   EXPECT_GT(job.core->NextDeadline(), job.now);
 }
 
-TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
+TEST(CoordinatorAsync, RestoresLedgerOfCheckpoint) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -207,7 +207,7 @@ TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
   EXPECT_EQ(install.clocks_size(), 0);
 }
 
-TEST(CoordinatorAsync, EndsWhenEverySampleWasAppliedOnce) {
+TEST(CoordinatorAsync, EndsWhenEverySampleIsAppliedOnce) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(100);
   FakeJob job(spec);
@@ -222,7 +222,7 @@ TEST(CoordinatorAsync, EndsWhenEverySampleWasAppliedOnce) {
   EXPECT_EQ(job.Progress().samples(), 320);
 }
 
-TEST(CoordinatorAsync, SuspendSavesEverythingThatWasApplied) {
+TEST(CoordinatorAsync, SuspendSavesAllAppliedSamples) {
   FakeJob job(Asynchronous());
   job.Start();
   job.Update(*job.workers[0], 32);
@@ -235,7 +235,7 @@ TEST(CoordinatorAsync, SuspendSavesEverythingThatWasApplied) {
   EXPECT_EQ(job.manifests.count({1, 1}), 1u);
 }
 
-TEST(CoordinatorAsync, AnUpdateThatOneShardAppliedAndAnotherNeverHeldIsARestoration) {
+TEST(CoordinatorAsync, RestoresIfUpdateAppliedByOneShardIsLostOnAnother) {
   FakeJob job(Asynchronous());
   job.Start();
   job.Update(*job.workers[0], 32, {job.shards[1].get()});
@@ -262,7 +262,7 @@ v1::JobSpec SavedEvery(v1::Mode mode, uint64_t steps) {
   return spec;
 }
 
-TEST(CoordinatorModes, TheStepsOfASynchronousJobAreItsLedger) {
+TEST(CoordinatorModes, StepsOfSynchronousJobBecomeLedger) {
   FakeJob job(SavedEvery(v1::SYNCHRONOUS, 5));
   job.Start();
   job.Train(6);
@@ -281,7 +281,7 @@ TEST(CoordinatorModes, TheStepsOfASynchronousJobAreItsLedger) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorModes, ALedgerWithoutHolesUpToAStepIsThatStep) {
+TEST(CoordinatorModes, LedgerWithoutHolesBecomesStep) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 3));
   job.Start();
   for (int i = 0; i < 6; ++i) job.Update(*job.workers[0], 16);
@@ -299,7 +299,7 @@ TEST(CoordinatorModes, ALedgerWithoutHolesUpToAStepIsThatStep) {
   EXPECT_EQ(job.Progress().step(), 10u);
 }
 
-TEST(CoordinatorModes, WhatALedgerLeftOpenIsTrainedAsynchronouslyFirst) {
+TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
   job.Start();
   job.Update(*job.workers[0], 32, {}, /*from=*/16);  // [16, 48)
@@ -327,7 +327,7 @@ TEST(CoordinatorModes, WhatALedgerLeftOpenIsTrainedAsynchronouslyFirst) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorModes, AJobThatIsSuspendedBetweenTheModesGoesOnWithWhatIsOpen) {
+TEST(CoordinatorModes, JobSuspendedBetweenModesContinuesWithOpenSamples) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
   job.Start();
   job.Update(*job.workers[0], 32, {}, /*from=*/16);

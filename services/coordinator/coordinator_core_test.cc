@@ -42,7 +42,7 @@ uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
 
 // ---- admissions: FakeJob checks that they are sent before a worker is told of a shard
 
-TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
+TEST(CoordinatorAdmissions, SendsListOfLivingWorkersToEachShardWhenItChanges) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   for (FakeShard* shard : job.Shards()) {
@@ -60,7 +60,7 @@ TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
   }
 }
 
-TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
+TEST(CoordinatorAdmissions, SendsListAgainToReturningShard) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeShard& shard = *job.shards[0];
@@ -72,7 +72,7 @@ TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
   EXPECT_THAT(AdmittedBy(shard), ::testing::ElementsAre(0, 1, 2));
 }
 
-TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpelled) {
+TEST(CoordinatorAdmissions, WorkerWithoutStreamStaysAdmittedUntilExpelled) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Break(*job.workers[1]);
@@ -83,7 +83,7 @@ TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpell
 
 // ---- start
 
-TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole) {
+TEST(CoordinatorStart, InstallsFirstViewWhenAllShardsHoldVersionZero) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   const v1::View& view = job.core->view();
@@ -103,7 +103,7 @@ TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole)
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 }
 
-TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerAndShortlyForTheOthers) {
+TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerThenShortlyForOthers) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -115,7 +115,7 @@ TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerAndShortlyForTheOthers) {
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0));
 }
 
-TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
+TEST(CoordinatorStart, WaitsTwoSecondsForSecondWantedWorker) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -127,7 +127,7 @@ TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, WorkersThatComeOneAfterTheOtherBeginTogether) {
+TEST(CoordinatorStart, WorkersThatComeInShortOrderBeginTogether) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(4);
   FakeJob job(spec);
@@ -143,7 +143,7 @@ TEST(CoordinatorStart, WorkersThatComeOneAfterTheOtherBeginTogether) {
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0, 1, 2));
 }
 
-TEST(CoordinatorStart, WorkersThatComeSlowlyHoldTheFirstUpForHalfAMinuteAtMost) {
+TEST(CoordinatorStart, SlowWorkersDelayTheFirstForAtMostHalfAMinute) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(40);
   spec.mutable_training()->set_global_batch_size(160);
@@ -159,7 +159,7 @@ TEST(CoordinatorStart, WorkersThatComeSlowlyHoldTheFirstUpForHalfAMinuteAtMost) 
   EXPECT_EQ(job.core->view().workers_size(), 20);
 }
 
-TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
+TEST(CoordinatorStart, AsksAnotherWorkerIfAskedWorkerDies) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -177,7 +177,7 @@ TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
   EXPECT_EQ(job.claims.size(), 1u) << "nothing was trained: it is the same attempt";
 }
 
-TEST(CoordinatorStart, AWorkerThatDoesNotBringVersionZeroInTimeIsReplaced) {
+TEST(CoordinatorStart, AsksNextWorkerIfVersionZeroIsLate) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_timeouts()->set_birth(3);
   FakeJob job(spec);
@@ -193,7 +193,7 @@ TEST(CoordinatorStart, AWorkerThatDoesNotBringVersionZeroInTimeIsReplaced) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, AShardThatDiesDuringBirthIsWaitedForAndTheBirthBeginsAnew) {
+TEST(CoordinatorStart, RestartsBirthAfterShardIsReplaced) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -208,7 +208,7 @@ TEST(CoordinatorStart, AShardThatDiesDuringBirthIsWaitedForAndTheBirthBeginsAnew
   EXPECT_EQ(job.core->view().shards_size(), 2);
 }
 
-TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
+TEST(CoordinatorStart, RefusesWorkerWithAnotherModelAndNamesDifference) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers.push_back(std::make_unique<FakeWorker>(&job, v1::WORKER, 2, 999));
@@ -223,7 +223,7 @@ TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 }
 
-TEST(CoordinatorStart, AJobOfWorkersWithDifferentModelsFailsWithBothOfThem) {
+TEST(CoordinatorStart, FailsIfWorkersHaveDifferentModelsAndNamesBoth) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -239,7 +239,7 @@ TEST(CoordinatorStart, AJobOfWorkersWithDifferentModelsFailsWithBothOfThem) {
 }
 
 // It is ready first, and trains before the others come.
-TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
+TEST(CoordinatorStart, OneWorkerCannotImposeAnotherModel) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(3);
   spec.mutable_checkpoint()->set_interval_steps(2);
@@ -260,7 +260,7 @@ TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
   EXPECT_THAT(job.exit->message, HasSubstr("worker-0 and worker-2 have different models"));
 }
 
-TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnotherModel) {
+TEST(CoordinatorStart, RestoredJobLosesOnlyWorkerWithAnotherModel) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -282,7 +282,7 @@ TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnothe
             "training is complete; refused for another model or other data: worker-1");
 }
 
-TEST(CoordinatorStart, AModelLargerThanAnyFailsTheJobWithTheBound) {
+TEST(CoordinatorStart, FailsWithBoundIfModelIsTooLarge) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -294,7 +294,7 @@ TEST(CoordinatorStart, AModelLargerThanAnyFailsTheJobWithTheBound) {
   EXPECT_THAT(job.exit->message, HasSubstr("kMaxTableBytes"));
 }
 
-TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIsReady) {
+TEST(CoordinatorStart, KnowsStepToContinueAtBeforeAnyWorkerIsReady) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -314,7 +314,7 @@ TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIs
   EXPECT_EQ(job.Progress().step(), 5);
 }
 
-TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
+TEST(CoordinatorStart, FailsWithReasonIfStorageIsNotWritable) {
   FakeJob job(FakeJob::Spec());
   job.storage_error = absl::PermissionDeniedError("checkpoints: permission denied");
   job.Pump();
@@ -323,7 +323,7 @@ TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
   EXPECT_THAT(job.exit->message, HasSubstr("checkpoints: permission denied"));
 }
 
-TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
+TEST(CoordinatorStart, ReadsStorageAgainAfterTransientError) {
   FakeJob job(FakeJob::Spec());
   job.storage_error = absl::UnavailableError("stale handle");
   job.Pump();
@@ -333,7 +333,7 @@ TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTakes) {
+TEST(CoordinatorStart, ExpelsNoProcessWhileStorageIsRead) {
   FakeJob job(FakeJob::Spec());
   job.hold_storage = true;
   job.heartbeats = false;  // a process says nothing before its registration is answered
@@ -350,7 +350,7 @@ TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTak
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
+TEST(CoordinatorStart, ExpelsSilentMemberAfterStorageIsRead) {
   FakeJob job(FakeJob::Spec());
   job.hold_storage = true;
   job.heartbeats = false;
@@ -362,7 +362,7 @@ TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
   EXPECT_TRUE(job.HasEvent("worker-0: sent nothing for 5s"));
 }
 
-TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {
+TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
   for (const bool bit_exact : {true, false}) {
     for (const bool same : {true, false}) {
       v1::JobSpec spec = FakeJob::Spec();
@@ -387,7 +387,7 @@ TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {
   }
 }
 
-TEST(CoordinatorStart, WhoLosesTheClaimExits) {
+TEST(CoordinatorStart, ExitsIfAnotherCoordinatorHasTheClaim) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.claims.emplace_back().set_attempt(1);  // between the reading and the claim
@@ -401,7 +401,7 @@ TEST(CoordinatorStart, WhoLosesTheClaimExits) {
 
 // ---- registration
 
-TEST(CoordinatorRegistration, MessagesThatBreakTheContractCloseTheStreamAndNothingElse) {
+TEST(CoordinatorRegistration, InvalidMessageClosesOnlyItsStream) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -415,7 +415,7 @@ TEST(CoordinatorRegistration, MessagesThatBreakTheContractCloseTheStreamAndNothi
   EXPECT_TRUE(worker.closed.ok());
 }
 
-TEST(CoordinatorRegistration, AProcessOfAnotherJobIsRefused) {
+TEST(CoordinatorRegistration, RefusesProcessOfAnotherJob) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker stranger(&job, v1::WORKER, 5, 4711);
@@ -436,7 +436,7 @@ TEST(CoordinatorRegistration, AProcessOfAnotherJobIsRefused) {
 
 // ---- view changes
 
-TEST(CoordinatorViews, AWorkersDeathStopsAtOnceAndTheOthersTakeItsMicrobatches) {
+TEST(CoordinatorViews, WorkerDeathPausesAtOnceAndOthersTakeItsMicrobatches) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -456,7 +456,7 @@ TEST(CoordinatorViews, AWorkersDeathStopsAtOnceAndTheOthersTakeItsMicrobatches) 
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, AJoinWaitsForTheStepUnderWay) {
+TEST(CoordinatorViews, JoinWaitsForCurrentStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -472,7 +472,7 @@ TEST(CoordinatorViews, AJoinWaitsForTheStepUnderWay) {
   }
 }
 
-TEST(CoordinatorViews, JoinsWithinAShortMomentAreOneChange) {
+TEST(CoordinatorViews, JoinsInShortOrderAreOneChange) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -485,7 +485,7 @@ TEST(CoordinatorViews, JoinsWithinAShortMomentAreOneChange) {
   EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
 }
 
-TEST(CoordinatorViews, ADeathWhileAJoinWaitsForItsStepOverridesIt) {
+TEST(CoordinatorViews, DeathOverridesWaitingJoin) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -499,7 +499,7 @@ TEST(CoordinatorViews, ADeathWhileAJoinWaitsForItsStepOverridesIt) {
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, ADeathWhileAViewIsInstalledBeginsTheNextChangeAtOnce) {
+TEST(CoordinatorViews, DeathDuringInstallBeginsNextChangeAtOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -516,7 +516,7 @@ TEST(CoordinatorViews, ADeathWhileAViewIsInstalledBeginsTheNextChangeAtOnce) {
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, ASuspectThatReturnsWithinASecondStaysAMember) {
+TEST(CoordinatorViews, SuspectThatReturnsWithinASecondStaysMember) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -531,7 +531,7 @@ TEST(CoordinatorViews, ASuspectThatReturnsWithinASecondStaysAMember) {
   EXPECT_FALSE(worker.refusal.has_value());
 }
 
-TEST(CoordinatorViews, ASuspectThatDoesNotReturnIsExpelledAfterASecond) {
+TEST(CoordinatorViews, ExpelsSuspectAfterASecond) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -542,7 +542,7 @@ TEST(CoordinatorViews, ASuspectThatDoesNotReturnIsExpelledAfterASecond) {
   EXPECT_EQ(job.core->view().workers_size(), 1);
 }
 
-TEST(CoordinatorViews, AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAgain) {
+TEST(CoordinatorViews, ExpelsFrozenWorkerAndNeverReadmitsIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -559,7 +559,7 @@ TEST(CoordinatorViews, AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAga
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
 }
 
-TEST(CoordinatorViews, AShardWhoseInstallWasLostGetsItAgain) {
+TEST(CoordinatorViews, RepeatsInstallThatShardMissed) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -575,7 +575,7 @@ TEST(CoordinatorViews, AShardWhoseInstallWasLostGetsItAgain) {
   EXPECT_EQ(job.Version(), 3);
 }
 
-TEST(CoordinatorViews, AShardThatMissedAViewCountsAtThatViewsFirstStep) {
+TEST(CoordinatorViews, ShardThatMissedViewCountsAtItsFirstStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -590,7 +590,7 @@ TEST(CoordinatorViews, AShardThatMissedAViewCountsAtThatViewsFirstStep) {
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(CoordinatorViews, AWorkerThatLeavesGoesOnUntilAViewWithoutIt) {
+TEST(CoordinatorViews, LeavingWorkerContinuesUntilViewWithoutIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -608,7 +608,7 @@ TEST(CoordinatorViews, AWorkerThatLeavesGoesOnUntilAViewWithoutIt) {
   EXPECT_FALSE(job.HasEvent("worker-0:")) << "it left in order";
 }
 
-TEST(CoordinatorViews, AViewWithoutWorkersWaitsForOne) {
+TEST(CoordinatorViews, ViewWithoutWorkersWaitsForOne) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -637,7 +637,7 @@ TEST(CoordinatorViews, MicrobatchesFollowMeasuredSpeed) {
   EXPECT_EQ(job.ViewNumber(), number) << "then it stays";
 }
 
-TEST(CoordinatorViews, WorkersBeyondTheNumberOfMicrobatchesStandBy) {
+TEST(CoordinatorViews, WorkersBeyondNumberOfMicrobatchesAreSpare) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_microbatch_size(32);
   FakeJob job(spec);
@@ -650,7 +650,7 @@ TEST(CoordinatorViews, WorkersBeyondTheNumberOfMicrobatchesStandBy) {
   EXPECT_NE(job.core->view().workers(0).process().index(), member);
 }
 
-TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
+TEST(CoordinatorViews, FrozenCoordinatorExpelsNoProcessForItsOwnPause) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.now += absl::Seconds(30);
@@ -662,7 +662,7 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
 }
 
 // The shards have answered; their answers wait in the streams of the coordinator.
-TEST(CoordinatorViews, ACoordinatorThatStoodStillReadsTheAnswersOfAViewChangeBeforeItJudges) {
+TEST(CoordinatorViews, FrozenCoordinatorReadsRepliesOfViewChangeBeforeItExpels) {
   for (const bool timer_first : {true, false}) {
     FakeJob job(FakeJob::Spec());
     job.Start();
@@ -686,7 +686,7 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillReadsTheAnswersOfAViewChangeBef
 }
 
 // It ran again just after a deadline: too soon for a timer that is late.
-TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBeforeItJudges) {
+TEST(CoordinatorViews, CoordinatorFrozenUntilDeadlineReadsMessagesBeforeItExpels) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -709,7 +709,7 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBefo
 
 // ---- restoration
 
-TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
+TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -736,7 +736,7 @@ TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
   EXPECT_EQ(job.manifests.count({2, 10}), 1u);
 }
 
-TEST(CoordinatorRestoration, WithoutACheckpointItIsANewBirth) {
+TEST(CoordinatorRestoration, StartsNewModelWithoutCheckpoint) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(8);
@@ -748,7 +748,7 @@ TEST(CoordinatorRestoration, WithoutACheckpointItIsANewBirth) {
   EXPECT_FALSE(job.claims[1].has_parent());
 }
 
-TEST(CoordinatorRestoration, AShardThatDoesNotAnswerAPauseIsLost) {
+TEST(CoordinatorRestoration, ShardThatDoesNotAnswerPauseIsLost) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -760,7 +760,7 @@ TEST(CoordinatorRestoration, AShardThatDoesNotAnswerAPauseIsLost) {
   EXPECT_TRUE(job.HasEvent("ps-0"));
 }
 
-TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm) {
+TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -785,7 +785,7 @@ TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm)
   EXPECT_TRUE(job.HasEvent("attempt 3: resumed from the checkpoint of attempt 1, step 5"));
 }
 
-TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
+TEST(CoordinatorRestoration, FailsWithReasonAtBackoffLimit) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.set_backoff_limit(1);
   FakeJob job(spec);
@@ -803,7 +803,7 @@ TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
   EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
 }
 
-TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
+TEST(CoordinatorRestoration, NamesDamagedCheckpointAndUsesOlder) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -817,7 +817,7 @@ TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
   EXPECT_TRUE(job.HasEvent("skipped: step 8 is damaged"));
 }
 
-TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadFailsTheJob) {
+TEST(CoordinatorRestoration, FailsIfShardCannotLoadCheckpointThatStorageAccepts) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -830,7 +830,7 @@ TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadF
   EXPECT_THAT(job.Progress().reason(), HasSubstr("partition-00001.safetensors"));
 }
 
-TEST(CoordinatorRestoration, ACheckpointOfAnotherModelFailsTheJobAndSaysWhatDiffers) {
+TEST(CoordinatorRestoration, FailsWithDifferenceIfCheckpointIsOfAnotherModel) {
   FakeJob job(FakeJob::Spec());
   v1::Manifest manifest;
   manifest.mutable_checkpoint()->set_attempt(1);
@@ -846,7 +846,7 @@ TEST(CoordinatorRestoration, ACheckpointOfAnotherModelFailsTheJobAndSaysWhatDiff
   EXPECT_THAT(job.Progress().reason(), HasSubstr("tensor 0 is w, not v"));
 }
 
-TEST(CoordinatorRestoration, ACoordinatorThatSeesANewerOneExits) {
+TEST(CoordinatorRestoration, ExitsIfNewerCoordinatorClaims) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -861,7 +861,7 @@ TEST(CoordinatorRestoration, ACoordinatorThatSeesANewerOneExits) {
   EXPECT_THAT(job.exit->message, HasSubstr("newer coordinator"));
 }
 
-TEST(CoordinatorRestoration, ACoordinatorToWhichAShardComesBackWithANewerTermExits) {
+TEST(CoordinatorRestoration, ExitsIfShardReturnsWithNewerTerm) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeShard& shard = *job.shards[0];
@@ -874,7 +874,7 @@ TEST(CoordinatorRestoration, ACoordinatorToWhichAShardComesBackWithANewerTermExi
 
 // ---- the end
 
-TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards) {
+TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[0]->silent_cuts = true;
@@ -899,7 +899,7 @@ TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards)
   EXPECT_EQ(job.Progress().samples(), 640);
 }
 
-TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
+TEST(CoordinatorEnd, FinishedJobAnswersFinished) {
   FakeJob job(FakeJob::Spec());
   job.claims.emplace_back().set_attempt(1);
   job.claims.emplace_back().set_attempt(2);
@@ -915,7 +915,7 @@ TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
-TEST(CoordinatorEnd, AWorkerThatStartsAgainWhileTheJobEndsLearnsThatItHasEnded) {
+TEST(CoordinatorEnd, TellsRestartedWorkerThatJobHasEnded) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(18);
@@ -930,7 +930,7 @@ TEST(CoordinatorEnd, AWorkerThatStartsAgainWhileTheJobEndsLearnsThatItHasEnded) 
   EXPECT_TRUE(job.exit.has_value());
 }
 
-TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobHasEnded) {
+TEST(CoordinatorEnd, TellsUnregisteredProcessThatJobHasEnded) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(19);
@@ -950,7 +950,7 @@ TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobH
   EXPECT_TRUE(job.exit.has_value());
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {
+TEST(CoordinatorEnd, WaitingCoordinatorExitsIfAnotherEndsJob) {
   FakeJob job(FakeJob::Spec());  // nobody comes: they are with the other one
   v1::Claim claim;
   claim.set_attempt(1);
@@ -967,7 +967,7 @@ TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {
   EXPECT_EQ(job.exit->message, "the job has finished");
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) {
+TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoint) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -994,7 +994,7 @@ TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) 
   EXPECT_EQ(job.claims.back().parent().step(), 5u);
 }
 
-TEST(CoordinatorStart, DoesNotClaimAnAttemptAgainThatAShardKnows) {
+TEST(CoordinatorStart, DoesNotClaimAttemptThatShardKnows) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1008,7 +1008,7 @@ TEST(CoordinatorStart, DoesNotClaimAnAttemptAgainThatAShardKnows) {
   EXPECT_FALSE(job.exit.has_value());
 }
 
-TEST(CoordinatorStart, TakesAHigherTermThanTheOneThatADamagedClaimMayHaveHad) {
+TEST(CoordinatorStart, TakesHigherTermThanDamagedClaimMayHave) {
   FakeJob job(FakeJob::Spec());
   v1::Claim claim;
   claim.set_format_version(kClaimFormatVersion);
@@ -1022,7 +1022,7 @@ TEST(CoordinatorStart, TakesAHigherTermThanTheOneThatADamagedClaimMayHaveHad) {
   EXPECT_GT(job.claims.back().term().counter(), 5u);
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) {
+TEST(CoordinatorEnd, RestoringCoordinatorDoesNotClaimAfterLaterCoordinator) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1037,7 +1037,7 @@ TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) 
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
-TEST(CoordinatorEnd, ALaterCoordinatorThatClaimedFirstWinsOverTheEnd) {
+TEST(CoordinatorEnd, EarlierClaimOfLaterCoordinatorWinsOverEnd) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(19);
@@ -1048,7 +1048,7 @@ TEST(CoordinatorEnd, ALaterCoordinatorThatClaimedFirstWinsOverTheEnd) {
   EXPECT_EQ(job.manifests.count({1, 20}), 0u) << "claims are read again before the manifest";
 }
 
-TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
+TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(7);
@@ -1068,7 +1068,7 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
   EXPECT_EQ(job.claims.size(), 1u) << "no end record";
 }
 
-TEST(CoordinatorEnd, ASuspendedJobGoesOnAtTheSameStep) {
+TEST(CoordinatorEnd, SuspendedJobContinuesAtSameStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(7);
@@ -1093,7 +1093,7 @@ TEST(CoordinatorEnd, ASuspendedJobGoesOnAtTheSameStep) {
   EXPECT_EQ(resumed.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorEnd, ASuspendThatCannotSaveIsBounded) {
+TEST(CoordinatorEnd, SuspendThatCannotSaveIsBounded) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_timeouts()->set_suspend_checkpoint(4);
   FakeJob job(spec);
@@ -1111,7 +1111,7 @@ TEST(CoordinatorEnd, ASuspendThatCannotSaveIsBounded) {
   EXPECT_TRUE(job.HasEvent("without a new checkpoint"));
 }
 
-TEST(CoordinatorEnd, AFailureFailsTheJobWithWhoSaidIt) {
+TEST(CoordinatorEnd, FailureFailsJobAndNamesProcess) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1124,7 +1124,7 @@ TEST(CoordinatorEnd, AFailureFailsTheJobWithWhoSaidIt) {
   EXPECT_EQ(job.exit->message, "worker-1: the gradient of fc1.weight is not finite");
 }
 
-TEST(CoordinatorEnd, AProcessThatDoesNotLeaveIsNotWaitedForForever) {
+TEST(CoordinatorEnd, DoesNotWaitForeverForProcessToLeave) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers[0]->frozen = true;

@@ -37,7 +37,7 @@ std::vector<uint64_t> SavedSteps(const FakeJob& job) {
 
 // ---- checkpoints
 
-TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndTheNewestAreKept) {
+TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndNewestAreKept) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(20);
@@ -65,7 +65,7 @@ TEST(CoordinatorCheckpoints, AreMadeEveryNSeconds) {
   EXPECT_LE(job.manifests.size(), 3u);
 }
 
-TEST(CoordinatorCheckpoints, AParentIsKeptUntilTheAttemptHasItsOwn) {
+TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
   v1::JobSpec spec = CheckpointEvery(5);
   spec.mutable_checkpoint()->set_max_to_keep(1);
   FakeJob job(spec);
@@ -81,7 +81,7 @@ TEST(CoordinatorCheckpoints, AParentIsKeptUntilTheAttemptHasItsOwn) {
   EXPECT_EQ(job.manifests.at({2, 10}).parent().step(), 5);
 }
 
-TEST(CoordinatorCheckpoints, AFallBackDropsThePinButNotTheRequest) {
+TEST(CoordinatorCheckpoints, FallBackDropsPinButKeepsCut) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -95,7 +95,7 @@ TEST(CoordinatorCheckpoints, AFallBackDropsThePinButNotTheRequest) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(5));
 }
 
-TEST(CoordinatorCheckpoints, ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed) {
+TEST(CoordinatorCheckpoints, CutWithMissingPinIsReplacedByLaterStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->silent_cuts = true;
@@ -109,7 +109,7 @@ TEST(CoordinatorCheckpoints, ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed) {
   EXPECT_GT(SavedSteps(job)[0], 7);
 }
 
-TEST(CoordinatorCheckpoints, AShardThatIsPastTheStepGetsALaterOne) {
+TEST(CoordinatorCheckpoints, ShardPastTheStepGetsLaterStep) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_seconds(1);
   FakeJob job(spec);
@@ -125,7 +125,7 @@ TEST(CoordinatorCheckpoints, AShardThatIsPastTheStepGetsALaterOne) {
   EXPECT_GE(SavedSteps(job)[0], 10);
 }
 
-TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
+TEST(CoordinatorCheckpoints, ReportsFullDiskAndContinuesTraining) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->disk_full = true;
@@ -140,7 +140,7 @@ TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
   EXPECT_THAT(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
+TEST(CoordinatorCheckpoints, LastCheckpointWaitsForDiskAndReportsItOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -165,7 +165,7 @@ TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
+TEST(CoordinatorCheckpoints, JobThatWaitsForDiskAtItsEndCanBeStopped) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -182,7 +182,7 @@ TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
   EXPECT_EQ(job.claims.size(), 1u) << "it can be run again";
 }
 
-TEST(CoordinatorCheckpoints, AnEndThatCannotBeRecordedWaitsForTheDiskToo) {
+TEST(CoordinatorCheckpoints, EndRecordWaitsForDisk) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.claim_error = absl::ResourceExhaustedError("no space left on device");
@@ -212,7 +212,7 @@ v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64
   return message;
 }
 
-TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
+TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -246,7 +246,7 @@ TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(name.step()));
 }
 
-TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheCheckpoint) {
+TEST(CoordinatorCheckpoints, FileOfForeignPartitionFailsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
@@ -261,7 +261,7 @@ TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheChec
   EXPECT_THAT(SavedSteps(job), IsEmpty());
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
+TEST(CoordinatorCheckpoints, LastCheckpointIsSavedOnceDiskHasRoom) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -273,7 +273,7 @@ TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(20));
 }
 
-TEST(CoordinatorCheckpoints, WhatAFailedOneHasWrittenIsRemovedAtOnce) {
+TEST(CoordinatorCheckpoints, FilesOfFailedCheckpointAreRemovedAtOnce) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->disk_full = true;
@@ -285,7 +285,7 @@ TEST(CoordinatorCheckpoints, WhatAFailedOneHasWrittenIsRemovedAtOnce) {
   EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "nothing that is complete";
 }
 
-TEST(CoordinatorCheckpoints, WhatOneThatWasGivenUpHasWrittenIsRemovedWithTheNext) {
+TEST(CoordinatorCheckpoints, FilesOfAbandonedCheckpointAreRemovedWithTheNext) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->silent_cuts = true;
@@ -299,7 +299,7 @@ TEST(CoordinatorCheckpoints, WhatOneThatWasGivenUpHasWrittenIsRemovedWithTheNext
   EXPECT_THAT(job.removed, Not(Contains(std::make_pair(1, SavedSteps(job)[0]))));
 }
 
-TEST(CoordinatorCheckpoints, NoneIsBegunWhileFilesOfItsNameMayStillBeRemoved) {
+TEST(CoordinatorCheckpoints, NoneBeginsWhileFilesOfItsNameMayBeRemoved) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = job.hold_removals = true;
@@ -316,7 +316,7 @@ TEST(CoordinatorCheckpoints, NoneIsBegunWhileFilesOfItsNameMayStillBeRemoved) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {
+TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.manifest_error = absl::ResourceExhaustedError("disk full");
@@ -328,7 +328,7 @@ TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(10));
 }
 
-TEST(CoordinatorCheckpoints, AWorkersDeathWhileFilesAreWrittenDoesNotLoseTheCheckpoint) {
+TEST(CoordinatorCheckpoints, WorkerDeathDuringWriteKeepsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.hold_manifest = true;
@@ -346,7 +346,7 @@ TEST(CoordinatorCheckpoints, AWorkersDeathWhileFilesAreWrittenDoesNotLoseTheChec
 
 // ---- evaluation
 
-TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
+TEST(CoordinatorEvaluation, MembersShareHeldOutSamplesAtOneVersion) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.Train(6);
@@ -370,7 +370,7 @@ TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
       << "the pin is freed";
 }
 
-TEST(CoordinatorEvaluation, WarnsOnceWhereWorkersHaveNoEvaluationData) {
+TEST(CoordinatorEvaluation, WarnsOnceIfWorkersHaveNoEvaluationData) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_data()->mutable_evaluation()->set_max_samples(10);
   FakeJob job(spec);
@@ -410,7 +410,7 @@ void LetEvaluate(FakeJob& job) {
   }
 }
 
-TEST(CoordinatorEvaluation, EachDueVersionIsEvaluatedAndNoOtherHoweverFastTheTraining) {
+TEST(CoordinatorEvaluation, EvaluatesExactlyTheDueVersionsAtAnySpeed) {
   FakeJob job(EvaluateEvery(1));
   job.Start();
   for (int step = 0; step < 7; ++step) {  // a version is committed by the step after it
@@ -420,7 +420,7 @@ TEST(CoordinatorEvaluation, EachDueVersionIsEvaluatedAndNoOtherHoweverFastTheTra
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
-TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIsEvaluated) {
+TEST(CoordinatorEvaluation, TrainingStopsAtDueVersionWhileAnotherIsEvaluated) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   EXPECT_FALSE(job.Progress().has_evaluating_step());
@@ -435,7 +435,7 @@ TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIs
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12, 15));
 }
 
-TEST(CoordinatorEvaluation, WhoJoinsWhereTrainingStandsStillDoesNotMakeItSkipAVersion) {
+TEST(CoordinatorEvaluation, JoinDuringHoldSkipsNoDueVersion) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -450,7 +450,7 @@ TEST(CoordinatorEvaluation, WhoJoinsWhereTrainingStandsStillDoesNotMakeItSkipAVe
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6));
 }
 
-TEST(CoordinatorEvaluation, AShardThatComesBackIsToldWhereToStandStill) {
+TEST(CoordinatorEvaluation, ReturningShardGetsHoldAgain) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   job.Train(4);
@@ -463,7 +463,7 @@ TEST(CoordinatorEvaluation, AShardThatComesBackIsToldWhereToStandStill) {
   EXPECT_EQ(shard.hold, 9);
 }
 
-TEST(CoordinatorEvaluation, NobodyWaitsLongForAReaderOrForAStorageThatIsSlow) {
+TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -476,7 +476,7 @@ TEST(CoordinatorEvaluation, NobodyWaitsLongForAReaderOrForAStorageThatIsSlow) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the last one";
 }
 
-TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
+TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -497,7 +497,7 @@ TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
   EXPECT_EQ(job.Version(), 16);
 }
 
-TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
+TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_training()->set_steps(60);
   spec.mutable_checkpoint()->set_interval_steps(3);
@@ -539,7 +539,7 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   EXPECT_THAT(EvaluatedSteps(job), Contains(missed + 4));
 }
 
-TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
+TEST(CoordinatorEvaluation, DoesNotWaitForRemovalOfFiles) {
   v1::JobSpec spec = EvaluateEvery(3);
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -551,7 +551,7 @@ TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12));
 }
 
-TEST(CoordinatorEvaluation, AVersionThatIsDueAndThatAnAttemptBeginsWithIsEvaluated) {
+TEST(CoordinatorEvaluation, EvaluatesDueVersionThatAttemptBeginsWith) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -573,7 +573,7 @@ TEST(CoordinatorEvaluation, AVersionThatIsDueAndThatAnAttemptBeginsWithIsEvaluat
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 was evaluated";
 }
 
-TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
+TEST(CoordinatorEvaluation, TrainingContinuesAfterAbandonedEvaluation) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   for (FakeWorker* worker : job.Workers()) worker->evaluation_error = "no memory";
@@ -581,7 +581,7 @@ TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
   EXPECT_EQ(job.Version(), 7);
 }
 
-TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
+TEST(CoordinatorEvaluation, ReportsPerplexityOfLanguageModel) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->set_format(v1::DataSpec::TEXT);
   FakeJob job(spec);
@@ -595,7 +595,7 @@ TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
   EXPECT_FALSE(other.Progress().last_evaluation().has_perplexity());
 }
 
-TEST(CoordinatorEvaluation, APerplexityThatIsLowEnoughEndsTheTraining) {
+TEST(CoordinatorEvaluation, LowPerplexityEndsTraining) {
   for (const bool reached : {true, false}) {
     v1::JobSpec spec = EvaluateEvery(5);
     spec.mutable_data()->set_format(v1::DataSpec::TEXT);
@@ -609,7 +609,7 @@ TEST(CoordinatorEvaluation, APerplexityThatIsLowEnoughEndsTheTraining) {
   }
 }
 
-TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {
+TEST(CoordinatorEvaluation, RangeOfDeadEvaluatorGoesToAnother) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.workers[0]->evaluates = false;
@@ -620,7 +620,7 @@ TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, AnEvaluatorThatComesBackIsAskedAgain) {
+TEST(CoordinatorEvaluation, ReturningEvaluatorIsAskedAgain) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -632,7 +632,7 @@ TEST(CoordinatorEvaluation, AnEvaluatorThatComesBackIsAskedAgain) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, SharesACutWithACheckpointAtTheSameStep) {
+TEST(CoordinatorEvaluation, SharesCutWithCheckpointAtSameStep) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_checkpoint()->set_interval_steps(10);
   FakeJob job(spec);
@@ -642,7 +642,7 @@ TEST(CoordinatorEvaluation, SharesACutWithACheckpointAtTheSameStep) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
 }
 
-TEST(CoordinatorEvaluation, OneThatFailsAgainAndAgainIsGivenUp) {
+TEST(CoordinatorEvaluation, GivesUpAfterRepeatedFailures) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.workers[0]->evaluation_error = "pinned version is gone";
@@ -654,7 +654,7 @@ TEST(CoordinatorEvaluation, OneThatFailsAgainAndAgainIsGivenUp) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
 }
 
-TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
+TEST(CoordinatorEvaluation, CompleteJobIsEvaluatedBeforeItEnds) {
   FakeJob job(EvaluateEvery(50));
   job.Start();
   job.workers[0]->evaluates = false;
@@ -668,7 +668,7 @@ TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
 
-TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndAll) {
+TEST(CoordinatorEvaluation, EvaluatesFirstSamplesDuringTrainingAndAllAtTheEnd) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->mutable_evaluation()->set_max_samples(300);
   FakeJob job(spec);
@@ -691,7 +691,7 @@ TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndA
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
+TEST(CoordinatorEvaluation, NewWorkerRepeatsLastEvaluationIfAllWorkersDie) {
   FakeJob job(EvaluateEvery(50));
   job.Start();
   job.workers[0]->evaluates = job.workers[1]->evaluates = false;
@@ -714,7 +714,7 @@ v1::JobSpec UpToAccuracy(double accuracy) {
   return spec;
 }
 
-TEST(CoordinatorEvaluation, AtTheTargetTheVersionThatIsSavedIsEvaluatedOnAllSamples) {
+TEST(CoordinatorEvaluation, EvaluatesSavedVersionOnAllSamplesAtTarget) {
   FakeJob job(UpToAccuracy(9.5));
   job.Start();
   job.Train(17);
@@ -734,7 +734,7 @@ void AnswerNow(FakeJob& job, FakeWorker& worker) {
   worker.evaluates = false;
 }
 
-TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
+TEST(CoordinatorEvaluation, NewWorkerEvaluatesForDeadWorkersAtTarget) {
   FakeJob job(UpToAccuracy(9.5));
   job.Start();
   job.Train(9);
@@ -756,7 +756,7 @@ TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereMembers) {
+TEST(CoordinatorEvaluation, FormerMembersEvaluateLayersOfShardsAtTarget) {
   v1::JobSpec spec = UpToAccuracy(9.5);
   spec.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
   FakeJob job(spec);
@@ -784,7 +784,7 @@ TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereM
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
+TEST(CoordinatorEvaluation, JobEndsWhenTargetIsReached) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_training()->mutable_target()->set_metric("accuracy");
   spec.mutable_training()->mutable_target()->set_goal("AtLeast");
@@ -807,7 +807,7 @@ TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
 
 // ---- snapshots
 
-TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheReaderEndsItsCall) {
+TEST(CoordinatorSnapshots, PinCommittedVersionUntilReaderEndsItsCall) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -851,7 +851,7 @@ TEST(CoordinatorSnapshots, LastTenMinutesAtMost) {
   }
 }
 
-TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
+TEST(CoordinatorSnapshots, AreRefusedWithoutCommittedVersion) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.OpenSnapshot(41);
@@ -859,7 +859,7 @@ TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
   EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
+TEST(CoordinatorSnapshots, DoNotDelayEndOfJob) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -872,7 +872,7 @@ TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
 }
 
 // A reader that dies, or that never ends its call, costs no checkpoint.
-TEST(CoordinatorSnapshots, CheckpointsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+TEST(CoordinatorSnapshots, MakesCheckpointsOnScheduleWhileReaderHoldsSnapshot) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(2);
@@ -885,7 +885,7 @@ TEST(CoordinatorSnapshots, CheckpointsAreMadeAtTheirStepsWhileAReaderHoldsASnaps
   EXPECT_THAT(job.snapshots[1].snapshot.status().message(), HasSubstr("open another one"));
 }
 
-TEST(CoordinatorSnapshots, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+TEST(CoordinatorSnapshots, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   uint64_t call = 1;
@@ -903,7 +903,7 @@ TEST(CoordinatorSnapshots, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAn
   EXPECT_GE(pinned, 2u) << "the reader reads, too";
 }
 
-TEST(CoordinatorSnapshots, EvaluationsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+TEST(CoordinatorSnapshots, EvaluatesOnScheduleWhileReaderHoldsSnapshot) {
   FakeJob job(EvaluateEvery(4));
   job.Start();
   uint64_t call = 1;
@@ -916,7 +916,7 @@ TEST(CoordinatorSnapshots, EvaluationsAreMadeAtTheirStepsWhileAReaderHoldsASnaps
   EXPECT_EQ(job.Version(), 14) << "no step waited for the reader";
 }
 
-TEST(CoordinatorSnapshots, ACheckpointThatIsDueByTimeDoesNotWaitForAReader) {
+TEST(CoordinatorSnapshots, CheckpointDueByTimeDoesNotWaitForReader) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_steps(100);
   spec.mutable_checkpoint()->set_interval_seconds(3);
@@ -927,7 +927,7 @@ TEST(CoordinatorSnapshots, ACheckpointThatIsDueByTimeDoesNotWaitForAReader) {
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
+TEST(CoordinatorSnapshots, ShareCutOfNearCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -939,7 +939,7 @@ TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
 }
 
 // It pins every version at once, whatever training has reached.
-TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPinned) {
+TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks) {
   FakeJob job(CheckpointEvery(15));
   job.elements = 8;
   job.Start();
@@ -972,7 +972,7 @@ TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPi
   EXPECT_THAT(SavedSteps(job), ElementsAre(15, 20));
 }
 
-TEST(CoordinatorSnapshots, OfAReaderThatOpensAnotherOneEnd) {
+TEST(CoordinatorSnapshots, EndWhenTheirReaderOpensAnother) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.OpenSnapshot(1);
@@ -1004,7 +1004,7 @@ TEST(CoordinatorSnapshots, AreBoundedInNumber) {
   EXPECT_TRUE(job.snapshots.back().snapshot.ok()) << job.snapshots.back().snapshot.status();
 }
 
-TEST(CoordinatorSnapshots, AreNotGivenToAProcessThatIsNoReader) {
+TEST(CoordinatorSnapshots, AreRefusedToOtherProcessesThanReaders) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   v1::OpenSnapshotRequest none;
@@ -1021,7 +1021,7 @@ TEST(CoordinatorSnapshots, AreNotGivenToAProcessThatIsNoReader) {
   }
 }
 
-TEST(CoordinatorSnapshots, TheirReadersAreAdmittedByShardsAsLongAsTheyLast) {
+TEST(CoordinatorSnapshots, ShardsAdmitReadersWhileTheirSnapshotsLast) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   const auto readers = [&] {
@@ -1051,7 +1051,7 @@ TEST(CoordinatorSnapshots, EndWhenTheJobIsRestored) {
   EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(CoordinatorSnapshots, AShardWithoutBlocksKeepsNoReaderWaitingForTheNextCheckpoint) {
+TEST(CoordinatorSnapshots, ReaderDoesNotWaitForNextCheckpointBecauseOfShardWithoutBlocks) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_parameter_server()->set_partitions(2);
   spec.mutable_training()->set_steps(60);

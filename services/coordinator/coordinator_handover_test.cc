@@ -45,7 +45,7 @@ void End(FakeJob& job, FakeProcess& process) {
   job.Kill(process);
 }
 
-TEST(CoordinatorHandOver, AShardThatLeavesIsLetGoWhenWhatItHoldsIsSavedAndNothingIsLost) {
+TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   TrainedJob job(7);
   FakeShard& leaving = *job.shards[0];
   AskToLeave(job, leaving);
@@ -87,7 +87,7 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoration) {
+TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
   TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
@@ -99,7 +99,7 @@ TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoratio
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
+TEST(CoordinatorHandOver, ReleasesShardIfCheckpointTakesTooLong) {
   TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
@@ -113,7 +113,7 @@ TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, ADiskThatIsFullDoesNotFailTheJobOfAShardThatLeaves) {
+TEST(CoordinatorHandOver, FullDiskDoesNotFailJobOfLeavingShard) {
   v1::JobSpec spec = Spec();
   spec.mutable_timeouts()->set_suspend_checkpoint(30);
   TrainedJob job(7, spec);
@@ -129,7 +129,7 @@ TEST(CoordinatorHandOver, ADiskThatIsFullDoesNotFailTheJobOfAShardThatLeaves) {
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorHandOver, AShardMayLeaveBeforeTrainingBegins) {
+TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   FakeJob job(Spec());
   job.Pump();
   job.AddShard(0);
@@ -153,7 +153,7 @@ TEST(CoordinatorHandOver, AShardMayLeaveBeforeTrainingBegins) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
+TEST(CoordinatorHandOver, SuspensionDuringHandOverSuspendsJob) {
   TrainedJob job(7);
   AskToLeave(job, *job.shards[0]);
   v1::SetDesiredRequest desired;
@@ -165,7 +165,7 @@ TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
+TEST(CoordinatorHandOver, AtEndOfJobLeavingShardEndsWithOthers) {
   TrainedJob job(19);
   job.hold_manifest = true;
   job.Train(1);
@@ -182,7 +182,7 @@ TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, WhereAnotherShardDiesFirstTheLeavingOneGoesWithTheAttempt) {
+TEST(CoordinatorHandOver, ReleasesLeavingShardWhenDeathOfAnotherEndsAttempt) {
   v1::JobSpec spec = SavedEveryFiveSteps();
   spec.set_backoff_limit(1);
   TrainedJob job(8, spec);
@@ -195,7 +195,7 @@ TEST(CoordinatorHandOver, WhereAnotherShardDiesFirstTheLeavingOneGoesWithTheAtte
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, AllWorkersMayLeaveInTheLastEvaluationWhichOthersThenDo) {
+TEST(CoordinatorHandOver, NewWorkersFinishLastEvaluationIfAllLeave) {
   v1::JobSpec spec = Spec();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(50);
   FakeJob job(spec);

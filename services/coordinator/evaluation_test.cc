@@ -32,7 +32,7 @@ v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double cor
   return result;
 }
 
-TEST(Evaluation, ResultOfAnotherAttemptOrVersionCountsForNothing) {
+TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}}, kStart);
   ASSERT_EQ(asked.size(), 1u);
@@ -49,7 +49,7 @@ TEST(Evaluation, ResultOfAnotherAttemptOrVersionCountsForNothing) {
   EXPECT_TRUE(evaluation.done());
 }
 
-TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
+TEST(Evaluation, IsDividedBySpeedAndSummed) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);
   ASSERT_EQ(asked.size(), 2u);
@@ -69,7 +69,7 @@ TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
   EXPECT_DOUBLE_EQ(result.seconds(), 2);
 }
 
-TEST(Evaluation, TheResultOfTheFirstSamplesIsToldApart) {
+TEST(Evaluation, ReportsFirstSamplesSeparately) {
   Evaluation::Options options = Options();
   options.first = 200;
   Evaluation evaluation(options);
@@ -88,13 +88,13 @@ TEST(Evaluation, TheResultOfTheFirstSamplesIsToldApart) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).accuracy(), 90);
 }
 
-TEST(Evaluation, FirstSamplesThatAreAllAreNotToldApart) {
+TEST(Evaluation, DoesNotReportFirstSamplesSeparatelyIfTheyAreAll) {
   Evaluation::Options options = Options();
   options.first = 1000;
   EXPECT_FALSE(Evaluation(options).has_first());
 }
 
-TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
+TEST(Evaluation, RangeOfLostMemberGoesToOthers) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
   const auto again = evaluation.Assign({{2, 1}}, kStart);
@@ -109,7 +109,7 @@ TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
 }
 
-TEST(Evaluation, ARepeatedResultCountsOnce) {
+TEST(Evaluation, RepeatedResultCountsOnce) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
@@ -118,13 +118,13 @@ TEST(Evaluation, ARepeatedResultCountsOnce) {
   EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
 }
 
-TEST(Evaluation, WaitsWhenThereIsNobody) {
+TEST(Evaluation, WaitsIfThereIsNoEvaluator) {
   Evaluation evaluation(Options());
   EXPECT_TRUE(evaluation.Assign({}, kStart).empty());
   EXPECT_EQ(evaluation.Assign({{5, 0}}, kStart).size(), 1u);
 }
 
-TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
+TEST(Evaluation, RetriesErrorsAndGivesUpInTheEnd) {
   Evaluation evaluation(Options());
   int tries = 0;
   while (!evaluation.failed()) {
@@ -140,7 +140,7 @@ TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
   EXPECT_EQ(evaluation.last_error(), "out of memory");
 }
 
-TEST(Evaluation, WhatALivingMemberNeverAnswersIsGivenToAnother) {
+TEST(Evaluation, UnansweredRangeOfLivingMemberGoesToAnother) {
   Evaluation::Options options = Options();
   options.patience = absl::Seconds(60);
   Evaluation evaluation(options);
@@ -161,7 +161,7 @@ TEST(Evaluation, WhatALivingMemberNeverAnswersIsGivenToAnother) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
 }
 
-TEST(Evaluation, TheOnlyMemberIsAskedAgainAndGivenUpInTheEnd) {
+TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
   Evaluation::Options options = Options();
   options.patience = absl::Seconds(60);
   Evaluation evaluation(options);

@@ -47,7 +47,7 @@ struct Lie {
 // A job that has trained three steps; a checkpoint's cut is open at a later step.
 class HostileTest : public ::testing::TestWithParam<Lie> {};
 
-TEST_P(HostileTest, IsRefusedAndTheJobGoesOn) {
+TEST_P(HostileTest, IsRefusedAndJobContinues) {
   const Lie& lie = GetParam();
   v1::JobSpec spec = SpecOf(lie.mode);
   if (lie.mode == v1::SYNCHRONOUS) spec.mutable_checkpoint()->set_interval_steps(10);
@@ -188,7 +188,7 @@ struct Answer {
 
 class HostileReplyTest : public ::testing::TestWithParam<Answer> {};
 
-TEST_P(HostileReplyTest, IsRefusedAndTheHonestOneCounts) {
+TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   FakeJob job(SpecOf(GetParam().mode));
   job.Start();
   const bool synchronous = GetParam().mode == v1::SYNCHRONOUS;
@@ -311,7 +311,7 @@ class Liar final : public FakeProcess {
   v1::Register request;
 };
 
-TEST(HostileRegistration, OfAnIndexThatTheJobDoesNotWantIsPutOffUntilItDoes) {
+TEST(HostileRegistration, OfUnwantedIndexIsPostponedUntilJobWantsIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   auto stranger = std::make_unique<FakeWorker>(&job, v1::WORKER, 777, 4711);
@@ -331,7 +331,7 @@ TEST(HostileRegistration, OfAnIndexThatTheJobDoesNotWantIsPutOffUntilItDoes) {
   EXPECT_EQ(job.core->view().workers_size(), 3);
 }
 
-TEST(HostileRegistration, AMemberWhoseIndexIsNotWantedAnyMoreMayReturn) {
+TEST(HostileRegistration, MemberWithIndexThatIsNoLongerWantedMayReturn) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Scale(1);
@@ -342,7 +342,7 @@ TEST(HostileRegistration, AMemberWhoseIndexIsNotWantedAnyMoreMayReturn) {
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(HostileRegistration, WithTheIncarnationOfAnotherProcessIsRefused) {
+TEST(HostileRegistration, WithIncarnationOfAnotherProcessIsRefused) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.OpenSnapshot(1);
@@ -364,7 +364,7 @@ TEST(HostileRegistration, WithTheIncarnationOfAnotherProcessIsRefused) {
   EXPECT_GE(job.Version(), 3);
 }
 
-TEST(HostileRegistration, AWorkersWordAboutTermsAndAttemptsCountsForNothing) {
+TEST(HostileRegistration, IgnoresTermsAndAttemptsThatWorkersReport) {
   for (const bool running : {false, true}) {
     FakeJob job(FakeJob::Spec());
     if (running) {
@@ -417,7 +417,7 @@ TEST(HostileRegistration, NumbersAndTextsAreBounded) {
   EXPECT_FALSE(job.exit.has_value());
 }
 
-TEST(HostileRegistration, AShardsTermThatCannotBeEndsNoCoordinator) {
+TEST(HostileRegistration, ImpossibleTermOfShardEndsNoCoordinator) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   Liar liar(&job, Stranger(job, v1::SHARD, 1, 4711));
@@ -431,7 +431,7 @@ TEST(HostileRegistration, AShardsTermThatCannotBeEndsNoCoordinator) {
   EXPECT_EQ(job.core->view().id().term().counter(), 1);
 }
 
-TEST(HostileStreams, OnWhichNoProcessRegistersAreBoundedInNumber) {
+TEST(HostileStreams, WithoutRegistrationAreBoundedInNumber) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   for (StreamId stream = 1'000'000; stream < 1'000'000 + 4096; ++stream) {
@@ -446,7 +446,7 @@ TEST(HostileStreams, OnWhichNoProcessRegistersAreBoundedInNumber) {
 
 // ---- members
 
-TEST(HostileMember, ThatBreaksTheContractAgainAndAgainIsExpelled) {
+TEST(HostileMember, ThatRepeatedlyBreaksContractIsExpelled) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker& liar = *job.workers[1];
@@ -467,7 +467,7 @@ v1::MemberMessage Failure(const std::string& reason) {
   return message;
 }
 
-TEST(HostileMember, TheFailureOfAWorkerThatWasNeverNeededFailsNothingButItself) {
+TEST(HostileMember, FailureOfUnneededWorkerFailsOnlyThatWorker) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Kill(*job.workers[1]);
@@ -485,7 +485,7 @@ TEST(HostileMember, TheFailureOfAWorkerThatWasNeverNeededFailsNothingButItself) 
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(HostileMember, TheFailureOfAMemberFailsTheJobInText) {
+TEST(HostileMember, FailureOfMemberFailsJobWithPrintableReason) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers[1]->Say(Failure("no \xff" + std::string(100'000, 'x')));
@@ -495,7 +495,7 @@ TEST(HostileMember, TheFailureOfAMemberFailsTheJobInText) {
   EXPECT_LT(job.Progress().reason().size(), 5000u);
 }
 
-TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
+TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -541,7 +541,7 @@ TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
 
 // ---- evaluation
 
-TEST(HostileEvaluation, AResultThatCannotBeIsGivenToAnotherWorker) {
+TEST(HostileEvaluation, RangeOfImpossibleResultGoesToAnotherWorker) {
   const std::vector<std::function<void(v1::EvaluationResult*)>> changes = {
       [](auto* result) { result->set_count(result->count() + 1); },
       [](auto* result) { result->set_count(0); },
@@ -578,7 +578,7 @@ TEST(HostileEvaluation, AResultThatCannotBeIsGivenToAnotherWorker) {
   }
 }
 
-TEST(HostileEvaluation, OfSamplesThatItWasNotAskedForCountsForNothing) {
+TEST(HostileEvaluation, OfOtherSamplesThanAskedIsIgnored) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(3);
   FakeJob job(spec);

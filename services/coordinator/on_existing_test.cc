@@ -68,7 +68,7 @@ std::vector<std::string> Folders(CheckpointStorage& storage) {
   return folders;
 }
 
-TEST(OnExisting, AFinishedJobOfTheSameNameIsToldAndLeftAsItIs) {
+TEST(OnExisting, ReportsFinishedJobOfSameNameAndLeavesItUnchanged) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::FAIL}) {
     FakeFileSystem files;
     RunFirst(&files, /*to_its_end=*/true);
@@ -88,7 +88,7 @@ TEST(OnExisting, AFinishedJobOfTheSameNameIsToldAndLeftAsItIs) {
   }
 }
 
-TEST(OnExisting, ResumeContinuesAFinishedJobFromItsEnd) {
+TEST(OnExisting, ResumeContinuesFinishedJobFromItsEnd) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/true);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::RESUME, 40));
@@ -112,7 +112,7 @@ TEST(OnExisting, ResumeContinuesAFinishedJobFromItsEnd) {
   EXPECT_EQ(once_more.job().Progress().step(), 40) << "and says how far it came";
 }
 
-TEST(OnExisting, ResumeOfAFinishedJobThatAsksForNoMoreSaysThatNothingWasTrained) {
+TEST(OnExisting, ResumeOfFinishedJobReportsThatNothingWasTrained) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/true);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::RESUME, 20));
@@ -125,7 +125,7 @@ TEST(OnExisting, ResumeOfAFinishedJobThatAsksForNoMoreSaysThatNothingWasTrained)
   EXPECT_EQ(progress.step(), 20);
 }
 
-TEST(OnExisting, AnUnfinishedJobWithTheSameSettingsIsContinuedAndNamed) {
+TEST(OnExisting, ContinuesAndNamesUnfinishedJobWithSameSettings) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/false);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::UNSET, 20));
@@ -136,7 +136,7 @@ TEST(OnExisting, AnUnfinishedJobWithTheSameSettingsIsContinuedAndNamed) {
   EXPECT_TRUE(again.storage().ReadClaims()->at(1).has_parent());
 }
 
-TEST(OnExisting, AReplacedCoordinatorOfTheSameActivationAlwaysContinues) {
+TEST(OnExisting, ReplacedCoordinatorOfSameActivationAlwaysContinues) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
                             v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
     FakeFileSystem files;
@@ -152,7 +152,7 @@ TEST(OnExisting, AReplacedCoordinatorOfTheSameActivationAlwaysContinues) {
   }
 }
 
-TEST(OnExisting, AJobThatWasReplacedWhileItsCoordinatorWasAwayFailsAndNamesTheOther) {
+TEST(OnExisting, ReplacedJobFailsAndNamesItsReplacement) {
   FakeFileSystem files;
   StoredJob first(&files, Spec("u1", v1::CheckpointSpec::REPLACE, 20));
   first.Run(12);
@@ -168,7 +168,7 @@ TEST(OnExisting, AJobThatWasReplacedWhileItsCoordinatorWasAwayFailsAndNamesTheOt
 // The disk fails at each of its operations in turn, and forgets what was not synced. Until the new
 // job has a checkpoint the old one's is whole; the new job never continues from it, and trains to
 // its end.
-TEST(OnExisting, ReplaceIsSafeAgainstACrashAtEveryWrite) {
+TEST(OnExisting, ReplaceSurvivesCrashAtEveryWrite) {
   int crashes = 0;
   for (int crash = 0;; ++crash) {
     SCOPED_TRACE(absl::StrCat("crash at operation ", crash));

@@ -39,7 +39,7 @@ v1::MeetRequest Request(const v1::View& view, uint64_t incarnation,
   return request;
 }
 
-TEST(RendezvousTest, AMemberMayNotAskInTheNameOfAnother) {
+TEST(RendezvousTest, MemberMayNotAskInTheNameOfAnother) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{12, true}, {11, true}});
   rendezvous.OnView(view);
@@ -54,7 +54,7 @@ TEST(RendezvousTest, AMemberMayNotAskInTheNameOfAnother) {
   EXPECT_TRUE(rendezvous.Meet(Request(view, 12, {"", "12 at last"})).ok());
 }
 
-TEST(RendezvousTest, EachIsToldWhereTheOthersAwaitItOnceAllAreThere) {
+TEST(RendezvousTest, SendsAddressesToEachMemberOnceAllHaveAsked) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{12, true}, {11, true}, {13, true}});
   rendezvous.OnView(view);
@@ -81,7 +81,7 @@ TEST(RendezvousTest, EachIsToldWhereTheOthersAwaitItOnceAllAreThere) {
   }
 }
 
-TEST(RendezvousTest, AReplyToOneOfAsManyWorkersAsAJobMayHaveIsSmall) {
+TEST(RendezvousTest, ReplyIsSmallEvenForLargestJob) {
   constexpr uint64_t kWorkers = 1024;
   std::vector<std::pair<uint64_t, bool>> members;
   for (uint64_t i = 0; i < kWorkers; ++i) members.emplace_back(i + 1, true);
@@ -101,7 +101,7 @@ TEST(RendezvousTest, AReplyToOneOfAsManyWorkersAsAJobMayHaveIsSmall) {
   EXPECT_LT(reply->ByteSizeLong(), kMaxControlMessageBytes);
 }
 
-TEST(RendezvousTest, AMemberWithoutMicrobatchesIsNotWaitedForAndMayNotAsk) {
+TEST(RendezvousTest, MemberWithoutMicrobatchesIsNotAwaitedAndMayNotAsk) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, false}});
   rendezvous.OnView(view);
@@ -110,7 +110,7 @@ TEST(RendezvousTest, AMemberWithoutMicrobatchesIsNotWaitedForAndMayNotAsk) {
   EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(Request(view, 99, {""})).status()));
 }
 
-TEST(RendezvousTest, ANewViewBeginsAnew) {
+TEST(RendezvousTest, NewViewStartsOver) {
   Rendezvous rendezvous;
   const v1::View first = View(3, {{11, true}, {12, true}});
   const v1::View second = View(4, {{11, true}, {12, true}});
@@ -122,7 +122,7 @@ TEST(RendezvousTest, ANewViewBeginsAnew) {
   EXPECT_TRUE(absl::IsFailedPrecondition(rendezvous.Meet(Request(first, 12, {"x", ""})).status()));
 }
 
-TEST(RendezvousTest, TheSameViewAgainChangesNothing) {
+TEST(RendezvousTest, RepeatedViewChangesNothing) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, true}});
   rendezvous.OnView(view);
@@ -131,14 +131,14 @@ TEST(RendezvousTest, TheSameViewAgainChangesNothing) {
   EXPECT_EQ(rendezvous.Meet(Request(view, 12, {"y", ""}))->members_size(), 2);
 }
 
-TEST(RendezvousTest, NobodyMeetsBeforeThereIsAView) {
+TEST(RendezvousTest, RefusesMembersBeforeFirstView) {
   Rendezvous rendezvous;
   EXPECT_TRUE(absl::IsFailedPrecondition(
       rendezvous.Meet(Request(View(3, {{11, true}}), 11, {""})).status()));
   EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(Request(v1::View(), 11, {})).status()));
 }
 
-TEST(RendezvousTest, AddressesThatAreNotOneForEachOrTooLongOrOthersThanBeforeAreRefused) {
+TEST(RendezvousTest, RefusesWrongNumberLengthOrChangeOfAddresses) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, true}});
   rendezvous.OnView(view);

@@ -162,7 +162,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
       highest = std::max(highest, stands);
     }
   }
-  // Not one partition that is not empty.
+  // All partitions are empty.
   if (lowest > highest) lowest = highest = newest->newest().first_step();
   decision.first_step = rules.FallBackToLowest() ? lowest : highest;
   if (std::optional<std::string> stuck = CheckFallBack(attempt, replies, decision.first_step);

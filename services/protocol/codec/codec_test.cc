@@ -193,7 +193,7 @@ TEST(Codecs, DecodeAddAddsWhatDecodeWrites) {
   ExpectDecodeAddIsDecodeAndAdd<double>(v1::CODEC_BFLOAT16);
 }
 
-TEST(Codecs, AreFoundByTheirId) {
+TEST(Codecs, AreFoundById) {
   for (const v1::Codec id : {v1::CODEC_RAW, v1::CODEC_FLOAT16, v1::CODEC_BFLOAT16}) {
     EXPECT_EQ(Find(id).id(), id);
   }
@@ -207,7 +207,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& message) {
   EXPECT_EQ(status.message(), message);
 }
 
-TEST(Codecs, RefuseDataTypesThatTheyCannotCarry) {
+TEST(Codecs, RejectUnsupportedDataTypes) {
   std::vector<int64_t> integers(2);
   std::vector<BFloat16> halves(2);
   std::vector<float> sums(2);
@@ -231,7 +231,7 @@ TEST(Codecs, RefuseDataTypesThatTheyCannotCarry) {
                 "CODEC_RAW: a block of data type 9, which is unknown");
 }
 
-TEST(Codecs, RefuseAnAccumulatorOfAnotherType) {
+TEST(Codecs, RejectAccumulatorOfAnotherType) {
   std::vector<float> sums(2);
   const absl::Cord payload(std::string(16, '\1'));
   const std::string rest = ": blocks of FLOAT64 are summed in FLOAT64, not in FLOAT32";
@@ -241,7 +241,7 @@ TEST(Codecs, RefuseAnAccumulatorOfAnotherType) {
                 "CODEC_FLOAT16" + rest);
 }
 
-TEST(Codecs, RefusePayloadsAndBuffersOfAnotherSizeAndWriteNothing) {
+TEST(Codecs, RejectPayloadsAndBuffersOfWrongSizeAndWriteNothing) {
   std::vector<float> values = {1, 2, 3};
   const absl::Cord payload(std::string(8, '\1'));
   ExpectInvalid(Find(v1::CODEC_RAW).Decode(payload, absl::MakeSpan(values)),

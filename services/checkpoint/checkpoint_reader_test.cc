@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A checkpoint of two tensors in a storage of memory; element i of a tensor is i.
+// A checkpoint of two tensors in a storage in memory; element i of a tensor is i.
 class CheckpointReaderTest : public ::testing::Test {
  protected:
   CheckpointReaderTest() : storage_(MakeLocalStorage(&files_, "/job", "test")) {
@@ -91,7 +91,7 @@ TEST_F(CheckpointReaderTest, AssemblesTensorsFromTheirBlocks) {
   }
 }
 
-// A storage in which a job replaces its only checkpoint just when the file number `when` is read.
+// A storage whose job replaces its only checkpoint when file number `when` is read.
 class BusyStorage final : public CheckpointStorage {
  public:
   BusyStorage(CheckpointStorage* storage, int when, v1::Manifest old, v1::Manifest next)

@@ -70,7 +70,7 @@ class ExistingJobTest : public ::testing::Test {
     ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   }
 
-  // Job u1 has trained; `finished`: to its end.
+  // Job u1 has trained, to its end if `finished`.
   void Train(bool finished) {
     Claim(Job("u1"));
     Save(Job("u1"), Ref(1, 100));
@@ -107,7 +107,7 @@ TEST_F(ExistingJobTest, RecognizesOwnDamagedClaimByItsCheckpoint) {
   Train(/*finished=*/false);
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
   EXPECT_EQ(Judge(Job("u1", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
-  EXPECT_EQ(Judge(Job("u2")).kind, Kind::kRefused) << "the settings are not known";
+  EXPECT_EQ(Judge(Job("u2")).kind, Kind::kRefused) << "the settings are unknown";
 }
 
 TEST_F(ExistingJobTest, ResumesUnfinishedJobWithSameSettingsByDefault) {
@@ -115,7 +115,7 @@ TEST_F(ExistingJobTest, ResumesUnfinishedJobWithSameSettingsByDefault) {
   v1::JobSpec wider = Job("u2");
   wider.mutable_worker()->set_replicas(7);
   wider.mutable_checkpoint()->set_interval_steps(5);
-  EXPECT_EQ(Judge(wider).kind, Kind::kResume) << "no checkpoint depends on what differs";
+  EXPECT_EQ(Judge(wider).kind, Kind::kResume) << "checkpoints do not depend on the difference";
   EXPECT_EQ(Judge(Job("u2", 200)).kind, Kind::kResume);
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::RESUME)).kind, Kind::kResume);
   const ExistingJob refused = Judge(Job("u2", v1::CheckpointSpec::FAIL));
@@ -178,7 +178,7 @@ TEST_F(ExistingJobTest, NamesReplacedJobAndDoesNotBeginWithItsState) {
   EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(1)) << "nothing is removed yet";
   EXPECT_THAT(ReplacedCheckpoints(job, opened->claims, *storage_->ListCheckpoints()), IsEmpty());
 
-  // From its first claim on it is the job's own, and continues.
+  // From its first claim on, the storage is the job's own, and the job continues.
   Claim(job);
   EXPECT_EQ(Judge(job).kind, Kind::kNone);
   Save(job, Ref(3, 10));
@@ -216,13 +216,13 @@ TEST_F(ExistingJobTest, OnlyReplaceStartsOverBesideDamagedCheckpoints) {
     EXPECT_THAT(std::string(opened.status().message()), HasSubstr("no checkpoint of the job"));
   }
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::REPLACE)).kind, Kind::kReplace);
-  // Its own are not replaced, nor is what may be its own.
+  // The job replaces neither its own checkpoints nor those that may be its own.
   EXPECT_FALSE(ReadForJob(*storage_, Job("u1", v1::CheckpointSpec::REPLACE)).ok());
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
   EXPECT_FALSE(ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE)).ok());
 }
 
-// The first claim of u2 says that it began without the checkpoints of u1.
+// The first claim of u2 records that u2 began without the checkpoints of u1.
 TEST_F(ExistingJobTest, ReplacingJobWithDamagedFirstClaimNeverContinuesFromOldJob) {
   Train(/*finished=*/true);
   const v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);

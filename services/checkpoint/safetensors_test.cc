@@ -16,7 +16,7 @@ SafetensorsArray Array(std::string name, v1::DataType dtype, std::vector<int64_t
   return {std::move(name), dtype, std::move(shape), absl::Cord(std::string(bytes, fill))};
 }
 
-// A file with this header and so many bytes of data.
+// A file with this header and this many bytes of data.
 absl::Cord FileOf(absl::string_view header, size_t data) {
   std::string text(8, '\0');
   for (size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));

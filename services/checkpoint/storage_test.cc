@@ -68,21 +68,21 @@ TEST(RestoreCandidatesTest, PreferParentOfHighestClaimToOlderAttempts) {
 }
 
 TEST(RestoreCandidatesTest, UseReplacementOfMissingParent) {
-  // Attempt 2 was claimed while attempt 1, not dead after all, replaced 1/10 by 1/20.
+  // Attempt 2 was claimed while attempt 1, still alive, replaced 1/10 by 1/20.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 20)})), ElementsAre("1/20"));
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20)})), ElementsAre("1/10"));
 }
 
 TEST(RestoreCandidatesTest, UseReplacementThatLaterAttemptMadeOfParent) {
-  // Attempt 3 was claimed with the parent that attempt 2, not dead after all, had begun with and
-  // replaced meanwhile.
+  // Attempt 3 was claimed with the parent with which attempt 2 had begun. Attempt 2, still alive,
+  // replaced that checkpoint meanwhile.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10)),
                                          MakeClaim(3, Ref(1, 10))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(2, 30)})),
               ElementsAre("2/30", "2/20"));
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(2, 20)})), ElementsAre("1/10"));
-  // It was replaced by attempt 3's own: attempt 2 was abandoned.
+  // A checkpoint of attempt 3 replaced it: attempt 2 was abandoned.
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(3, 15)})), ElementsAre("3/15"));
 }
 
@@ -176,7 +176,7 @@ TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   const int before = files_.operations();
   ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   const int last = files_.operations() - before - 1;
-  // Once more; the process dies when only the folder is not synced yet.
+  // Again, but the process dies when everything except the folder is synced.
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
       storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
@@ -298,7 +298,7 @@ TEST_F(LocalStorageTest, NamesDamagedAndMissingClaimsByAttempt) {
   Save(Ref(1, 10), "x");
   Save(Ref(2, 20), "x");
   EXPECT_EQ(FindRestorePoint(*storage_).status().code(), absl::StatusCode::kOk)
-      << "attempt 5 was a birth";
+      << "attempt 5 began without a parent";
 }
 
 TEST_F(LocalStorageTest, NamesAndIgnoresJunkAmongClaims) {
@@ -350,7 +350,7 @@ TEST_F(LocalStorageTest, NamesAllCheckpointsIfNoneIsWhole) {
 
 TEST_F(LocalStorageTest, MissingParentWithoutOtherCheckpointsIsAnError) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
-  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "it died before its first checkpoint";
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "the job died before its first checkpoint";
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
   const absl::Status status = FindRestorePoint(*storage_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -358,7 +358,7 @@ TEST_F(LocalStorageTest, MissingParentWithoutOtherCheckpointsIsAnError) {
   v1::Claim end = MakeClaim(3);
   end.set_end(true);
   ASSERT_TRUE(storage_->CreateClaim(end).ok());
-  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "a job that has finished needs none";
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "a finished job needs no checkpoint";
 }
 
 TEST_F(LocalStorageTest, TriesAttemptOfDamagedClaimThenTheOneBelow) {
@@ -388,7 +388,7 @@ TEST_F(LocalStorageTest, RejectsNewerFormatByNumberAndDoesNotSkipIt) {
   EXPECT_THAT(storage_->ReadClaims().status().message(), HasSubstr("99"));
 }
 
-// As versions before the checksums wrote them.
+// Files as versions before the checksums wrote them.
 constexpr char kOldClaim[] = R"({
  "format_version": 1,
  "attempt": "1",
@@ -513,7 +513,7 @@ TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
   EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
 }
 
-// As pods without a shared volume do.
+// Like pods without a shared volume.
 TEST_F(LocalStorageTest, WritesManifestIfShardsWriteToTheirOwnDisks) {
   v1::Manifest manifest;
   *manifest.mutable_checkpoint() = Ref(1, 10);
@@ -553,7 +553,7 @@ TEST_F(LocalStorageTest, RemovesLeftoversOfOlderAttemptsAndKeepsCheckpoints) {
 TEST_F(LocalStorageTest, RefusesStorageOfAnotherJobWithBothNamesAndFolder) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_TRUE(storage_->Own("team/first/u1").ok());
-  EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "it comes back";
+  EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "the job returns";
   for (const char* other : {"team/second/u1", "other/first/u1", "team/first-2/"}) {
     const absl::Status refused = storage_->Own(other);
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << other;

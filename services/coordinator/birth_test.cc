@@ -33,7 +33,7 @@ TEST(Birth, WholeCountsOnlyForItsAsk) {
   birth.Ask(AskNumber(2), {1, 2}, 8, kDeadline);
   EXPECT_FALSE(birth.OnWhole(2, AskNumber(1)));
   EXPECT_TRUE(birth.OnWhole(2, AskNumber(2)));
-  EXPECT_FALSE(birth.complete()) << "what shard 1 held of the first ask is discarded";
+  EXPECT_FALSE(birth.complete()) << "the state of the first ask at shard 1 is discarded";
 }
 
 TEST(Birth, WorkersTakeTurns) {

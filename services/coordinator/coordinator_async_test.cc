@@ -43,7 +43,7 @@ TEST(CoordinatorAsync, BatchSizeFollowsWorkersSpeed) {
   FakeJob job(spec);
   job.Start();
   job.Pass(absl::Milliseconds(50));
-  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "as long as nobody is measured";
+  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "while no worker is measured";
   SaySpeed(*job.workers[0], 100);
   SaySpeed(*job.workers[1], 300);
   job.Pass(absl::Milliseconds(50));
@@ -133,7 +133,7 @@ TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
   EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
 }
 
-// Members that all compute from one version, with evaluation every two batches of 32.
+// All members compute from one version, with an evaluation every two batches of 32.
 v1::JobSpec Together() {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
@@ -188,7 +188,7 @@ TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoHold) {
   job.Start();
   job.OpenSnapshot(1, 60);
   job.Pass(absl::Seconds(20));
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not come to it";
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not reached it";
   EXPECT_GT(job.core->NextDeadline(), job.now);
 }
 
@@ -242,13 +242,13 @@ TEST(CoordinatorAsync, RestoresIfUpdateAppliedByOneShardIsLostOnAnother) {
   job.shards[1]->staged.clear();
   job.Kill(*job.workers[0]);
   EXPECT_TRUE(job.HasEvent("neither applied nor staged"));
-  job.Pass(absl::Seconds(2));  // for a second worker
+  job.Pass(absl::Seconds(2));  // waits for a second worker
   EXPECT_EQ(job.core->view().id().attempt(), 2);
 }
 
-// ---- another mode on the way
+// ---- change of mode
 
-// The same job again, by a new coordinator.
+// The same job with a new coordinator.
 void ContinueIn(FakeJob& job, v1::Mode mode) {
   job.options.job.mutable_training()->set_mode(mode);
   job.RestartCoordinator();
@@ -320,7 +320,7 @@ TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   EXPECT_EQ(job.core->view().workers_size(), 2);
   ASSERT_EQ(job.claims.size(), 3u);
   EXPECT_EQ(job.claims[2].parent().attempt(), 2u);
-  EXPECT_FALSE(job.HasEvent("restored")) << "it costs nothing of backoffLimit";
+  EXPECT_FALSE(job.HasEvent("restored")) << "it does not count against backoffLimit";
   job.Train(20);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());

@@ -40,7 +40,7 @@ uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
   return count;
 }
 
-// ---- admissions: FakeJob checks that they are sent before a worker is told of a shard
+// ---- admissions: FakeJob checks that they are sent before a worker learns of a shard
 
 TEST(CoordinatorAdmissions, SendsListOfLivingWorkersToEachShardWhenItChanges) {
   FakeJob job(FakeJob::Spec());
@@ -174,7 +174,7 @@ TEST(CoordinatorStart, AsksAnotherWorkerIfAskedWorkerDies) {
   EXPECT_EQ(second.asked, 1);
   EXPECT_LT(Compare(ask, job.shards[0]->ask), 0);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
-  EXPECT_EQ(job.claims.size(), 1u) << "nothing was trained: it is the same attempt";
+  EXPECT_EQ(job.claims.size(), 1u) << "the same attempt: nothing was trained";
 }
 
 TEST(CoordinatorStart, AsksNextWorkerIfVersionZeroIsLate) {
@@ -238,7 +238,7 @@ TEST(CoordinatorStart, FailsIfWorkersHaveDifferentModelsAndNamesBoth) {
                                            "float32[100000]"));
 }
 
-// It is ready first, and trains before the others come.
+// The worker with another model is ready first, and trains before the others register.
 TEST(CoordinatorStart, OneWorkerCannotImposeAnotherModel) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(3);
@@ -336,7 +336,7 @@ TEST(CoordinatorStart, ReadsStorageAgainAfterTransientError) {
 TEST(CoordinatorStart, ExpelsNoProcessWhileStorageIsRead) {
   FakeJob job(FakeJob::Spec());
   job.hold_storage = true;
-  job.heartbeats = false;  // a process says nothing before its registration is answered
+  job.heartbeats = false;  // a process sends nothing before the answer to its registration
   job.Start();
   job.Pass(absl::Seconds(60));
   EXPECT_EQ(job.ViewNumber(), 0);
@@ -390,7 +390,7 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
 TEST(CoordinatorStart, ExitsIfAnotherCoordinatorHasTheClaim) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
-  job.claims.emplace_back().set_attempt(1);  // between the reading and the claim
+  job.claims.emplace_back().set_attempt(1);  // after the storage was read, before the claim
   job.AddShard(0);
   job.AddShard(1);
   job.AddWorker(0);
@@ -503,7 +503,7 @@ TEST(CoordinatorViews, DeathDuringInstallBeginsNextChangeAtOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
-  job.shards[1]->frozen = true;  // its answers wait
+  job.shards[1]->frozen = true;  // its answers are delayed
   job.Kill(*job.workers[0]);
   EXPECT_EQ(job.core->view().workers_size(), 2) << "not decided yet";
   job.AddWorker(2);
@@ -579,10 +579,10 @@ TEST(CoordinatorViews, ShardThatMissedViewCountsAtItsFirstStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
-  job.CloseOn({job.shards[1].get()});  // stands at 3, the other at 2
+  job.CloseOn({job.shards[1].get()});  // at 3, the other at 2
   FakeShard& shard = *job.shards[1];
   shard.drop_installs = true;
-  job.Kill(*job.workers[0]);  // a view at step 2, which it does not learn
+  job.Kill(*job.workers[0]);  // a view at step 2, which shard 1 misses
   job.AddWorker(2);
   shard.drop_installs = false;
   job.Kill(*job.workers[1]);
@@ -602,10 +602,10 @@ TEST(CoordinatorViews, LeavingWorkerContinuesUntilViewWithoutIt) {
   EXPECT_EQ(job.core->view().workers_size(), 2);
   job.Train(4);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
-  EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it is told";
+  EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it receives the view";
   job.Kill(worker, /*told=*/false);
   job.Train(1);
-  EXPECT_FALSE(job.HasEvent("worker-0:")) << "it left in order";
+  EXPECT_FALSE(job.HasEvent("worker-0:")) << "its leave was orderly";
 }
 
 TEST(CoordinatorViews, ViewWithoutWorkersWaitsForOne) {
@@ -634,7 +634,7 @@ TEST(CoordinatorViews, MicrobatchesFollowMeasuredSpeed) {
   EXPECT_EQ(MicrobatchesOf(job.core->view(), 1), 6);
   const uint64_t number = job.ViewNumber();
   job.Train(200);
-  EXPECT_EQ(job.ViewNumber(), number) << "then it stays";
+  EXPECT_EQ(job.ViewNumber(), number) << "then the division is stable";
 }
 
 TEST(CoordinatorViews, WorkersBeyondNumberOfMicrobatchesAreSpare) {
@@ -661,7 +661,7 @@ TEST(CoordinatorViews, FrozenCoordinatorExpelsNoProcessForItsOwnPause) {
   EXPECT_EQ(job.core->view().id().attempt(), 1);
 }
 
-// The shards have answered; their answers wait in the streams of the coordinator.
+// The shards have answered, and the coordinator has not read the answers yet.
 TEST(CoordinatorViews, FrozenCoordinatorReadsRepliesOfViewChangeBeforeItExpels) {
   for (const bool timer_first : {true, false}) {
     FakeJob job(FakeJob::Spec());
@@ -685,7 +685,7 @@ TEST(CoordinatorViews, FrozenCoordinatorReadsRepliesOfViewChangeBeforeItExpels) 
   }
 }
 
-// It ran again just after a deadline: too soon for a timer that is late.
+// The coordinator runs again just after a deadline, too early to recognize a late timer.
 TEST(CoordinatorViews, CoordinatorFrozenUntilDeadlineReadsMessagesBeforeItExpels) {
   FakeJob job(FakeJob::Spec());
   job.Start();
@@ -701,7 +701,7 @@ TEST(CoordinatorViews, CoordinatorFrozenUntilDeadlineReadsMessagesBeforeItExpels
   job.Pump();
   EXPECT_EQ(job.core->view().workers_size(), 2);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
-  // And judges soon.
+  // It expels soon after.
   job.Pass(absl::Milliseconds(200));
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
   EXPECT_EQ(job.core->view().id().attempt(), 1);
@@ -778,7 +778,7 @@ TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
   EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
-  // The attempt tells how often, whoever coordinated.
+  // The attempt's number shows how often, for any number of coordinators.
   job.Kill(*job.shards[0]);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
@@ -880,9 +880,9 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   job.shards[0]->silent_cuts = true;
   job.Train(20);
   EXPECT_EQ(job.Version(), 20);
-  EXPECT_EQ(job.shards[0]->committed, 20) << "the shards are told that the last one is committed";
+  EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
-  EXPECT_EQ(job.claims.size(), 1u) << "no end without the manifest";
+  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
   job.shards[0]->silent_cuts = false;
   job.Break(*job.shards[0]);
   job.Connect(*job.shards[0]);
@@ -951,13 +951,13 @@ TEST(CoordinatorEnd, TellsUnregisteredProcessThatJobHasEnded) {
 }
 
 TEST(CoordinatorEnd, WaitingCoordinatorExitsIfAnotherEndsJob) {
-  FakeJob job(FakeJob::Spec());  // nobody comes: they are with the other one
+  FakeJob job(FakeJob::Spec());  // no process registers: all are with the other coordinator
   v1::Claim claim;
   claim.set_attempt(1);
   claim.mutable_term()->set_counter(1);
   job.claims.push_back(claim);
   job.Pass(absl::Seconds(5));
-  EXPECT_FALSE(job.exit.has_value()) << "the other one trains";
+  EXPECT_FALSE(job.exit.has_value()) << "the other coordinator trains";
   claim.set_attempt(2);
   claim.set_end(true);
   job.claims.push_back(claim);
@@ -973,7 +973,7 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
   FakeJob job(spec);
   job.Start();
   job.Train(6);
-  // As if all of that had been another coordinator's: this one has read an empty storage.
+  // A new coordinator reads an empty storage, as if another coordinator had done all of that later.
   const std::vector<v1::Claim> claims = std::exchange(job.claims, {});
   const auto manifests = std::exchange(job.manifests, {});
   for (FakeShard* shard : job.Shards()) job.Break(*shard);
@@ -1060,7 +1060,7 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
   job.Train(4);
   ASSERT_EQ(job.manifests.size(), 1u);
   const uint64_t step = job.manifests.begin()->first.second;
-  EXPECT_EQ(step, job.Version()) << "nothing is trained that is not saved";
+  EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);

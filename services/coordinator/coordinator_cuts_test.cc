@@ -114,9 +114,9 @@ TEST(CoordinatorCheckpoints, ShardPastTheStepGetsLaterStep) {
   spec.mutable_checkpoint()->set_interval_seconds(1);
   FakeJob job(spec);
   job.Start();
-  job.shards[0]->frozen = job.shards[1]->frozen = true;  // messages to them wait
+  job.shards[0]->frozen = job.shards[1]->frozen = true;  // messages to them are delayed
   for (int i = 0; i < 12; ++i) job.Pass(absl::Milliseconds(100));
-  // They have gone on meanwhile, without saying so.
+  // They have closed steps meanwhile, without a report.
   for (FakeShard* shard : job.Shards()) shard->version = 9, shard->committed = 9;
   job.shards[0]->frozen = job.shards[1]->frozen = false;
   job.Pump();
@@ -154,9 +154,9 @@ TEST(CoordinatorCheckpoints, LastCheckpointWaitsForDiskAndReportsItOnce) {
                             return event.find("no space left") != std::string::npos;
                           }),
             1)
-      << "ten minutes of tries are one event";
+      << "ten minutes of retries are one event";
   EXPECT_TRUE(job.HasEvent("the job waits until its last checkpoint can be saved"));
-  EXPECT_LT(job.removed.size(), 40u) << "it waits longer from try to try";
+  EXPECT_LT(job.removed.size(), 40u) << "it waits longer before each retry";
   job.shards[1]->disk_full = false;
   job.Pass(absl::Seconds(40));
   ASSERT_TRUE(job.exit.has_value());
@@ -179,7 +179,7 @@ TEST(CoordinatorCheckpoints, JobThatWaitsForDiskAtItsEndCanBeStopped) {
   job.Pass(absl::Seconds(90));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
-  EXPECT_EQ(job.claims.size(), 1u) << "it can be run again";
+  EXPECT_EQ(job.claims.size(), 1u) << "the job can run again";
 }
 
 TEST(CoordinatorCheckpoints, EndRecordWaitsForDisk) {
@@ -197,7 +197,7 @@ TEST(CoordinatorCheckpoints, EndRecordWaitsForDisk) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-// What a shard says of the open cut, with another attempt's or step's name.
+// A shard's reports on the open cut, with the name of another attempt or step.
 v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64_t step) {
   v1::MemberMessage message;
   v1::CutWritten& written = *message.mutable_cut_written();
@@ -216,7 +216,7 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
-  job.RestartCoordinator();  // counts its cuts from 1 again
+  job.RestartCoordinator();  // numbers its cuts from 1 again
   for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
   job.Train(6);
   ASSERT_TRUE(job.shards[0]->cut.has_value());
@@ -282,7 +282,7 @@ TEST(CoordinatorCheckpoints, FilesOfFailedCheckpointAreRemovedAtOnce) {
   job.shards[1]->disk_full = false;
   job.Train(13);
   EXPECT_THAT(SavedSteps(job), ElementsAre(10, 15, 20));
-  EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "nothing that is complete";
+  EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "complete checkpoints stay";
 }
 
 TEST(CoordinatorCheckpoints, FilesOfAbandonedCheckpointAreRemovedWithTheNext) {
@@ -367,7 +367,7 @@ TEST(CoordinatorEvaluation, MembersShareHeldOutSamplesAtOneVersion) {
   EXPECT_DOUBLE_EQ(result.epoch(), 0.05);
   EXPECT_TRUE(job.HasEvent("evaluation at step 5: loss 0.5000, accuracy 5.00 %"));
   EXPECT_FALSE(job.shards[0]->cut.has_value() && job.shards[0]->cut->step() == 5)
-      << "the pin is freed";
+      << "the pin is released";
 }
 
 TEST(CoordinatorEvaluation, WarnsOnceIfWorkersHaveNoEvaluationData) {
@@ -396,7 +396,7 @@ std::vector<uint64_t> EvaluatedSteps(FakeJob& job) {
   return steps;
 }
 
-// Training goes as far as it may while nobody answers the evaluation that is under way.
+// Trains as far as possible while no worker answers the current evaluation.
 void TrainWithoutEvaluating(FakeJob& job) {
   for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
   job.Train(20);
@@ -405,7 +405,7 @@ void TrainWithoutEvaluating(FakeJob& job) {
 void LetEvaluate(FakeJob& job) {
   for (FakeWorker* worker : job.Workers()) {
     worker->evaluates = true;
-    job.Break(*worker);  // what it owes is asked again
+    job.Break(*worker);  // the coordinator repeats open requests
     job.Connect(*worker);
   }
 }
@@ -414,7 +414,7 @@ TEST(CoordinatorEvaluation, EvaluatesExactlyTheDueVersionsAtAnySpeed) {
   FakeJob job(EvaluateEvery(1));
   job.Start();
   for (int step = 0; step < 7; ++step) {  // a version is committed by the step after it
-    job.CloseOn(job.Shards());            // at once, before the coordinator hears of the one before
+    job.CloseOn(job.Shards());            // before the coordinator learns of the previous step
     job.Pass(absl::Milliseconds(100));
   }
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(1, 2, 3, 4, 5, 6));
@@ -470,10 +470,10 @@ TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
   job.Start();
   job.hold_manifest = true;
   job.Train(20);
-  EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due";
+  EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due for evaluation";
   job.Train(100);  // 10 s
   EXPECT_EQ(job.Version(), 20);
-  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the last one";
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the final version";
 }
 
 TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
@@ -490,7 +490,7 @@ TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   EXPECT_EQ(heard.version, 7);
   job.AddWorker(2);
   job.Pass(absl::Milliseconds(200));
-  job.Connect(deaf);  // it hears of the view change first
+  job.Connect(deaf);  // it learns of the view change first
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 3);
   job.Train(10);
@@ -505,7 +505,7 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   job.Start();
   job.hold_manifest = true;
   for (int i = 0; job.Version() < 6 && i < 200; ++i) job.Train();
-  ASSERT_EQ(job.Version(), 6) << "the storage has held training up for as long as it may";
+  ASSERT_EQ(job.Version(), 6) << "the storage has held training for the maximum time";
 
   FakeShard& late = *job.shards[0];
   FakeShard& other = *job.shards[1];
@@ -521,7 +521,7 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   while (other.version < other.hold) job.CloseOn(job.Shards());
   const uint64_t missed = other.hold;
   ASSERT_TRUE(other.cut.has_value());
-  // One of its partitions has closed the step; the others hear of the hold first, and stand still.
+  // One partition of the shard has closed the step. The others have received the hold, and stop.
   v1::MemberMessage past;
   past.mutable_cut_failed()->set_cut(other.cut->cut());
   *past.mutable_cut_failed()->mutable_view() = late.view.id();
@@ -570,7 +570,7 @@ TEST(CoordinatorEvaluation, EvaluatesDueVersionThatAttemptBeginsWith) {
   job.AddShard(1);
   ASSERT_EQ(job.core->view().first_step(), 10);
   job.Train(6);
-  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 was evaluated";
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 is evaluated";
 }
 
 TEST(CoordinatorEvaluation, TrainingContinuesAfterAbandonedEvaluation) {
@@ -678,7 +678,7 @@ TEST(CoordinatorEvaluation, EvaluatesFirstSamplesDuringTrainingAndAllAtTheEnd) {
   EXPECT_FALSE(job.Progress().last_evaluation().final());
   job.Train(14);
   ASSERT_TRUE(job.exit.has_value());
-  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples
+  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples of reported evaluations
   const v1::JobProgress progress = job.Progress();
   for (const v1::Event& event : progress.events()) {
     if (!event.has_evaluation()) continue;
@@ -726,7 +726,7 @@ TEST(CoordinatorEvaluation, EvaluatesSavedVersionOnAllSamplesAtTarget) {
   EXPECT_EQ(progress.last_evaluation().step(), SavedSteps(job).back());
 }
 
-// Answers what it was asked, and nothing more.
+// Answers the open requests, and no later ones.
 void AnswerNow(FakeJob& job, FakeWorker& worker) {
   job.Break(worker);
   worker.evaluates = true;
@@ -742,7 +742,7 @@ TEST(CoordinatorEvaluation, NewWorkerEvaluatesForDeadWorkersAtTarget) {
   job.Train(2);
   AnswerNow(job, *job.workers[0]);
   AnswerNow(job, *job.workers[1]);
-  job.Train(6);  // up to where training is to stop
+  job.Train(6);  // to the step at which training should stop
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_EQ(job.core->view().workers_size(), 0);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
@@ -766,10 +766,10 @@ TEST(CoordinatorEvaluation, FormerMembersEvaluateLayersOfShardsAtTarget) {
   job.Train(2);
   AnswerNow(job, *job.workers[0]);
   AnswerNow(job, *job.workers[1]);
-  job.Train(6);  // up to where training is to stop
+  job.Train(6);  // to the step at which training should stop
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
   FakeWorker& newcomer = job.AddWorker(2);
-  job.Kill(*job.workers[0]);  // what it had goes to others
+  job.Kill(*job.workers[0]);  // its range goes to other members
   FakeWorker& member = *job.workers[1];
   member.evaluates = true;
   for (const v1::Evaluate& asked : std::exchange(member.evaluations, {})) {
@@ -871,7 +871,7 @@ TEST(CoordinatorSnapshots, DoNotDelayEndOfJob) {
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A reader that dies, or that never ends its call, costs no checkpoint.
+// A reader that dies, or that never ends its call, prevents no checkpoint.
 TEST(CoordinatorSnapshots, MakesCheckpointsOnScheduleWhileReaderHoldsSnapshot) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
@@ -900,7 +900,7 @@ TEST(CoordinatorSnapshots, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15));
   EXPECT_EQ(job.Version(), 17);
   EXPECT_GT(call, 2u);
-  EXPECT_GE(pinned, 2u) << "the reader reads, too";
+  EXPECT_GE(pinned, 2u) << "the reader also reads";
 }
 
 TEST(CoordinatorSnapshots, EvaluatesOnScheduleWhileReaderHoldsSnapshot) {
@@ -938,7 +938,7 @@ TEST(CoordinatorSnapshots, ShareCutOfNearCheckpoint) {
   EXPECT_EQ(job.snapshots[0].snapshot->version(), 5);
 }
 
-// It pins every version at once, whatever training has reached.
+// Such a shard pins every version at once, at any progress of training.
 TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks) {
   FakeJob job(CheckpointEvery(15));
   job.elements = 8;
@@ -1060,7 +1060,7 @@ TEST(CoordinatorSnapshots, ReaderDoesNotWaitForNextCheckpointBecauseOfShardWitho
   job.elements = 3;
   job.Start();
   job.Train(2);
-  // What the shard without blocks says at once of the cut of step 50.
+  // The shard without blocks reports at once that it has pinned the cut of step 50.
   ASSERT_TRUE(job.shards[1]->cut.has_value());
   v1::MemberMessage pinned;
   pinned.mutable_cut_pinned()->set_cut(job.shards[1]->cut->cut());

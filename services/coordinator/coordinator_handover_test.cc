@@ -23,7 +23,7 @@ v1::JobSpec SavedEveryFiveSteps() {
   return spec;
 }
 
-// A job that has trained so many steps.
+// A job that has trained this many steps.
 struct TrainedJob : FakeJob {
   explicit TrainedJob(int steps, v1::JobSpec spec = Spec()) : FakeJob(std::move(spec)) {
     Start();
@@ -38,7 +38,7 @@ void AskToLeave(FakeJob& job, FakeProcess& process) {
   job.Pump();
 }
 
-// What a process does that was let go.
+// A released process exits.
 void End(FakeJob& job, FakeProcess& process) {
   EXPECT_EQ(process.stream, 0) << "its stream is closed";
   EXPECT_TRUE(process.closed.ok()) << process.closed;
@@ -55,7 +55,7 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   ASSERT_TRUE(leaving.finished);
   ASSERT_EQ(job.manifests.size(), 1u);
   const uint64_t step = job.manifests.begin()->first.second;
-  EXPECT_EQ(step, job.Version()) << "nothing is trained that is not saved";
+  EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   EXPECT_FALSE(job.shards[1]->finished);
   End(job, leaving);
@@ -124,7 +124,7 @@ TEST(CoordinatorHandOver, FullDiskDoesNotFailJobOfLeavingShard) {
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_FALSE(job.shards[0]->finished);
   job.shards[1]->disk_full = false;
-  job.Pass(absl::Seconds(10));  // it is tried again later and later
+  job.Pass(absl::Seconds(10));  // with growing delays between retries
   EXPECT_TRUE(job.shards[0]->finished);
   EXPECT_EQ(job.manifests.size(), 1u);
 }
@@ -188,7 +188,7 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardWhenDeathOfAnotherEndsAttempt) {
   TrainedJob job(8, spec);
   AskToLeave(job, *job.shards[0]);
   job.Kill(*job.shards[1]);
-  EXPECT_TRUE(job.shards[0]->finished) << "its state is that of an attempt that is over";
+  EXPECT_TRUE(job.shards[0]->finished) << "its attempt has ended";
   End(job, *job.shards[0]);
   job.AddShard(0);
   job.AddShard(1);

@@ -17,19 +17,19 @@ IntervalSchedule Every(uint64_t steps, uint64_t done = 0) {
 TEST(IntervalSchedule, NamesMultiplesOfItsStepsAboveLastDone) {
   EXPECT_EQ(Every(10).NextStep(1, kStart), 10);
   EXPECT_EQ(Every(10, 10).NextStep(11, kStart), 20);
-  EXPECT_EQ(Every(10, 13).NextStep(14, kStart), 20) << "a late one does not move the others";
+  EXPECT_EQ(Every(10, 13).NextStep(14, kStart), 20) << "a late step does not move later ones";
 }
 
 TEST(IntervalSchedule, MissedMultipleIsDueAtOnce) { EXPECT_EQ(Every(10).NextStep(17, kStart), 17); }
 
 TEST(IntervalSchedule, IsDueAtEarliestStepOnceTimeHasPassed) {
   IntervalSchedule schedule(0, absl::Seconds(60));
-  EXPECT_EQ(schedule.NextTime(), absl::InfiniteFuture()) << "nothing has begun";
+  EXPECT_EQ(schedule.NextTime(), absl::InfiniteFuture()) << "no attempt has begun";
   schedule.Done(5, kStart);
   EXPECT_EQ(schedule.NextStep(9, kStart + absl::Seconds(59)), std::nullopt);
   EXPECT_EQ(schedule.NextTime(), kStart + absl::Seconds(60));
   EXPECT_EQ(schedule.NextStep(9, kStart + absl::Seconds(60)), 9);
-  EXPECT_EQ(schedule.NextStep(5, kStart + absl::Seconds(60)), 6) << "something new must be there";
+  EXPECT_EQ(schedule.NextStep(5, kStart + absl::Seconds(60)), 6) << "there must be something new";
 }
 
 TEST(IntervalSchedule, IsNeverDueWithoutIntervals) {
@@ -64,7 +64,7 @@ Cut CutAt(uint64_t step) {
 
 TEST(SurvivesViewChange, CutAtOrAfterFirstStepSurvives) {
   EXPECT_TRUE(SurvivesViewChange(CutAt(9), 8, {1, 2}));
-  EXPECT_TRUE(SurvivesViewChange(CutAt(8), 8, {1, 2})) << "all stand there";
+  EXPECT_TRUE(SurvivesViewChange(CutAt(8), 8, {1, 2})) << "all shards are at this step";
 }
 
 TEST(SurvivesViewChange, CutBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {

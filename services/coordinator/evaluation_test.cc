@@ -56,7 +56,7 @@ TEST(Evaluation, IsDividedBySpeedAndSummed) {
   EXPECT_EQ(asked[0].second.samples().end(), 250);
   EXPECT_EQ(asked[0].second.cut(), 9);
   EXPECT_EQ(asked[0].second.version(), 100);
-  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to give";
+  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to assign";
   evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
   EXPECT_FALSE(evaluation.done());
   evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
@@ -76,7 +76,7 @@ TEST(Evaluation, ReportsFirstSamplesSeparately) {
   ASSERT_TRUE(evaluation.has_first());
   for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 10}}, kStart)) {
     const bool first = asked.samples().begin() < 200;
-    EXPECT_EQ(first, asked.samples().end() <= 200) << "no range lies on both sides";
+    EXPECT_EQ(first, asked.samples().end() <= 200) << "no range spans the border";
     evaluation.OnResult(worker, ResultOf(asked, first ? 1.0 : 2.0, first ? 0.5 : 1.0));
   }
   ASSERT_TRUE(evaluation.done());

@@ -1,5 +1,5 @@
-// Members, readers and strangers that lie: each message of control.proto with numbers that cannot
-// be is refused, and the job goes on as if it had not been sent.
+// Members, readers and strangers that lie: the coordinator refuses each message of control.proto
+// with impossible numbers, and the job continues as if it had not been sent.
 
 #include <cmath>
 #include <functional>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
 
-// What the operator sees of the job, without what is told of the processes and of what happened.
+// The job's progress as the operator sees it, without its processes and events.
 std::string StateOf(FakeJob& job) {
   v1::JobProgress progress = job.Progress();
   progress.clear_events();
@@ -69,7 +69,7 @@ TEST_P(HostileTest, IsRefusedAndJobContinues) {
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument) << liar.closed;
   EXPECT_EQ(job.core->refusals().messages, 1u);
   ASSERT_FALSE(job.exit.has_value());
-  // It may return, and train.
+  // The process may return, and train.
   job.Connect(liar);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
   if (lie.mode == v1::SYNCHRONOUS) {
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"NoMessage", v1::WORKER, v1::SYNCHRONOUS, [](FakeJob&, v1::MemberMessage*) {}}),
     [](const ::testing::TestParamInfo<Lie>& lie) { return lie.param.name; });
 
-// ---- PauseReply: a shard that answers a pause with what cannot be
+// ---- PauseReply: a shard answers a pause with impossible content
 
 struct Answer {
   std::string name;
@@ -199,7 +199,7 @@ TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   }
   FakeShard& liar = *job.shards[1];
   const uint64_t view = job.ViewNumber();
-  liar.frozen = true;  // the pause waits in its stream
+  liar.frozen = true;  // the pause is not delivered yet
   job.Kill(*job.workers[1]);
   ASSERT_FALSE(liar.waiting.empty());
   ASSERT_TRUE(liar.waiting.back().has_pause());
@@ -217,7 +217,7 @@ TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   liar.Say(message);
   job.Pump();
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(job.ViewNumber(), view) << "no view was made of it";
+  EXPECT_EQ(job.ViewNumber(), view) << "the reply has not led to a view";
   liar.frozen = false;
   job.Connect(liar);
   job.Pass(absl::Milliseconds(200));
@@ -295,7 +295,7 @@ v1::Register Stranger(const FakeJob& job, v1::Role role, uint32_t index, uint64_
   return request;
 }
 
-// A process that registers with whatever it likes.
+// A process that registers with any content.
 class Liar final : public FakeProcess {
  public:
   Liar(FakeJob* job, v1::Register request)
@@ -321,7 +321,7 @@ TEST(HostileRegistration, OfUnwantedIndexIsPostponedUntilJobWantsIt) {
   job.Connect(worker);
   EXPECT_EQ(worker.closed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(worker.closed.message(), HasSubstr("the job wants 2 workers, and worker-777"));
-  EXPECT_FALSE(worker.refusal.has_value()) << "it need not end";
+  EXPECT_FALSE(worker.refusal.has_value()) << "it may continue and retry";
   EXPECT_EQ(job.Progress().processes_size(), 4);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 2);
@@ -413,7 +413,7 @@ TEST(HostileRegistration, NumbersAndTextsAreBounded) {
     EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument);
     job.strangers.clear();
   }
-  EXPECT_EQ(job.Progress().processes_size(), 4) << "two shards, a worker, and one that is gone";
+  EXPECT_EQ(job.Progress().processes_size(), 4) << "two shards, a worker, and one departed worker";
   EXPECT_FALSE(job.exit.has_value());
 }
 
@@ -510,7 +510,7 @@ TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
     return message;
   };
   FakeWorker& standby = job.AddWorker(2);
-  standby.Say(report(1e6, 16, 0.1));  // it is no member yet
+  standby.Say(report(1e6, 16, 0.1));  // it is not a member yet
   FakeWorker& member = *job.workers[0];
   member.Say(report(1e289, 16, 1e300));
   member.Say(report(4, uint64_t{1} << 60, std::nan("")));
@@ -605,7 +605,7 @@ TEST(HostileOperator, SizesAndDeathsAreBounded) {
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
   job.Train(3);
-  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING) << "nothing of it was obeyed";
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING) << "the request was ignored";
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(Membership, PostponesUnwantedIndexUntilItIsWanted) {
   EXPECT_EQ(members.Register(2, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kNew);
   members.SetWanted(1, 1);
   EXPECT_EQ(members.Register(3, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kReturned)
-      << "it lives, and leaves when its parent says so";
+      << "it is alive, and ends when its parent ends it";
 }
 
 TEST(Membership, AcceptsEveryWireVersionThatItSpeaks) {
@@ -163,7 +163,7 @@ TEST(Membership, NewestStreamOfIncarnationWins) {
   const auto admission = members.Register(2, Request(v1::WORKER, 0, 7), kStart);
   EXPECT_EQ(admission.kind, Kind::kReturned);
   EXPECT_EQ(admission.closed_stream, 1);
-  EXPECT_EQ(members.Disconnected(1, kStart), nullptr) << "the old stream's end means nothing";
+  EXPECT_EQ(members.Disconnected(1, kStart), nullptr) << "the end of the old stream is ignored";
   EXPECT_FALSE(members.Find(7)->suspect());
 }
 
@@ -189,7 +189,7 @@ TEST(Membership, ReportedDeathExpelsByIncarnationOrByIndexAndProcessId) {
   death.mutable_process()->set_role(v1::WORKER);
   death.mutable_process()->set_index(1);
   death.set_pid(4711);
-  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "an earlier life with this index";
+  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "an earlier process with this index";
   death.set_pid(1008);
   EXPECT_TRUE(members.ReportDeath(death).has_value());
   EXPECT_FALSE(members.ReportDeath(death).has_value()) << "repeated";

@@ -1,5 +1,5 @@
 // A job that finds the checkpoints of an earlier job of its name: checkpoint.onExisting, with a
-// real storage on a disk that fails and forgets.
+// real storage on a disk that fails and loses unsynced data.
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ v1::JobSpec Spec(const std::string& uid, v1::CheckpointSpec::OnExisting policy, 
   return spec;
 }
 
-// A job and its disk, which another job may have after it.
+// A job and its disk, which a later job may reuse.
 class StoredJob {
  public:
   StoredJob(FakeFileSystem* files, v1::JobSpec spec, const std::string& writer = "1")
@@ -37,7 +37,7 @@ class StoredJob {
     job_.storage = storage_.get();
   }
 
-  // As far as it comes; the longest of these jobs needs half of the steps.
+  // Trains as far as possible; the longest of these jobs needs half of these steps.
   FakeJob& Run(int steps = 80) {
     job_.Start();
     for (int step = 0; step < steps && !job_.exit.has_value(); ++step) job_.Train(1);
@@ -52,7 +52,7 @@ class StoredJob {
   FakeJob job_;
 };
 
-// The first job; the attempts and checkpoints that it has left.
+// Runs the first job, which leaves attempts and checkpoints.
 void RunFirst(FakeFileSystem* files, bool to_its_end) {
   StoredJob first(files, Spec("u1", v1::CheckpointSpec::UNSET, 20));
   first.Run(to_its_end ? 80 : 12);
@@ -105,11 +105,11 @@ TEST(OnExisting, ResumeContinuesFinishedJobFromItsEnd) {
   EXPECT_EQ(claims[2].job(), "default/digits/u2");
   EXPECT_TRUE(claims[3].end());
 
-  // Its end is its own: a coordinator that is started once more succeeds at once.
+  // The end record is the new job's own: a restarted coordinator succeeds at once.
   StoredJob once_more(&files, Spec("u2", v1::CheckpointSpec::RESUME, 40));
   once_more.Run(1);
   EXPECT_EQ(once_more.job().Progress().phase(), v1::JobProgress::SUCCEEDED);
-  EXPECT_EQ(once_more.job().Progress().step(), 40) << "and says how far it came";
+  EXPECT_EQ(once_more.job().Progress().step(), 40) << "and reports its progress";
 }
 
 TEST(OnExisting, ResumeOfFinishedJobReportsThatNothingWasTrained) {
@@ -165,9 +165,9 @@ TEST(OnExisting, ReplacedJobFailsAndNamesItsReplacement) {
   EXPECT_THAT(first.job().Progress().reason(), HasSubstr("job default/digits/u2 has taken over"));
 }
 
-// The disk fails at each of its operations in turn, and forgets what was not synced. Until the new
-// job has a checkpoint the old one's is whole; the new job never continues from it, and trains to
-// its end.
+// The disk fails at each of its operations in turn, and loses unsynced data. The old job's
+// checkpoint stays whole until the new job has one. The new job never continues from it, and trains
+// to its end.
 TEST(OnExisting, ReplaceSurvivesCrashAtEveryWrite) {
   int crashes = 0;
   for (int crash = 0;; ++crash) {
@@ -192,7 +192,8 @@ TEST(OnExisting, ReplaceSurvivesCrashAtEveryWrite) {
     const std::vector<v1::CheckpointRef> there = *after.storage().ListCheckpoints();
     const bool has_own = !there.empty() && there.back().attempt() > old_claims;
     if (!has_own) {
-      EXPECT_TRUE(ReadWholeCheckpoint(after.storage(), old).ok()) << "it is not needed less";
+      EXPECT_TRUE(ReadWholeCheckpoint(after.storage(), old).ok())
+          << "the old checkpoint is still needed";
     }
     FakeJob& job = after.Run();
     ASSERT_TRUE(job.exit.has_value());

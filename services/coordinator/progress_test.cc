@@ -114,7 +114,7 @@ TEST(TrainingMeter, WorkerSpeedIsSamplesPerSecondOfWorkNotOfWaiting) {
   meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));
   EXPECT_DOUBLE_EQ(meter.SpeedOf(1), 100);
   for (int i = 0; i < 50; ++i) meter.OnWorkerProgress(1, StepOf(50, 1, 0.25));
-  EXPECT_NEAR(meter.SpeedOf(1), 200, 2) << "it follows";
+  EXPECT_NEAR(meter.SpeedOf(1), 200, 2) << "it follows the change";
   meter.Forget(1);
   EXPECT_EQ(meter.SpeedOf(1), 0);
 }
@@ -194,7 +194,7 @@ TEST(TrainingMeter, ReportsQuantilesOfStaleness) {
   EXPECT_EQ(progress.staleness().median(), 4);
   EXPECT_EQ(progress.staleness().percentile_95(), 9);
   EXPECT_EQ(progress.staleness().largest(), 1'000'000'000'000);
-  // 10 of each of 0 to 8, 9 of 9, and the one.
+  // 10 updates each of staleness 0 to 8, 9 of staleness 9, and the single one.
   EXPECT_DOUBLE_EQ(progress.staleness().mean(), (360 + 81 + 1e12) / 100);
 }
 

@@ -27,7 +27,7 @@ v1::View View(uint64_t number, const std::vector<std::pair<uint64_t, bool>>& mem
   return view;
 }
 
-// Of a member that awaits the others at these addresses.
+// The request of a member that awaits the others at these addresses.
 v1::MeetRequest Request(const v1::View& view, uint64_t incarnation,
                         const std::vector<std::string>& addresses) {
   v1::MeetRequest request;
@@ -50,7 +50,7 @@ TEST(RendezvousTest, MemberMayNotAskInTheNameOfAnother) {
   for (const v1::MeetRequest& request : {other_index, other_role}) {
     EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(request).status()));
   }
-  // Nothing was kept of them.
+  // The refused requests had no effect.
   EXPECT_TRUE(rendezvous.Meet(Request(view, 12, {"", "12 at last"})).ok());
 }
 
@@ -88,7 +88,7 @@ TEST(RendezvousTest, ReplyIsSmallEvenForLargestJob) {
   const v1::View view = View(3, members);
   Rendezvous rendezvous;
   rendezvous.OnView(view);
-  // As long as gloo's.
+  // As long as gloo's addresses.
   const std::vector<std::string> addresses(kWorkers, std::string(136, 'x'));
   absl::StatusOr<v1::MeetReply> reply;
   for (uint64_t i = 0; i < kWorkers; ++i) {
@@ -118,7 +118,7 @@ TEST(RendezvousTest, NewViewStartsOver) {
   ASSERT_TRUE(rendezvous.Meet(Request(first, 11, {"", "x"})).ok());
   rendezvous.OnView(second);
   EXPECT_EQ(rendezvous.Meet(Request(second, 12, {"y", ""}))->members_size(), 0)
-      << "what was left in the older view does not count";
+      << "addresses of the older view do not count";
   EXPECT_TRUE(absl::IsFailedPrecondition(rendezvous.Meet(Request(first, 12, {"x", ""})).status()));
 }
 

@@ -69,7 +69,7 @@ TEST(ViewChange, IsInstalledWhenAllShardsConfirmNewestView) {
   EXPECT_TRUE(change.HasInstalled(1));
   change.Decide(InstallNumber(6), kNow);
   EXPECT_FALSE(change.OnInstalled(2, InstallNumber(5).view().id())) << "an older view";
-  EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older one";
+  EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older view";
   change.OnInstalled(1, InstallNumber(6).view().id());
   change.OnInstalled(2, InstallNumber(6).view().id());
   EXPECT_FALSE(change.installing());

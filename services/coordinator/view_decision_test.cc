@@ -74,7 +74,7 @@ TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
 }
 
 TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
-  // B holds version 9 in view 4; view 5 began at 8, and B would have fallen back.
+  // B has version 9 in view 4. View 5 began at 8, so B would have fallen back.
   const Decision decision = DecideSynchronous(
       Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, kRules);
   EXPECT_EQ(decision.first_step, 8);
@@ -189,7 +189,7 @@ TEST(DecideAsynchronous, HighestClockWinsIfOthersHaveItStaged) {
   ASSERT_EQ(decision.outcome, Outcome::kDecided);
   ASSERT_EQ(decision.clocks.size(), 1u);
   EXPECT_EQ(decision.clocks[0].clock(), 2);
-  EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the record goes on whole";
+  EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the whole record is passed on";
   EXPECT_EQ(decision.ledger.updates(), 2);
   EXPECT_EQ(decision.ledger.applied(0).end(), 64);
   EXPECT_EQ(decision.first_step, 2);

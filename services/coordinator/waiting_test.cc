@@ -1,4 +1,4 @@
-// Waits that last too long: timeouts.gradients and timeouts.weights.
+// Waits that take too long: timeouts.gradients and timeouts.weights.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -96,7 +96,7 @@ TEST_F(WaitingTest, ExpelsNoShardWithoutLimit) {
 }
 
 TEST_F(WaitingTest, ShardCanAccuseOnlyMembersOfTheView) {
-  SayAwaited(job.AddWorker(2));  // it stands by, until the next view
+  SayAwaited(job.AddWorker(2));  // not a member until the next view
   v1::MemberMessage message;
   *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
   message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);
@@ -109,7 +109,7 @@ TEST_F(WaitingTest, ShardCanAccuseOnlyMembersOfTheView) {
 TEST(WaitingDefault, ExpelsMemberWithoutContributionsAfterTenMinutes) {
   FakeJob job(FakeJob::Spec());
   job.Start();
-  EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "which shards measure";
+  EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "the limit that shards measure";
 }
 
 // After an update of 32 samples.
@@ -161,7 +161,7 @@ TEST(WaitingAsynchronous, ExpelsLeaseholderThatArbiterNamesWhileOthersContinue) 
   job.Pass(absl::Seconds(1));
   EXPECT_TRUE(job.HasEvent("worker-1: holds samples and has applied nothing in 10m"));
   EXPECT_EQ(job.core->view().workers_size(), 1);
-  EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for the others";
+  EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for other workers";
 }
 
 TEST_F(WaitingTest, ExpelsSilentShardAtWeightsTimeoutBeforeSilenceTimeout) {

@@ -252,8 +252,6 @@ TEST(FrameWireTest, RejectsBatchWithinBatchOrBesideFrame) {
   }
 }
 
-// Bytes changed, cut and put in at random: never a crash, and where both accept, the same content
-// as generated code.
 // Knows one place.
 class OnePlace final : public SharedPayloads {
  public:
@@ -288,7 +286,7 @@ TEST(FrameWireTest, PayloadMayBeInSharedMemory) {
   const auto frame = DecodeFrame(absl::Cord(generated.SerializeAsString()), {}, &memory);
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->payload, "12345");
-  bytes[0] = 'x';  // numbers are read where they lie
+  bytes[0] = 'x';  // numbers are read in place
   EXPECT_EQ(frame->payload, "x2345");
 }
 
@@ -326,10 +324,12 @@ TEST(FrameWireTest, RejectsInvalidPlace) {
   *batch.add_batch()->mutable_header() = header;
   *batch.mutable_shared_payload() = PlaceOf(5);
   EXPECT_THAT(reason(batch.SerializeAsString(), &memory), HasSubstr("beside"));
-  // Tag of a place, then a length over the bytes that are there.
+  // The tag of a place, then a length that exceeds the remaining bytes.
   EXPECT_THAT(reason("\x22\x05\x08", &memory), HasSubstr("of which 1 are there"));
 }
 
+// Random changed, missing and inserted bytes: decoding never crashes, and content that it accepts
+// is the same as generated code's.
 TEST(FrameWireTest, RejectsDamagedFramesOrReadsThemLikeGeneratedCode) {
   std::mt19937 random(3);
   int accepted = 0;

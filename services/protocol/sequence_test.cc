@@ -29,7 +29,7 @@ std::vector<uint64_t> FromZeroTo(uint64_t n) {
 }
 
 TEST(SampleOrderTest, IsAsTheHeaderSpecifies) {
-  // Computed by a second implementation, in Python, from the header's text.
+  // A second implementation, written in Python from the header's text, has computed these numbers.
   EXPECT_THAT(Order(10, 42).IndicesOf({0, 20}), ElementsAre(9, 3, 4, 5, 0, 7, 1, 8, 6, 2,  //
                                                             8, 7, 3, 0, 4, 9, 5, 2, 6, 1));
   const SampleOrder mnist = Order(60000, 1);

@@ -21,7 +21,7 @@ const Codec& Find(v1::Codec id) {
   return **codec;
 }
 
-// The payload of a block, in chunks of 7 bytes at odd addresses, as no transport would be kind.
+// The payload of a block in chunks of 7 bytes at odd addresses: no transport is worse.
 absl::Cord Encoded(const Codec& codec, ConstElements values) {
   const auto room = codec.EncodedBytes(values.count(), values.dtype());
   EXPECT_TRUE(room.ok()) << room.status();
@@ -75,7 +75,7 @@ TEST(RawCodec, KeepsEveryBitOfEveryType) {
   ExpectRawKeepsBits<int64_t>();
 }
 
-// What a half-precision codec makes of values, wherever they fit into T.
+// Encodes and decodes values with a half-precision codec, where they fit into T.
 template <typename T>
 void ExpectHalves(v1::Codec id, const std::vector<std::pair<double, double>>& cases) {
   std::vector<T> values, expected;
@@ -147,7 +147,7 @@ TEST(HalfPrecisionCodec, TakesTwoBytesPerElement) {
   }
 }
 
-// For each pair of a codec and a block's type that go together.
+// T is a type of elements that the codec supports.
 template <typename T>
 void ExpectDecodeAddIsDecodeAndAdd(v1::Codec id) {
   using Compute = ComputeType<T>;

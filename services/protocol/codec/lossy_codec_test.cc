@@ -1,4 +1,4 @@
-// The codecs that leave something out: what they keep, and what they refuse.
+// The lossy codecs: what they keep, and what they reject.
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ std::string Encode(const Codec& codec, const std::vector<T>& values) {
   return bytes;
 }
 
-// In chunks of 7 bytes, as no transport would be kind.
+// The bytes in chunks of 7: no transport is worse.
 absl::Cord Chopped(const std::string& bytes) {
   absl::Cord payload;
   for (size_t begin = 0; begin < bytes.size(); begin += 7) {
@@ -243,7 +243,7 @@ TEST(LossyCodecs, RejectOptionsOutOfRange) {
   }
 }
 
-// Any numbers, the special ones among them.
+// Any numbers, including special ones.
 std::vector<float> AnyFloats() {
   const auto bits = *rc::gen::container<std::vector<uint32_t>>(rc::gen::oneOf(
       rc::gen::arbitrary<uint32_t>(), rc::gen::element<uint32_t>(0x7f800000, 0xff800000, 0x7fc00000,
@@ -287,7 +287,7 @@ RC_GTEST_PROP(LossyCodecs, TreatFloat64AsItsNearestFloat32, ()) {
   for (size_t i = 0; i < sums.size(); ++i) RC_ASSERT(sums[i] == decoded[i]);
 }
 
-// Whatever a peer sends: taken whole, or refused with nothing written.
+// Any bytes of a peer are decoded whole, or rejected without a write.
 RC_GTEST_PROP(LossyCodecs, RejectOrDecodeAnyBytes, ()) {
   const auto codec = Make(*rc::gen::elementOf(std::vector<v1::Codec>(kLossy, kLossy + 4)));
   const size_t count = *rc::gen::inRange<size_t>(0, 40);

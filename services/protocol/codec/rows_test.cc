@@ -31,7 +31,7 @@ absl::Cord Words(const std::vector<uint32_t>& words, const std::vector<float>& v
   return absl::Cord(bytes);
 }
 
-// Of the matrix's elements [2, 10): the last one of row 0, rows 1 and 2, and the first of row 3.
+// The matrix's elements [2, 10): the last of row 0, rows 1 and 2, and the first of row 3.
 constexpr RowCut kCut{3, 2, 8};
 
 TEST(RowCutTest, BlockHoldsPartsOfRowsAtItsBorders) {

@@ -122,6 +122,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   const bool goes_on =
       existing.kind == ExistingJob::Kind::kResume || existing.kind == ExistingJob::Kind::kReplace;
   const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !goes_on;
+
   const bool first = !storage_known_;
   if (first) {
     storage_known_ = true;
@@ -517,6 +518,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   facts_ = {};
   mode_ = options_.job.training().mode();
   last_position_ = 0;
+
   shards_.clear();
   base_.reset();
   shard_states_.clear();
@@ -526,11 +528,13 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   birth_.Reset();
   change_.Reset({});
   view_.Clear();
+
   EndSnapshots(absl::UnavailableError("the job is being restored"));
   cut_.reset();
   hold_ = 0;
   incomplete_.clear();  // they are removed when the storage is read
   evaluation_.reset();
+
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
   final_failures_ = 0;

@@ -48,15 +48,18 @@ void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time n
 std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
     const std::vector<Evaluator>& living, absl::Time now) {
   TakeBack(living, now);
+
   std::vector<Evaluator> evaluators;
   for (const Evaluator& evaluator : living) {
     if (slow_.count(evaluator.incarnation) == 0) evaluators.push_back(evaluator);
   }
   if (evaluators.empty()) evaluators = living;
+
   std::vector<std::pair<uint64_t, v1::Evaluate>> messages;
   if (evaluators.empty()) return messages;
   std::vector<double> speeds;
   for (const Evaluator& evaluator : evaluators) speeds.push_back(evaluator.speed);
+
   for (const Interval& range : std::exchange(free_, {})) {
     const std::vector<Interval> parts = Apportion(range.size(), speeds, /*aligned=*/false);
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -90,6 +93,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
       result.name().step() != options_.version) {
     return;
   }
+
   const auto found = leased_.find(incarnation);
   if (found == leased_.end()) return;
   const Interval range = FromProto(result.samples());
@@ -97,6 +101,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
                                   [&](const Lease& held) { return held.range == range; });
   if (lease == found->second.end()) return;
   found->second.erase(lease);
+
   absl::Status valid = result.error().empty()
                            ? CheckEvaluationResult(result, result.samples())
                            : absl::UnknownError(CleanUtf8(result.error(), kMaxReasonBytes));
@@ -108,6 +113,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
     free_.push_back(range);
     return;
   }
+
   done_.Add(range);
   all_.Add(result);
   if (range.end <= options_.first) first_.Add(result);

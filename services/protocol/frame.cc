@@ -51,8 +51,10 @@ OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& paylo
   const size_t prefix_bytes = FramePrefixBytes(header, payload.size());
   const bool copied = payload.size() <= kCopyBytes;
   bytes_ = prefix_bytes + payload.size();
+
   slices_.reserve(3);
   slices_.emplace_back(EncodeBatchPrefix(bytes_));  // so short that the slice holds it itself
+
   grpc_slice head = grpc_slice_malloc(copied ? bytes_ : prefix_bytes);
   uint8_t* to = GRPC_SLICE_START_PTR(head);
   WriteFramePrefix(header, payload.size(), to);
@@ -62,8 +64,10 @@ OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& paylo
       to = std::copy(chunk.begin(), chunk.end(), to);
     }
   }
+
   slices_.emplace_back(head, grpc::Slice::STEAL_REF);  // a short one holds its bytes itself
   if (copied) return;
+
   auto* holder = new PayloadHolder(payload);
   for (const absl::string_view chunk : holder->payload().Chunks()) {
     slices_.push_back(chunk.size() <= kCopyBytes ? grpc::Slice(chunk.data(), chunk.size())

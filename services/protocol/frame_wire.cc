@@ -344,6 +344,7 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
       ++count;
     }
   }
+
   for (const v1::RowSelection& rows : header.pull().rows()) {
     constexpr uint64_t kRowBytes = sizeof(uint64_t);
     if (rows.count() > rest / kRowBytes) {
@@ -353,6 +354,7 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
     }
     rest -= rows.count() * kRowBytes;
   }
+
   if (rest == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("malformed frame: a payload of ", payload_bytes,
                                                  " bytes, of which ", payload_bytes - rest,

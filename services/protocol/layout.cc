@@ -51,11 +51,13 @@ absl::Status ValidateTensor(const v1::TensorSpec& tensor) {
   const auto fail = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name(), "' ", why));
   };
+
   if (ElementBytes(tensor.dtype()) == 0) return fail("has an unknown data type");
   const bool integer = tensor.dtype() == v1::INT64;
   if (integer != (tensor.kind() == v1::COUNTER)) {
     return fail(integer ? "is int64: only counters may be" : "is a counter and must be int64");
   }
+
   uint64_t elements = 1;
   for (const int64_t extent : tensor.shape()) {
     if (extent < 0) return fail(absl::StrCat("has a negative extent ", extent));
@@ -144,6 +146,7 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
   if (layout.partitions() < 1 || layout.partitions() > kMaxPartitions) {
     return absl::InvalidArgumentError("the layout's number of partitions is out of range");
   }
+
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> ranges(table.tensors_size());
   const v1::Block* previous = nullptr;
   for (int i = 0; i < layout.blocks_size(); ++i) {
@@ -164,9 +167,11 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
             std::make_tuple(block.partition(), block.tensor(), block.offset())) {
       return fail("is out of order");
     }
+
     previous = &block;
     ranges[block.tensor()].push_back({block.offset(), block.count()});
   }
+
   for (int t = 0; t < table.tensors_size(); ++t) {
     std::sort(ranges[t].begin(), ranges[t].end());
     uint64_t next = 0;

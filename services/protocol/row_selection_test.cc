@@ -66,8 +66,8 @@ TEST(RowSelectionTest, RowsAreSortedAndUnique) {
 
 TEST(RowSelectionTest, RejectsSelectionThatContradictsTable) {
   ExpectInvalid(RowSelections{{3, {}}}, "rows of tensor 3 of 3");
-  ExpectInvalid(RowSelections{{1, {0}}}, "rows of 'bias' are wanted, which is no matrix");
-  ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is no matrix");
+  ExpectInvalid(RowSelections{{1, {0}}}, "rows of 'bias' are wanted, which is not a matrix");
+  ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is not a matrix");
   ExpectInvalid(RowSelections{{0, {2, 10}}},
                 "row 10 of 'embedding.weight' is wanted, which has 10");
   ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted behind row 5");

@@ -57,9 +57,11 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
                                                      const v1::ModelSpec& model) {
   std::vector<uint32_t> stage_of(static_cast<size_t>(table.tensors_size()), 0);
   if (model.stages().empty()) return stage_of;
+
   const auto stages = StageOfLayers(model);
   if (!stages.ok()) return stages.status();
   std::map<std::string, uint32_t> unknown = *stages;
+
   for (int t = 0; t < table.tensors_size(); ++t) {
     const std::string& name = table.tensors(t).name();
     const auto found = std::find_if(stages->begin(), stages->end(), [&](const auto& stage) {
@@ -72,6 +74,7 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
     stage_of[static_cast<size_t>(t)] = found->second;
     unknown.erase(found->first);
   }
+
   if (unknown.empty()) return stage_of;
   return absl::InvalidArgumentError(
       absl::StrCat("model.stages[", unknown.begin()->second, "]: the model has no layer '",
@@ -82,12 +85,14 @@ absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
                                             const v1::ModelSpec& model, uint32_t partitions) {
   const auto stage_of = StageOfTensors(table, model);
   if (!stage_of.ok()) return stage_of.status();
+
   const uint32_t stages = StageCount(model);
   if (partitions < stages || partitions > kMaxPartitions) {
     return absl::InvalidArgumentError(absl::StrCat("partitions is ", partitions, "; with ", stages,
                                                    " model.stages it must be from ", stages, " to ",
                                                    kMaxPartitions));
   }
+
   v1::Layout layout;
   layout.set_partitions(partitions);
   for (uint32_t stage = 0; stage < stages; ++stage) {

@@ -111,9 +111,11 @@ class Rows final : public Codec {
     if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
       return status;
     }
+
     const absl::StatusOr<RowParts> split = SplitRows(payload, dtype, accumulator.count());
     if (!split.ok()) return split.status();
     const std::string values = Values(payload, *split);
+
     VisitFloatingPoint(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const absl::Span<ComputeType<T>> sums = accumulator.As<ComputeType<T>>();
@@ -180,6 +182,7 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     return Invalid("a block of data type ", static_cast<int>(dtype), ", which is unknown");
   }
   if (payload.size() < kHead) return Invalid("a payload of ", payload.size(), " bytes");
+
   // The head is read twice, so it is copied first: the sender may change shared memory meanwhile.
   const std::string head(payload.Subcord(0, kHead));
   const uint64_t rows = Load(head.data());
@@ -190,14 +193,17 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     return Invalid(lead, " elements in front of the block in rows of ", row_elements);
   }
   if (Load(head.data() + 12) != 0) return Invalid("bytes 12 to 15 are not zeros");
+
   const RowCut cut{row_elements, lead, count};
   if (rows > cut.end_row()) return Invalid(rows, " rows in a block of ", cut.end_row());
+
   RowParts split;
   split.values_at = kHead + rows * sizeof(uint32_t);
   if (payload.size() < split.values_at) {
     return Invalid("a payload of ", payload.size(), " bytes ends within the numbers of ", rows,
                    " rows");
   }
+
   const std::string numbers(payload.Subcord(kHead, rows * sizeof(uint32_t)));
   split.parts.reserve(rows);
   uint64_t next = 0;
@@ -210,6 +216,7 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     split.parts.push_back(PartOf(cut, row));
     need += split.parts.back().count * element;
   }
+
   if (payload.size() != need) {
     return Invalid("a payload of ", payload.size(), " bytes for ", rows, " rows, which take ",
                    need);

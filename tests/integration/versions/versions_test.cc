@@ -152,7 +152,7 @@ TEST(VersionsTest, AJobFileWithANewerValueIsRefusedByName) {
   EXPECT_FALSE(processes.StartCoordinator().ok());
   EXPECT_EQ(processes.ExitCode("coordinator"), kExitRefused);
   EXPECT_THAT(Contents(absl::StrCat(options.folder, "/coordinator.stderr")),
-              HasSubstr(R"(tls: "TLS_OF_TOMORROW" is no value that this release knows)"));
+              HasSubstr(R"(tls: "TLS_OF_TOMORROW" is not a value that this release knows)"));
 }
 
 }  // namespace

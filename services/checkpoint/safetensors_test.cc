@@ -67,7 +67,7 @@ TEST(SafetensorsTest, RejectsFalseHeaderAndNamesArray) {
       {R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "does not fit"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "outside"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "outside"},
-      {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "no list of sizes"},
+      {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "not a list of sizes"},
       {R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", "larger"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", "two numbers"},
   };

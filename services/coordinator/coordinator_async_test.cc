@@ -309,7 +309,7 @@ TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   ContinueIn(job, v1::SYNCHRONOUS);
   EXPECT_EQ(job.claims.size(), 2u);
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS);
-  EXPECT_TRUE(job.HasEvent("32 samples before it that asynchronous training left open"));
+  EXPECT_TRUE(job.HasEvent("32 earlier samples that asynchronous training left out"));
   job.Update(*job.workers[0], 16);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS) << "[48, 64) is open";

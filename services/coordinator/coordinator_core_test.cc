@@ -380,7 +380,7 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
       job.Pass(absl::Seconds(3));
       EXPECT_EQ(job.Progress().restored_from_step(), 5);
       EXPECT_EQ(job.HasEvent("step 5 is of sluice 1, AVX2, threads of a worker: 1, and training "
-                             "goes on with sluice 1, AVX3, threads of a worker: 1"),
+                             "continues with sluice 1, AVX3, threads of a worker: 1"),
                 bit_exact && !same);
       EXPECT_EQ(job.HasEvent("bits may differ"), bit_exact && !same);
     }

@@ -83,7 +83,7 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
   }
   *begin = offsets[0].get<uint64_t>();
   const uint64_t end = offsets[1].get<uint64_t>();
-  if (*begin > end || end > data.size()) return bad("it lies outside of the file");
+  if (*begin > end || end > data.size()) return bad("it is outside of the file");
   if (end - *begin != bytes) return bad("its size does not fit its shape");
 
   array.bytes = data.Subcord(*begin, end - *begin);

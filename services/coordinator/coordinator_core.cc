@@ -780,7 +780,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
 
     if (!first) continue;
     Warn(absl::StrCat(ProcessName(shard->id), " ", waits, ": ",
-                      has_it ? "other members do not say so" : "it waits for gradients itself"),
+                      has_it ? "other members do not report it" : "it waits for gradients itself"),
          now);
   }
 }

@@ -168,7 +168,8 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
       highest = std::max(highest, stands);
     }
   }
-  // All partitions are empty.
+
+  // If all partitions are empty, there is no lowest version.
   if (lowest > highest) lowest = highest = newest->newest().first_step();
   decision.first_step = rules.FallBackToLowest() ? lowest : highest;
   if (std::optional<std::string> stuck = CheckFallBack(attempt, replies, decision.first_step);

@@ -71,7 +71,7 @@ TEST_F(WaitingTest, NamesAndExpelsShardThatWithholdsVersion) {
 
 TEST_F(WaitingTest, OneWorkerCannotHaveAShardExpelled) {
   for (int i = 0; i < 5; ++i) SayOwed(*job.Shards()[1], job.Shards()[1]->version);
-  EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 3 for 35s: other members do not say so"));
+  EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 3 for 35s: other members do not report it"));
   job.Train(2);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
   EXPECT_EQ(job.Version(), 5);

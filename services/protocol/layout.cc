@@ -160,7 +160,7 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
     if (block.partition() >= layout.partitions()) return fail("names an unknown partition");
     const uint64_t count = ElementCount(table.tensors(block.tensor()));
     if (block.count() == 0 || block.offset() >= count || block.count() > count - block.offset()) {
-      return fail("lies outside its tensor");
+      return fail("is outside its tensor");
     }
     if (previous != nullptr &&
         std::make_tuple(previous->partition(), previous->tensor(), previous->offset()) >=

@@ -127,7 +127,7 @@ absl::Status CheckStagedLayout(const v1::TensorTable& table, const v1::ModelSpec
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint has '", table.tensors(static_cast<int>(block.tensor())).name(),
                      "' in partition ", block.partition(), ", and model.stages[", stage,
-                     "] must lie whole in partition ", stage,
+                     "] must be whole in partition ", stage,
                      ": it is of a job with other stages, or with training.execution: Worker"));
   }
   return absl::OkStatus();

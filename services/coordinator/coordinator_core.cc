@@ -656,7 +656,8 @@ ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
   return facts;
 }
 
-// Of what something will be made; what is of another attempt, view or cut is ignored later on.
+// Checks the reports that the core will use. Reports of another attempt, view or cut are ignored
+// later.
 absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
                                                       const v1::MemberMessage& message) const {
   if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
@@ -745,8 +746,8 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
 }
 
 // timeouts.weights. A shard that lacks the version and sends heartbeats waits for gradients itself.
-// The report of a single worker about such a shard does not count: most members must wait for a
-// version of it.
+// A single worker's report about a shard that sends heartbeats does not count: most members must
+// wait for a version of it.
 void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgress& progress,
                                     absl::Time now) {
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());

@@ -637,7 +637,7 @@ TEST(CoordinatorViews, MicrobatchesFollowMeasuredSpeed) {
   EXPECT_EQ(job.ViewNumber(), number) << "then the division is stable";
 }
 
-TEST(CoordinatorViews, WorkersBeyondNumberOfMicrobatchesAreSpare) {
+TEST(CoordinatorViews, WorkersBeyondNumberOfMicrobatchesAreStandbys) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_microbatch_size(32);
   FakeJob job(spec);

@@ -94,7 +94,7 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
 
 // ---- planning
 
-// The number that schedules count.
+// The step number that schedules use.
 uint64_t CoordinatorCore::Impl::ScheduleStep() const {
   return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
 }
@@ -475,7 +475,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   }
 }
 
-// Shards may still be writing: late files are removed with the next one.
+// Shards may still be writing: files that arrive later are removed at the next call.
 void CoordinatorCore::Impl::RemoveIncompletes() {
   for (const uint64_t step : incomplete_) {
     RemoveIncomplete remove;

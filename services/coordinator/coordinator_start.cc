@@ -406,7 +406,7 @@ void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& dif
   OnGone(departure, now);
 }
 
-// How the newest checkpoint differs from the model. Empty: it fits, or one of the two is not known
+// Why the newest checkpoint does not fit the model. Empty: it fits, or one of the two is not known
 // yet.
 std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   if (!storage_.has_newest || !model_.has_value()) return "";

@@ -246,7 +246,7 @@ std::vector<const Process*> CoordinatorCore::Impl::NextMembers() const {
   for (const Process* worker : ReadyWorkers()) {
     if (!IsMember(worker->incarnation())) members.push_back(worker);
   }
-  // A member of a synchronous view has at least one microbatch; further workers stay spare.
+  // A member of a synchronous view has at least one microbatch; further workers are standbys.
   if (Synchronous() && members.size() > length_->microbatches()) {
     members.resize(length_->microbatches());
   }

@@ -12,7 +12,7 @@ namespace sluice::coordinator {
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
   if (options_.first >= options_.samples) options_.first = 0;
-  // No range is on both sides.
+  // No range spans the border of the first samples.
   if (options_.first > 0) free_.push_back({0, options_.first});
   free_.push_back({options_.first, options_.samples});
 }
@@ -26,7 +26,7 @@ v1::Evaluate Evaluation::Message(const Interval& range) const {
   return message;
 }
 
-// From dead workers and from late ones.
+// Takes ranges back from dead workers and from late ones.
 void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now) {
   for (auto& [incarnation, leases] : leased_) {
     const bool lives =

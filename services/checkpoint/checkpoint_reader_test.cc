@@ -139,6 +139,7 @@ TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
   claim.set_format_version(kCheckpointFormatVersion);
   claim.set_attempt(1);
   ASSERT_TRUE(storage_->CreateClaim(claim).ok());
+
   // Three files are read to find the checkpoint, and three for its tensors.
   for (int when = 0; when < 6; ++when) {
     manifest_.clear_files();

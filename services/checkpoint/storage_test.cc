@@ -173,9 +173,11 @@ TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
       storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+
   const int before = files_.operations();
   ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   const int last = files_.operations() - before - 1;
+
   // Again, but the process dies when everything except the folder is synced.
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
@@ -284,6 +286,7 @@ TEST_F(LocalStorageTest, NamesDamagedAndMissingClaimsByAttempt) {
   ASSERT_TRUE(files_.Remove("/store/claims/000003.json").ok());
   ASSERT_TRUE(files_.Remove("/store/claims/000004.json").ok());
   ASSERT_TRUE(files_.CreateDirectories("/store/claims/000004.json").ok());
+
   const auto claims = storage_->ReadClaims();
   ASSERT_TRUE(claims.ok()) << claims.status();
   std::vector<bool> damaged;
@@ -295,6 +298,7 @@ TEST_F(LocalStorageTest, NamesDamagedAndMissingClaimsByAttempt) {
   EXPECT_THAT(storage_->FindDamage(),
               ElementsAre(HasSubstr("000002.json"), HasSubstr("000003.json is missing"),
                           HasSubstr("000004.json: it is a folder")));
+
   Save(Ref(1, 10), "x");
   Save(Ref(2, 20), "x");
   EXPECT_EQ(FindRestorePoint(*storage_).status().code(), absl::StatusCode::kOk)
@@ -585,6 +589,7 @@ TEST_F(LocalStorageTest, OneOfSimultaneousJobsGetsStorageAndIsNamedToOthers) {
   for (std::thread& thread : threads) thread.join();
   const auto winner = std::find(owned.begin(), owned.end(), absl::OkStatus());
   ASSERT_NE(winner, owned.end());
+
   for (auto status = owned.begin(); status != owned.end(); ++status) {
     if (status == winner) continue;
     EXPECT_THAT(status->message(), HasSubstr(absl::StrCat("job-", winner - owned.begin(), "/u's")));

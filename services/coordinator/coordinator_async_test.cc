@@ -44,11 +44,13 @@ TEST(CoordinatorAsync, BatchSizeFollowsWorkersSpeed) {
   job.Start();
   job.Pass(absl::Milliseconds(50));
   EXPECT_EQ(job.workers[0]->batch_size, 32u) << "while no worker is measured";
+
   SaySpeed(*job.workers[0], 100);
   SaySpeed(*job.workers[1], 300);
   job.Pass(absl::Milliseconds(50));
   EXPECT_EQ(job.workers[0]->batch_size, 16u);
   EXPECT_EQ(job.workers[1]->batch_size, 48u);
+
   job.Kill(*job.workers[1]);
   job.Pass(absl::Milliseconds(50));
   EXPECT_EQ(job.workers[0]->batch_size, 32u) << "alone it has the mean speed";
@@ -270,11 +272,13 @@ TEST(CoordinatorModes, StepsOfSynchronousJobBecomeLedger) {
   const v1::View& view = job.core->view();
   EXPECT_EQ(view.mode(), v1::BOUNDED_STALENESS);
   EXPECT_EQ(view.first_step(), 5u);
+
   const v1::Ledger& ledger = job.shards[0]->installs.back().ledger();
   EXPECT_EQ(ledger.updates(), 5u);
   ASSERT_EQ(ledger.applied_size(), 1);
   EXPECT_EQ(ledger.applied(0).end(), 160u);
   EXPECT_EQ(job.Progress().samples(), 160u);
+
   while (job.Progress().samples() < 320 && !job.exit.has_value()) job.Update(*job.workers[0], 32);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
@@ -306,10 +310,12 @@ TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   job.Update(*job.workers[0], 32, {}, /*from=*/64);  // [64, 96)
   job.Pass(absl::Seconds(1));
   ASSERT_EQ(job.manifests.size(), 1u);
+
   ContinueIn(job, v1::SYNCHRONOUS);
   EXPECT_EQ(job.claims.size(), 2u);
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS);
   EXPECT_TRUE(job.HasEvent("32 earlier samples that asynchronous training left out"));
+
   job.Update(*job.workers[0], 16);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS) << "[48, 64) is open";
@@ -321,6 +327,7 @@ TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   ASSERT_EQ(job.claims.size(), 3u);
   EXPECT_EQ(job.claims[2].parent().attempt(), 2u);
   EXPECT_FALSE(job.HasEvent("restored")) << "it does not count against backoffLimit";
+
   job.Train(20);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
@@ -341,6 +348,7 @@ TEST(CoordinatorModes, JobSuspendedBetweenModesContinuesWithOpenSamples) {
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+
   const v1::Manifest& last = job.manifests.rbegin()->second;
   EXPECT_EQ(last.mode(), v1::ASYNCHRONOUS);
   EXPECT_EQ(last.samples(), 80u);

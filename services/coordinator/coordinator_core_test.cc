@@ -95,6 +95,7 @@ TEST(CoordinatorStart, InstallsFirstViewWhenAllShardsHoldVersionZero) {
   EXPECT_THAT(MemberIndices(view), ::testing::ElementsAre(0, 1));
   EXPECT_EQ(MicrobatchesOf(view, 0), 4);
   EXPECT_EQ(MicrobatchesOf(view, 1), 4);
+
   for (FakeShard* shard : job.Shards()) EXPECT_TRUE(Same(shard->view.id(), view.id()));
   for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(Same(worker->view->id(), view.id()));
   ASSERT_EQ(job.claims.size(), 1u);
@@ -253,6 +254,7 @@ TEST(CoordinatorStart, OneWorkerCannotImposeAnotherModel) {
   job.Train(5);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
   ASSERT_FALSE(job.manifests.empty());
+
   job.elements = 7;
   job.AddWorker(0);
   ASSERT_TRUE(job.exit.has_value());
@@ -273,6 +275,7 @@ TEST(CoordinatorStart, RestoredJobLosesOnlyWorkerWithAnotherModel) {
   ASSERT_TRUE(odd.refusal.has_value());
   EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
   EXPECT_TRUE(job.HasEvent("worker-1: model or data differ from the job's"));
+
   job.Pass(absl::Seconds(3));
   job.Train(15);
   job.Pass(absl::Seconds(2));
@@ -305,6 +308,7 @@ TEST(CoordinatorStart, KnowsStepToContinueAtBeforeAnyWorkerIsReady) {
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
   EXPECT_EQ(job.Progress().step(), 5);
   EXPECT_EQ(job.Progress().samples(), 5 * 32);
+
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
@@ -443,6 +447,7 @@ TEST(CoordinatorViews, WorkerDeathPausesAtOnceAndOthersTakeItsMicrobatches) {
   job.CloseOn({job.shards[0].get()});  // one shard is ahead
   EXPECT_EQ(job.shards[0]->version, 4);
   EXPECT_EQ(job.shards[1]->version, 3);
+
   const v1::ViewId before = job.core->view().id();
   job.Kill(*job.workers[0]);
   const v1::View& view = job.core->view();
@@ -701,6 +706,7 @@ TEST(CoordinatorViews, CoordinatorFrozenUntilDeadlineReadsMessagesBeforeItExpels
   job.Pump();
   EXPECT_EQ(job.core->view().workers_size(), 2);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
+
   // It expels soon after.
   job.Pass(absl::Milliseconds(200));
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
@@ -716,6 +722,7 @@ TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
   job.Start();
   job.Train(8);
   ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+
   job.Kill(*job.shards[0]);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
   job.Pass(absl::Seconds(1));
@@ -731,6 +738,7 @@ TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
   EXPECT_EQ(job.Progress().restored_from_step(), 5);
   EXPECT_TRUE(job.HasEvent("; the job is restored"));
   EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
+
   job.Train(6);
   EXPECT_EQ(job.Version(), 11);
   EXPECT_EQ(job.manifests.count({2, 10}), 1u);
@@ -776,6 +784,7 @@ TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
   EXPECT_EQ(view.first_step(), 5);
   EXPECT_EQ(view.workers_size(), 2);
   EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
+
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
   // The attempt's number shows how often, for any number of coordinators.
@@ -883,6 +892,7 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
   EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
+
   job.shards[0]->silent_cuts = false;
   job.Break(*job.shards[0]);
   job.Connect(*job.shards[0]);
@@ -892,6 +902,7 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   EXPECT_EQ(job.claims[1].attempt(), 2);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+
   for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(worker->finished);
   for (FakeShard* shard : job.Shards()) EXPECT_TRUE(shard->finished);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
@@ -941,6 +952,7 @@ TEST(CoordinatorEnd, TellsUnregisteredProcessThatJobHasEnded) {
   job.Train(1);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
   EXPECT_FALSE(job.exit.has_value());
+
   v1::MemberMessage message;
   *message.mutable_register_() = late.Registration();
   late.Say(message);
@@ -973,6 +985,7 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
   FakeJob job(spec);
   job.Start();
   job.Train(6);
+
   // A new coordinator reads an empty storage, as if another coordinator had done all of that later.
   const std::vector<v1::Claim> claims = std::exchange(job.claims, {});
   const auto manifests = std::exchange(job.manifests, {});
@@ -1057,6 +1070,7 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
   job.core->OnSetDesired(desired, job.now);
   job.Pump();
   EXPECT_EQ(job.manifests.size(), 0u);
+
   job.Train(4);
   ASSERT_EQ(job.manifests.size(), 1u);
   const uint64_t step = job.manifests.begin()->first.second;

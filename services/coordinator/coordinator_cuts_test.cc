@@ -148,6 +148,7 @@ TEST(CoordinatorCheckpoints, LastCheckpointWaitsForDiskAndReportsItOnce) {
   job.Pass(absl::Minutes(10));
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
+
   const std::vector<std::string> events = job.Events();
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const std::string& event) {
@@ -157,6 +158,7 @@ TEST(CoordinatorCheckpoints, LastCheckpointWaitsForDiskAndReportsItOnce) {
       << "ten minutes of retries are one event";
   EXPECT_TRUE(job.HasEvent("the job waits until its last checkpoint can be saved"));
   EXPECT_LT(job.removed.size(), 40u) << "it waits longer before each retry";
+
   job.shards[1]->disk_full = false;
   job.Pass(absl::Seconds(40));
   ASSERT_TRUE(job.exit.has_value());
@@ -220,6 +222,7 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
   job.Train(6);
   ASSERT_TRUE(job.shards[0]->cut.has_value());
+
   const v1::CheckpointRef name = job.shards[0]->cut->name();
   ASSERT_EQ(name.attempt(), 2);
   for (FakeShard* shard : job.Shards()) {
@@ -239,6 +242,7 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   job.Pump();
   EXPECT_THAT(SavedSteps(job), IsEmpty());
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
+
   for (FakeShard* shard : job.Shards()) {
     shard->Say(WrittenReport(*shard, name.attempt(), name.step()));
   }
@@ -352,12 +356,14 @@ TEST(CoordinatorEvaluation, MembersShareHeldOutSamplesAtOneVersion) {
   job.Train(6);
   ASSERT_EQ(job.workers[0]->evaluations.size(), 1u);
   ASSERT_EQ(job.workers[1]->evaluations.size(), 1u);
+
   const v1::Evaluate& first = job.workers[0]->evaluations[0];
   const v1::Evaluate& second = job.workers[1]->evaluations[0];
   EXPECT_EQ(first.version(), 5);
   EXPECT_EQ(first.samples().begin(), 0);
   EXPECT_EQ(first.samples().end(), second.samples().begin());
   EXPECT_EQ(second.samples().end(), 1000);
+
   const v1::Evaluation result = job.Progress().last_evaluation();
   EXPECT_EQ(result.step(), 5);
   EXPECT_EQ(result.samples(), 1000);
@@ -486,6 +492,7 @@ TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   LetEvaluate(job);
   EXPECT_EQ(heard.hold, 9);
   EXPECT_EQ(deaf.hold, 6);
+
   job.CloseOn({&heard});
   EXPECT_EQ(heard.version, 7);
   job.AddWorker(2);
@@ -518,6 +525,7 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   job.Pump();
   ASSERT_GT(other.hold, 6);
   ASSERT_EQ(late.hold, 0);
+
   while (other.version < other.hold) job.CloseOn(job.Shards());
   const uint64_t missed = other.hold;
   ASSERT_TRUE(other.cut.has_value());
@@ -534,6 +542,7 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   job.Pump();
   EXPECT_NE(late.hold, missed);
   EXPECT_NE(other.hold, missed);
+
   job.Train(10);
   EXPECT_GT(job.Version(), missed + 5);
   EXPECT_THAT(EvaluatedSteps(job), Contains(missed + 4));
@@ -560,10 +569,12 @@ TEST(CoordinatorEvaluation, EvaluatesDueVersionThatAttemptBeginsWith) {
   job.Train(6);
   ASSERT_EQ(job.manifests.count({1, 5}), 1u);
   EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
+
   for (FakeWorker* worker : job.Workers()) worker->evaluates = true;
   job.Kill(*job.shards[0]);
   job.AddShard(0);
   ASSERT_EQ(job.core->view().first_step(), 5);
+
   job.Train(6);
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10));
   job.Kill(*job.shards[1]);
@@ -676,6 +687,7 @@ TEST(CoordinatorEvaluation, EvaluatesFirstSamplesDuringTrainingAndAllAtTheEnd) {
   job.Train(6);
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 300);
   EXPECT_FALSE(job.Progress().last_evaluation().final());
+
   job.Train(14);
   ASSERT_TRUE(job.exit.has_value());
   std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples of reported evaluations
@@ -746,6 +758,7 @@ TEST(CoordinatorEvaluation, NewWorkerEvaluatesForDeadWorkersAtTarget) {
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_EQ(job.core->view().workers_size(), 0);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   job.Kill(*job.workers[0]);
   job.Kill(*job.workers[1]);
   EXPECT_FALSE(job.exit.has_value());
@@ -768,6 +781,7 @@ TEST(CoordinatorEvaluation, FormerMembersEvaluateLayersOfShardsAtTarget) {
   AnswerNow(job, *job.workers[1]);
   job.Train(6);  // to the step at which training should stop
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   FakeWorker& newcomer = job.AddWorker(2);
   job.Kill(*job.workers[0]);  // its range goes to other members
   FakeWorker& member = *job.workers[1];
@@ -793,6 +807,7 @@ TEST(CoordinatorEvaluation, JobEndsWhenTargetIsReached) {
   job.Start();
   job.Train(9);
   EXPECT_FALSE(job.exit.has_value());
+
   job.Train(8);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
@@ -954,6 +969,7 @@ TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks)
   }
   ASSERT_NE(without_data, nullptr);
   ASSERT_TRUE(without_data->cut.has_value());
+
   v1::MemberMessage message;
   v1::CutPinned& pinned = *message.mutable_cut_pinned();
   pinned.set_cut(without_data->cut->cut());
@@ -967,6 +983,7 @@ TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks)
   ASSERT_FALSE(job.snapshots.empty());
   ASSERT_TRUE(job.snapshots[0].snapshot.ok()) << job.snapshots[0].snapshot.status();
   EXPECT_LT(job.snapshots[0].snapshot->version(), 10);
+
   job.EndSnapshot(41);
   job.Train(13);
   EXPECT_THAT(SavedSteps(job), ElementsAre(15, 20));
@@ -1032,6 +1049,7 @@ TEST(CoordinatorSnapshots, ShardsAdmitReadersWhileTheirSnapshotsLast) {
     return incarnations;
   };
   EXPECT_THAT(readers(), IsEmpty());
+
   job.OpenSnapshot(1);
   EXPECT_THAT(readers(), ElementsAre(1'000'001));
   job.Train(2);
@@ -1060,6 +1078,7 @@ TEST(CoordinatorSnapshots, ReaderDoesNotWaitForNextCheckpointBecauseOfShardWitho
   job.elements = 3;
   job.Start();
   job.Train(2);
+
   // The shard without blocks reports at once that it has pinned the cut of step 50.
   ASSERT_TRUE(job.shards[1]->cut.has_value());
   v1::MemberMessage pinned;

@@ -51,6 +51,7 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   AskToLeave(job, leaving);
   EXPECT_FALSE(leaving.finished);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+
   job.Train(4);
   ASSERT_TRUE(leaving.finished);
   ASSERT_EQ(job.manifests.size(), 1u);
@@ -58,12 +59,14 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   EXPECT_FALSE(job.shards[1]->finished);
+
   End(job, leaving);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
   EXPECT_EQ(job.core->view().id().attempt(), 2);
   EXPECT_EQ(job.core->view().first_step(), step);
   EXPECT_EQ(job.core->view().workers_size(), 2);
+
   job.Train(20 - static_cast<int>(step));
   ASSERT_TRUE(job.exit.has_value()) << "backoffLimit is 0, and nothing was restored";
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
@@ -136,11 +139,13 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   FakeShard& second = job.AddShard(1);
   AskToLeave(job, second);
   End(job, second);
+
   // ... and while the model is created.
   FakeWorker& worker = job.AddWorker(0, /*births=*/false);
   FakeShard& third = job.AddShard(1);
   job.Pass(absl::Seconds(3));
   ASSERT_EQ(worker.asked, 1);
+
   AskToLeave(job, third);
   End(job, third);
   EXPECT_FALSE(job.exit.has_value());
@@ -203,11 +208,13 @@ TEST(CoordinatorHandOver, NewWorkersFinishLastEvaluationIfAllLeave) {
   job.workers[0]->evaluates = job.workers[1]->evaluates = false;
   job.Train(20);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   for (int i : {0, 1}) AskToLeave(job, *job.workers[i]);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 0);
   for (int i : {0, 1}) job.Kill(*job.workers[i]);
   EXPECT_FALSE(job.exit.has_value());
+
   job.AddWorker(0);
   job.Pass(absl::Seconds(2));
   ASSERT_TRUE(job.exit.has_value());

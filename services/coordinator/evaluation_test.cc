@@ -57,10 +57,12 @@ TEST(Evaluation, IsDividedBySpeedAndSummed) {
   EXPECT_EQ(asked[0].second.cut(), 9);
   EXPECT_EQ(asked[0].second.version(), 100);
   EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to assign";
+
   evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
   EXPECT_FALSE(evaluation.done());
   evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
   ASSERT_TRUE(evaluation.done());
+
   const v1::Evaluation result = evaluation.Result(true, kStart + absl::Seconds(2));
   EXPECT_DOUBLE_EQ(result.loss(), 1.75);
   EXPECT_DOUBLE_EQ(result.accuracy(), 87.5);
@@ -74,6 +76,7 @@ TEST(Evaluation, ReportsFirstSamplesSeparately) {
   options.first = 200;
   Evaluation evaluation(options);
   ASSERT_TRUE(evaluation.has_first());
+
   for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 10}}, kStart)) {
     const bool first = asked.samples().begin() < 200;
     EXPECT_EQ(first, asked.samples().end() <= 200) << "no range spans the border";

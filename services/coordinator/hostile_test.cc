@@ -69,6 +69,7 @@ TEST_P(HostileTest, IsRefusedAndJobContinues) {
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument) << liar.closed;
   EXPECT_EQ(job.core->refusals().messages, 1u);
   ASSERT_FALSE(job.exit.has_value());
+
   // The process may return, and train.
   job.Connect(liar);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
@@ -203,6 +204,7 @@ TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   job.Kill(*job.workers[1]);
   ASSERT_FALSE(liar.waiting.empty());
   ASSERT_TRUE(liar.waiting.back().has_pause());
+
   v1::MemberMessage message;
   v1::PauseReply& reply = *message.mutable_pause_reply();
   *reply.mutable_pause() = liar.waiting.back().pause().id();
@@ -218,6 +220,7 @@ TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   job.Pump();
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(job.ViewNumber(), view) << "the reply has not led to a view";
+
   liar.frozen = false;
   job.Connect(liar);
   job.Pass(absl::Milliseconds(200));
@@ -323,6 +326,7 @@ TEST(HostileRegistration, OfUnwantedIndexIsPostponedUntilJobWantsIt) {
   EXPECT_THAT(worker.closed.message(), HasSubstr("the job wants 2 workers, and worker-777"));
   EXPECT_FALSE(worker.refusal.has_value()) << "it may continue and retry";
   EXPECT_EQ(job.Progress().processes_size(), 4);
+
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 2);
   job.Scale(778);
@@ -519,6 +523,7 @@ TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
   EXPECT_DOUBLE_EQ(job.Progress().loss(), loss);
   EXPECT_LT(job.Progress().compute_seconds(), compute + 20);
   EXPECT_GE(job.core->refusals().figures, 4u);
+
   const v1::JobProgress told = job.Progress();
   for (const v1::ProcessStatus& process : told.processes()) {
     EXPECT_TRUE(std::isfinite(process.samples_per_second()));
@@ -531,6 +536,7 @@ TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
   }
   job.Pump();
   EXPECT_LE(job.Progress().pushed_bytes(), uint64_t{100} << 48);
+
   const v1::JobProgress later = job.Progress();
   for (const v1::ProcessStatus& process : later.processes()) {
     EXPECT_LE(process.samples_per_second(), 1e9);

@@ -65,6 +65,7 @@ TEST(Membership, AcceptsEveryWireVersionThatItSpeaks) {
   v1::Register request = Request(v1::WORKER, 0, 7);
   request.set_wire_version(2);
   EXPECT_EQ(members.Register(1, request, kStart).kind, Kind::kNew);
+
   request = Request(v1::WORKER, 1, 8);
   request.set_wire_version(3);
   EXPECT_EQ(members.Register(2, request, kStart).kind, Kind::kNew);

@@ -88,6 +88,7 @@ TEST(RendezvousTest, ReplyIsSmallEvenForLargestJob) {
   const v1::View view = View(3, members);
   Rendezvous rendezvous;
   rendezvous.OnView(view);
+
   // As long as gloo's addresses.
   const std::vector<std::string> addresses(kWorkers, std::string(136, 'x'));
   absl::StatusOr<v1::MeetReply> reply;
@@ -151,6 +152,7 @@ TEST(RendezvousTest, RefusesWrongNumberLengthOrChangeOfAddresses) {
   EXPECT_TRUE(refused({"", "x", "y"}));
   ASSERT_TRUE(rendezvous.Meet(Request(view, 11, {"", longest})).ok());
   EXPECT_TRUE(refused({"", "other"}));
+
   v1::MeetRequest other_plan = Request(view, 11, {"", longest});
   other_plan.set_plan_hash(5);
   EXPECT_TRUE(absl::IsInvalidArgument(rendezvous.Meet(other_plan).status()));

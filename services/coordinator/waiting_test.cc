@@ -152,6 +152,7 @@ TEST(WaitingAsynchronous, ExpelsLeaseholderThatArbiterNamesWhileOthersContinue) 
     job.Update(*job.workers[0], 32, {}, 64);
   }
   EXPECT_EQ(job.core->view().workers_size(), 2);
+
   v1::MemberMessage message;
   *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
   message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);

@@ -52,6 +52,7 @@ TEST(FrameTest, SendsLargePayloadInPlaceAndKeepsItUntilSent) {
   grpc::ByteBuffer message = OutgoingFrames(DataHeader(memory->size()), payload).Message();
   payload.Clear();
   EXPECT_FALSE(released);
+
   {
     const std::vector<grpc::Slice> slices = SlicesOf(message);
     ASSERT_EQ(slices.size(), 2u);

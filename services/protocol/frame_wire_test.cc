@@ -315,11 +315,13 @@ TEST(FrameWireTest, RejectsInvalidPlace) {
   EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(6)), &memory), HasSubstr("belong to"));
   EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(kMaxPayloadBytes + 1)), &memory),
               HasSubstr("over the limit"));
+
   v1::Frame both;
   *both.mutable_header() = header;
   both.set_payload("12345");
   *both.mutable_shared_payload() = PlaceOf(5);
   EXPECT_THAT(reason(both.SerializeAsString(), &memory), HasSubstr("second payload"));
+
   v1::Frame batch;
   *batch.add_batch()->mutable_header() = header;
   *batch.mutable_shared_payload() = PlaceOf(5);

@@ -253,6 +253,7 @@ TEST(Codecs, RejectPayloadsAndBuffersOfWrongSizeAndWriteNothing) {
   ExpectInvalid(Find(v1::CODEC_BFLOAT16).DecodeAdd(payload, v1::FLOAT32, absl::MakeSpan(values)),
                 "CODEC_BFLOAT16: a payload of 8 bytes for a block that takes 6");
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3}));
+
   std::string buffer(5, '-');
   ExpectInvalid(Find(v1::CODEC_RAW)
                     .Encode(absl::MakeConstSpan(values), absl::MakeSpan(&buffer[0], 5))

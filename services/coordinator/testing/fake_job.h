@@ -63,7 +63,7 @@ class FakeShard : public FakeProcess {
   void LoadedOrBorn();
   bool CanClose() const { return has_view && !paused && !Held(); }
   bool Held() const { return hold > 0 && version == hold; }
-  void Close();  // closes a step: the members held all of the current version
+  void Close();  // closes a step, which commits the current version
   void Commit(uint64_t version);
   void SayProgress();
   std::vector<uint32_t> Owned() const;

@@ -183,7 +183,8 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
   }
   if (payload.size() < kHead) return Invalid("a payload of ", payload.size(), " bytes");
 
-  // The head is read twice, so it is copied first: the sender may change shared memory meanwhile.
+  // The head and the numbers are copied before they are checked: the sender may change shared
+  // memory meanwhile.
   const std::string head(payload.Subcord(0, kHead));
   const uint64_t rows = Load(head.data());
   const uint64_t row_elements = Load(head.data() + 4);

@@ -654,7 +654,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     actions_.push_back(AnswerSnapshot{
         request, absl::ResourceExhaustedError(absl::StrCat(
                      OpenSnapshots(),
-                     " snapshots are open, and no more may be (kMaxSnapshots): try again "
+                     " snapshots are open, which is the limit (kMaxSnapshots): try again "
                      "when a reader has ended"))});
   } else {
     const double seconds = snapshot.hold_seconds();
@@ -702,7 +702,7 @@ void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
                  absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                           absl::FormatDuration(kSnapshotWait))));
   EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.answered && hold.expires <= now; },
-                 absl::DeadlineExceededError("the snapshot was held for as long as it may be"));
+                 absl::DeadlineExceededError("the snapshot has reached its hold time"));
   // A reader that comes while a pinned cut is open shares it.
   if (!cut_.has_value() || goal_ != Goal::kNone || !cut_->PinnedBy(facts_.shards)) return;
   cut_->snapshots.insert(cut_->snapshots.end(), snapshots_.begin(), snapshots_.end());

@@ -414,7 +414,7 @@ std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   const std::string name = CheckpointName(manifest.checkpoint());
   if (const std::string difference = Difference(manifest.table(), model_->table());
       !difference.empty()) {
-    return absl::StrCat("the model is not that of ", name, ": ", difference);
+    return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
   if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
     return absl::StrCat(name, " has no valid layout: ", valid.message());

@@ -119,7 +119,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
 
   if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
     return absl::InvalidArgumentError(
-        "the job says tls: Enabled: give --tls-directory, the folder of the coordinator's "
+        "the job has tls: Enabled: set --tls-directory, the folder of the coordinator's "
         "certificate");
   }
   security::TransportSecurity::Options own_security = flags.security;
@@ -135,8 +135,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   if (const auto& unknown = job_file->unknown_fields; !unknown.empty()) {
     options.core.warnings.push_back(
         absl::StrCat("the job file has fields that sluice-coordinator ", Version(),
-                     " does not know and leaves out: ", absl::StrJoin(unknown, ", "),
-                     "; for what they ask, give the job an image of the release that wrote it"));
+                     " does not know and ignores: ", absl::StrJoin(unknown, ", "),
+                     "; to use them, give the job an image of the release that wrote it"));
     logger.Warning(options.core.warnings.back());
   }
 
@@ -215,7 +215,7 @@ int Main(int argc, char** argv) {
                  "the same in at most 4 KiB, without processes and events, for a pod's "
                  "termination message");
   app.add_option("--linger", flags.linger_seconds,
-                 "seconds for which progress is answered after the end")
+                 "seconds for which progress can be read after the end")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 3600.0));
 

@@ -67,7 +67,7 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
     left_.emplace(incarnation, std::move(said));
   } else if (!(before->second == said)) {
     return absl::InvalidArgumentError(absl::StrCat(ProcessName(request.process()),
-                                                   " has left other addresses in view ",
+                                                   " has given other addresses in view ",
                                                    ShortName(view_), " before"));
   }
 

@@ -162,7 +162,7 @@ class Decoder {
     if (!bytes.ok()) return bytes.status();
     const absl::string_view flat = bytes->Flatten();
     if (!frame_.header.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
-      return reader->Error("a header that is not one, ending");
+      return reader->Error("an invalid header, ending");
     }
     return absl::OkStatus();
   }
@@ -181,7 +181,7 @@ class Decoder {
     if (!bytes.ok()) return bytes.status();
     const absl::string_view flat = bytes->Flatten();
     if (!place_.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
-      return reader->Error("a place of a payload that is not one, ending");
+      return reader->Error("an invalid place of a payload, ending");
     }
     if (place_.bytes() > limits_.max_payload_bytes) {
       return reader->Error(absl::StrCat("a payload of ", place_.bytes(),

@@ -135,7 +135,7 @@ TEST(FrameWireTest, NoBytesAreAnEmptyFrame) {
 TEST(FrameWireTest, RejectsInvalidFrameWithItsPosition) {
   EXPECT_THAT(ReasonOf("\x0a"), HasSubstr("within a number at byte 1"));
   EXPECT_THAT(ReasonOf("\x0a\x05xx"), HasSubstr("5 bytes, of which 2 are there"));
-  EXPECT_THAT(ReasonOf("\x0a\x02\xff\xff"), HasSubstr("a header that is not one"));
+  EXPECT_THAT(ReasonOf("\x0a\x02\xff\xff"), HasSubstr("an invalid header"));
   EXPECT_THAT(ReasonOf("\x12\x02"), HasSubstr("2 bytes, of which 0 are there"));
   EXPECT_THAT(ReasonOf(absl::string_view("\x00", 1)), HasSubstr("impossible tag 0"));
   EXPECT_THAT(ReasonOf("\x08\x01"), HasSubstr("field 1 of wire type 0"));

@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<uint64_t>> ReadRows(const v1::TensorSpec& tensor,
     }
     if (row < next) {
       return absl::InvalidArgumentError(
-          absl::StrCat("row ", row, " of '", tensor.name(), "' is wanted behind row ", next - 1));
+          absl::StrCat("row ", row, " of '", tensor.name(), "' is wanted after row ", next - 1));
     }
     next = row + 1;
   }

@@ -70,8 +70,8 @@ TEST(RowSelectionTest, RejectsSelectionThatContradictsTable) {
   ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is not a matrix");
   ExpectInvalid(RowSelections{{0, {2, 10}}},
                 "row 10 of 'embedding.weight' is wanted, which has 10");
-  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted behind row 5");
-  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is wanted behind row 5");
+  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted after row 5");
+  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is wanted after row 5");
 }
 
 TEST(RowSelectionTest, RejectsSelectionThatContradictsPayload) {

@@ -191,7 +191,7 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
   const uint64_t lead = Load(head.data() + 8);
   if (row_elements == 0) return Invalid("rows of no elements");
   if (lead >= row_elements) {
-    return Invalid(lead, " elements in front of the block in rows of ", row_elements);
+    return Invalid(lead, " elements before the block in rows of ", row_elements);
   }
   if (Load(head.data() + 12) != 0) return Invalid("bytes 12 to 15 are not zeros");
 

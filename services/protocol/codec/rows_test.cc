@@ -96,7 +96,7 @@ void ExpectInvalid(const absl::Cord& payload, const std::string& message, size_t
 TEST(RowsTest, RejectsInvalidPayloadAndWritesNothing) {
   ExpectInvalid(absl::Cord("abc"), "a payload of 3 bytes");
   ExpectInvalid(Words({0, 0, 0, 0}), "rows of no elements");
-  ExpectInvalid(Words({0, 3, 3, 0}), "3 elements in front of the block in rows of 3");
+  ExpectInvalid(Words({0, 3, 3, 0}), "3 elements before the block in rows of 3");
   ExpectInvalid(Words({0, 3, 2, 1}), "bytes 12 to 15 are not zeros");
   ExpectInvalid(Words({5, 3, 2, 0}), "5 rows in a block of 4");
   ExpectInvalid(Words({0xffffffff, 3, 2, 0}), "4294967295 rows in a block of 4");
